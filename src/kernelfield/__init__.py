@@ -1,0 +1,6 @@
+"""Layers and networks whose kernels are fields: continuous functions, sampled wherever the data lives."""
+
+from . import fields, grids, masks, ops
+from ._version import __version__
+
+__all__ = ["__version__", "fields", "grids", "masks", "ops"]

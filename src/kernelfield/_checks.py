@@ -1,0 +1,123 @@
+"""Argument checks. Every message names the argument, what it takes and what it got."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import Tensor
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    >>> check_choice("method", "dct", ("auto", "fft"))
+    Traceback (most recent call last):
+    ValueError: method must be one of 'auto', 'fft', got 'dct'
+    """
+    choices = tuple(choices)
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def check_int(name: str, value: Any, least: int = 1) -> int:
+    """Return ``value`` if it is an int of at least ``least``.
+
+    >>> check_int("channels", 0)
+    Traceback (most recent call last):
+    ValueError: channels must be an int of at least 1, got 0
+    """
+    if not _is_int(value):
+        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be an int of at least {least}, got {value}")
+    return value
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Return ``value`` as a float if it is a finite number above zero.
+
+    >>> check_positive("omega_0", float("nan"))
+    Traceback (most recent call last):
+    ValueError: omega_0 must be a finite number above 0, got nan
+    """
+    if not _is_number(value):
+        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a finite number above 0, got {value}")
+    return float(value)
+
+
+def check_dim(dim: Any) -> int:
+    """Return ``dim`` if it is a number of spatial dimensions: an int of at least 1."""
+    return check_int("dim", dim)
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
+    return value
+
+
+def ints_per_axis(name: str, value: Any, dim: int, least: int = 1) -> tuple[int, ...]:
+    """Return ``dim`` ints from an int or a sequence of ``dim`` ints.
+
+    >>> ints_per_axis("size", 32, dim=2)
+    (32, 32)
+    >>> ints_per_axis("size", (32, 32, 32), dim=2)
+    Traceback (most recent call last):
+    ValueError: size must be an int or 2 ints for dim=2, got (32, 32, 32)
+    """
+    return _per_axis(name, value, dim, "int", _is_int, lambda n: check_int(name, n, least))
+
+
+def floats_per_axis(name: str, value: Any, dim: int) -> tuple[float, ...]:
+    """Return ``dim`` positive finite floats from a number or a sequence of ``dim`` numbers.
+
+    >>> floats_per_axis("step", 0.5, dim=2)
+    (0.5, 0.5)
+    >>> floats_per_axis("step", (1, 2, -1), dim=3)
+    Traceback (most recent call last):
+    ValueError: step must be a finite number above 0, got -1
+    """
+    return _per_axis(name, value, dim, "number", _is_number, lambda v: check_positive(name, v))
+
+
+def check_coords(coords: Any, dim: int) -> Tensor:
+    """Return ``coords`` if it is a floating-point tensor of shape (…, dim)."""
+    shape = getattr(coords, "shape", None)
+    if shape is None or not hasattr(coords, "is_floating_point"):
+        raise TypeError(f"coords must be a torch.Tensor, got {type(coords).__name__}")
+    if len(shape) == 0 or shape[-1] != dim:
+        raise ValueError(f"coords must have shape (…, {dim}) for dim={dim}, got {tuple(shape)}")
+    if not coords.is_floating_point():
+        raise TypeError(f"coords must be a floating-point tensor, got {coords.dtype}")
+    return coords
+
+
+def _per_axis(
+    name: str, value: Any, dim: int, noun: str, is_one: Callable[[Any], bool], check: Callable[[Any], Any]
+) -> tuple[Any, ...]:
+    if is_one(value):
+        return (check(value),) * dim
+    article = "an" if noun == "int" else "a"
+    plural = f"{dim} {noun}s" if dim > 1 else f"1 {noun}"
+    if isinstance(value, str) or not hasattr(value, "__len__") or not all(map(is_one, value)):
+        raise TypeError(f"{name} must be {article} {noun} or {plural} for dim={dim}, got {value!r}")
+    if len(value) != dim:
+        raise ValueError(f"{name} must be {article} {noun} or {plural} for dim={dim}, got {value!r}")
+    return tuple(check(v) for v in value)
+
+
+def _is_int(value: Any) -> bool:
+    # SymInt, the length of a dynamic axis under torch.export, is no subclass of int.
+    return (isinstance(value, int) and not isinstance(value, bool)) or type(value).__name__ == "SymInt"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,55 @@
+"""The contract of a field."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_coords, check_dim, check_int
+
+__all__ = ["Field"]
+
+
+class Field(nn.Module):
+    r"""A continuous function :math:`\mathbb{R}^D \to \mathbb{R}^N`: coordinates in, values out.
+
+    A field knows nothing of layers. Whoever takes a field takes any callable that builds one from ``(dim, channels)``:
+    a class of this package, or ``functools.partial(SIREN, omega_0=10)``.
+
+    A subclass gives :meth:`evaluate` and :meth:`scale_`, and :meth:`max_frequency` where a closed form exists.
+
+    Args:
+        dim: number of coordinates D.
+        channels: number of values N.
+    """
+
+    def __init__(self, dim: int, channels: int) -> None:
+        super().__init__()
+        self.dim = check_dim(dim)
+        self.channels = check_int("channels", channels)
+
+    def forward(self, coords: Tensor) -> Tensor:
+        """Return the values at ``coords``: (…, dim) to (…, channels).
+
+        Inside autocast too the field is evaluated in the dtype of ``coords``: neighbouring positions of a long kernel
+        are one number in bfloat16.
+        """
+        check_coords(coords, self.dim)
+        with torch.autocast(coords.device.type, enabled=False):
+            return self.evaluate(coords)
+
+    def evaluate(self, coords: Tensor) -> Tensor:
+        """Return the values at checked ``coords``: (…, dim) to (…, channels)."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def scale_(self, factor: float | Tensor) -> Field:
+        """Multiply the field's values by ``factor`` from now on, by changing its last linear map in place."""
+        raise NotImplementedError
+
+    def max_frequency(self) -> Tensor | None:
+        """Return the highest frequency the field contains, in cycles per unit of coordinate; None if unknown."""
+        return None
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, channels={self.channels}"

@@ -1,0 +1,257 @@
+"""Multiplicative filter networks (chapter 5, section 3.2): Fourier, isotropic Gabor, and MAGNet."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .._checks import check_int, check_positive
+from ._linear import scale_linear_
+from .base import Field
+
+__all__ = ["FilterNetwork", "FourierFilter", "GaborFilter", "MAGNet"]
+
+
+class FilterNetwork(Field):
+    r"""A product of filters and linear maps (chapter 5, Eq. 3).
+
+    .. math::
+        h_1 = g_1(x), \qquad h_{l+1} = (A_l h_l + a_l) \cdot g_{l+1}(x), \qquad \psi(x) = A_\mathrm{out} h_{L+1} + a_\mathrm{out}
+
+    with sine filters :math:`g_l(x) = \sin(W_l x + b_l)`, which a subclass may multiply by an :meth:`envelope`. Such a
+    network is a sum of exponentially many products of its filters, so its highest frequency is known in closed form.
+
+    The ``layers + 1`` filters are evaluated together, one linear map for all of them.
+
+    Args:
+        dim: number of coordinates.
+        channels: number of values.
+        hidden: width h of the filters.
+        layers: number L of hidden linear maps; the network has L + 1 filters and one more, last, linear map.
+        omega_0: frequency scale in cycles per unit of coordinate. Chapter 5's "input scale" s is 2π·ω₀·√(L+1).
+    """
+
+    def __init__(self, dim: int, channels: int, *, hidden: int, layers: int, omega_0: float) -> None:
+        super().__init__(dim, channels)
+        check_int("hidden", hidden)
+        check_int("layers", layers)
+        self.omega_0 = check_positive("omega_0", omega_0)
+        filters = layers + 1
+        bound = 1 / math.sqrt(dim)
+        self.frequency = nn.Parameter(torch.empty(filters, hidden, dim).uniform_(-bound, bound))
+        self.phase = nn.Parameter(torch.empty(filters, hidden).uniform_(-math.pi, math.pi))
+        with torch.no_grad():
+            self.frequency.mul_(2 * math.pi * self.omega_0)
+        self.linears = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
+        self.out = nn.Linear(hidden, channels)
+        for linear in [*self.linears, self.out]:
+            nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
+
+    def envelope(self, coords: Tensor) -> Tensor | None:
+        """Return what multiplies the sines, (…, filters · hidden), or None for nothing."""
+        raise NotImplementedError
+
+    def evaluate(self, coords: Tensor) -> Tensor:
+        filters = torch.sin(F.linear(coords, self.frequency.flatten(0, 1), self.phase.flatten()))
+        envelope = self.envelope(coords)
+        if envelope is not None:
+            filters = filters * envelope
+        g, *rest = filters.unflatten(-1, self.phase.shape).unbind(-2)
+        h = g
+        for linear, g in zip(self.linears, rest, strict=True):
+            h = linear(h) * g
+        return self.out(h)
+
+    def scale_(self, factor: float | Tensor) -> FilterNetwork:
+        scale_linear_(self.out, factor)
+        return self
+
+    def bandwidths(self, cut: float = 2.0) -> Tensor:
+        r"""Return the highest frequency of each filter, (layers + 1,), in cycles per unit of coordinate.
+
+        .. math:: f^+_l = \max_{i, d} \big(|W_{l,i,d}| + \mathrm{cut} \cdot |\gamma_{l,i,d}|\big) / 2\pi
+
+        An envelope of inverse width γ blurs the sine's line in the spectrum by a Gaussian of deviation γ/2π, counted
+        up to ``cut`` deviations. (Chapter 5 prints the *smallest* γ of a unit; it is the largest that blurs the most,
+        and the authors' code takes that one.)
+        """
+        spread = self.frequency.abs()
+        blur = self.inverse_widths()
+        if blur is not None:
+            spread = spread + cut * blur.abs()
+        return spread.amax(dim=(1, 2)) / (2 * math.pi)
+
+    def inverse_widths(self) -> Tensor | None:
+        """Return the inverse widths γ of the envelopes, (filters, hidden, 1 or dim), or None without envelopes."""
+        raise NotImplementedError
+
+    def max_frequency(self, cut: float = 2.0) -> Tensor:
+        """Return the sum of the filters' :meth:`bandwidths`: in a product, frequencies add (chapter 5, Eq. 8)."""
+        return self.bandwidths(cut).sum()
+
+    def extra_repr(self) -> str:
+        filters, hidden = self.phase.shape
+        return f"{super().extra_repr()}, hidden={hidden}, filters={filters}, omega_0={self.omega_0}"
+
+
+class FourierFilter(FilterNetwork):
+    r"""A filter network of plain sines: :math:`g_l(x) = \sin(W_l x + b_l)`.
+
+    Args:
+        dim: number of coordinates.
+        channels: number of values.
+        hidden: width of the filters.
+        layers: number of hidden linear maps.
+        omega_0: frequency scale in cycles per unit of coordinate.
+
+    >>> field = FourierFilter(dim=2, channels=3)
+    >>> field(torch.rand(5, 2)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(
+        self, dim: int, channels: int, *, hidden: int = 32, layers: int = 3, omega_0: float = 20.0
+    ) -> None:
+        super().__init__(dim, channels, hidden=hidden, layers=layers, omega_0=omega_0)
+
+    def envelope(self, coords: Tensor) -> None:  # noqa: ARG002
+        return None
+
+    def inverse_widths(self) -> None:
+        return None
+
+
+class _GaborNetwork(FilterNetwork):
+    """Sines under Gaussian envelopes; the two public ones differ in the envelopes' shape and how they are drawn."""
+
+    def __init__(
+        self,
+        dim: int,
+        channels: int,
+        *,
+        hidden: int,
+        layers: int,
+        omega_0: float,
+        beta: float,
+        concentrations: Tensor,
+        axes: int,
+        mean_range: tuple[float, float],
+    ) -> None:
+        super().__init__(dim, channels, hidden=hidden, layers=layers, omega_0=omega_0)
+        low, high = mean_range
+        if not low < high:
+            raise ValueError(f"mean_range must be an interval (low, high) with low < high, got {mean_range}")
+        rate = torch.tensor(check_positive("beta", beta))
+        shapes = concentrations[:, None, None].expand(layers + 1, hidden, axes)
+        self.gamma = nn.Parameter(torch.distributions.Gamma(shapes, rate).sample())
+        self.mean = nn.Parameter(torch.empty(layers + 1, hidden, dim).uniform_(low, high))
+        with torch.no_grad():
+            # Narrow envelopes carry fast sines, so that each unit shows about as many oscillations.
+            self.frequency.mul_(self.gamma)
+
+    def envelope(self, coords: Tensor) -> Tensor:
+        gamma, mean = self.gamma.flatten(0, 1).expand(-1, self.dim), self.mean.flatten(0, 1)
+        # Axis by axis: the (…, units, dim) tensor of all offsets is never held.
+        exponent = ((coords[..., 0:1] - mean[:, 0]) * gamma[:, 0]).square()
+        for d in range(1, self.dim):
+            exponent = exponent + ((coords[..., d : d + 1] - mean[:, d]) * gamma[:, d]).square()
+        return torch.exp(-0.5 * exponent)
+
+    def inverse_widths(self) -> Tensor:
+        return self.gamma
+
+
+class GaborFilter(_GaborNetwork):
+    r"""A filter network of isotropic Gabor functions (chapter 5, Eq. 4).
+
+    .. math:: g_l(x) = \exp\big(-\tfrac12 \gamma_l^2 \|x - \mu_l\|^2\big) \sin(W_l x + b_l)
+
+    Args:
+        dim: number of coordinates.
+        channels: number of values.
+        hidden: width of the filters.
+        layers: number L of hidden linear maps.
+        omega_0: frequency scale; the sine of a unit is drawn with 2π·ω₀·γ.
+        alpha: envelopes are drawn from Gamma(α/(L+1), β).
+        beta: rate of that distribution.
+        mean_range: interval from which the envelopes' centres are drawn.
+
+    >>> GaborFilter(dim=2, channels=3)(torch.rand(5, 2)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        channels: int,
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        omega_0: float = 2.0,
+        alpha: float = 6.0,
+        beta: float = 1.0,
+        mean_range: tuple[float, float] = (-1.0, 1.0),
+    ) -> None:
+        super().__init__(
+            dim,
+            channels,
+            hidden=hidden,
+            layers=layers,
+            omega_0=omega_0,
+            beta=beta,
+            concentrations=torch.full((check_int("layers", layers) + 1,), check_positive("alpha", alpha) / (layers + 1)),
+            axes=1,
+            mean_range=mean_range,
+        )
+
+
+class MAGNet(_GaborNetwork):
+    r"""A multiplicative anisotropic Gabor network (chapter 5, Eq. 6).
+
+    .. math:: g_l(x) = \exp\!\Big(-\tfrac12 \sum_d \big(\gamma_{l,d} (x_d - \mu_{l,d})\big)^2\Big) \sin(W_l x + b_l)
+
+    Args:
+        dim: number of coordinates.
+        channels: number of values.
+        hidden: width of the filters.
+        layers: number L of hidden linear maps; "3 layers" in the thesis are 4 filters.
+        omega_0: frequency scale; the sine of a unit is drawn with 2π·ω₀·γ.
+        alpha: envelopes of filter l are drawn from Gamma(α/l, β), wide for later filters.
+        beta: rate of that distribution.
+        mean_range: interval from which the envelopes' centres are drawn.
+
+    >>> magnet = MAGNet(dim=2, channels=3)
+    >>> magnet(torch.rand(5, 2)).shape
+    torch.Size([5, 3])
+    >>> sum(p.numel() for p in magnet.parameters())     # 4,064 + 33·3
+    4163
+    >>> bool(magnet.max_frequency() > 0)
+    True
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        channels: int,
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        omega_0: float = 2.0,
+        alpha: float = 6.0,
+        beta: float = 1.0,
+        mean_range: tuple[float, float] = (-1.0, 1.0),
+    ) -> None:
+        super().__init__(
+            dim,
+            channels,
+            hidden=hidden,
+            layers=layers,
+            omega_0=omega_0,
+            beta=beta,
+            concentrations=check_positive("alpha", alpha) / torch.arange(1, check_int("layers", layers) + 2),
+            axes=dim,
+            mean_range=mean_range,
+        )

@@ -1,0 +1,167 @@
+"""Multilayer perceptrons on coordinates (chapter 2, section 4.2 and its appendix on splines)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .._checks import check_bool, check_choice, check_int, check_positive
+from ._linear import WeightNormLinear, scale_linear_
+from .base import Field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MLP", "SIREN"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "swish": F.silu,
+    "gelu": F.gelu,
+    "sine": torch.sin,
+}
+
+
+class MLP(Field):
+    r"""A pointwise network :math:`\psi(x) = W_L\, h_{L-1} + b_L`, :math:`h_l = \sigma(\omega_0 (W_l h_{l-1} + b_l))`.
+
+    A ReLU network is a spline, and its biases place the knots. With ``knots="uniform"`` they are spread over
+    :math:`[-1, 1]^D` by :math:`b_l = -W_l h_{l-1}(x_\mathrm{unif})` (chapter 2, appendix "Kernel parameterization via
+    ReLU networks"); with ``knots="zero"`` they lie at the origin, as usual elsewhere.
+
+    Args:
+        dim: number of coordinates.
+        channels: number of values.
+        hidden: width of the hidden layers.
+        layers: number of linear maps, the last one included.
+        activation: "relu", "leaky_relu", "swish", "gelu" or "sine".
+        omega_0: factor on what enters a sine; 1 for the other activations.
+        knots: "uniform" or "zero", where the hidden units bend at initialisation.
+        norm: layer normalisation before each activation, from which the piecewise activations gain (chapter 2,
+            appendix "Using Sine non-linearities").
+        weight_norm: split each weight into length and direction.
+
+    >>> MLP(dim=2, channels=5, activation="gelu")(torch.rand(7, 3, 2)).shape
+    torch.Size([7, 3, 5])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        channels: int,
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        activation: str = "relu",
+        omega_0: float = 1.0,
+        knots: str = "uniform",
+        norm: bool = False,
+        weight_norm: bool = False,
+    ) -> None:
+        super().__init__(dim, channels)
+        self.activation = check_choice("activation", activation, ACTIVATIONS)
+        self.omega_0 = check_positive("omega_0", omega_0)
+        self.knots = check_choice("knots", knots, ("uniform", "zero"))
+        check_int("hidden", hidden)
+        check_int("layers", layers, least=2)
+        widths = [dim, *[hidden] * (layers - 1), channels]
+        linears = [nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)]
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in linears[1:]) if check_bool("norm", norm) else None
+        self._initialise(linears)
+        check_bool("weight_norm", weight_norm)
+        self.linears = nn.ModuleList(WeightNormLinear(m) if weight_norm else m for m in linears)
+
+    def evaluate(self, coords: Tensor) -> Tensor:
+        *hidden, last = self.linears
+        x = coords
+        for i, linear in enumerate(hidden):
+            x = self._activate(linear(x), i)
+        return last(x)
+
+    def scale_(self, factor: float | Tensor) -> MLP:
+        scale_linear_(self.linears[-1], factor)
+        return self
+
+    def _activate(self, x: Tensor, layer: int) -> Tensor:
+        if self.norms is not None:
+            x = self.norms[layer](x)
+        if self.activation == "sine":
+            x = self.omega_0 * x
+        return ACTIVATIONS[self.activation](x)
+
+    @torch.no_grad()
+    def _initialise(self, linears: list[nn.Linear]) -> None:
+        width = linears[0].out_features
+        # One point of the domain for each hidden unit: evenly spaced on a line, drawn in more dimensions.
+        points = torch.linspace(-1, 1, width)[:, None] if self.dim == 1 else torch.rand(width, self.dim) * 2 - 1
+        at_points = points
+        for i, linear in enumerate(linears[:-1]):
+            nn.init.kaiming_uniform_(linear.weight, nonlinearity="relu")
+            knots = -(linear.weight * at_points).sum(dim=1)
+            linear.bias.copy_(knots if self.knots == "uniform" else torch.zeros_like(knots))
+            at_points = self._activate(linear(at_points), i)
+        nn.init.kaiming_uniform_(linears[-1].weight, nonlinearity="linear")
+        nn.init.zeros_(linears[-1].bias)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation!r}, omega_0={self.omega_0}"
+
+
+class SIREN(MLP):
+    r"""A network of sines: :math:`h_l = \sin(\omega_0 (W_l h_{l-1} + b_l))` (chapter 2, section 4.2).
+
+    ω₀ sets how fast the kernel may vary and multiplies the bias as well as the weights. Weights are drawn from
+    :math:`U(\pm 1/D)` in the first layer and :math:`U(\pm\sqrt{6/N}/\omega_0)` in the others. Biases are spread over
+    the period: :math:`b = \varphi/\omega_0` with :math:`\varphi \sim U(-\pi, \pi)`, which gives each sine a uniform
+    phase. (The thesis draws from :math:`U(\pm\pi/\|W_i\|)`, many periods of the same phase; one period has the same
+    effect and leaves small numbers.)
+
+    Args:
+        dim: number of coordinates.
+        channels: number of values.
+        hidden: width of the hidden layers.
+        layers: number of linear maps, the last one included.
+        omega_0: frequency prior.
+        weight_norm: split each weight into length and direction, as chapter 2's networks do.
+
+    >>> siren = SIREN(dim=1, channels=8, hidden=32, weight_norm=True)
+    >>> siren(torch.linspace(-1, 1, 784)[:, None]).shape
+    torch.Size([784, 8])
+    >>> sum(p.numel() for p in siren.parameters())      # 96 + 1,088 + 34·8
+    1456
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        channels: int,
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        omega_0: float = 30.0,
+        weight_norm: bool = False,
+    ) -> None:
+        super().__init__(
+            dim,
+            channels,
+            hidden=hidden,
+            layers=layers,
+            activation="sine",
+            omega_0=omega_0,
+            weight_norm=weight_norm,
+        )
+
+    @torch.no_grad()
+    def _initialise(self, linears: list[nn.Linear]) -> None:
+        for i, linear in enumerate(linears):
+            n = linear.in_features
+            bound = 1 / n if i == 0 else math.sqrt(6 / n) / self.omega_0
+            nn.init.uniform_(linear.weight, -bound, bound)
+            period = math.pi / self.omega_0
+            nn.init.uniform_(linear.bias, -period, period)
+        nn.init.zeros_(linears[-1].bias)

@@ -1,0 +1,88 @@
+"""Random Fourier features followed by a perceptron (chapters 4 and 6)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_bool, check_choice, check_int, check_positive
+from ._linear import scale_linear_
+from .base import Field
+from .mlp import ACTIVATIONS
+
+__all__ = ["RandomFourier"]
+
+
+class RandomFourier(Field):
+    r"""A perceptron on :math:`[\cos z, \sin z]`, :math:`z = W x + b`, :math:`W \sim N(0, (2\pi\omega_0)^2)`.
+
+    Chapter 4's position network (``hidden=128, layers=3, omega_0=0.1``) and chapter 6's kernel network
+    (``features=128, layers=5, learn_frequencies=False``).
+
+    Args:
+        dim: number of coordinates.
+        channels: number of values.
+        hidden: width of the hidden layers.
+        layers: number of layers, the features and the last linear map included.
+        omega_0: standard deviation of the frequencies, in cycles per unit of coordinate.
+        features: number of frequencies, each giving a cosine and a sine; half of ``hidden`` if not given.
+        activation: of the perceptron: "relu", "leaky_relu", "swish", "gelu" or "sine".
+        learn_frequencies: whether W and b are learned.
+
+    >>> field = RandomFourier(dim=3, channels=128, hidden=128, omega_0=0.1)
+    >>> field(torch.rand(10, 3)).shape
+    torch.Size([10, 128])
+    >>> sum(p.numel() for p in field.parameters())      # 2·128 + 2·(128² + 128)
+    33280
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        channels: int,
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        omega_0: float = 1.0,
+        features: int | None = None,
+        activation: str = "gelu",
+        learn_frequencies: bool = True,
+    ) -> None:
+        super().__init__(dim, channels)
+        check_int("hidden", hidden)
+        check_int("layers", layers, least=2)
+        count = max(1, hidden // 2) if features is None else check_int("features", features)
+        self.omega_0 = check_positive("omega_0", omega_0)
+        self.activation = check_choice("activation", activation, ACTIVATIONS)
+        frequency = torch.randn(count, dim) * (2 * math.pi * self.omega_0)
+        phase = torch.zeros(count)
+        if check_bool("learn_frequencies", learn_frequencies):
+            self.frequency, self.phase = nn.Parameter(frequency), nn.Parameter(phase)
+        else:
+            self.register_buffer("frequency", frequency)
+            self.register_buffer("phase", phase)
+        self.frequency: Tensor
+        self.phase: Tensor
+        widths = [2 * count, *[hidden] * (layers - 2), channels]
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
+        for linear in self.linears:
+            # Variance-preserving, as the authors' networks: U(±√(3/n)), no bias.
+            nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
+            nn.init.zeros_(linear.bias)
+
+    def evaluate(self, coords: Tensor) -> Tensor:
+        z = nn.functional.linear(coords, self.frequency, self.phase)
+        x = torch.cat([z.cos(), z.sin()], dim=-1)
+        *hidden, last = self.linears
+        for linear in hidden:
+            x = ACTIVATIONS[self.activation](linear(x))
+        return last(x)
+
+    def scale_(self, factor: float | Tensor) -> RandomFourier:
+        scale_linear_(self.linears[-1], factor)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, features={self.frequency.shape[0]}, omega_0={self.omega_0}"

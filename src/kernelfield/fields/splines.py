@@ -1,0 +1,131 @@
+"""Fields that are linear in their coefficients: B-splines (chapter 10) and plain tables of weights."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_int, check_positive, ints_per_axis
+from .base import Field
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["BSpline", "Table", "cardinal_bspline"]
+
+
+def cardinal_bspline(x: Tensor, order: int) -> Tensor:
+    r"""Return the cardinal B-spline of degree ``order``, a box convolved ``order`` times with itself.
+
+    .. math:: B^n(x) = \frac{1}{n!} \sum_{k=0}^{n+1} (-1)^k \binom{n+1}{k} \big(\tfrac{n+1}{2} - |x| - k\big)_+^n
+
+    By symmetry only |x| counts, which leaves outside of the support :math:`|x| < (n+1)/2` no term at all: zero there
+    is exact.
+
+    >>> cardinal_bspline(torch.tensor([-1.5, 0.0, 0.5, 1.0]), order=2)
+    tensor([0.0000, 0.7500, 0.5000, 0.1250])
+    """
+    if order == 0:  # a box; half open, so that shifted boxes tile the line
+        return ((x > -0.5) & (x <= 0.5)).to(x.dtype)
+    edge = (order + 1) / 2
+    distance = x.abs()
+    total = torch.zeros_like(x)
+    for k in range(int(edge) + 1):
+        total = total + ((-1) ** k * math.comb(order + 1, k)) * (edge - k - distance).clamp(min=0).pow(order)
+    return total / math.factorial(order)
+
+
+class BSpline(Field):
+    r"""A sum of shifted B-splines on a lattice (chapter 10, section 4.2): :math:`\psi(x) = \sum_k c_k B^n((x - x_k)/h)`.
+
+    In more dimensions the basis is the product over the axes. The centres :math:`x_k` lie ``spacing`` apart around the
+    origin. Each point of space sees ``order + 1`` coefficients per axis, and only those are read.
+
+    Dilation is exact: with the same coefficients and ``spacing`` s·h, the field at x is this field at x/s.
+
+    Args:
+        dim: number of coordinates.
+        channels: number of values.
+        size: number of centres, one for all axes or one per axis.
+        order: degree n of the splines; 0 is a box, 1 linear, 2 quadratic.
+        spacing: distance h of the centres; by default the outermost centres lie at -1 and 1.
+
+    >>> spline = BSpline(dim=1, channels=4, size=5)
+    >>> spline(torch.linspace(-1, 1, 9)[:, None]).shape
+    torch.Size([9, 4])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        channels: int,
+        *,
+        size: int | Sequence[int] = 7,
+        order: int = 2,
+        spacing: float | None = None,
+    ) -> None:
+        super().__init__(dim, channels)
+        self.size = ints_per_axis("size", size, dim)
+        self.order = check_int("order", order, least=0)
+        if spacing is None:
+            self.spacing = tuple(2 / (n - 1) if n > 1 else 1.0 for n in self.size)
+        else:
+            self.spacing = (check_positive("spacing", spacing),) * dim
+        self.coefficients = nn.Parameter(torch.randn(math.prod(self.size), channels))
+
+    def evaluate(self, coords: Tensor) -> Tensor:
+        axes = [self._taps(coords[..., d], n, h) for d, (n, h) in enumerate(zip(self.size, self.spacing, strict=True))]
+        values = coords.new_zeros(())
+        for taps in itertools.product(*(range(len(axis)) for axis in axes)):
+            index, weight = axes[0][taps[0]]
+            for d in range(1, self.dim):
+                i, w = axes[d][taps[d]]
+                index, weight = index * self.size[d] + i, weight * w
+            values = values + weight.unsqueeze(-1) * nn.functional.embedding(index, self.coefficients)
+        return values
+
+    def _taps(self, x: Tensor, count: int, spacing: float) -> list[tuple[Tensor, Tensor]]:
+        """Return, for one axis, the index and the weight of each of the ``order + 1`` coefficients that x sees."""
+        at = x / spacing + (count - 1) / 2
+        first = torch.ceil(at - (self.order + 1) / 2)
+        taps = []
+        for k in range(self.order + 1):
+            centre = first + k
+            weight = cardinal_bspline(at - centre, self.order)
+            inside = (centre >= 0) & (centre < count)
+            taps.append((centre.clamp(0, count - 1).long(), torch.where(inside, weight, 0.0)))
+        return taps
+
+    @torch.no_grad()
+    def scale_(self, factor: float | Tensor) -> BSpline:
+        self.coefficients.mul_(factor)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, size={self.size}, order={self.order}"
+
+
+class Table(BSpline):
+    r"""One weight per point of a grid on :math:`[-1, 1]^D`: exact on the grid, multilinear between.
+
+    The ordinary convolution kernel as a field; a spline of order 1 whose lattice is the grid, so that it falls to zero
+    within one grid step outside.
+
+    Args:
+        dim: number of coordinates.
+        channels: number of values.
+        size: number of grid points, one for all axes or one per axis.
+
+    >>> table = Table(dim=1, channels=1, size=3)
+    >>> table(torch.tensor([[-1.0], [0.0], [1.0]])).equal(table.coefficients)
+    True
+    >>> table(torch.tensor([[0.5]])).equal(table.coefficients[1:].mean(dim=0, keepdim=True))
+    True
+    """
+
+    def __init__(self, dim: int, channels: int, *, size: int | Sequence[int] = 3) -> None:
+        super().__init__(dim, channels, size=size, order=1)

@@ -1,0 +1,211 @@
+r"""Coordinates of regular grids, in units of the training step.
+
+A kernel lives on :math:`[-1, 1]^D`, where 1 is ``size`` training steps away. A layer that meets its input at another
+sampling ``step`` (again in training steps: 0.5 is twice as fine) samples the same kernel at
+
+.. math:: x_k = k \cdot \mathrm{step} / \mathrm{size}, \qquad |k| \cdot \mathrm{step} < \mathrm{size},
+
+so the grid is pinned at offset zero, the sample itself, and not at its ends. That is what keeps a subsampled input on
+the same physical positions (chapter 2, appendix "Accounting for spatial displacements"): the grid of ``step=n`` is
+every n-th point of the grid of ``step=1``, to the bit, whatever the remainder of ``size`` by ``n``.
+
+``size`` is a reach, so a causal kernel of size 784 has the 784 lags 0 … 783 at step 1, and a centred one the 1,567
+offsets -783 … 783: all that two samples of an input of length 784 can be apart.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ._checks import check_bool, check_dim, check_int, check_positive, floats_per_axis, ints_per_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["kernel_axis", "kernel_grid", "local_grid", "positions", "reach", "signal_grid"]
+
+
+def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
+    """Count the offsets 0, step, 2·step, … that lie under ``size``, at most ``limit`` of them.
+
+    Args:
+        size: reach of the kernel in training steps.
+        step: sampling step in training steps.
+        limit: the input's length; two of its samples are never further apart than ``limit - 1`` steps. May be
+            symbolic.
+
+    >>> reach(32, 1.0), reach(32, 0.4), reach(7, 2.0), reach(784, 1.0, limit=100)
+    (32, 80, 4, 100)
+    """
+    # The tiny allowance keeps 32 / 0.1 at 320 where binary rounding would make it 320.00000000000006.
+    count = math.ceil(check_int("size", size) / check_positive("step", step) * (1 - 1e-12))
+    return count if limit is None else torch.sym_min(count, limit)
+
+
+def kernel_axis(
+    size: int,
+    step: float = 1.0,
+    *,
+    causal: bool = False,
+    limit: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the coordinates of a kernel along one axis.
+
+    Returns:
+        (2n - 1,) ascending coordinates in (-1, 1), or the (n,) lags in [0, 1) if ``causal``; n is
+        :func:`reach`\\ ``(size, step, limit)``.
+
+    >>> kernel_axis(4)
+    tensor([-0.7500, -0.5000, -0.2500,  0.0000,  0.2500,  0.5000,  0.7500])
+    >>> kernel_axis(4, causal=True)
+    tensor([0.0000, 0.2500, 0.5000, 0.7500])
+    >>> kernel_axis(4, step=2)          # every second point of the same positions
+    tensor([-0.5000,  0.0000,  0.5000])
+    """
+    n = reach(size, step, limit)
+    index = torch.arange(0 if check_bool("causal", causal) else 1 - n, n, dtype=dtype or _default(), device=device)
+    # (k · step) / size, in this order: k · step is exact for integer steps and one division rounds all steps alike.
+    return index * step / size
+
+
+def kernel_grid(
+    size: int | Sequence[int],
+    step: float | Sequence[float] = 1.0,
+    *,
+    dim: int = 1,
+    causal: bool = False,
+    limit: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the coordinates at which a kernel is sampled.
+
+    Args:
+        size: reach in training steps, one for all axes or one per axis.
+        step: sampling step in training steps, one for all axes or one per axis.
+        dim: number of spatial dimensions.
+        causal: only lags, offsets of at least zero; dim 1 only.
+        limit: shape of the input, beyond which no offset is of use; axes may be symbolic.
+        dtype: of the result; torch's default otherwise.
+        device: of the result.
+
+    Returns:
+        (*points, dim) coordinates in (-1, 1)^dim, the last axis holding the axes in order ("ij").
+
+    >>> kernel_grid(32, dim=2).shape
+    torch.Size([63, 63, 2])
+    >>> kernel_grid(32, (0.4, 2), dim=2).shape
+    torch.Size([159, 31, 2])
+    """
+    check_dim(dim)
+    if check_bool("causal", causal) and dim != 1:
+        raise ValueError(f"causal must be False for dim={dim}: only a line has a past, got causal=True")
+    sizes, steps = ints_per_axis("size", size, dim), floats_per_axis("step", step, dim)
+    limits = (None,) * dim if limit is None else tuple(limit)
+    if len(limits) != dim:
+        raise ValueError(f"limit must have one length per axis for dim={dim}, got {limits}")
+    axes = [
+        kernel_axis(n, s, causal=causal, limit=most, dtype=dtype, device=device)
+        for n, s, most in zip(sizes, steps, limits, strict=True)
+    ]
+    return _mesh(axes)
+
+
+def local_grid(
+    kernel_size: int | Sequence[int],
+    *,
+    dim: int = 1,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the coordinates of a small kernel of a fixed number of points, its outermost points at -1 and 1.
+
+    >>> local_grid(3)
+    tensor([[-1.],
+            [ 0.],
+            [ 1.]])
+    >>> local_grid((3, 4), dim=2).shape
+    torch.Size([3, 4, 2])
+    """
+    counts = ints_per_axis("kernel_size", kernel_size, check_dim(dim))
+    return _mesh([_closed_axis(n, 1.0, n, dtype, device) if n > 1 else _zero(dtype, device) for n in counts])
+
+
+def signal_grid(
+    shape: Sequence[int],
+    size: int | Sequence[int],
+    step: float | Sequence[float] = 1.0,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return where the samples of a signal lie if the training signal of ``size`` samples spans [-1, 1].
+
+    Sample i of an input at sampling ``step`` lies at ``-1 + 2·i·step/(size - 1)``; only an input of the training
+    length at the training step has its last sample at 1.
+
+    Args:
+        shape: number of samples along each axis; may be symbolic.
+        size: number of samples of the training signal, one for all axes or one per axis; at least 2.
+        step: sampling step in training steps.
+        dtype: of the result; torch's default otherwise.
+        device: of the result.
+
+    Returns:
+        (*shape, dim) coordinates.
+
+    >>> signal_grid([5], 5).squeeze(-1)
+    tensor([-1.0000, -0.5000,  0.0000,  0.5000,  1.0000])
+    >>> signal_grid([2], 5, step=3).squeeze(-1)         # x[::3]: samples 0 and 3
+    tensor([-1.0000,  0.5000])
+    """
+    dim = len(shape)
+    sizes, steps = ints_per_axis("size", size, dim, least=2), floats_per_axis("step", step, dim)
+    return _mesh(
+        [_closed_axis(count, s, n, dtype, device) for count, s, n in zip(shape, steps, sizes, strict=True)]
+    )
+
+
+def positions(
+    shape: Sequence[int],
+    step: float | Sequence[float] = 1.0,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return where the samples of a grid lie in training steps: i · step along each axis.
+
+    Layers that take ``coords`` take them in this unit.
+
+    >>> positions([3], 0.5).squeeze(-1)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    steps = floats_per_axis("step", step, len(shape))
+    return _mesh(
+        [torch.arange(n, dtype=dtype or _default(), device=device) * s for n, s in zip(shape, steps, strict=True)]
+    )
+
+
+def _closed_axis(
+    count: int, step: float, size: int, dtype: torch.dtype | None, device: torch.device | str | None
+) -> Tensor:
+    index = torch.arange(count, dtype=dtype or _default(), device=device)
+    return (2 * (index * step) - (size - 1)) / (size - 1)
+
+
+def _zero(dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+    return torch.zeros(1, dtype=dtype or _default(), device=device)
+
+
+def _mesh(axes: list[Tensor]) -> Tensor:
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+
+
+def _default() -> torch.dtype:
+    return torch.get_default_dtype()

@@ -1,0 +1,206 @@
+r"""Masks: differentiable windows whose size is learned (chapter 6, section 2.1; chapter 5, section 2.1).
+
+A mask maps coordinates to values in [0, 1], one per axis, multiplied over the axes. Below a threshold :math:`T_m` it
+is exactly zero, so whatever it multiplies need not be computed there, and since a mask can be inverted in closed form,
+*where* that is is known before anything is computed: :meth:`Mask.support`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ._checks import check_bool, check_coords, check_dim, check_int, check_positive
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["GaussianMask", "Mask", "SigmoidMask"]
+
+
+class Mask(nn.Module):
+    """The contract of a mask.
+
+    A subclass gives :meth:`profile`, the value along each axis before the threshold, and :meth:`roots`, where that
+    profile equals the threshold. Everything else follows.
+
+    Args:
+        dim: number of axes.
+        threshold: values below are zero; between 0 and 1.
+        domain: the interval of coordinates in use along each axis, which :meth:`size` counts.
+    """
+
+    domain: tuple[float, float]
+    #: whether the window has a learned edge on its low side too, or begins where the domain does
+    closes_below: bool = True
+
+    def __init__(self, dim: int, threshold: float = 0.1, domain: tuple[float, float] = (-1.0, 1.0)) -> None:
+        super().__init__()
+        self.dim = check_dim(dim)
+        if not 0 < check_positive("threshold", threshold) < 1:
+            raise ValueError(f"threshold must lie between 0 and 1, got {threshold}")
+        self.threshold = float(threshold)
+        low, high = domain
+        if not low < high:
+            raise ValueError(f"domain must be an interval (low, high) with low < high, got {domain}")
+        self.domain = (float(low), float(high))
+
+    def profile(self, coords: Tensor) -> Tensor:
+        """Return the value along each axis, before the threshold: (…, dim) to (…, dim)."""
+        raise NotImplementedError
+
+    def roots(self) -> tuple[Tensor, Tensor]:
+        """Return the two coordinates per axis, (dim,) each, between which the profile reaches the threshold."""
+        raise NotImplementedError
+
+    def forward(self, coords: Tensor) -> Tensor:
+        """Return the mask at ``coords``: (…, dim) to (…)."""
+        values = self.profile(check_coords(coords, self.dim))
+        return torch.where(values >= self.threshold, values, 0.0).prod(dim=-1)
+
+    def support(self) -> tuple[Tensor, Tensor]:
+        """Return the box outside which the mask is zero: its (dim,) lowest and (dim,) highest coordinates.
+
+        Cut to the domain; differentiable.
+        """
+        low, high = self.roots()
+        return low.clamp(min=self.domain[0]), high.clamp(max=self.domain[1])
+
+    def size(self, n: int) -> Tensor:
+        """Return how many of ``n`` points spread evenly over the domain the mask keeps, per axis: (dim,).
+
+        A real number, differentiable in the mask's parameters. Where the support reaches past the domain the size
+        stays at ``n`` but the gradient still passes (a straight-through estimator), so that a mask that has grown to
+        its limit can shrink again.
+        """
+        begin, end = self.domain
+        low, high = self.roots()
+        upper = high + (high.clamp(max=end) - high).detach()
+        lower = low + (low.clamp(min=begin) - low).detach() if self.closes_below else begin
+        return (upper - lower).clamp(min=0.0) * (check_int("n", n) / (end - begin))
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, threshold={self.threshold}, domain={self.domain}"
+
+
+class GaussianMask(Mask):
+    r"""A Gaussian window with a learned width per axis (chapter 5, Eq. 1; chapter 6, Eq. 1).
+
+    .. math:: m(x) = \prod_d \exp\!\big(-\tfrac12 (x_d - \mu_d)^2 / \sigma_d^2\big), \quad 0 \text{ where a factor} < T_m
+
+    Its support is :math:`\mu \pm \sigma\sqrt{-2 \ln T_m}`, 2.146 σ for the usual threshold of 0.1.
+
+    Args:
+        dim: number of axes.
+        sigma: initial width, one for all axes or one per axis.
+        mean: initial centre, one for all axes or one per axis.
+        threshold: values below are zero.
+        learn_mean: whether the centre is learned too.
+        isotropic: one width shared by all axes.
+        domain: the coordinates in use, (0, 1) for a causal kernel.
+
+    >>> mask = GaussianMask(dim=1, sigma=0.25)
+    >>> mask(torch.tensor([[0.0], [0.25], [0.6]])).detach()
+    tensor([1.0000, 0.6065, 0.0000])
+    >>> low, high = mask.support()
+    >>> round(high.item(), 4)
+    0.5365
+    >>> round(mask.size(33).item(), 2)
+    17.7
+    """
+
+    def __init__(
+        self,
+        dim: int = 1,
+        sigma: float | Sequence[float] = 0.15,
+        mean: float | Sequence[float] = 0.0,
+        *,
+        threshold: float = 0.1,
+        learn_mean: bool = False,
+        isotropic: bool = False,
+        domain: tuple[float, float] = (-1.0, 1.0),
+    ) -> None:
+        super().__init__(dim, threshold, domain)
+        widths = _axes("sigma", sigma, 1 if check_bool("isotropic", isotropic) else dim)
+        if not bool((widths > 0).all()):
+            raise ValueError(f"sigma must be above 0, got {sigma}")
+        self.sigma = nn.Parameter(widths)
+        centre = _axes("mean", mean, dim)
+        if check_bool("learn_mean", learn_mean):
+            self.mean = nn.Parameter(centre)
+        else:
+            self.register_buffer("mean", centre)
+        self.mean: Tensor
+        self.closes_below = bool((centre > self.domain[0]).all())
+
+    def profile(self, coords: Tensor) -> Tensor:
+        return torch.exp(-0.5 * ((coords - self.mean) / self.sigma).square())
+
+    def roots(self) -> tuple[Tensor, Tensor]:
+        half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
+        return self.mean - half, self.mean + half
+
+
+class SigmoidMask(Mask):
+    r"""A window that is open up to a learned offset and closed beyond (chapter 6, Eq. 2).
+
+    .. math:: m(x) = \prod_d 1 - \mathrm{sigm}\big(\tau (x_d - \mu_d)\big), \quad 0 \text{ where a factor} < T_m
+
+    Used along axes with an order of importance: channels, blocks, frequencies. Its support ends at
+    :math:`\mu - \ln\big(1/(1 - T_m) - 1\big)/\tau`.
+
+    Args:
+        dim: number of axes.
+        offset: initial offset μ, one for all axes or one per axis.
+        temperature: steepness τ, fixed.
+        threshold: values below are zero.
+        learn_offset: whether the offset is learned.
+        domain: the coordinates in use.
+
+    >>> mask = SigmoidMask(dim=1, offset=0.0, temperature=25.0)
+    >>> mask(torch.tensor([[-1.0], [0.0], [0.2]])).detach()
+    tensor([1.0000, 0.5000, 0.0000])
+    >>> round(mask.support()[1].item(), 4)
+    0.0879
+    """
+
+    closes_below = False
+
+    def __init__(
+        self,
+        dim: int = 1,
+        offset: float | Sequence[float] = 0.0,
+        *,
+        temperature: float = 25.0,
+        threshold: float = 0.1,
+        learn_offset: bool = True,
+        domain: tuple[float, float] = (-1.0, 1.0),
+    ) -> None:
+        super().__init__(dim, threshold, domain)
+        self.temperature = check_positive("temperature", temperature)
+        start = _axes("offset", offset, dim)
+        if check_bool("learn_offset", learn_offset):
+            self.offset = nn.Parameter(start)
+        else:
+            self.register_buffer("offset", start)
+        self.offset: Tensor
+
+    def profile(self, coords: Tensor) -> Tensor:
+        # 1 - sigm(z) as sigm(-z): no cancellation where the mask is nearly closed.
+        return torch.sigmoid(self.temperature * (self.offset - coords))
+
+    def roots(self) -> tuple[Tensor, Tensor]:
+        high = self.offset - math.log(1 / (1 - self.threshold) - 1) / self.temperature
+        return torch.full_like(high, self.domain[0]), high
+
+
+def _axes(name: str, value: float | Sequence[float], dim: int) -> Tensor:
+    values = torch.as_tensor(value, dtype=torch.get_default_dtype())
+    if values.dim() > 1 or (values.dim() == 1 and len(values) != dim):
+        raise ValueError(f"{name} must be a number or {dim} numbers for {dim} axes, got {value!r}")
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return values.expand(dim).clone()

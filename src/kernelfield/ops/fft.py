@@ -1,0 +1,297 @@
+r"""Convolution as a product of spectra, which keeps nothing but the input and the kernel for the backward pass.
+
+Convolution is bilinear, and so are its two gradients:
+
+.. math::
+    y = C(x, k), \qquad \bar x = C_x(\bar y, k), \qquad \bar k = C_k(\bar y, x),
+
+where in frequencies :math:`Y = K X`, :math:`\bar X = \overline{K}\, \bar Y`, :math:`\bar K = \bar Y\, \overline{X}`.
+The gradients of :math:`(C_x, C_k)` are again these three, so two autograd functions that call each other give
+derivatives of every order, and no spectrum outlives the call that made it.
+
+Inputs are worked through in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps
+them in cache.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .shape import centres, is_symbolic
+
+__all__ = ["fast_size", "fft_conv", "transform_sizes", "working_dtype"]
+
+# Bytes of one padded chunk of the input. On a CPU this is a few times less than a last-level cache; on a GPU it is what
+# fills the device and still leaves launches cheap. Measured by benchmarks/conv.py --chunks.
+CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
+
+
+def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
+    """Convolve by spectra; arguments as in :func:`kernelfield.ops.conv`, already checked."""
+    return _Conv.apply(x, kernel, causal, boundary, groups)
+
+
+class _Conv(torch.autograd.Function):
+    """C(x, k)."""
+
+    @staticmethod
+    def forward(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
+        return _Transform(x, kernel, causal, boundary, groups).conv(x, kernel)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        x, kernel, *ctx.how = inputs
+        ctx.save_for_backward(x, kernel)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, kernel = ctx.saved_tensors
+        need_x, need_kernel = ctx.needs_input_grad[:2]
+        grad_x, grad_kernel = _ConvGrads.apply(grad, x, kernel, need_x, need_kernel, *ctx.how)
+        return grad_x if need_x else None, grad_kernel if need_kernel else None, None, None, None
+
+
+class _ConvGrads(torch.autograd.Function):
+    """(C_x(g, k), C_k(g, x)); one that is not needed comes back empty."""
+
+    @staticmethod
+    def forward(
+        grad: Tensor,
+        x: Tensor,
+        kernel: Tensor,
+        need_x: bool,
+        need_kernel: bool,
+        causal: bool,
+        boundary: tuple[str, ...],
+        groups: int,
+    ) -> tuple[Tensor, Tensor]:
+        return _Transform(x, kernel, causal, boundary, groups).grads(grad, x, kernel, need_x, need_kernel)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
+        grad, x, kernel, ctx.need_x, ctx.need_kernel, *ctx.how = inputs
+        ctx.save_for_backward(grad, x, kernel)
+
+    @staticmethod
+    def backward(ctx: Any, to_x: Tensor, to_kernel: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        grad, x, kernel = ctx.saved_tensors
+        need_grad, need_x, need_kernel = ctx.needs_input_grad[:3]
+        to_grad = None
+        if need_grad:
+            terms = []
+            if ctx.need_x:
+                terms.append(_Conv.apply(to_x, kernel, *ctx.how))
+            if ctx.need_kernel:
+                terms.append(_Conv.apply(x, to_kernel, *ctx.how))
+            to_grad = terms[0] + terms[1] if len(terms) == 2 else terms[0]
+        # x met grad only in C_k and the kernel only in C_x: the same pair of gradients, with the cotangents swapped in.
+        need_x, need_kernel = need_x and ctx.need_kernel, need_kernel and ctx.need_x
+        second_x = second_kernel = None
+        if need_x or need_kernel:
+            v = to_x if ctx.need_x else torch.zeros_like(x)
+            w = to_kernel if ctx.need_kernel else torch.zeros_like(kernel)
+            second_x, second_kernel = _ConvGrads.apply(grad, v, w, need_x, need_kernel, *ctx.how)
+        return to_grad, second_x if need_x else None, second_kernel if need_kernel else None, *(None,) * 5
+
+
+class _Transform:
+    """Spectra of signals and kernels for one pair of shapes, and the products between them."""
+
+    def __init__(self, x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...], groups: int) -> None:
+        self.groups = groups
+        self.dtype = working_dtype(x)
+        self.lengths, self.points = x.shape[2:], kernel.shape[2:]
+        self.centres = centres(kernel, causal)
+        self.sizes = transform_sizes(self.lengths, self.points, self.centres, boundary)
+        self.depthwise = kernel.shape[1] == 1
+
+    def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
+        signals, kernels = self._split(x), kernel.unflatten(0, (self.groups, -1))
+        out_shape = (x.shape[0], self.groups, kernels.shape[1], *self.lengths)
+        chunks = self._chunks(signals, kernels)
+        if len(chunks) == 1:
+            return self._conv(signals, self._kernel_spectrum(kernels)).flatten(1, 2).to(x.dtype)
+        out = x.new_empty(out_shape)
+        for group, batches in chunks:
+            spectrum = self._kernel_spectrum(kernels[group])
+            for batch in batches:
+                out[batch, group] = self._conv(signals[batch, group], spectrum)
+        return out.flatten(1, 2)
+
+    def grads(
+        self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool
+    ) -> tuple[Tensor, Tensor]:
+        outputs, signals = self._split(grad), self._split(x)
+        kernels = kernel.unflatten(0, (self.groups, -1))
+        chunks = self._chunks(signals, kernels)
+        single = len(chunks) == 1
+        grad_x = signals.new_empty(signals.shape if need_x and not single else 0)
+        grad_kernel = kernels.new_empty(kernels.shape if need_kernel and not single else 0)
+        for group, batches in chunks:
+            kernel_spectrum = self._kernel_spectrum(kernels[group]) if need_x else None
+            total: Tensor | None = None
+            for batch in batches:
+                spectrum = self._spectrum(outputs[batch, group])
+                if need_kernel:
+                    term = self._contract_batch(spectrum, self._spectrum(signals[batch, group]))
+                    total = term if total is None else total + term
+                if kernel_spectrum is not None:
+                    part = self._signal(self._contract_out(spectrum, kernel_spectrum))
+                    if single:
+                        grad_x = part.to(x.dtype)
+                    else:
+                        grad_x[batch, group] = part
+            if total is not None:
+                part = self._kernel(total)
+                if single:
+                    grad_kernel = part.to(kernel.dtype)
+                else:
+                    grad_kernel[group] = part
+        return (
+            grad_x.flatten(1, 2) if need_x else grad_x,
+            grad_kernel.flatten(0, 1) if need_kernel else grad_kernel,
+        )
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (self.groups, -1))
+
+    def _chunks(self, signals: Tensor, kernels: Tensor) -> list[tuple[slice, list[slice]]]:
+        """Cut (batch, groups) into blocks whose padded signals take about CHUNK_BYTES."""
+        whole = slice(None)
+        budget = CHUNK_BYTES.get(signals.device.type)
+        if budget is None or torch.compiler.is_compiling() or is_symbolic(*signals.shape, *kernels.shape):
+            return [(whole, [whole])]  # a traced loop would be unrolled, or fix a dynamic batch
+        batch = signals.shape[0]
+        wider = max(signals.shape[2], kernels.shape[1])
+        row = wider * math.prod(self.sizes) * self.dtype.itemsize
+        rows = max(1, budget // row)
+        # A group's kernel is transformed once and serves the whole batch, so groups are parted first.
+        group_step = max(1, min(self.groups, rows // batch))
+        batch_step = max(1, min(batch, rows // group_step))
+        if group_step >= self.groups and batch_step >= batch:
+            return [(whole, [whole])]
+        batches = [slice(i, i + batch_step) for i in range(0, batch, batch_step)]
+        return [(slice(i, i + group_step), batches) for i in range(0, self.groups, group_step)]
+
+    # Shapes below: signals (b, g, i, *space), outputs (b, g, o, *space), kernels (g, o, i, *points); spectra likewise.
+
+    def _conv(self, signals: Tensor, spectrum: Tensor) -> Tensor:
+        x = self._spectrum(signals)
+        if self.depthwise:  # one input channel a group: the product is elementwise
+            product = x.mul_(spectrum.squeeze(2)) if spectrum.shape[1] == 1 else x * spectrum.squeeze(2)
+        else:
+            product = torch.einsum("bgi...,goi...->bgo...", x, spectrum)
+        return self._signal(product)
+
+    def _contract_out(self, outputs: Tensor, spectrum: Tensor) -> Tensor:
+        if self.depthwise and spectrum.shape[1] == 1:
+            return outputs.mul_(spectrum.squeeze(2).conj())
+        return torch.einsum("bgo...,goi...->bgi...", outputs, spectrum.conj())
+
+    def _contract_batch(self, outputs: Tensor, signals: Tensor) -> Tensor:
+        if self.depthwise:
+            return (outputs * signals.conj_physical_()).sum(dim=0).unsqueeze(2)
+        return torch.einsum("bgo...,bgi...->goi...", outputs, signals.conj())
+
+    def _spectrum(self, signals: Tensor) -> Tensor:
+        # Axis by axis from the last: the rows that padding would add to the other axes are never transformed.
+        spectrum = torch.fft.rfft(signals.to(self.dtype), n=self.sizes[-1], dim=-1)
+        for d in range(len(self.sizes) - 2, -1, -1):
+            spectrum = torch.fft.fft(spectrum, n=self.sizes[d], dim=3 + d)
+        return spectrum
+
+    def _signal(self, spectrum: Tensor) -> Tensor:
+        return self._inverse(spectrum, self.lengths)
+
+    def _inverse(self, spectrum: Tensor, keep: tuple[int, ...]) -> Tensor:
+        for d in range(len(self.sizes) - 1):
+            spectrum = torch.fft.ifft(spectrum, dim=3 + d).narrow(3 + d, 0, keep[d])
+        return torch.fft.irfft(spectrum, n=self.sizes[-1], dim=-1)[..., : keep[-1]]
+
+    def _kernel_spectrum(self, kernels: Tensor) -> Tensor:
+        return self._spectrum(self._place(kernels))
+
+    def _place(self, kernels: Tensor) -> Tensor:
+        """Put kernel point j at index j - centre of a circle of the transform's size, wrapping where it is longer."""
+        for d, (points, size, centre) in enumerate(zip(self.points, self.sizes, self.centres, strict=True)):
+            axis = 3 + d
+            if not is_symbolic(points, size) and points > size:  # periodic boundary: the circle is the input
+                index = (torch.arange(points, device=kernels.device) - centre) % size
+                shape = (*kernels.shape[:axis], size, *kernels.shape[axis + 1 :])
+                kernels = kernels.new_zeros(shape).index_add(axis, index, kernels)
+            elif not _is_zero(centre):
+                past = kernels.narrow(axis, centre, points - centre)
+                gap = (0, 0) * (len(self.sizes) - 1 - d) + (0, size - points)
+                kernels = torch.cat([F.pad(past, gap), kernels.narrow(axis, 0, centre)], dim=axis)
+        return kernels
+
+    def _kernel(self, spectrum: Tensor) -> Tensor:
+        """Undo :meth:`_place` after the inverse transform: the gradient at every kernel point."""
+        kernels = self._inverse(spectrum, self.sizes)
+        for d, (points, size, centre) in enumerate(zip(self.points, self.sizes, self.centres, strict=True)):
+            axis = 3 + d
+            if not is_symbolic(points, size) and points > size:
+                index = (torch.arange(points, device=kernels.device) - centre) % size
+                kernels = kernels.index_select(axis, index)
+            elif _is_zero(centre):
+                kernels = kernels.narrow(axis, 0, points)
+            else:
+                past = kernels.narrow(axis, 0, points - centre)
+                kernels = torch.cat([kernels.narrow(axis, size - centre, centre), past], dim=axis)
+        return kernels
+
+
+def transform_sizes(
+    lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], boundary: tuple[str, ...]
+) -> tuple[int, ...]:
+    """Return the length of the transform per axis.
+
+    The input's own with a periodic boundary. Otherwise long enough that what wraps around misses the output: the
+    kernel's longer side is all that need be padded, not all of the kernel.
+    """
+    return tuple(
+        length if name == "periodic" else fast_size(length + torch.sym_max(k - 1 - c, c))
+        for length, k, c, name in zip(lengths, points, middles, boundary, strict=True)
+    )
+
+
+def fast_size(n: int) -> int:
+    """Return the least even number of at least ``n`` with no prime factor above 5, which FFTs like.
+
+    >>> [fast_size(n) for n in (7, 97, 1567, 31999)]
+    [8, 100, 1600, 32000]
+    """
+    if is_symbolic(n):
+        return (n + 63) // 64 * 64  # in closed form, since a dynamic length admits no search
+    return _fast_size(n)
+
+
+@cache
+def _fast_size(n: int) -> int:
+    best = 1 << max(1, (n - 1).bit_length())
+    five = 1
+    while five < best:
+        three = five
+        while three < best:
+            size = three * 2
+            while size < n:
+                size *= 2
+            best = min(best, size)
+            three *= 3
+        five *= 5
+    return best
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype FFTs of ``x`` run in: float64 for float64, float32 for everything else."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _is_zero(n: int) -> bool:
+    return type(n) is int and n == 0

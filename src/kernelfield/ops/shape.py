@@ -1,0 +1,24 @@
+"""Index arithmetic shared by the ways to convolve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["centres", "is_symbolic"]
+
+
+def centres(kernel: Tensor, causal: bool) -> tuple[int, ...]:
+    """Return, per axis, the index of the kernel point that multiplies the sample at the output's own position.
+
+    The first of a causal kernel; the middle of a centred one, the lower of the two middles of an even one (as in
+    numpy's and scipy's ``mode="same"``).
+    """
+    return tuple(0 if causal else (k - 1) // 2 for k in kernel.shape[2:])
+
+
+def is_symbolic(*numbers: int) -> bool:
+    """Return whether any of these lengths is only known at run time (torch.export, dynamic torch.compile)."""
+    return any(type(n) is not int for n in numbers)
