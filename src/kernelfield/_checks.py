@@ -47,7 +47,7 @@ def check_positive(name: str, value: Any) -> float:
     """
     if not _is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value < math.inf:  # false for NaN too
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
 

@@ -64,7 +64,7 @@ def conv(
     check_choice("method", method, ("auto", *METHODS))
     x, kernel = _common_dtype(x, kernel)
     if method == "auto":
-        method = cheapest(x, kernel, causal, boundaries, groups)
+        method = cheapest(x, kernel, causal, boundaries)
     return METHODS[method](x, kernel, causal=causal, boundary=boundaries, groups=groups)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ __all__ = ["Work", "cheapest", "seconds"]
 
 #: written by ``benchmarks/conv.py --calibrate``
 CONSTANTS = Path(__file__).with_name("costs.json")
+_DEVICES: dict[str, Any] = json.loads(CONSTANTS.read_text())["devices"]
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,12 @@ class Work:
         shape: tuple[int, ...],
         kernel_shape: tuple[int, ...],
         middles: tuple[int, ...],
-        boundary: tuple[str, ...],
-        groups: int,
+        periodic: list[bool],
     ) -> Work:
         """Count the work of convolving a signal of ``shape`` with a kernel of ``kernel_shape``."""
         batch, channels, *lengths = shape
         out, fan_in, *points = kernel_shape
-        sizes = transform_sizes(tuple(lengths), tuple(points), middles, boundary)
+        sizes = transform_sizes(tuple(lengths), tuple(points), middles, periodic)
         total = math.prod(sizes)
         outputs = batch * out * math.prod(lengths)
         return cls(
@@ -68,29 +67,26 @@ class Work:
         )
 
 
-def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...], groups: int) -> str:
+def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...]) -> str:
     """Return the name of the method expected to be the fastest for this convolution."""
     shape, kernel_shape = tuple(x.shape), tuple(kernel.shape)
     if is_symbolic(*kernel_shape):
         return "fft"  # as long as the input, however long that will be
     # Both methods grow alike with a length or batch that is not known yet, so that its value hardly matters.
     shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *kernel_shape[2:]), strict=True))
-    work = Work.of(shape, kernel_shape, centres(kernel, causal), boundary, groups)
+    periodic = [name == "periodic" for name in boundary]
+    work = Work.of(shape, kernel_shape, centres(kernel, causal), periodic)
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
-    times = {name: seconds(name, work, x.device.type, training) for name in ("direct", "fft")}
-    return min(times, key=times.__getitem__)
+    direct, fft = (seconds(method, work, x.device.type, training) for method in ("direct", "fft"))
+    return "direct" if direct <= fft else "fft"
 
 
 def seconds(method: str, work: Work, device: str, training: bool) -> float:
     """Return the time ``method`` is expected to take, forward or, for ``training``, forward and backward."""
-    constants = _constants(device)["training" if training else "forward"][method]
+    constants = _DEVICES.get(device, _DEVICES["cuda"])["training" if training else "forward"][method]
     kind = f"{work.dim}d-{'depthwise' if work.depthwise else 'dense'}"
     start, *rates = constants[kind]
     features = (work.multiplies, work.outputs) if method == "direct" else (work.butterflies, work.products)
     return start + sum(rate * feature for rate, feature in zip(rates, features, strict=True))
 
 
-@cache
-def _constants(device: str) -> dict[str, Any]:
-    measured = json.loads(CONSTANTS.read_text())
-    return measured["devices"].get(device, measured["devices"]["cuda"])

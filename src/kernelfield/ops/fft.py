@@ -6,8 +6,11 @@ Convolution is bilinear, and so are its two gradients:
     y = C(x, k), \qquad \bar x = C_x(\bar y, k), \qquad \bar k = C_k(\bar y, x),
 
 where in frequencies :math:`Y = K X`, :math:`\bar X = \overline{K}\, \bar Y`, :math:`\bar K = \bar Y\, \overline{X}`.
-The gradients of :math:`(C_x, C_k)` are again these three, so two autograd functions that call each other give
+The gradients of :math:`(C_x, C_k)` are again these three, so two operators that call each other give
 derivatives of every order, and no spectrum outlives the call that made it.
+
+Both are custom operators, opaque to torch.compile and torch.export: whatever is traced around them, they meet real
+tensors of known lengths, choose transform sizes and chunks by them, and still save no spectrum.
 
 Inputs are worked through in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps
 them in cache.
@@ -16,14 +19,13 @@ them in cache.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .shape import centres, is_symbolic
+from .shape import centres
 
 __all__ = ["fast_size", "fft_conv", "transform_sizes", "working_dtype"]
 
@@ -34,91 +36,100 @@ CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
 
 def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
     """Convolve by spectra; arguments as in :func:`kernelfield.ops.conv`, already checked."""
-    return _Conv.apply(x, kernel, causal, boundary, groups)
+    return _conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
 
 
-class _Conv(torch.autograd.Function):
+@torch.library.custom_op("kernelfield::fft_conv", mutates_args=())
+def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
     """C(x, k)."""
-
-    @staticmethod
-    def forward(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
-        return _Transform(x, kernel, causal, boundary, groups).conv(x, kernel)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        x, kernel, *ctx.how = inputs
-        ctx.save_for_backward(x, kernel)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, kernel = ctx.saved_tensors
-        need_x, need_kernel = ctx.needs_input_grad[:2]
-        grad_x, grad_kernel = _ConvGrads.apply(grad, x, kernel, need_x, need_kernel, *ctx.how)
-        return grad_x if need_x else None, grad_kernel if need_kernel else None, None, None, None
+    return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel)
 
 
-class _ConvGrads(torch.autograd.Function):
+@torch.library.custom_op("kernelfield::fft_conv_grads", mutates_args=())
+def _conv_grads(
+    grad: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    need_x: bool,
+    need_kernel: bool,
+    causal: bool,
+    periodic: list[bool],
+    groups: int,
+) -> tuple[Tensor, Tensor]:
     """(C_x(g, k), C_k(g, x)); one that is not needed comes back empty."""
+    return _Transform(x, kernel, causal, periodic, groups).grads(grad, x, kernel, need_x, need_kernel)
 
-    @staticmethod
-    def forward(
-        grad: Tensor,
-        x: Tensor,
-        kernel: Tensor,
-        need_x: bool,
-        need_kernel: bool,
-        causal: bool,
-        boundary: tuple[str, ...],
-        groups: int,
-    ) -> tuple[Tensor, Tensor]:
-        return _Transform(x, kernel, causal, boundary, groups).grads(grad, x, kernel, need_x, need_kernel)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
-        grad, x, kernel, ctx.need_x, ctx.need_kernel, *ctx.how = inputs
-        ctx.save_for_backward(grad, x, kernel)
+@_conv.register_fake
+def _(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
+    return x.new_empty((x.shape[0], kernel.shape[0], *x.shape[2:]))
 
-    @staticmethod
-    def backward(ctx: Any, to_x: Tensor, to_kernel: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        grad, x, kernel = ctx.saved_tensors
-        need_grad, need_x, need_kernel = ctx.needs_input_grad[:3]
-        to_grad = None
-        if need_grad:
-            terms = []
-            if ctx.need_x:
-                terms.append(_Conv.apply(to_x, kernel, *ctx.how))
-            if ctx.need_kernel:
-                terms.append(_Conv.apply(x, to_kernel, *ctx.how))
-            to_grad = terms[0] + terms[1] if len(terms) == 2 else terms[0]
-        # x met grad only in C_k and the kernel only in C_x: the same pair of gradients, with the cotangents swapped in.
-        need_x, need_kernel = need_x and ctx.need_kernel, need_kernel and ctx.need_x
-        second_x = second_kernel = None
-        if need_x or need_kernel:
-            v = to_x if ctx.need_x else torch.zeros_like(x)
-            w = to_kernel if ctx.need_kernel else torch.zeros_like(kernel)
-            second_x, second_kernel = _ConvGrads.apply(grad, v, w, need_x, need_kernel, *ctx.how)
-        return to_grad, second_x if need_x else None, second_kernel if need_kernel else None, *(None,) * 5
+
+@_conv_grads.register_fake
+def _(
+    grad: Tensor,  # noqa: ARG001
+    x: Tensor,
+    kernel: Tensor,
+    need_x: bool,
+    need_kernel: bool,
+    causal: bool,  # noqa: ARG001
+    periodic: list[bool],  # noqa: ARG001
+    groups: int,  # noqa: ARG001
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape if need_x else 0), kernel.new_empty(kernel.shape if need_kernel else 0)
+
+
+def _save_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    x, kernel, *ctx.how = inputs
+    ctx.save_for_backward(x, kernel)
+
+
+def _conv_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, kernel = ctx.saved_tensors
+    need_x, need_kernel = ctx.needs_input_grad[:2]
+    grad_x, grad_kernel = _conv_grads(grad, x, kernel, need_x, need_kernel, *ctx.how)
+    return grad_x if need_x else None, grad_kernel if need_kernel else None, None, None, None
+
+
+def _save_conv_grads(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
+    grad, x, kernel, ctx.need_x, ctx.need_kernel, *ctx.how = inputs
+    ctx.save_for_backward(grad, x, kernel)
+
+
+def _conv_grads_backward(ctx: Any, to_x: Tensor, to_kernel: Tensor) -> tuple[Tensor | None, ...]:
+    grad, x, kernel = ctx.saved_tensors
+    terms = []
+    if ctx.need_x:
+        terms.append(_conv(to_x, kernel, *ctx.how))
+    if ctx.need_kernel:
+        terms.append(_conv(x, to_kernel, *ctx.how))
+    to_grad = terms[0] + terms[1] if len(terms) == 2 else terms[0]
+    # x met grad only in C_k and the kernel only in C_x: the same pair of gradients, with the cotangents swapped in.
+    v = to_x if ctx.need_x else x
+    w = to_kernel if ctx.need_kernel else kernel
+    second_x, second_kernel = _conv_grads(grad, v, w, ctx.need_kernel, ctx.need_x, *ctx.how)
+    return to_grad, second_x if ctx.need_kernel else None, second_kernel if ctx.need_x else None, *(None,) * 5
+
+
+_conv.register_autograd(_conv_backward, setup_context=_save_conv)
+_conv_grads.register_autograd(_conv_grads_backward, setup_context=_save_conv_grads)
 
 
 class _Transform:
     """Spectra of signals and kernels for one pair of shapes, and the products between them."""
 
-    def __init__(self, x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...], groups: int) -> None:
+    def __init__(self, x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> None:
         self.groups = groups
         self.dtype = working_dtype(x)
         self.lengths, self.points = x.shape[2:], kernel.shape[2:]
         self.centres = centres(kernel, causal)
-        self.sizes = transform_sizes(self.lengths, self.points, self.centres, boundary)
+        self.sizes = transform_sizes(self.lengths, self.points, self.centres, periodic)
         self.depthwise = kernel.shape[1] == 1
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
         signals, kernels = self._split(x), kernel.unflatten(0, (self.groups, -1))
-        out_shape = (x.shape[0], self.groups, kernels.shape[1], *self.lengths)
-        chunks = self._chunks(signals, kernels)
-        if len(chunks) == 1:
-            return self._conv(signals, self._kernel_spectrum(kernels)).flatten(1, 2).to(x.dtype)
-        out = x.new_empty(out_shape)
-        for group, batches in chunks:
+        out = x.new_empty((x.shape[0], self.groups, kernels.shape[1], *self.lengths))
+        for group, batches in self._chunks(signals, kernels):
             spectrum = self._kernel_spectrum(kernels[group])
             for batch in batches:
                 out[batch, group] = self._conv(signals[batch, group], spectrum)
@@ -129,34 +140,21 @@ class _Transform:
     ) -> tuple[Tensor, Tensor]:
         outputs, signals = self._split(grad), self._split(x)
         kernels = kernel.unflatten(0, (self.groups, -1))
-        chunks = self._chunks(signals, kernels)
-        single = len(chunks) == 1
-        grad_x = signals.new_empty(signals.shape if need_x and not single else 0)
-        grad_kernel = kernels.new_empty(kernels.shape if need_kernel and not single else 0)
-        for group, batches in chunks:
+        grad_x = x.new_empty(x.shape if need_x else 0)
+        grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
+        for group, batches in self._chunks(signals, kernels):
             kernel_spectrum = self._kernel_spectrum(kernels[group]) if need_x else None
             total: Tensor | None = None
             for batch in batches:
                 spectrum = self._spectrum(outputs[batch, group])
                 if need_kernel:
                     term = self._contract_batch(spectrum, self._spectrum(signals[batch, group]))
-                    total = term if total is None else total + term
+                    total = term if total is None else total.add_(term)
                 if kernel_spectrum is not None:
-                    part = self._signal(self._contract_out(spectrum, kernel_spectrum))
-                    if single:
-                        grad_x = part.to(x.dtype)
-                    else:
-                        grad_x[batch, group] = part
+                    self._split(grad_x)[batch, group] = self._signal(self._contract_out(spectrum, kernel_spectrum))
             if total is not None:
-                part = self._kernel(total)
-                if single:
-                    grad_kernel = part.to(kernel.dtype)
-                else:
-                    grad_kernel[group] = part
-        return (
-            grad_x.flatten(1, 2) if need_x else grad_x,
-            grad_kernel.flatten(0, 1) if need_kernel else grad_kernel,
-        )
+                grad_kernel.unflatten(0, (self.groups, -1))[group] = self._kernel(total)
+        return grad_x, grad_kernel
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(1, (self.groups, -1))
@@ -164,9 +162,7 @@ class _Transform:
     def _chunks(self, signals: Tensor, kernels: Tensor) -> list[tuple[slice, list[slice]]]:
         """Cut (batch, groups) into blocks whose padded signals take about CHUNK_BYTES."""
         whole = slice(None)
-        budget = CHUNK_BYTES.get(signals.device.type)
-        if budget is None or torch.compiler.is_compiling() or is_symbolic(*signals.shape, *kernels.shape):
-            return [(whole, [whole])]  # a traced loop would be unrolled, or fix a dynamic batch
+        budget = CHUNK_BYTES.get(signals.device.type, CHUNK_BYTES["cuda"])
         batch = signals.shape[0]
         wider = max(signals.shape[2], kernels.shape[1])
         row = wider * math.prod(self.sizes) * self.dtype.itemsize
@@ -221,11 +217,11 @@ class _Transform:
         """Put kernel point j at index j - centre of a circle of the transform's size, wrapping where it is longer."""
         for d, (points, size, centre) in enumerate(zip(self.points, self.sizes, self.centres, strict=True)):
             axis = 3 + d
-            if not is_symbolic(points, size) and points > size:  # periodic boundary: the circle is the input
+            if points > size:  # periodic boundary: the circle is the input
                 index = (torch.arange(points, device=kernels.device) - centre) % size
                 shape = (*kernels.shape[:axis], size, *kernels.shape[axis + 1 :])
                 kernels = kernels.new_zeros(shape).index_add(axis, index, kernels)
-            elif not _is_zero(centre):
+            elif centre > 0:
                 past = kernels.narrow(axis, centre, points - centre)
                 gap = (0, 0) * (len(self.sizes) - 1 - d) + (0, size - points)
                 kernels = torch.cat([F.pad(past, gap), kernels.narrow(axis, 0, centre)], dim=axis)
@@ -236,10 +232,10 @@ class _Transform:
         kernels = self._inverse(spectrum, self.sizes)
         for d, (points, size, centre) in enumerate(zip(self.points, self.sizes, self.centres, strict=True)):
             axis = 3 + d
-            if not is_symbolic(points, size) and points > size:
+            if points > size:
                 index = (torch.arange(points, device=kernels.device) - centre) % size
                 kernels = kernels.index_select(axis, index)
-            elif _is_zero(centre):
+            elif centre == 0:
                 kernels = kernels.narrow(axis, 0, points)
             else:
                 past = kernels.narrow(axis, 0, points - centre)
@@ -248,7 +244,7 @@ class _Transform:
 
 
 def transform_sizes(
-    lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], boundary: tuple[str, ...]
+    lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: list[bool]
 ) -> tuple[int, ...]:
     """Return the length of the transform per axis.
 
@@ -256,8 +252,8 @@ def transform_sizes(
     kernel's longer side is all that need be padded, not all of the kernel.
     """
     return tuple(
-        length if name == "periodic" else fast_size(length + torch.sym_max(k - 1 - c, c))
-        for length, k, c, name in zip(lengths, points, middles, boundary, strict=True)
+        length if wraps else fast_size(length + max(k - 1 - c, c))
+        for length, k, c, wraps in zip(lengths, points, middles, periodic, strict=True)
     )
 
 
@@ -267,14 +263,9 @@ def fast_size(n: int) -> int:
     >>> [fast_size(n) for n in (7, 97, 1567, 31999)]
     [8, 100, 1600, 32000]
     """
-    if is_symbolic(n):
-        return (n + 63) // 64 * 64  # in closed form, since a dynamic length admits no search
-    return _fast_size(n)
-
-
-@cache
-def _fast_size(n: int) -> int:
-    best = 1 << max(1, (n - 1).bit_length())
+    best = 2
+    while best < n:
+        best *= 2
     five = 1
     while five < best:
         three = five
@@ -292,6 +283,3 @@ def working_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype FFTs of ``x`` run in: float64 for float64, float32 for everything else."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
-
-def _is_zero(n: int) -> bool:
-    return type(n) is int and n == 0

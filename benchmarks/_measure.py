@@ -1,0 +1,159 @@
+"""Timing, memory and the machine's description, measured alike by every benchmark."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import math
+import os
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["check_peak_bytes", "copy_bandwidth", "machine", "median_seconds", "peak_bytes", "settle_allocator"]
+
+_SAMPLE_SECONDS = 2e-3
+
+
+def settle_allocator() -> None:
+    """Bring glibc's allocator to where a process that has worked for a while has it.
+
+    glibc hands freed memory back to the kernel, and pays page faults for it at the next call, until it has seen a large
+    block freed; from then on it keeps up to 64 MiB. Without this a call of 1 ms takes 1 or 3 ms by what ran before it.
+    """
+    torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)
+
+
+def median_seconds(
+    calls: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    budget: float = 1.0,
+    least: int = 5,
+    most: int = 50,
+) -> dict[str, float]:
+    """Return the median time of each call, measured in turns (ABC ABC …) so that drift of the machine meets them all.
+
+    Args:
+        calls: what to time, by name.
+        device: where they run.
+        budget: seconds to spend on each of them; one that takes longer than that runs once.
+        least: number of turns at least, of a call shorter than ``budget``.
+        most: number of turns at most.
+    """
+    turns, repeats, samples = {}, {}, {}
+    for name, call in calls.items():
+        once = _sample(call, 1, device)
+        samples[name] = [once]
+        if once > budget:
+            turns[name] = repeats[name] = 0
+            continue
+        once = min(_sample(call, 1, device) for _ in range(3))
+        repeats[name] = math.ceil(_SAMPLE_SECONDS / once)
+        turns[name] = max(least, min(most, int(budget / (once * repeats[name]))))
+        samples[name].clear()  # all so far was warm-up
+    for turn in range(max(turns.values())):
+        for name, call in calls.items():
+            if turn < turns[name]:
+                samples[name].append(_sample(call, repeats[name], device))
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def _sample(call: Callable[[], object], repeats: int, device: torch.device) -> float:
+    """Return the seconds one call takes on average over ``repeats`` in a row."""
+    if device.type != "cuda":
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - begin) / repeats
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize(device)
+    start.record()
+    for _ in range(repeats):
+        call()
+    stop.record()
+    torch.cuda.synchronize(device)
+    return start.elapsed_time(stop) / 1e3 / repeats
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Return the bytes a second, read and written together, at which a large tensor is copied."""
+    source = torch.ones((1 << 30 if device.type == "cuda" else 1 << 28) // 4, device=device)
+    target = torch.empty_like(source)
+    seconds = median_seconds({"copy": lambda: target.copy_(source)}, device)["copy"]
+    return 2 * source.nbytes / seconds
+
+
+def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
+    """Return how far the memory of tensors rises, during the call, above what was allocated before it.
+
+    Scratch that a library takes behind torch's allocator is not seen: oneDNN's and MKL's on a CPU.
+    """
+    gc.collect()
+    if device.type != "cuda":
+        return _peak_bytes_cpu(call)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    call()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _peak_bytes_cpu(call: Callable[[], object]) -> int:
+    """Add up, in the order of time, what the profiler reports of CPU tensors allocated and freed."""
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        call()
+    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
+    allocated = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        allocated += event.nbytes()
+        peak = max(peak, allocated)
+    return peak
+
+
+def check_peak_bytes(device: torch.device) -> None:
+    """Raise if :func:`peak_bytes` miscounts a call whose peak is known."""
+    unit = 1 << 20
+
+    def call() -> None:
+        first = torch.empty(3 * unit, dtype=torch.uint8, device=device)
+        second = torch.empty(2 * unit, dtype=torch.uint8, device=device)
+        del first
+        third = torch.empty(unit, dtype=torch.uint8, device=device)
+        del second, third
+
+    if (peak := peak_bytes(call, device)) != 5 * unit:
+        raise RuntimeError(f"the peak of a call that holds 3 + 2, then 2 + 1 MiB was measured as {peak / unit} MiB")
+
+
+def machine(device: torch.device, seed: int) -> dict[str, Any]:
+    """Describe what a measurement ran on."""
+    cpu = _cpu_name()
+    return {
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu,
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "seed": seed,
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,48 @@
+"""Building a field for a layer."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .base import Field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["build_field"]
+
+
+def build_field(field: Callable[..., Field] | Field, dim: int, channels: int, **hints: Any) -> Field:
+    """Build a field of ``dim`` coordinates and ``channels`` values.
+
+    Args:
+        field: a class, ``functools.partial`` of one or any callable that makes a field from ``(dim, channels)``; or a
+            field, which is checked and returned, so that layers may share one.
+        dim: number of coordinates.
+        channels: number of values.
+        hints: what the layer knows and some fields use, such as ``size`` or ``mean_range``. Each is passed if the
+            callable takes it and the caller has not bound it.
+
+    >>> from kernelfield.fields import SIREN, Table
+    >>> build_field(Table, 2, 4, size=5, mean_range=(0, 1)).size
+    (5, 5)
+    >>> build_field(partial(SIREN, omega_0=10), 1, 4, size=5).omega_0
+    10.0
+    """
+    if isinstance(field, Field):
+        built = field
+    elif callable(field):
+        bound = field.keywords if isinstance(field, partial) else {}
+        taken = inspect.signature(field).parameters
+        built = field(dim, channels, **{k: v for k, v in hints.items() if k in taken and k not in bound})
+    else:
+        raise TypeError(f"field must be a Field or a callable that makes one from (dim, channels), got {field!r}")
+    if not isinstance(built, Field):
+        raise TypeError(f"field must make a kernelfield.fields.Field, got {type(built).__name__}")
+    if (built.dim, built.channels) != (dim, channels):
+        raise ValueError(
+            f"field must have dim={dim} and channels={channels}, got dim={built.dim} and channels={built.channels}"
+        )
+    return built

@@ -1,0 +1,247 @@
+"""The contract of a group."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .._checks import check_dim, check_int
+from .grid import transform
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Group", "strata", "wrap"]
+
+
+class Group:
+    r"""A group H that acts on :math:`\mathbb{R}^d` by matrices (chapter 8, section 2; chapter 11, appendix A).
+
+    Its elements are floating-point tensors of shape (…, coords), and every operation broadcasts over the axes in
+    front. Together with the translations of the plane it makes an affine group, :class:`~kernelfield.groups.Affine`.
+
+    A subclass gives :meth:`product`, :meth:`inverse`, :meth:`exp`, :meth:`log`, :meth:`matrix`, :meth:`generator`,
+    :meth:`chart`, and :meth:`elements` or :meth:`spread`. What is finite and what is continuous differ in two ways
+    that layers ask for: :meth:`weight`, the Haar measure of one of n elements, and :meth:`spread`, how n elements
+    are drawn.
+
+    Attributes:
+        dim: number d of dimensions of the space it acts on.
+        coords: numbers that make an element.
+        order: number of elements, None where there are infinitely many.
+        identity_coords: the numbers of the identity.
+        chart_size: number of coordinates of :meth:`chart`.
+        table_size: number of values along each coordinate of the chart, None for a continuous one.
+        on_grid: whether the action maps a square grid to itself, so that signals and kernels are moved exactly.
+        isometric: whether the action keeps lengths.
+    """
+
+    dim: int
+    coords: int = 1
+    order: int | None = None
+    identity_coords: tuple[float, ...] = (0.0,)
+    chart_size: int = 1
+    table_size: tuple[int, ...] | None = None
+    on_grid: bool = False
+    isometric: bool = True
+
+    # -- what a subclass gives -------------------------------------------------------------------------------------
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return ab: (…, coords) and (…, coords) to (…, coords)."""
+        raise NotImplementedError
+
+    def inverse(self, a: Tensor) -> Tensor:
+        """Return the inverse of ``a``."""
+        raise NotImplementedError
+
+    def exp(self, v: Tensor) -> Tensor:
+        """Return the element at ``v`` of the Lie algebra; discrete coordinates are passed on (to the nearest)."""
+        raise NotImplementedError
+
+    def log(self, a: Tensor) -> Tensor:
+        """Return the smallest ``v`` whose :meth:`exp` is ``a``; discrete coordinates are passed on."""
+        raise NotImplementedError
+
+    def matrix(self, a: Tensor) -> Tensor:
+        """Return how ``a`` acts on coordinates: (…, dim, dim)."""
+        raise NotImplementedError
+
+    def generator(self, v: Tensor) -> Tensor:
+        """Return the matrix of which :meth:`matrix` is the exponential, up to discrete parts: (…, dim, dim)."""
+        raise NotImplementedError
+
+    def chart(self, a: Tensor) -> Tensor:
+        """Return the coordinates at which a kernel on the group is sampled: (…, chart_size), in [-1, 1].
+
+        The identity lies in the interior (as near to the middle as an even number of values allows), so that a
+        kernel is continuous there. The values of a finite group are the nodes of a ``Table`` of ``table_size``.
+        """
+        raise NotImplementedError
+
+    def spread(self, n: int, at: Tensor) -> Tensor:
+        """Return n elements, one from each of n equal parts of the group, at the shares ``at`` in [0, 1) of them."""
+        raise NotImplementedError
+
+    def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        """Return all elements of a finite group, the identity first: (order, coords)."""
+        raise TypeError(f"group must be finite to list its elements, got {self}; sample(n) draws from it")
+
+    # -- what follows ----------------------------------------------------------------------------------------------
+
+    @property
+    def finite(self) -> bool:
+        """Whether layers work with all of :meth:`elements`, and not with a sample."""
+        return self.order is not None
+
+    @property
+    def factors(self) -> tuple[Group, ...]:
+        """The factors along whose axes elements can be drawn independently; see :meth:`join`."""
+        return (self,)
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return all combinations of elements of the :attr:`factors`: (n₁·n₂·…, coords), the last the fastest."""
+        (part,) = parts
+        return part
+
+    def identity(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        """Return the identity: (coords,)."""
+        return torch.tensor(self.identity_coords, dtype=dtype or torch.get_default_dtype(), device=device)
+
+    def relative(self, a: Tensor, b: Tensor) -> Tensor:
+        r"""Return :math:`a^{-1} b`, what a kernel on the group depends on."""
+        return self.product(self.inverse(a), b)
+
+    def act_on(self, a: Tensor, x: Tensor) -> Tensor:
+        """Return the coordinates ``x`` moved by ``a``: (…, coords) and (…, dim) to (…, dim)."""
+        return (self.matrix(a) @ x.unsqueeze(-1)).squeeze(-1)
+
+    def determinant(self, a: Tensor) -> Tensor:
+        """Return by how much ``a`` stretches volumes: (…), positive."""
+        return torch.linalg.det(self.matrix(a)).abs()
+
+    def density(self, a: Tensor) -> Tensor:
+        """Return the density of the left Haar measure in the coordinates of the element: (…)."""
+        return torch.ones_like(a[..., 0])
+
+    def weight(self, n: int) -> float:
+        """Return the Haar measure of one of ``n`` elements of a signal.
+
+        A finite group counts its elements, as G-CNNs do: 1. A continuous one has total measure 1: 1/n, without which
+        the Monte-Carlo sum of chapter 11 would grow with the number of samples.
+        """
+        return 1.0 if self.finite else 1.0 / check_int("n", n)
+
+    def distance(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the length of the logarithm of a⁻¹b: (…); zero only between equal elements, left-invariant."""
+        return (self.log(self.relative(a, b)) - self.log(self.identity(a.dtype, a.device))).norm(dim=-1)
+
+    def sample(
+        self,
+        n: int,
+        *,
+        stratified: bool = False,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Draw ``n`` elements uniformly: (n, coords).
+
+        Args:
+            n: number of elements.
+            stratified: one from each of n equal parts of the group, all moved by one common random share of a part.
+                Each of them is uniform, and together they cover the group evenly.
+            generator: the source of randomness; torch's own if not given.
+            dtype: of the result.
+            device: of the result.
+        """
+        check_int("n", n)
+        if stratified:
+            return self.spread(n, torch.rand(1, generator=generator, dtype=dtype, device=device))
+        return self._draw(n, generator, dtype, device)
+
+    def act(
+        self, element: Tensor, signal: Tensor, elements: Tensor | None = None, *, mode: str = "bilinear"
+    ) -> Tensor:
+        r"""Return the signal transformed by ``element``: :math:`(L_g f)(x, h) = f(g^{-1} x, g^{-1} h)`.
+
+        A signal of dim + 2 axes lives on space; one of dim + 3 axes on the group, and its group axis is moved too.
+
+        Args:
+            element: (coords,) element.
+            signal: (batch, channels, \*space) or (batch, channels, group, \*space) signal.
+            elements: (group, coords) elements at which a signal on the group is sampled; all of a finite group if not
+                given. They must be a set that ``element`` maps to itself.
+            mode: how values between grid points are found where the action leaves the grid: "bilinear" or "bicubic".
+        """
+        element = element.to(torch.float64).cpu()
+        if signal.dim() == self.dim + 3:
+            here = self.elements() if elements is None else elements
+            signal = signal.index_select(2, self._moved(element, here).to(signal.device))
+        elif signal.dim() != self.dim + 2:
+            raise ValueError(
+                f"signal must have shape (batch, channels, *space) or (batch, channels, group, *space) with "
+                f"{self.dim} spatial axes, got {tuple(signal.shape)}"
+            )
+        return transform(signal, self.matrix(element), self._shift(element), mode=mode)
+
+    def _shift(self, element: Tensor) -> Tensor:
+        return torch.zeros(self.dim, dtype=element.dtype)
+
+    def _moved(self, element: Tensor, elements: Tensor) -> Tensor:
+        """Return which of ``elements`` is element⁻¹ · elements[i], for each i."""
+        here = elements.detach().to(element)
+        sources = self.relative(element, here)
+        distances = self.distance(sources[:, None], here)
+        nearest, index = distances.min(dim=1)
+        if float(nearest.max()) > 1e-4:
+            raise ValueError(
+                f"elements must be a set that element {element.tolist()} maps to itself, got {len(here)} elements of "
+                f"which one is moved {float(nearest.max()):.3g} away from all others"
+            )
+        return index
+
+    def _draw(
+        self,
+        n: int,
+        generator: torch.Generator | None,
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+    ) -> Tensor:
+        if not self.finite:
+            # n single draws of "one element, anywhere": spread over one part, each with its own share.
+            return self.spread(1, torch.rand(n, generator=generator, dtype=dtype, device=device))
+        everything = self.elements(dtype, device)
+        return everything[torch.randint(len(everything), (n,), generator=generator, device=device)]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def wrap(angle: Tensor, margin: float = 0.0) -> Tensor:
+    """Return the angle in [-π - margin, π - margin) that is the same up to full turns.
+
+    >>> wrap(torch.tensor([torch.pi / 2, 3 * torch.pi / 2])) / torch.pi
+    tensor([ 0.5000, -0.5000])
+    """
+    return torch.remainder(angle + (math.pi + margin), 2 * math.pi) - (math.pi + margin)
+
+
+def strata(n: int, at: Tensor) -> Tensor:
+    """Return the points at the shares ``at`` of n equal parts of [-1, 1): (n·len(at),).
+
+    >>> strata(4, torch.tensor([0.5]))
+    tensor([-0.7500, -0.2500,  0.2500,  0.7500])
+    """
+    parts = torch.arange(n, dtype=at.dtype, device=at.device)
+    return ((parts[:, None] + at).flatten() * 2 - n) / n
+
+
+def check_space(dim: int, *allowed: int) -> int:
+    """Return ``dim`` if the group can act on a space of that many dimensions."""
+    if check_dim(dim) not in allowed:
+        raise ValueError(f"dim must be one of {', '.join(map(str, allowed))}, got {dim}")
+    return dim

@@ -1,0 +1,35 @@
+"""Rotations by multiples of a full turn over n, and the mirror."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .cyclic import Cyclic
+from .semidirect import RotationsAndMirror
+
+__all__ = ["Dihedral"]
+
+
+class Dihedral(RotationsAndMirror):
+    """The n rotations of the plane by multiples of 2π/n and their mirror images; for n = 4 the group p4m.
+
+    An element is (k, m): the index of its rotation, and 1 or -1. The rotations come first, then the mirrored ones.
+
+    Args:
+        n: number of rotations.
+
+    >>> Dihedral(4).elements().T
+    tensor([[ 0.,  1.,  2.,  3.,  0.,  1.,  2.,  3.],
+            [ 1.,  1.,  1.,  1., -1., -1., -1., -1.]])
+    """
+
+    def __init__(self, n: int) -> None:
+        super().__init__(Cyclic(n))
+        self.n = n
+
+    def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        return self.join([factor.elements(dtype, device) for factor in self.factors])
+
+    def __repr__(self) -> str:
+        return f"Dihedral({self.n})"

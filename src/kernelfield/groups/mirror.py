@@ -1,0 +1,60 @@
+"""The mirror."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .base import Group, check_space
+from .rotation import mirror_matrix
+
+__all__ = ["Mirror"]
+
+
+class Mirror(Group):
+    """The identity and the reflection of the last axis of space: left and right, on an image.
+
+    An element is its sign, 1 or -1.
+
+    Args:
+        dim: number of dimensions of space.
+
+    >>> group = Mirror()
+    >>> group.elements().squeeze(-1)
+    tensor([ 1., -1.])
+    >>> x = torch.randn(1, 1, 5, 5)
+    >>> group.act(torch.tensor([-1.0]), x).equal(x.flip(-1))
+    True
+    """
+
+    order = 2
+    identity_coords = (1.0,)
+    table_size = (2,)
+    on_grid = True
+
+    def __init__(self, dim: int = 2) -> None:
+        self.dim = check_space(dim, 1, 2, 3)
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    def inverse(self, a: Tensor) -> Tensor:
+        return a
+
+    def exp(self, v: Tensor) -> Tensor:
+        return torch.where(v < 0, -1.0, 1.0).to(v.dtype)
+
+    def log(self, a: Tensor) -> Tensor:
+        return a
+
+    def chart(self, a: Tensor) -> Tensor:
+        return a
+
+    def matrix(self, a: Tensor) -> Tensor:
+        return mirror_matrix(a[..., 0], self.dim)
+
+    def generator(self, v: Tensor) -> Tensor:
+        return v.new_zeros(*v.shape[:-1], self.dim, self.dim)
+
+    def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        return torch.tensor([[1.0], [-1.0]], dtype=dtype or torch.get_default_dtype(), device=device)

@@ -1,0 +1,80 @@
+"""What the sampling of an input means for a convolution: weights of samples, and kernels on finer grids."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..._checks import check_choice
+from ...ops import conv, sample_density
+
+__all__ = ["check_points", "sample_weight", "smooth_kernel"]
+
+
+def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
+    """Check that ``x``, ``coords`` and ``mask`` fit together; return ``coords`` with a batch axis, or None."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+    axes, space = (dim, "*space") if coords is None else (1, "points")
+    if x.dim() != 2 + axes or x.shape[1] != channels:
+        raise ValueError(f"x must have shape (batch, {channels}, {space}) with {axes} axes after the channels, got {tuple(x.shape)}")
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask must be a bool tensor, got {mask.dtype}")
+        if mask.shape != (x.shape[0], *x.shape[2:]):
+            raise ValueError(f"mask must have shape {(x.shape[0], *x.shape[2:])} like x without channels, got {tuple(mask.shape)}")
+    if coords is None:
+        return None
+    points = coords.unsqueeze(0) if coords.dim() == 2 else coords
+    if points.dim() != 3 or points.shape[-1] != dim or points.shape[1] != x.shape[2] or points.shape[0] not in (1, x.shape[0]):
+        raise ValueError(
+            f"coords must have shape (batch, points, dim) = {(x.shape[0], x.shape[2], dim)} or (points, dim), "
+            f"got {tuple(coords.shape)}"
+        )
+    if not points.is_floating_point():
+        raise TypeError(f"coords must be a floating-point tensor, got {points.dtype}")
+    return points
+
+
+def sample_weight(
+    coords: Tensor | None, mask: Tensor | None, density: Tensor | str | None, steps: tuple[float, ...]
+) -> Tensor | None:
+    """Return what each sample counts for, (batch, points) or (batch, *space); None where all count alike."""
+    if density is None:
+        return mask
+    if isinstance(density, str):
+        check_choice("density", density, ("estimate",))
+        if coords is None:
+            raise ValueError("density must be a tensor if there are no coords to estimate it from, got 'estimate'")
+        density = sample_density(coords, mask)
+    # The grid path counts one sample per step; the weight is relative to that.
+    weight = 1 / (density * math.prod(steps))
+    return weight if mask is None else torch.where(mask, weight, 0.0)
+
+
+def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
+    r"""Blur a kernel that was sampled finer than in training by a Gaussian of half a training step (chapter 2, 5.5).
+
+    The window reaches one training step to both sides; at the kernel's ends it is cut and normalised, so that a constant
+    kernel stays what it is.
+
+    Args:
+        kernel: (out, in, \*points) kernel.
+        steps: its sampling step along each axis; axes of step 1 and above are left alone.
+
+    >>> smooth_kernel(torch.ones(1, 1, 7), (0.5,))
+    tensor([[[1., 1., 1., 1., 1., 1., 1.]]])
+    """
+    for axis, step in enumerate(steps, start=2):
+        reach = min(round(1 / step), kernel.shape[axis] - 1)
+        if step >= 1 or reach < 1:
+            continue
+        offsets = torch.arange(-reach, reach + 1, dtype=kernel.dtype, device=kernel.device) * step
+        window = torch.exp(-0.5 * (offsets / 0.5).square()).view(1, 1, -1)
+        lines = kernel.movedim(axis, -1)
+        flat = lines.reshape(-1, 1, lines.shape[-1])
+        blurred = conv(flat, window, method="direct") / conv(torch.ones_like(flat[:1]), window, method="direct")
+        kernel = blurred.view(lines.shape).movedim(-1, axis)
+    return kernel

@@ -1,0 +1,97 @@
+"""Separable continuous convolutions (chapter 3, section 3.3)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ...fields import Field, MAGNet
+from ..pointwise import Pointwise
+from .conv import CKConv, ContinuousConv, FlexConv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["SeparableConv"]
+
+
+class SeparableConv(nn.Module):
+    r"""A depthwise continuous convolution, then a linear map of the channels.
+
+    .. math:: y(t) = W \Big[b + \sum_\tau \psi(t - \tau) \odot x(\tau)\Big] + c
+
+    The kernel network has as many outputs as there are input channels, not their product with the output channels, which
+    affords networks several times as wide.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        dim: number of spatial dimensions, 1 to 3.
+        size: the largest reach of the kernel in training steps, one for all axes or one per axis.
+        field: makes the kernel's field from ``(dim, channels)``.
+        sigma: initial width of a Gaussian mask on the kernel, where 1 is ``size`` steps; None for no mask.
+        learn_mean: whether the mask's centre is learned too.
+        isotropic: one width of the mask for all axes.
+        causal: the output depends on no later input; dim 1.
+        bias: whether both parts add one, initially zero.
+        options: further arguments of :class:`FlexConv` and :class:`CKConv`: threshold, boundary, smooth, neighbors,
+            method, gain.
+
+    >>> import torch
+    >>> layer = SeparableConv(6, 16, dim=3, size=8)
+    >>> layer(torch.randn(2, 6, 8, 8, 8)).shape
+    torch.Size([2, 16, 8, 8, 8])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        dim: int = 1,
+        size: int | Sequence[int],
+        field: Callable[..., Field] | Field = partial(MAGNet, beta=0.5),
+        sigma: float | Sequence[float] | None = 0.0375,
+        learn_mean: bool = False,
+        isotropic: bool = False,
+        causal: bool = False,
+        bias: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        shared: dict[str, Any] = {"dim": dim, "size": size, "field": field, "causal": causal, "bias": bias, **options}
+        self.depthwise: ContinuousConv
+        if sigma is None:
+            self.depthwise = CKConv(in_channels, in_channels, depthwise=True, **shared)
+        else:
+            self.depthwise = FlexConv(
+                in_channels,
+                in_channels,
+                depthwise=True,
+                sigma=sigma,
+                learn_mean=learn_mean,
+                isotropic=isotropic,
+                **shared,
+            )
+        # Gain 1: nothing but a linear map lies before it.
+        self.pointwise = Pointwise(in_channels, out_channels, gain=1.0, bias=bias)
+
+    def forward(self, x: Tensor, **sampling: Any) -> Tensor:
+        """Convolve; arguments as in :meth:`ContinuousConv.forward`."""
+        return self.pointwise(self.depthwise(x, **sampling))
+
+    def kernel(self, step: float | Sequence[float] = 1.0) -> Tensor:
+        """Return the depthwise kernel sampled at ``step``: (in, 1, *points)."""
+        return self.depthwise.kernel(step)
+
+    def freeze(self, step: float | Sequence[float] = 1.0) -> SeparableConv:
+        """Sample the kernel for ``step`` once; see :meth:`ContinuousConv.freeze`."""
+        self.depthwise.freeze(step)
+        return self
+
+    def unfreeze(self) -> SeparableConv:
+        """Forget frozen kernels."""
+        self.depthwise.unfreeze()
+        return self

@@ -1,0 +1,152 @@
+"""Convolution between points at any coordinates, pair by pair."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from .._checks import check_int
+from .shape import is_symbolic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["point_conv", "sample_density"]
+
+#: kernel values held at once; outputs are computed in chunks of as many points as this allows
+CHUNK_VALUES = 1 << 23
+
+
+def point_conv(
+    x: Tensor,
+    coords: Tensor,
+    kernel: Callable[[Tensor], Tensor],
+    size: Tensor,
+    *,
+    out_channels: int,
+    groups: int = 1,
+    causal: bool = False,
+    neighbors: int | None = None,
+) -> Tensor:
+    r"""Convolve values at points with a kernel that is a function of the offset between them (chapter 2, section 4.1).
+
+    .. math:: y_o(t_i) = \sum_j \sum_c k_{oc}\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j), \qquad |t_i - t_j| < \mathrm{size}
+
+    Outputs are computed in chunks of points, recomputed in the backward pass, so that memory grows linearly with the
+    number of points.
+
+    Args:
+        x: (batch, in, points) values, already weighted by whatever measure and mask apply.
+        coords: (batch or 1, points, dim) coordinates in training steps.
+        kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, out · in / groups) values.
+        size: (dim,) reach in training steps; points further apart along any axis do not meet.
+        out_channels: number of output channels.
+        groups: number of groups the channels are parted in; ``in`` of them make a depthwise convolution.
+        causal: a point meets only those at or before its own time; dim 1.
+        neighbors: meet only this many nearest points, the point itself included.
+
+    Returns:
+        (batch, out, points) values.
+
+    >>> x, t = torch.ones(1, 1, 3), torch.tensor([[[0.0], [1.0], [4.0]]])
+    >>> point_conv(x, t, torch.ones_like, torch.tensor([2.0]), out_channels=1)
+    tensor([[[2., 2., 1.]]])
+    """
+    points = coords.shape[1]
+    fan_in, fan_out = x.shape[1] // groups, out_channels // groups
+    signals = x.unflatten(1, (groups, fan_in))
+
+    def block(signals: Tensor, queries: Tensor) -> Tensor:
+        offsets = (queries.unsqueeze(2) - coords.unsqueeze(1)) / size  # (batch or 1, queries, points, dim)
+        meets = (offsets.abs() < 1).all(dim=-1)
+        if causal:
+            meets = meets & (offsets[..., 0] >= 0)
+        if neighbors is not None:
+            offsets, meets, signals = _nearest(offsets, meets, signals, size, neighbors)
+        values = (kernel(offsets) * meets.unsqueeze(-1)).unflatten(-1, (groups, fan_out, fan_in))
+        # Offsets that all samples share are not repeated for each of them.
+        shared, values = ("", values.squeeze(0)) if coords.shape[0] == 1 else ("b", values)
+        return torch.einsum(f"{shared}qngoi,bgi{'' if neighbors is None else 'q'}n->bgoq", values, signals).flatten(1, 2)
+
+    met = points if neighbors is None else neighbors
+    step = _chunk(points, coords.shape[0] * met * out_channels * fan_in)
+    if step >= points:
+        return block(signals, coords)
+    training = torch.is_grad_enabled()
+    return torch.cat(
+        [
+            checkpoint(block, signals, queries, use_reentrant=False) if training else block(signals, queries)
+            for queries in coords.split(step, dim=1)
+        ],
+        dim=-1,
+    )
+
+
+def _nearest(
+    offsets: Tensor, meets: Tensor, signals: Tensor, size: Tensor, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Keep, for each query, the ``count`` nearest of the points it meets: offsets, whether they meet, and signals."""
+    count = min(check_int("neighbors", count), meets.shape[-1])
+    distance = (offsets * size).square().sum(dim=-1).masked_fill(~meets, math.inf)
+    index = distance.topk(count, dim=-1, largest=False).indices  # (batch or 1, queries, count)
+    offsets = offsets.gather(2, index.unsqueeze(-1).expand(*index.shape, offsets.shape[-1]))
+    meets = meets.gather(2, index)
+    batch, groups, fan_in, points = signals.shape
+    index = index.expand(batch, -1, -1).flatten(1)[:, None, None].expand(-1, groups, fan_in, -1)
+    return offsets, meets, signals.gather(-1, index).unflatten(-1, (-1, count))
+
+
+def _chunk(points: int, values_per_point: int) -> int:
+    if is_symbolic(points, values_per_point):
+        return points  # a traced loop would fix a dynamic number of points
+    return max(1, CHUNK_VALUES // values_per_point)
+
+
+def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 8) -> Tensor:
+    r"""Estimate how many samples lie in a unit of space around each of them (chapter 2, appendix 1.1).
+
+    A sum over samples approximates an integral if each is weighted by the inverse of this density. On a line the
+    density is one over half the distance of the two neighbouring samples; in more dimensions it is the number of
+    ``neighbors`` over the volume of the ball that reaches the last of them.
+
+    Args:
+        coords: (batch, points, dim) coordinates.
+        mask: (batch, points) whether a sample was seen; unseen ones do not count, and get density 1.
+        neighbors: number of neighbours of the estimate in 2 and more dimensions.
+
+    Returns:
+        (batch, points) samples per unit of space.
+
+    >>> sample_density(torch.tensor([[[0.0], [1.0], [2.0], [4.0]]]))
+    tensor([[1.0000, 1.0000, 0.6667, 0.5000]])
+    """
+    seen = torch.ones(coords.shape[:2], dtype=torch.bool, device=coords.device) if mask is None else mask
+    density = _line_density(coords[..., 0], seen) if coords.shape[-1] == 1 else _ball_density(coords, seen, neighbors)
+    return torch.where(seen, density, 1.0)
+
+
+def _line_density(t: Tensor, seen: Tensor) -> Tensor:
+    ordered, order = t.masked_fill(~seen, math.inf).sort(dim=-1)
+    gap = ordered.diff(dim=-1)
+    after = torch.cat([gap, gap.new_full((*gap.shape[:-1], 1), math.inf)], dim=-1)
+    before = torch.cat([gap.new_full((*gap.shape[:-1], 1), math.inf), gap], dim=-1)
+    # The first and the last sample have one neighbour, whose distance stands for both.
+    after, before = torch.where(after.isfinite(), after, before), torch.where(before.isfinite(), before, after)
+    cell = (before + after) / 2
+    cell = torch.where(cell.isfinite(), cell, 1.0)
+    return torch.empty_like(cell).scatter_(-1, order, 1 / cell)
+
+
+def _ball_density(coords: Tensor, seen: Tensor, neighbors: int) -> Tensor:
+    dim = coords.shape[-1]
+    count = min(neighbors, coords.shape[1] - 1)
+    volume = math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)
+    radii = [
+        torch.cdist(queries, coords).masked_fill(~seen.unsqueeze(1), math.inf).kthvalue(count + 1, dim=-1).values
+        for queries in coords.split(_chunk(coords.shape[1], coords.shape[0] * coords.shape[1]), dim=1)
+    ]
+    return count / (volume * torch.cat(radii, dim=1).pow(dim))

@@ -1,0 +1,561 @@
+"""Public assertions about models: equivariance, causality, resolution, compilation, export, state.
+
+Each takes a module or any callable and raises an :class:`AssertionError` that says what differed, where and
+by how much. A tolerance is relative to the largest entry of what is compared, not to each entry: the rounding
+of a Fourier transform is spread evenly over its output, small entries included.
+
+Groups are met through a protocol of two methods, :class:`SignalGroup`: anything that lists its elements and
+acts on a signal will do.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+__all__ = [
+    "SignalGroup",
+    "assert_causal",
+    "assert_compiles",
+    "assert_equivariant",
+    "assert_exports",
+    "assert_resolution_consistent",
+    "assert_state_dict_round_trip",
+    "assert_translation_equivariant",
+    "count_parameters",
+    "equivariance_error",
+]
+
+
+@runtime_checkable
+class SignalGroup(Protocol):
+    """What these assertions ask of a group.
+
+    >>> class Mirror:
+    ...     def elements(self):
+    ...         return (False, True)
+    ...     def act(self, element, signal):
+    ...         return signal.flip(-1) if element else signal
+    >>> isinstance(Mirror(), SignalGroup)
+    True
+    """
+
+    def elements(self) -> Iterable[Any]:
+        """Return the elements to try: all of a finite group, some of a continuous one."""
+
+    def act(self, element: Any, signal: Tensor) -> Tensor:
+        r"""Return ``signal`` transformed: (batch, channels, \*space) or (batch, channels, group, \*space)."""
+
+
+def equivariance_error(
+    model: Callable[[Tensor], Any],
+    group: SignalGroup,
+    x: Tensor,
+    *,
+    invariant: bool = False,
+    output_action: Callable[[Any, Tensor], Tensor] | None = None,
+) -> float:
+    r"""Return how far ``model`` is from commuting with ``group``, relative to the size of its output.
+
+    .. math:: \max_g \|f(g x) - g f(x)\|_\infty \,/\, \|f(x)\|_\infty
+
+    Args:
+        model: maps a signal to a signal; if it returns a tuple, the first entry is the signal. A module is
+            run in evaluation mode.
+        group: the elements to try and how they act.
+        x: (batch, channels, [group,] \*space) signal.
+        invariant: the output should not change at all.
+        output_action: how an element acts on the output, ``group.act`` if not given.
+
+    >>> class Mirror:
+    ...     def elements(self):
+    ...         return (False, True)
+    ...     def act(self, element, signal):
+    ...         return signal.flip(-1) if element else signal
+    >>> x = torch.tensor([[[1.0, 2.0, 4.0]]])
+    >>> equivariance_error(torch.square, Mirror(), x)
+    0.0
+    >>> round(equivariance_error(lambda x: x.cumsum(-1), Mirror(), x), 3)
+    0.857
+    """
+    errors = []
+    for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action):
+        _assert_alike(f"at element {element!r}", got, wanted)
+        errors.append(float((got - wanted).abs().amax()) / _scale(wanted))
+    return float(torch.tensor(errors, dtype=torch.float64).amax())  # unlike max, never loses a NaN
+
+
+def assert_equivariant(
+    model: Callable[[Tensor], Any],
+    group: SignalGroup,
+    x: Tensor,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+    invariant: bool = False,
+    output_action: Callable[[Any, Tensor], Tensor] | None = None,
+) -> None:
+    r"""Assert that f(g x) = g f(x), or f(g x) = f(x) if ``invariant``, for every element g of ``group``.
+
+    Args:
+        model: maps a signal to a signal; if it returns a tuple, the first entry is the signal. A module is
+            run in evaluation mode.
+        group: the elements to try and how they act.
+        x: (batch, channels, [group,] \*space) signal; one without symmetries of its own.
+        rtol: difference allowed, relative to the largest entry of the output.
+        atol: difference allowed on top of that.
+        invariant: the output should not change at all.
+        output_action: how an element acts on the output, ``group.act`` if not given.
+
+    >>> class Mirror:
+    ...     def elements(self):
+    ...         return (False, True)
+    ...     def act(self, element, signal):
+    ...         return signal.flip(-1) if element else signal
+    >>> x = torch.tensor([[[1.0, 2.0, 4.0]]])
+    >>> assert_equivariant(torch.square, Mirror(), x)
+    >>> assert_equivariant(lambda x: x.amax(-1), Mirror(), x, invariant=True)
+    >>> assert_equivariant(lambda x: x.cumsum(-1), Mirror(), x)
+    Traceback (most recent call last):
+    AssertionError: not equivariant to element True: differs by 6 (allowed 7.1e-05) at (0, 0, 2): got 7, ...
+    """
+    kind = "invariant" if invariant else "equivariant"
+    for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action):
+        _assert_close(f"not {kind} to element {element!r}", got, wanted, rtol, atol)
+
+
+def assert_causal(
+    model: Callable[[Tensor], Any],
+    x: Tensor,
+    *,
+    times: Iterable[int] | None = None,
+    atol: float | None = None,
+) -> None:
+    r"""Assert that no output up to time t depends on the input after t, by changing that future.
+
+    Args:
+        model: maps a signal to a signal of the same length; a module is run in evaluation mode.
+        x: (batch, channels, time) signal.
+        times: the times t to try; all by default, one forward pass each.
+        atol: change allowed in the past. By default 64 units of rounding of the largest output, which a
+            convolution by Fourier transforms needs; 0 asks for equality to the bit.
+
+    >>> x = torch.tensor([[[1.0, 2.0, 4.0, 8.0]]])
+    >>> assert_causal(lambda x: x.cumsum(-1), x, atol=0)
+    >>> assert_causal(lambda x: x + 0.5 * x.roll(1, -1), x)
+    Traceback (most recent call last):
+    AssertionError: not causal: the output at time 0 changes by ... (allowed ...) with the input after ...
+    """
+    # A generator of its own: asking a question of a model leaves the global stream of random numbers alone.
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    other = noise - x  # of the other sign mostly, so that a rectifier cannot hide the dependence
+    with _evaluation(model):
+        expected = _signal(model(x))
+        if expected.shape[-1:] != x.shape[-1:]:
+            raise AssertionError(
+                f"not causal: {x.shape[-1]} times in, output of shape {tuple(expected.shape)}"
+            )
+        for t in range(x.shape[-1] - 1) if times is None else times:
+            got = _signal(model(torch.cat([x[..., : t + 1], other[..., t + 1 :]], dim=-1)))
+            changed = (got - expected)[..., : t + 1].abs()
+            rounding = torch.finfo(expected.dtype).eps * max(_scale(expected), _scale(got))
+            allowed = 64 * rounding if atol is None else atol
+            by_time = changed.flatten(0, -2).amax(dim=0)
+            if not bool((by_time <= allowed).all()):
+                first = int((~(by_time <= allowed)).nonzero()[0])
+                raise AssertionError(
+                    f"not causal: the output at time {first} changes by {by_time[first].item():.3g} "
+                    f"(allowed {allowed:.2g}) with the input after time {t}"
+                )
+
+
+def assert_translation_equivariant(
+    model: Callable[[Tensor], Any],
+    x: Tensor,
+    shift: int | Sequence[int],
+    *,
+    periodic: bool = False,
+    margin: int | None = None,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+) -> None:
+    r"""Assert that a shifted input gives the same output, shifted.
+
+    Unless ``periodic``, ``x`` is put amid zeros, and outputs are compared where it lies: at least ``margin``
+    samples from an edge, both before and after the shift.
+
+    Args:
+        model: maps a signal to a signal of the same shape; a module is run in evaluation mode.
+        x: (batch, channels, \*space) signal.
+        shift: number of samples, one for all axes or one per axis.
+        periodic: the signal is one period, and a shift rolls it.
+        margin: number of zeros around ``x``, at least the reach of the model; the longest axis by default.
+        rtol: difference allowed, relative to the largest entry of the output.
+        atol: difference allowed on top of that.
+
+    >>> x = torch.randn(1, 2, 9)
+    >>> conv = torch.nn.Conv1d(2, 2, 3, padding=1)
+    >>> assert_translation_equivariant(conv, x, 4)
+    >>> assert_translation_equivariant(conv, x, 4, periodic=True)
+    Traceback (most recent call last):
+    AssertionError: not equivariant to a shift of (4,): differs by ...
+    """
+    dim = x.dim() - 2
+    shifts = (shift,) * dim if isinstance(shift, int) else tuple(shift)
+    if len(shifts) != dim:
+        raise ValueError(f"shift must be an int or {dim} ints for x of shape {tuple(x.shape)}, got {shift!r}")
+    axes = tuple(range(2, 2 + dim))
+    zeros = [0] * dim
+    if not periodic:
+        reach = max(x.shape[2:]) if margin is None else margin
+        zeros = [reach + abs(s) for s in shifts]
+        x = nn.functional.pad(x, [n for n in reversed(zeros) for _ in range(2)])
+    with _evaluation(model):
+        expected, got = (
+            _signal(model(x)),
+            _signal(model(x.roll(shifts, axes))).roll([-s for s in shifts], axes),
+        )
+    if expected.shape[2:] != x.shape[2:]:
+        raise AssertionError(f"space of {tuple(x.shape[2:])} in, output of shape {tuple(expected.shape)}")
+    for axis, n in zip(axes, zeros, strict=True):
+        length = x.shape[axis] - 2 * n
+        expected, got = expected.narrow(axis, n, length), got.narrow(axis, n, length)
+    _assert_close(f"not equivariant to a shift of {shifts}", got, expected, rtol, atol)
+
+
+def assert_resolution_consistent(
+    model: Callable[..., Any],
+    signal: Tensor | Callable[[Tensor], Tensor],
+    *,
+    steps: Iterable[float | Sequence[float]],
+    shape: Sequence[int] | None = None,
+    border: int = 0,
+    rtol: float = 0.05,
+    atol: float = 0.0,
+) -> None:
+    r"""Assert that ``model(x, step=s)`` agrees with ``model(x, step=1)`` wherever both grids have a sample.
+
+    Args:
+        model: called as ``model(x, step=step)``; returns a signal on the grid of its input. A module is run
+            in evaluation mode.
+        signal: a continuous signal, from positions (\*space, dim) in training steps to values
+            (batch, channels, \*space); or such values at step 1, of which integer steps take every n-th.
+        steps: the sampling steps to try, in training steps, each one for all axes or one per axis.
+        shape: number of samples per axis at step 1; needed if ``signal`` is a function.
+        border: number of training steps at the edges that are not compared.
+        rtol: difference allowed, relative to the largest entry of the output at step 1.
+        atol: difference allowed on top of that.
+
+    >>> def wave(positions):
+    ...     return torch.sin(positions[..., 0] / 5)[None, None]
+    >>> def integrate(x, step):
+    ...     return step * x.cumsum(-1)
+    >>> assert_resolution_consistent(integrate, wave, shape=[64], steps=[0.5, 0.4], rtol=0.1)
+    >>> assert_resolution_consistent(lambda x, step: x.cumsum(-1), wave, shape=[64], steps=[0.5], rtol=0.1)
+    Traceback (most recent call last):
+    AssertionError: step (0.5,) disagrees with step 1 on the 64 positions they share: differs by ...
+    """
+    if isinstance(signal, Tensor):
+        shape = signal.shape[2:]
+    elif shape is None:
+        raise ValueError("shape must be given if signal is a function, got None")
+    dim = len(shape)
+    with _evaluation(model):
+        reference = _signal(model(_sampled(signal, shape, (1.0,) * dim), step=1.0))
+        for step in steps:
+            each = (float(step),) * dim if isinstance(step, (int, float)) else tuple(map(float, step))
+            ours = _signal(model(_sampled(signal, shape, each), step=step))
+            theirs = reference
+            for axis, (s, n) in enumerate(zip(each, shape, strict=True), start=2):
+                # Step p/q puts sample q·i where sample p·i of step 1 lies.
+                ratio = Fraction(s).limit_denominator(1000)
+                ours = _every(ours, axis, ratio.denominator)
+                theirs = _every(theirs, axis, ratio.numerator)
+                skip = -(-border // ratio.numerator)
+                count = max(0, (n - 1 - border) // ratio.numerator + 1 - skip)
+                ours, theirs = ours.narrow(axis, skip, count), theirs.narrow(axis, skip, count)
+            shared = ours[0, 0].numel()
+            what = f"step {each} disagrees with step 1 on the {shared} positions they share"
+            if shared == 0:
+                raise ValueError(
+                    f"steps must share a position with step 1 in a signal of shape {tuple(shape)}, got {step}"
+                )
+            _assert_close(what, ours, theirs, 0.0, atol + rtol * _scale(reference))
+
+
+def assert_compiles(
+    model: Callable[..., Any],
+    *args: Any,
+    backend: str = "aot_eager",
+    dynamic: bool | None = None,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+    **kwargs: Any,
+) -> None:
+    """Assert that ``torch.compile(model, fullgraph=True)`` gives the outputs and the gradients of ``model``.
+
+    Gradients are compared for all parameters of a module and for all arguments that require one. The module's
+    mode is left as it is; random numbers are seeded alike for both, and buffers put back.
+
+    Args:
+        model: a module or a function of tensors.
+        *args: its arguments.
+        backend: of torch.compile; the default traces forward and backward but generates no code.
+        dynamic: of torch.compile.
+        rtol: difference allowed, relative to the largest entry.
+        atol: difference allowed on top of that.
+        **kwargs: more of its arguments.
+
+    >>> assert_compiles(torch.nn.Linear(3, 2), torch.randn(5, 3))
+    >>> assert_compiles(lambda x: x if x.sum() > 0 else -x, torch.randn(5))
+    Traceback (most recent call last):
+    AssertionError: does not compile as one graph: ...
+    """
+    torch.compiler.reset()  # graphs of earlier calls count towards the limit on recompilations
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+    expected = _outputs_and_gradients(model, model, args, kwargs)
+    try:
+        got = _outputs_and_gradients(compiled, model, args, kwargs)
+    except Exception as error:
+        raise AssertionError(f"does not compile as one graph: {error}") from error
+    finally:
+        torch.compiler.reset()
+    for name, wanted in expected.items():
+        _assert_close(f"compiled {name}", got[name], wanted, rtol, atol)
+
+
+def assert_exports(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    dynamic_shapes: Any,
+    check_args: Iterable[tuple[Any, ...]],
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+) -> None:
+    """Assert that ``model`` exports with dynamic sizes and that the program is right at other sizes.
+
+    Args:
+        model: a module or a function of tensors.
+        args: its arguments, as an example.
+        dynamic_shapes: which of their axes are dynamic, one entry per argument, as ``torch.export`` takes it.
+        check_args: other arguments, of other sizes, at which program and model are compared.
+        rtol: difference allowed, relative to the largest entry.
+        atol: difference allowed on top of that.
+
+    >>> length = torch.export.Dim("length")
+    >>> assert_exports(torch.sin, (torch.randn(1, 5),), ({1: length},), [(torch.randn(1, 8),)])
+    >>> assert_exports(lambda x: x - x[:, 4:], (torch.randn(1, 5),), ({1: length},), [(torch.randn(1, 8),)])
+    Traceback (most recent call last):
+    AssertionError: does not export with dynamic_shapes=...
+    """
+    module, shapes = (
+        (model, dynamic_shapes) if isinstance(model, nn.Module) else (_Wrapped(model), (dynamic_shapes,))
+    )
+    try:
+        program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False).module()
+    except Exception as error:  # many kinds, few of them public
+        raise AssertionError(f"does not export with dynamic_shapes={dynamic_shapes}: {error}") from error
+    with torch.no_grad():
+        for others in (args, *check_args):
+            sizes = [tuple(a.shape) if isinstance(a, Tensor) else a for a in others]
+            try:
+                got = dict(_tensors(program(*others)))
+            except Exception as error:
+                raise AssertionError(
+                    f"the exported program fails on arguments of sizes {sizes}: {error}"
+                ) from error
+            for name, wanted in _tensors(model(*others)):
+                _assert_close(f"exported {name} at sizes {sizes}", got[name], wanted, rtol, atol)
+
+
+def assert_state_dict_round_trip(build: Callable[[], nn.Module], *args: Any, **kwargs: Any) -> None:
+    """Assert that a state dict, saved and loaded into a fresh module, gives the same outputs to the bit.
+
+    The first module's parameters are moved off their initial values, so that one that is not restored shows.
+
+    Args:
+        build: makes the module; called twice.
+        *args: arguments of the module.
+        **kwargs: more of them.
+
+    >>> assert_state_dict_round_trip(lambda: torch.nn.Linear(3, 2), torch.randn(5, 3))
+    """
+    first = build()
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.mul_(1 + 0.1 * torch.rand_like(parameter)).add_(0.01 * torch.rand_like(parameter))
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = build()
+    try:
+        second.load_state_dict(torch.load(file, weights_only=True))
+    except RuntimeError as error:
+        raise AssertionError(f"a fresh module does not take the state dict: {error}") from error
+    with _evaluation(first), _evaluation(second):
+        got = dict(_tensors(second(*args, **kwargs)))
+        for name, wanted in _tensors(first(*args, **kwargs)):
+            _assert_close(f"restored {name}", got[name], wanted, 0.0, 0.0)
+
+
+def count_parameters(model: nn.Module, trainable_only: bool = False) -> int:
+    """Return the number of parameters, shared ones counted once.
+
+    Args:
+        model: any module.
+        trainable_only: leave out those that require no gradient.
+
+    >>> count_parameters(torch.nn.Linear(3, 2))
+    8
+    """
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable_only)
+
+
+class _Wrapped(nn.Module):
+    """A function as a module, which is what torch.export takes."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def _equivariance_pairs(
+    model: Callable[[Tensor], Any],
+    group: SignalGroup,
+    x: Tensor,
+    invariant: bool,
+    output_action: Callable[[Any, Tensor], Tensor] | None,
+) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    act = output_action or group.act
+    elements = list(group.elements())
+    if not elements:
+        raise ValueError(f"group must have elements to try, got none from {group!r}")
+    with _evaluation(model):
+        y = _signal(model(x))
+        for element in elements:
+            yield element, _signal(model(group.act(element, x))), y if invariant else act(element, y)
+
+
+def _sampled(
+    signal: Tensor | Callable[[Tensor], Tensor], shape: Sequence[int], step: tuple[float, ...]
+) -> Tensor:
+    if isinstance(signal, Tensor):
+        if any(s != int(s) for s in step):
+            raise ValueError(f"steps must be integers if signal is a tensor, got {step}")
+        for axis, s in enumerate(step, start=2):
+            signal = _every(signal, axis, int(s))
+        return signal
+    # As many samples as lie within the extent of step 1; the allowance is for 0.3 / 0.1 = 2.9999999999999996.
+    counts = [int((n - 1) / s * (1 + 1e-12)) + 1 for n, s in zip(shape, step, strict=True)]
+    axes = [torch.arange(n) * s for n, s in zip(counts, step, strict=True)]
+    return signal(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1))
+
+
+def _every(x: Tensor, axis: int, n: int) -> Tensor:
+    return x[(slice(None),) * axis + (slice(None, None, n),)]
+
+
+def _outputs_and_gradients(
+    call: Callable[..., Any], model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Tensor]:
+    module = model if isinstance(model, nn.Module) else nn.Module()
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    arguments = itertools.chain(enumerate(args), kwargs.items())
+    sources: dict[str, Tensor] = {
+        f"gradient of parameter {n}": p for n, p in module.named_parameters() if p.requires_grad
+    }
+    sources |= {
+        f"gradient of argument {n}": a for n, a in arguments if isinstance(a, Tensor) and a.requires_grad
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        outputs = dict(_tensors(call(*args, **kwargs)))
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+    total = torch.zeros(())
+    for y in outputs.values():
+        if y.requires_grad:
+            # Weights that differ between entries: a plain sum would not see a gradient in the wrong place.
+            weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            total = total + (y * weights.to(y)).sum().real.to("cpu", torch.float64)
+    gradients: tuple[Tensor | None, ...] = (None,) * len(sources)
+    if total.requires_grad and sources:
+        gradients = torch.autograd.grad(total, list(sources.values()), allow_unused=True)
+    return outputs | {
+        name: torch.zeros_like(source) if gradient is None else gradient
+        for (name, source), gradient in zip(sources.items(), gradients, strict=True)
+    }
+
+
+@contextmanager
+def _evaluation(model: Callable[..., Any]) -> Iterator[None]:
+    modes = {m: m.training for m in model.modules()} if isinstance(model, nn.Module) else {}
+    try:
+        for module in modes:
+            module.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _signal(output: Any) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _tensors(output: Any, name: str = "output") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(output, Tensor):
+        yield name, output
+    elif isinstance(output, (tuple, list)):
+        for i, part in enumerate(output):
+            yield from _tensors(part, f"{name}[{i}]")
+    elif isinstance(output, dict):
+        for key, part in output.items():
+            yield from _tensors(part, f"{name}[{key!r}]")
+
+
+def _scale(x: Tensor) -> float:
+    return max(float(x.detach().abs().amax()), torch.finfo(x.dtype).tiny) if x.numel() else 1.0
+
+
+def _assert_alike(what: str, got: Tensor, wanted: Tensor) -> None:
+    if got.shape != wanted.shape:
+        raise AssertionError(f"{what}: shape {tuple(got.shape)}, expected {tuple(wanted.shape)}")
+    if got.dtype != wanted.dtype:
+        raise AssertionError(f"{what}: {got.dtype}, expected {wanted.dtype}")
+
+
+def _assert_close(what: str, got: Tensor, wanted: Tensor, rtol: float, atol: float) -> None:
+    _assert_alike(what, got, wanted)
+    if not wanted.numel():
+        return
+    got, wanted = got.detach(), wanted.detach()
+    if not (wanted.is_floating_point() or wanted.is_complex()):
+        got, wanted = got.double(), wanted.double()
+    difference = (got - wanted).abs()
+    allowed = atol + rtol * _scale(wanted)
+    bad = ~(difference <= allowed)  # true for NaN too
+    if not bool(bad.any()):
+        return
+    worst = int(torch.where(difference.isnan(), torch.inf, difference).argmax())
+    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), difference.shape))
+    raise AssertionError(
+        f"{what}: differs by {difference[where].item():.3g} (allowed {allowed:.2g}) at {where}: "
+        f"got {got[where].item():.6g}, expected {wanted[where].item():.6g}; "
+        f"{int(bad.sum())} of {bad.numel()} entries differ"
+    )

@@ -1,0 +1,41 @@
+"""Options, seeds and profiles shared by all tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+
+# Contracts are asserted in classes that test files inherit; their failures should show the values too.
+pytest.register_assert_rewrite("tests.contracts")
+
+# Derandomised: a run says the same about the same code every time.
+settings.register_profile("kernelfield", deadline=None, derandomize=True, max_examples=30)
+settings.load_profile("kernelfield")
+
+# Tensors are small and workers share the cores: threads only get into each other's way.
+torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow"):
+        return
+    skip = pytest.mark.skip(reason="takes minutes; run with --slow")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """Run a test once per dtype."""
+    return request.param
