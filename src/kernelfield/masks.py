@@ -79,7 +79,9 @@ class Mask(nn.Module):
         begin, end = self.domain
         low, high = self.roots()
         upper = high + (high.clamp(max=end) - high).detach()
-        lower = low + (low.clamp(min=begin) - low).detach() if self.closes_below else begin
+        lower = low.clamp(min=begin)
+        if self.closes_below:
+            lower = low + (lower - low).detach()
         return (upper - lower).clamp(min=0.0) * (check_int("n", n) / (end - begin))
 
     def extra_repr(self) -> str:
@@ -198,7 +200,10 @@ class SigmoidMask(Mask):
 
 
 def _axes(name: str, value: float | Sequence[float], dim: int) -> Tensor:
-    values = torch.as_tensor(value, dtype=torch.get_default_dtype())
+    try:
+        values = torch.as_tensor(value, dtype=torch.get_default_dtype())
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a number or {dim} numbers for {dim} axes, got {value!r}") from error
     if values.dim() > 1 or (values.dim() == 1 and len(values) != dim):
         raise ValueError(f"{name} must be a number or {dim} numbers for {dim} axes, got {value!r}")
     if not bool(torch.isfinite(values).all()):

@@ -483,9 +483,6 @@ def _outputs_and_gradients(
     with torch.random.fork_rng():
         torch.manual_seed(0)
         outputs = dict(_tensors(call(*args, **kwargs)))
-    with torch.no_grad():
-        for name, buffer in module.named_buffers():
-            buffer.copy_(buffers[name])
     total = torch.zeros(())
     for y in outputs.values():
         if y.requires_grad:
@@ -495,6 +492,9 @@ def _outputs_and_gradients(
     gradients: tuple[Tensor | None, ...] = (None,) * len(sources)
     if total.requires_grad and sources:
         gradients = torch.autograd.grad(total, list(sources.values()), allow_unused=True)
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
     return outputs | {
         name: torch.zeros_like(source) if gradient is None else gradient
         for (name, source), gradient in zip(sources.items(), gradients, strict=True)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
 
-from kernelfield.fields import Field
-from kernelfield.testing import assert_compiles, assert_exports, assert_state_dict_round_trip
+from kernelfield.testing import (
+    assert_compiles,
+    assert_exports,
+    assert_state_dict_round_trip,
+    count_parameters,
+)
+
+if TYPE_CHECKING:
+    from kernelfield.fields import Field
 
 
 class FieldContract:
@@ -21,9 +28,19 @@ class FieldContract:
     #: keyword arguments it is built with
     arguments: ClassVar[dict[str, Any]] = {}
     #: bad keyword arguments: name, value, and the error's type and what it says
-    bad_arguments: ClassVar[list[tuple[str, Any, type[Exception], str]]] = []
-    #: number of parameters for (dim, channels), where a closed form is known
-    counts: ClassVar[dict[tuple[int, int], int]] = {}
+    bad_arguments: ClassVar[list[tuple[str, Any, type[Exception], str]]]
+    #: number of parameters for (dim, channels)
+    counts: ClassVar[dict[tuple[int, int], int]]
+
+    @staticmethod
+    def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+        if "bad_argument" in metafunc.fixturenames:
+            cases = metafunc.cls.bad_arguments
+            metafunc.parametrize(
+                "bad_argument", cases, ids=[f"{name}={value!r}" for name, value, *_ in cases]
+            )
+        if "count" in metafunc.fixturenames:
+            metafunc.parametrize("count", metafunc.cls.counts.items(), ids=str)
 
     def build(self, dim: int = 2, channels: int = 3, **changes: Any) -> Field:
         return self.field(dim, channels, **{**self.arguments, **changes})
@@ -82,7 +99,7 @@ class FieldContract:
             return torch.func.functional_call(field, state, (coords,))
 
         coords = self.coords(5, dim, dtype=torch.float64).requires_grad_()
-        # Compares one random projection of the Jacobian: all parameters are in it, at the price of two calls each.
+        # One random projection of the Jacobian: all parameters are in it, at the price of two calls each.
         assert torch.autograd.gradcheck(values, (coords, *parameters), fast_mode=True)
 
     def test_scale_multiplies_the_values(self) -> None:
@@ -154,7 +171,11 @@ class FieldContract:
         [
             (torch.rand(5, 3), ValueError, "coords must have shape (…, 2) for dim=2, got (5, 3)"),
             (torch.rand(()), ValueError, "coords must have shape (…, 2) for dim=2, got ()"),
-            (torch.ones(5, 2, dtype=torch.int64), TypeError, "coords must be a floating-point tensor, got torch.int64"),
+            (
+                torch.ones(5, 2, dtype=torch.int64),
+                TypeError,
+                "coords must be a floating-point tensor, got torch.int64",
+            ),
             ([[0.0, 0.0]], TypeError, "coords must be a torch.Tensor, got list"),
         ],
         ids=["last axis", "rank", "dtype", "list"],
@@ -177,15 +198,14 @@ class FieldContract:
         with pytest.raises(error, match=re.escape(says)):
             self.build(dim, channels)
 
-    def test_bad_arguments(self, subtests: pytest.Subtests) -> None:
-        for name, value, error, says in self.bad_arguments:
-            with subtests.test(name=name, value=value), pytest.raises(error, match=re.escape(says)):
-                self.build(**{name: value})
+    def test_bad_arguments(self, bad_argument: tuple[str, Any, type[Exception], str]) -> None:
+        name, value, error, says = bad_argument
+        with pytest.raises(error, match=re.escape(says)):
+            self.build(**{name: value})
 
-    def test_number_of_parameters(self, subtests: pytest.Subtests) -> None:
-        for (dim, channels), count in self.counts.items():
-            with subtests.test(dim=dim, channels=channels):
-                assert sum(p.numel() for p in self.build(dim, channels).parameters()) == count
+    def test_number_of_parameters(self, count: tuple[tuple[int, int], int]) -> None:
+        (dim, channels), expected = count
+        assert count_parameters(self.build(dim, channels)) == expected
 
     def test_says_what_it_is(self) -> None:
         text = repr(self.build(dim=2, channels=3))

@@ -1,7 +1,7 @@
 """Fields: continuous functions of coordinates, from which kernels are sampled. One contract: :class:`Field`."""
 
 from .base import Field
-from .build import build_field
+from .build import bind_field, build_field
 from .filters import FilterNetwork, FourierFilter, GaborFilter, MAGNet
 from .mlp import MLP, SIREN
 from .random_fourier import RandomFourier
@@ -18,6 +18,7 @@ __all__ = [
     "MAGNet",
     "RandomFourier",
     "Table",
+    "bind_field",
     "build_field",
     "cardinal_bspline",
 ]

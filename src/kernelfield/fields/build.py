@@ -11,7 +11,21 @@ from .base import Field
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["build_field"]
+__all__ = ["bind_field", "build_field"]
+
+
+def bind_field(field: Callable[..., Field], **hints: Any) -> Callable[..., Field]:
+    """Bind those of ``hints`` that ``field`` takes and that are not bound yet.
+
+    >>> from kernelfield.fields import SIREN
+    >>> bind_field(partial(SIREN, omega_0=10), omega_0=30, hidden=16, size=5).keywords
+    {'omega_0': 10, 'hidden': 16}
+    """
+    if not callable(field):
+        raise TypeError(f"field must be a Field or a callable that makes one from (dim, channels), got {field!r}")
+    bound = field.keywords if isinstance(field, partial) else {}
+    taken = inspect.signature(field).parameters
+    return partial(field, **{k: v for k, v in hints.items() if k in taken and k not in bound})
 
 
 def build_field(field: Callable[..., Field] | Field, dim: int, channels: int, **hints: Any) -> Field:
@@ -22,23 +36,13 @@ def build_field(field: Callable[..., Field] | Field, dim: int, channels: int, **
             field, which is checked and returned, so that layers may share one.
         dim: number of coordinates.
         channels: number of values.
-        hints: what the layer knows and some fields use, such as ``size`` or ``mean_range``. Each is passed if the
-            callable takes it and the caller has not bound it.
+        hints: what the layer knows and some fields use, such as ``size`` or ``mean_range``; see :func:`bind_field`.
 
-    >>> from kernelfield.fields import SIREN, Table
+    >>> from kernelfield.fields import Table
     >>> build_field(Table, 2, 4, size=5, mean_range=(0, 1)).size
     (5, 5)
-    >>> build_field(partial(SIREN, omega_0=10), 1, 4, size=5).omega_0
-    10.0
     """
-    if isinstance(field, Field):
-        built = field
-    elif callable(field):
-        bound = field.keywords if isinstance(field, partial) else {}
-        taken = inspect.signature(field).parameters
-        built = field(dim, channels, **{k: v for k, v in hints.items() if k in taken and k not in bound})
-    else:
-        raise TypeError(f"field must be a Field or a callable that makes one from (dim, channels), got {field!r}")
+    built = field if isinstance(field, Field) else bind_field(field, **hints)(dim, channels)
     if not isinstance(built, Field):
         raise TypeError(f"field must make a kernelfield.fields.Field, got {type(built).__name__}")
     if (built.dim, built.channels) != (dim, channels):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_int, check_positive, ints_per_axis
+from .._checks import check_int, floats_per_axis, ints_per_axis
 from .base import Field
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def cardinal_bspline(x: Tensor, order: int) -> Tensor:
 class BSpline(Field):
     r"""A sum of shifted B-splines on a lattice (chapter 10, section 4.2): :math:`\psi(x) = \sum_k c_k B^n((x - x_k)/h)`.
 
-    In more dimensions the basis is the product over the axes. The centres :math:`x_k` lie ``spacing`` apart around the
-    origin. Each point of space sees ``order + 1`` coefficients per axis, and only those are read.
+    In more dimensions the basis is the product over the axes. The centres :math:`x_k` lie ``spacing`` apart, around the
+    origin or from ``start`` on. Each point of space sees ``order + 1`` coefficients per axis, and only those are read.
 
     Dilation is exact: with the same coefficients and ``spacing`` s·h, the field at x is this field at x/s.
 
@@ -52,7 +52,9 @@ class BSpline(Field):
         channels: number of values.
         size: number of centres, one for all axes or one per axis.
         order: degree n of the splines; 0 is a box, 1 linear, 2 quadratic.
-        spacing: distance h of the centres; by default the outermost centres lie at -1 and 1.
+        spacing: distance h of the centres, one for all axes or one per axis; by default the outermost centres lie at
+            -1 and 1.
+        start: the first centre along each axis; by default they lie around the origin.
 
     >>> spline = BSpline(dim=1, channels=4, size=5)
     >>> spline(torch.linspace(-1, 1, 9)[:, None]).shape
@@ -66,7 +68,8 @@ class BSpline(Field):
         *,
         size: int | Sequence[int] = 7,
         order: int = 2,
-        spacing: float | None = None,
+        spacing: float | Sequence[float] | None = None,
+        start: float | None = None,
     ) -> None:
         super().__init__(dim, channels)
         self.size = ints_per_axis("size", size, dim)
@@ -74,11 +77,15 @@ class BSpline(Field):
         if spacing is None:
             self.spacing = tuple(2 / (n - 1) if n > 1 else 1.0 for n in self.size)
         else:
-            self.spacing = (check_positive("spacing", spacing),) * dim
+            self.spacing = floats_per_axis("spacing", spacing, dim)
+        # Index of the origin among the centres, where a fraction lies between two of them.
+        self.origin = tuple(
+            (n - 1) / 2 if start is None else -start / h for n, h in zip(self.size, self.spacing, strict=True)
+        )
         self.coefficients = nn.Parameter(torch.randn(math.prod(self.size), channels))
 
     def evaluate(self, coords: Tensor) -> Tensor:
-        axes = [self._taps(coords[..., d], n, h) for d, (n, h) in enumerate(zip(self.size, self.spacing, strict=True))]
+        axes = [self._taps(coords[..., d], d) for d in range(self.dim)]
         values = coords.new_zeros(())
         for taps in itertools.product(*(range(len(axis)) for axis in axes)):
             index, weight = axes[0][taps[0]]
@@ -88,9 +95,10 @@ class BSpline(Field):
             values = values + weight.unsqueeze(-1) * nn.functional.embedding(index, self.coefficients)
         return values
 
-    def _taps(self, x: Tensor, count: int, spacing: float) -> list[tuple[Tensor, Tensor]]:
+    def _taps(self, x: Tensor, axis: int) -> list[tuple[Tensor, Tensor]]:
         """Return, for one axis, the index and the weight of each of the ``order + 1`` coefficients that x sees."""
-        at = x / spacing + (count - 1) / 2
+        count = self.size[axis]
+        at = x / self.spacing[axis] + self.origin[axis]
         first = torch.ceil(at - (self.order + 1) / 2)
         taps = []
         for k in range(self.order + 1):
@@ -119,6 +127,8 @@ class Table(BSpline):
         dim: number of coordinates.
         channels: number of values.
         size: number of grid points, one for all axes or one per axis.
+        spacing: distance of the grid points; by default the outermost lie at -1 and 1.
+        start: the first grid point along each axis; by default they lie around the origin.
 
     >>> table = Table(dim=1, channels=1, size=3)
     >>> table(torch.tensor([[-1.0], [0.0], [1.0]])).equal(table.coefficients)
@@ -127,5 +137,13 @@ class Table(BSpline):
     True
     """
 
-    def __init__(self, dim: int, channels: int, *, size: int | Sequence[int] = 3) -> None:
-        super().__init__(dim, channels, size=size, order=1)
+    def __init__(
+        self,
+        dim: int,
+        channels: int,
+        *,
+        size: int | Sequence[int] = 3,
+        spacing: float | Sequence[float] | None = None,
+        start: float | None = None,
+    ) -> None:
+        super().__init__(dim, channels, size=size, order=1, spacing=spacing, start=start)

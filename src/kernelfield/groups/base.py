@@ -48,7 +48,7 @@ class Group:
     on_grid: bool = False
     isometric: bool = True
 
-    # -- what a subclass gives -------------------------------------------------------------------------------------
+    # What a subclass gives.
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """Return ab: (…, coords) and (…, coords) to (…, coords)."""
@@ -83,14 +83,40 @@ class Group:
         raise NotImplementedError
 
     def spread(self, n: int, at: Tensor) -> Tensor:
-        """Return n elements, one from each of n equal parts of the group, at the shares ``at`` in [0, 1) of them."""
-        raise NotImplementedError
+        """Return n elements, one from each of n equal parts of the group, at the shares ``at`` in [0, 1) of them.
 
-    def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        With several shares, n elements for each of them. Of a product, the finite factors are covered whole and the
+        continuous one by as many as are left. The middle of a single part is the identity.
+        """
+        if self.order is not None:
+            raise TypeError(
+                f"group must be continuous to spread elements over it, got {self}; it has elements()"
+            )
+        finite = math.prod([factor.order for factor in self.factors if factor.order is not None])
+        continuous = [factor for factor in self.factors if factor.order is None]
+        if len(continuous) != 1 or continuous[0] is self:
+            raise TypeError(f"group must have one continuous factor to spread elements over it, got {self}")
+        if n == 1:
+            return self._single(at)
+        if n % finite:
+            raise ValueError(
+                f"n must be a multiple of {finite}, the order of the finite factors of {self}, got {n}"
+            )
+        parts = [
+            factor.spread(n // finite, at) if factor.order is None else factor.elements(at.dtype, at.device)
+            for factor in self.factors
+        ]
+        return self.join(parts)
+
+    def elements(
+        self,
+        dtype: torch.dtype | None = None,  # noqa: ARG002
+        device: torch.device | str | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Return all elements of a finite group, the identity first: (order, coords)."""
         raise TypeError(f"group must be finite to list its elements, got {self}; sample(n) draws from it")
 
-    # -- what follows ----------------------------------------------------------------------------------------------
+    # What follows from it.
 
     @property
     def finite(self) -> bool:
@@ -102,10 +128,14 @@ class Group:
         """The factors along whose axes elements can be drawn independently; see :meth:`join`."""
         return (self,)
 
+    def assemble(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return elements made of one element of each of the :attr:`factors`: (…, coords)."""
+        return torch.cat(list(parts), dim=-1)
+
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Return all combinations of elements of the :attr:`factors`: (n₁·n₂·…, coords), the last the fastest."""
-        (part,) = parts
-        return part
+        indices = torch.meshgrid(*(torch.arange(len(p), device=p.device) for p in parts), indexing="ij")
+        return self.assemble([part[index.flatten()] for part, index in zip(parts, indices, strict=True)])
 
     def identity(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         """Return the identity: (coords,)."""
@@ -163,9 +193,7 @@ class Group:
             return self.spread(n, torch.rand(1, generator=generator, dtype=dtype, device=device))
         return self._draw(n, generator, dtype, device)
 
-    def act(
-        self, element: Tensor, signal: Tensor, elements: Tensor | None = None, *, mode: str = "bilinear"
-    ) -> Tensor:
+    def act(self, element: Tensor, signal: Tensor, elements: Tensor | None = None) -> Tensor:
         r"""Return the signal transformed by ``element``: :math:`(L_g f)(x, h) = f(g^{-1} x, g^{-1} h)`.
 
         A signal of dim + 2 axes lives on space; one of dim + 3 axes on the group, and its group axis is moved too.
@@ -175,7 +203,8 @@ class Group:
             signal: (batch, channels, \*space) or (batch, channels, group, \*space) signal.
             elements: (group, coords) elements at which a signal on the group is sampled; all of a finite group if not
                 given. They must be a set that ``element`` maps to itself.
-            mode: how values between grid points are found where the action leaves the grid: "bilinear" or "bicubic".
+
+        Exact where the element maps the grid to itself; linear between grid points, with zeros beyond, elsewhere.
         """
         element = element.to(torch.float64).cpu()
         if signal.dim() == self.dim + 3:
@@ -186,7 +215,26 @@ class Group:
                 f"signal must have shape (batch, channels, *space) or (batch, channels, group, *space) with "
                 f"{self.dim} spatial axes, got {tuple(signal.shape)}"
             )
-        return transform(signal, self.matrix(element), self._shift(element), mode=mode)
+        return transform(signal, self.matrix(element), self._shift(element))
+
+    def _single(self, at: Tensor) -> Tensor:
+        """Return one element for each share, which says both which part of a product it lies in and where there."""
+        parts = []
+        for factor in self.factors:
+            if factor.order is None:
+                parts.append((factor, at))
+                continue
+            at = torch.remainder(at * factor.order + (1 - factor.order) / 2, factor.order)
+            index = at.floor().clamp(max=factor.order - 1)
+            parts.append((factor, index))
+            at = at - index
+        rows = [
+            factor.spread(1, value)
+            if factor.order is None
+            else factor.elements(value.dtype, value.device)[value.long()]
+            for factor, value in parts
+        ]
+        return self.assemble(rows)
 
     def _shift(self, element: Tensor) -> Tensor:
         return torch.zeros(self.dim, dtype=element.dtype)

@@ -6,29 +6,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .._checks import check_choice
-
-__all__ = ["transform"]
+__all__ = ["transform", "warp"]
 
 
-def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None, *, mode: str = "bilinear") -> Tensor:
+def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
     r"""Return :math:`f(A^{-1}(x - t))` for a signal f, with x counted in grid steps from the centre of the grid.
 
     Axes that A only exchanges or reverses are exchanged or reversed, and whole steps of t are moved, without any
-    arithmetic on the values. Everything else is interpolated, with zeros outside of the grid.
+    arithmetic on the values. Everything else is interpolated linearly, with zeros outside of the grid.
 
     Args:
         signal: (…, \*space) signal with 1 to 3 spatial axes.
         matrix: (dim, dim) matrix A.
         shift: (dim,) translation t in grid steps.
-        mode: "bilinear" (linear in any dimension) or "bicubic" (two dimensions).
 
     >>> x = torch.arange(4.0).view(1, 1, 2, 2)
     >>> quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
     >>> transform(x, quarter).equal(torch.rot90(x, 1, (-2, -1)))
     True
     """
-    check_choice("mode", mode, ("bilinear", "bicubic"))
     dim = matrix.shape[-1]
     shift = matrix.new_zeros(dim) if shift is None else shift
     rounded = matrix.round()
@@ -37,7 +33,7 @@ def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None, *, mo
         matrix = torch.eye(dim, dtype=matrix.dtype)
         if bool((shift - shift.round()).abs().max() < 1e-6):
             return _translate(signal, [int(s) for s in shift.round()])
-    return _interpolate(signal, matrix, shift, mode)
+    return warp(signal, matrix[None].to(signal.device), shift.to(signal.device))[0]
 
 
 def _is_signed_permutation(matrix: Tensor) -> bool:
@@ -66,17 +62,32 @@ def _translate(signal: Tensor, steps: list[int]) -> Tensor:
     return signal
 
 
-def _interpolate(signal: Tensor, matrix: Tensor, shift: Tensor, mode: str) -> Tensor:
-    dim = matrix.shape[-1]
+def warp(signal: Tensor, matrices: Tensor, shift: Tensor | None = None) -> Tensor:
+    r"""Return the signal under n linear maps, always interpolated, differentiable in the maps too.
+
+    Args:
+        signal: (…, \*space) signal.
+        matrices: (n, dim, dim) matrices A.
+        shift: (dim,) translation in grid steps, after A.
+
+    Returns:
+        (n, …, \*space) signals :math:`f(A^{-1}(x - t))`.
+
+    >>> warp(torch.randn(2, 3, 8, 8), torch.eye(2).expand(5, 2, 2)).shape
+    torch.Size([5, 2, 3, 8, 8])
+    """
+    n, dim = matrices.shape[0], matrices.shape[-1]
     space = signal.shape[-dim:]
-    inverse = torch.linalg.inv(matrix).to(signal.device)
-    axes = [torch.arange(n, dtype=inverse.dtype, device=signal.device) - (n - 1) / 2 for n in space]
-    points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1) - shift.to(inverse)
+    inverse = torch.linalg.inv(matrices)
+    axes = [torch.arange(k, dtype=inverse.dtype, device=inverse.device) - (k - 1) / 2 for k in space]
+    points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2)
+    if shift is not None:
+        points = points - shift
     # grid_sample counts from -1 to 1 between the outermost samples, and its last coordinate is the first axis.
-    half = torch.tensor([max((n - 1) / 2, 0.5) for n in space], dtype=inverse.dtype, device=signal.device)
-    at = ((points @ inverse.T) / half).flip(-1).to(signal.dtype)
-    flat = signal.reshape(1, -1, *space)
+    half = torch.tensor([max((k - 1) / 2, 0.5) for k in space], dtype=inverse.dtype, device=inverse.device)
+    at = (torch.einsum("nij,pj->npi", inverse, points) / half).flip(-1).unflatten(1, space).to(signal.dtype)
+    flat = signal.reshape(1, -1, *space).expand(n, *[-1] * (dim + 1))
     if dim == 1:  # grid_sample begins at two dimensions
-        flat, at = flat.unsqueeze(-2), torch.stack([at[..., 0], torch.zeros_like(at[..., 0])], dim=-1).unsqueeze(0)
-    moved = F.grid_sample(flat, at.unsqueeze(0), mode=mode, padding_mode="zeros", align_corners=True)
-    return moved.reshape(signal.shape)
+        flat, at = flat.unsqueeze(-2), torch.cat([at, torch.zeros_like(at)], dim=-1).unsqueeze(1)
+    moved = F.grid_sample(flat, at, mode="bilinear", padding_mode="zeros", align_corners=True)
+    return moved.reshape(n, *signal.shape)

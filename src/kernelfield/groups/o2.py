@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .semidirect import RotationsAndMirror
 from .so2 import SO2
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["O2"]
 
@@ -31,18 +26,3 @@ class O2(RotationsAndMirror):
 
     def __init__(self, chart: str = "algebra") -> None:
         super().__init__(SO2(chart))
-
-    def spread(self, n: int, at: Tensor) -> Tensor:
-        if n == 1:  # a single draw: the share says which half, and where in it
-            half = (at >= 0.5).to(at.dtype)
-            turns = self.rotations.spread(1, 2 * at - half)
-            return self.join([1 - 2 * half[:1, None], turns]) if len(at) == 1 else self._rows(1 - 2 * half, turns)
-        if n % 2:
-            raise ValueError(f"n must be even, as each rotation comes with its mirror image, got {n}")
-        signs = self.mirror.elements(at.dtype, at.device)
-        return self.join([signs, self.rotations.spread(n // 2, at)])
-
-    def _rows(self, signs: Tensor, turns: Tensor) -> Tensor:
-        from torch import cat  # noqa: PLC0415
-
-        return cat([turns, signs[:, None]], dim=-1)

@@ -13,7 +13,7 @@ from .mirror import Mirror
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["RotationsAndMirror", "outer"]
+__all__ = ["RotationsAndMirror"]
 
 
 class RotationsAndMirror(Group):
@@ -40,9 +40,9 @@ class RotationsAndMirror(Group):
     def factors(self) -> tuple[Group, ...]:
         return (self.mirror, self.rotations)
 
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        signs, turns = parts
-        return outer(signs, turns).flip(-1)
+    def assemble(self, parts: Sequence[Tensor]) -> Tensor:
+        sign, turn = parts
+        return torch.cat([turn, sign], dim=-1)
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         turn = self.rotations.product(a[..., :1], a[..., 1:] * b[..., :1])
@@ -67,10 +67,3 @@ class RotationsAndMirror(Group):
 
     def generator(self, v: Tensor) -> Tensor:
         return self.rotations.generator(v[..., :1])
-
-
-def outer(first: Tensor, second: Tensor) -> Tensor:
-    """Return all pairs of rows, (n₁·n₂, k₁ + k₂), the second running faster."""
-    left = first[:, None].expand(-1, len(second), -1)
-    right = second[None].expand(len(first), -1, -1)
-    return torch.cat([left, right], dim=-1).flatten(0, 1)

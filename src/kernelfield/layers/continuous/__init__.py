@@ -1,6 +1,19 @@
 """Layers whose kernel is sampled from a field (chapters 2, 3 and 5)."""
 
+from .blocks import CCNNBlock, TwoConvBlock
 from .conv import CKConv, ContinuousConv, FlexConv
+from .regularizers import aliasing_loss, kernel_frequency, kernel_l2, nyquist
 from .separable import SeparableConv
 
-__all__ = ["CKConv", "ContinuousConv", "FlexConv", "SeparableConv"]
+__all__ = [
+    "CCNNBlock",
+    "CKConv",
+    "ContinuousConv",
+    "FlexConv",
+    "SeparableConv",
+    "TwoConvBlock",
+    "aliasing_loss",
+    "kernel_frequency",
+    "kernel_l2",
+    "nyquist",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,7 +47,7 @@ class ContinuousConv(nn.Module):
         neighbors: int | None,
         method: str,
         gain: float | None,
-        hints: dict[str, Any],
+        mean_range: tuple[float, float],
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels = check_int("in_channels", in_channels), check_int("out_channels", out_channels)
@@ -65,7 +64,17 @@ class ContinuousConv(nn.Module):
         self.smooth = check_bool("smooth", smooth)
         self.neighbors = neighbors if neighbors is None else check_int("neighbors", neighbors)
         self.method = check_choice("method", method, ("auto", "direct", "fft"))
-        self.field = build_field(field, dim, out_channels * in_channels // self.groups, **hints)
+        self.field = build_field(
+            field,
+            dim,
+            out_channels * in_channels // self.groups,
+            mean_range=mean_range,
+            beta=0.5,  # the thesis's envelopes, Gamma(α, 1) for coordinates that span [-1, 1] over one input
+            # A table or spline has a coefficient for each offset of the training grid.
+            size=self.size if causal else tuple(2 * n - 1 for n in self.size),
+            spacing=tuple(1 / n for n in self.size),
+            start=0.0 if causal else None,
+        )
         self.mask = mask
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
         self.crop = None if mask is None else Crop(mask, self.size)
@@ -101,12 +110,10 @@ class ContinuousConv(nn.Module):
         steps = floats_per_axis("step", step, self.dim)
         points = check_points(x, coords, mask, self.in_channels, self.dim)
         weight = sample_weight(points, mask, density, steps)
-        if weight is not None:
-            x = x * weight.unsqueeze(1).to(x.dtype)
-        if points is None:
-            y = self._grid_conv(x, steps)
+        if points is not None:
+            y = self._point_conv(x, points, weight, steps)
         else:
-            y = self._point_conv(x, points, steps)
+            y = self._grid_conv(x if weight is None else x * weight.unsqueeze(1).to(x.dtype), steps)
         if self.bias is not None:
             y = y + self.bias.view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
         return y
@@ -186,8 +193,24 @@ class ContinuousConv(nn.Module):
         kernel = values.movedim(-1, 0).unflatten(0, (self.out_channels, self.in_channels // self.groups))
         if self.smooth and min(steps) < 1:
             kernel = smooth_kernel(kernel, steps)
+        return self._measured(kernel, steps)
+
+    def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
+        r"""Weight each kernel point by the piece of space it stands for.
+
+        That is a cell of the grid, :math:`\mathrm{step}^D`, but for the first point of a causal kernel. At the training
+        step its cell is [-½, ½], half of it in the future, and kernels were learned with that. At another step it must
+        still reach from -½ to step/2: a weight of (1 + step)/2. With a full cell, outputs would differ in the first
+        order of the step; so they do in the second.
+        """
         measure = math.prod(steps)
-        return kernel if measure == 1 else kernel * measure
+        if measure == 1:
+            return kernel
+        kernel = kernel * measure
+        if self.causal:
+            first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
+            kernel = torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
+        return kernel
 
     def _grid_conv(self, x: Tensor, steps: tuple[float, ...]) -> Tensor:
         # On a circle every offset of the kernel meets a sample; on a line those beyond the input's length do not.
@@ -209,13 +232,15 @@ class ContinuousConv(nn.Module):
             kernel = kernel.narrow(axis, 0 if self.causal else (n - keep) // 2, keep)
         return kernel
 
-    def _point_conv(self, x: Tensor, coords: Tensor, steps: tuple[float, ...]) -> Tensor:
+    def _point_conv(self, x: Tensor, coords: Tensor, weight: Tensor | None, steps: tuple[float, ...]) -> Tensor:
         if self.boundary == "periodic":
             raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
-        measure = math.prod(steps)
-        return point_conv(
-            x if measure == 1 else x * measure,
-            coords.to(self.reach.dtype),
+        coords = coords.to(self.reach.dtype)
+        cell = coords.new_tensor(math.prod(steps)).expand(coords.shape[:2]) if weight is None else weight * math.prod(steps)
+        weighted = x * cell.unsqueeze(1).to(x.dtype)
+        y = point_conv(
+            weighted,
+            coords,
             self._values,
             self.reach,
             out_channels=self.out_channels,
@@ -223,6 +248,13 @@ class ContinuousConv(nn.Module):
             causal=self.causal,
             neighbors=self.neighbors,
         )
+        if not self.causal:
+            return y
+        # The half of a training step's cell that lies in the future, in place of half of this sample's own: _measured.
+        here = self._values(coords.new_zeros(1)).view(self.groups, -1, self.in_channels // self.groups)
+        rest = (x * (weight > 0).unsqueeze(1) - weighted if weight is not None else x - weighted) / 2
+        own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (self.groups, -1)))
+        return y + own.flatten(1, 2)
 
     def _like(self) -> dict[str, Any]:
         return {"dtype": self.reach.dtype, "device": self.reach.device}
@@ -297,7 +329,7 @@ class CKConv(ContinuousConv):
             neighbors=neighbors,
             method=method,
             gain=gain,
-            hints={"mean_range": (0.0, 1.0)} if causal else {},
+            mean_range=(0.0 if causal else -1.0, 1.0),
         )
 
 
@@ -341,7 +373,7 @@ class FlexConv(ContinuousConv):
         *,
         dim: int = 1,
         size: int | Sequence[int],
-        field: Callable[..., Field] | Field = partial(MAGNet, beta=0.5),
+        field: Callable[..., Field] | Field = MAGNet,
         sigma: float | Sequence[float] = 0.0375,
         threshold: float = 0.1,
         learn_mean: bool = True,
@@ -380,5 +412,5 @@ class FlexConv(ContinuousConv):
             neighbors=neighbors,
             method=method,
             gain=gain,
-            hints={"mean_range": (0.0 if causal else -spread, spread)},
+            mean_range=(0.0 if causal else -spread, spread),
         )

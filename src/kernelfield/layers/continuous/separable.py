@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -52,7 +51,7 @@ class SeparableConv(nn.Module):
         *,
         dim: int = 1,
         size: int | Sequence[int],
-        field: Callable[..., Field] | Field = partial(MAGNet, beta=0.5),
+        field: Callable[..., Field] | Field = MAGNet,
         sigma: float | Sequence[float] | None = 0.0375,
         learn_mean: bool = False,
         isotropic: bool = False,

@@ -1,0 +1,18 @@
+"""``python -m kernelfield`` and the ``kernelfield`` command."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say what it needs."""
+    try:
+        from .cli import app  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        sys.exit(f"kernelfield: the command needs {error.name}: pip install 'kernelfield[train]'")
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Handwritten digits, bundled with scikit-learn (1,797 images of 8×8; UCI, CC BY 4.0)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._checks import check_int
+from ..ops import resample
+
+__all__ = ["digit_images", "digit_sequences"]
+
+
+def digit_images(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0) -> tuple[Tensor, ...]:
+    """Return the digits as images.
+
+    Args:
+        resolution: pixels per side; other than 8 by spectral resampling.
+        test_share: share of the digits held out.
+        seed: of the split.
+
+    Returns:
+        Training images (n, 1, resolution, resolution) of zero mean and unit variance, their labels (n,), and the test
+        images and labels.
+
+    >>> x, y, x_test, y_test = digit_images(16)
+    >>> x.shape, y_test.shape
+    (torch.Size([1438, 1, 16, 16]), torch.Size([359]))
+    """
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+
+    check_int("resolution", resolution)
+    raw = load_digits()
+    images = torch.from_numpy(raw.images).float().unsqueeze(1)
+    labels = torch.from_numpy(raw.target).long()
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    images, labels = resample(images[order], (resolution, resolution)), labels[order]
+    held = round(len(images) * test_share)
+    mean, std = images[held:].mean(), images[held:].std()
+    images = (images - mean) / std
+    return images[held:], labels[held:], images[:held], labels[:held]
+
+
+def digit_sequences(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0) -> tuple[Tensor, ...]:
+    """Return the digits read row by row: as :func:`digit_images`, with inputs (n, 1, resolution²).
+
+    >>> digit_sequences(8)[0].shape
+    torch.Size([1438, 1, 64])
+    """
+    x, y, x_test, y_test = digit_images(resolution, test_share=test_share, seed=seed)
+    return x.flatten(2), y, x_test.flatten(2), y_test

@@ -1,0 +1,25 @@
+"""Layers on groups. Signals are (batch, channels, group, *space) and travel with the elements they are sampled at."""
+
+from .gconv import GroupConv, LiftingConv
+from .kernel import GroupKernel
+from .partial import PartialGroupConv
+from .pointwise import GroupBatchNorm, GroupDropout, GroupLayerNorm, GroupPool, SpatialPool
+from .residual import GroupResidualBlock, PartialResidualBlock
+from .separable import SeparableGroupConv
+from .signal import GroupSignal
+
+__all__ = [
+    "GroupBatchNorm",
+    "GroupConv",
+    "GroupDropout",
+    "GroupKernel",
+    "GroupLayerNorm",
+    "GroupPool",
+    "GroupResidualBlock",
+    "GroupSignal",
+    "LiftingConv",
+    "PartialGroupConv",
+    "PartialResidualBlock",
+    "SeparableGroupConv",
+    "SpatialPool",
+]

@@ -1,0 +1,44 @@
+"""The one convolution of all layers on groups: group axes folded into channels, even kernels, whole windows only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...ops import conv
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["BOUNDARIES", "check_even", "convolve"]
+
+BOUNDARIES = ("zero", "periodic", "valid")
+
+
+def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tensor:
+    r"""Convolve (batch, in, \*space) with (out, in / groups, \*points), by :func:`kernelfield.ops.conv`.
+
+    With ``boundary="valid"`` only those outputs are returned whose window lies within the signal, n - points + 1 along
+    each axis. They lie symmetrically for even kernels too, whose centre is between two samples.
+    """
+    if boundary != "valid":
+        return conv(x, kernel, boundary=boundary, groups=groups)
+    y = conv(x, kernel, groups=groups)
+    for axis in range(2, x.dim()):
+        length, points = x.shape[axis], kernel.shape[axis]
+        if length < points:
+            raise ValueError(
+                f"x must be at least as long as the kernel for boundary='valid', got {length} for {points} points "
+                f"along spatial axis {axis - 2}"
+            )
+        # Output t sees the samples t + c - points + 1 … t + c, c the kernel's lower middle.
+        y = y.narrow(axis, points - 1 - (points - 1) // 2, length - points + 1)
+    return y
+
+
+def check_even(kernel_size: int, boundary: str) -> None:
+    """Refuse what no output grid can hold: an even kernel whose output is as large as its input."""
+    if kernel_size % 2 == 0 and boundary != "valid":
+        raise ValueError(
+            f"kernel_size must be odd for boundary={boundary!r}, got {kernel_size}: the output of an even kernel lies "
+            "between the samples; boundary='valid' takes it"
+        )

@@ -1,0 +1,235 @@
+"""Lifting and group convolutions (chapter 8, section 2; chapter 11, sections 2 and 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..._checks import check_bool, check_choice, check_int
+from ...fields import Field, Table
+from ...groups import Distribution, Group, Uniform
+from .convolve import BOUNDARIES, check_even, convolve
+from .kernel import GroupKernel
+from .signal import GroupSignal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GroupConv", "LiftingConv"]
+
+
+class _Conv(nn.Module):
+    """What convolutions to a group share: where their outputs lie, and the bias."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        group: Group,
+        kernel_size: int,
+        samples: int | None,
+        boundary: str,
+        bias: bool,
+        distribution: Distribution | None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(group, Group):
+            raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
+        self.group = group
+        self.in_channels = check_int("in_channels", in_channels)
+        self.out_channels = check_int("out_channels", out_channels)
+        self.kernel_size = check_int("kernel_size", kernel_size)
+        self.boundary = check_choice("boundary", boundary, BOUNDARIES)
+        check_even(kernel_size, boundary)
+        self.distribution = Uniform(group, samples) if distribution is None else distribution
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
+
+    def _finish(self, y: Tensor, gates: Tensor | None) -> Tensor:
+        dim = self.group.dim
+        if gates is not None:
+            y = y * gates.to(y.dtype).view(-1, *[1] * dim)
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * dim)
+        return y
+
+    def _whole(self) -> bool:
+        """Whether the outputs lie at all elements of a finite group, in order."""
+        return self.group.finite and isinstance(self.distribution, Uniform)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, group={self.group}, kernel_size={self.kernel_size}, "
+            f"boundary={self.boundary!r}"
+        )
+
+
+class LiftingConv(_Conv):
+    r"""A convolution from space to a group (chapter 8, section 2; chapter 11, Eq. 3).
+
+    .. math:: y_o(x, h) = |\det h|^{-1} \sum_i \int \psi_{oi}\big(h^{-1}(x - \tilde x)\big)\, f_i(\tilde x)\, d\tilde x
+
+    One rendering of the kernel at all elements, and one convolution with the elements among its output channels.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output, at every element.
+        group: the group.
+        field: what the kernel is, built from (dim, channels).
+        kernel_size: points of the kernel along each axis of space; an even number for ``boundary="valid"`` only.
+        samples: number of elements of a continuous group, drawn anew at every forward pass of training.
+        boundary: "zero", "periodic", or "valid", which keeps the outputs whose window lies within the input.
+        bias: whether to add a learned number to each output channel.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> lift = LiftingConv(3, 8, group=Cyclic(4), kernel_size=3)
+    >>> values, elements = lift(torch.randn(2, 3, 9, 9))
+    >>> values.shape, elements.shape
+    (torch.Size([2, 8, 4, 9, 9]), torch.Size([4, 1]))
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        group: Group,
+        field: Callable[..., Field] = Table,
+        kernel_size: int = 3,
+        samples: int | None = None,
+        boundary: str = "zero",
+        bias: bool = True,
+        distribution: Distribution | None = None,
+    ) -> None:
+        super().__init__(in_channels, out_channels, group, kernel_size, samples, boundary, bias, distribution)
+        self.kernel = GroupKernel(
+            group, field, out_channels, in_channels, kernel_size=kernel_size, on_group=False
+        )
+
+    def forward(self, x: Tensor) -> GroupSignal:
+        r"""Return (batch, in_channels, \*space) lifted to (batch, out_channels, group, \*space), and its elements."""
+        if x.dim() != self.group.dim + 2 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"x must have shape (batch, {self.in_channels}, *space) with {self.group.dim} spatial axes, "
+                f"got {tuple(x.shape)}"
+            )
+        elements, gates = self.distribution(next(self.kernel.parameters()))
+        kernel = self.kernel() if self._whole() else self.kernel(elements, elements)
+        count = kernel.shape[1]
+        y = convolve(x, kernel.flatten(2, 3).flatten(0, 1), self.boundary)
+        return GroupSignal(self._finish(y.unflatten(1, (self.out_channels, count)), gates), elements)
+
+
+class GroupConv(_Conv):
+    r"""A convolution from a group to itself (chapter 8, Eq. 7; chapter 11, Eq. 2 and 4).
+
+    .. math::
+        y_o(x, h) = \sum_i \sum_{\tilde h} \mu(\tilde h) \int |\det h|^{-1}\,
+            \psi_{oi}\big(h^{-1}(x - \tilde x),\, h^{-1} \tilde h\big)\, f_i(\tilde x, \tilde h)\, d\tilde x
+
+    Over a finite group this is the exact sum, :math:`\mu = 1`. Over a continuous one it is the Monte-Carlo estimate of
+    the integral with total measure 1: :math:`\mu = 1/n`, and the output elements are drawn anew at every forward pass
+    of training, so that the layer is equivariant in expectation.
+
+    One rendering of the kernel for all pairs of elements, and one convolution with both group axes among the channels.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        group: the group.
+        field: what the kernel is, built from (dim, channels) with dim = ``group.chart_size + group.dim``, or
+            ``group.chart_size`` for kernel_size 1.
+        kernel_size: points of the kernel along each axis of space; an even number for ``boundary="valid"`` only.
+        samples: number of output elements of a continuous group.
+        resample: draw output elements; otherwise they are the input's, or those given to :meth:`forward`.
+        boundary: "zero", "periodic" or "valid".
+        bias: whether to add a learned number to each output channel.
+        distribution: where the output elements come from, instead of all of the group.
+
+    >>> from kernelfield.groups import Cyclic, SO2
+    >>> from kernelfield.fields import SIREN
+    >>> conv = GroupConv(8, 5, group=Cyclic(4), kernel_size=3)
+    >>> conv(torch.randn(2, 8, 4, 9, 9)).values.shape
+    torch.Size([2, 5, 4, 9, 9])
+    >>> lift = LiftingConv(1, 4, group=SO2(), field=SIREN, kernel_size=5, samples=6)
+    >>> conv = GroupConv(4, 3, group=SO2(), field=SIREN, kernel_size=5, samples=8)
+    >>> conv(*lift(torch.randn(2, 1, 9, 9))).values.shape
+    torch.Size([2, 3, 8, 9, 9])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        group: Group,
+        field: Callable[..., Field] = Table,
+        kernel_size: int = 3,
+        samples: int | None = None,
+        resample: bool = True,
+        boundary: str = "zero",
+        bias: bool = True,
+        distribution: Distribution | None = None,
+    ) -> None:
+        self_samples = samples if check_bool("resample", resample) or group.finite else 1
+        super().__init__(in_channels, out_channels, group, kernel_size, self_samples, boundary, bias, distribution)
+        self.resample = resample
+        terms = in_channels * kernel_size**group.dim * (group.order or 1)
+        self.kernel = GroupKernel(
+            group,
+            field,
+            out_channels,
+            in_channels,
+            kernel_size=kernel_size,
+            on_space=kernel_size > 1,
+            fan_in=terms,
+        )
+
+    def forward(
+        self, x: Tensor, elements: Tensor | None = None, out_elements: Tensor | None = None
+    ) -> GroupSignal:
+        r"""Return the convolved signal and its elements.
+
+        Args:
+            x: (batch, in_channels, group, \*space) signal.
+            elements: (group, coords) elements at which it is sampled; all of a finite group if not given.
+            out_elements: (n, coords) elements at which the output is wanted, instead of those of the distribution.
+        """
+        check_group_signal(x, elements, self.group, self.in_channels)
+        gates = None
+        whole = elements is None and out_elements is None
+        if out_elements is not None:
+            chosen = out_elements
+        elif self.resample:
+            chosen, gates = self.distribution(next(self.kernel.parameters()))
+            whole = whole and self._whole()
+        else:
+            chosen = self.group.elements(x.dtype, x.device) if elements is None else elements
+        kernel = self.kernel() if whole else self.kernel(chosen, elements)
+        weight = self.group.weight(x.shape[2])
+        if weight != 1.0:
+            kernel = kernel * weight
+        count = kernel.shape[1]
+        y = convolve(x.flatten(1, 2), kernel.flatten(2, 3).flatten(0, 1), self.boundary)
+        return GroupSignal(self._finish(y.unflatten(1, (self.out_channels, count)), gates), chosen)
+
+
+def check_group_signal(x: Tensor, elements: Tensor | None, group: Group, channels: int) -> None:
+    """Check a signal on a group against its elements, the group and the channels a layer expects."""
+    if x.dim() != group.dim + 3 or x.shape[1] != channels:
+        raise ValueError(
+            f"x must have shape (batch, {channels}, group, *space) with {group.dim} spatial axes, got {tuple(x.shape)}"
+        )
+    if elements is None:
+        if group.order is None:
+            raise ValueError(f"elements must be given for {group}, which cannot be listed, got None")
+        if x.shape[2] != group.order:
+            raise ValueError(
+                f"x must have a group axis of {group.order} for {group} without elements, got {x.shape[2]}"
+            )
+    elif elements.dim() != 2 or elements.shape != (x.shape[2], group.coords):
+        raise ValueError(
+            f"elements must have shape ({x.shape[2]}, {group.coords}), one for each of x's group axis, "
+            f"got {tuple(elements.shape)}"
+        )

@@ -1,0 +1,148 @@
+"""Norms, pooling and dropout on signals with a group axis. All of them commute with the action of the group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..._checks import check_choice, check_int
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GroupBatchNorm", "GroupDropout", "GroupLayerNorm", "GroupPool", "SpatialPool"]
+
+
+class GroupBatchNorm(nn.BatchNorm1d):
+    r"""Batch normalisation over batch, group and space: one mean, variance, scale and shift per channel.
+
+    Args:
+        channels: number of channels.
+        eps: added to the variance; 2e-5 as in chapter 8.
+
+    >>> import torch
+    >>> GroupBatchNorm(3)(torch.randn(2, 3, 4, 5, 5)).shape
+    torch.Size([2, 3, 4, 5, 5])
+    """
+
+    def __init__(self, channels: int, eps: float = 2e-5) -> None:
+        super().__init__(channels, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(2)).view_as(x)
+
+
+class GroupLayerNorm(nn.Module):
+    r"""Normalisation of each channel of each signal over group and space, without parameters (chapter 11).
+
+    Args:
+        eps: added to the variance.
+
+    >>> import torch
+    >>> y = GroupLayerNorm()(torch.randn(2, 3, 4, 5, 5))
+    >>> bool(y.mean(dim=(2, 3, 4)).abs().max() < 1e-6)
+    True
+    """
+
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(2)
+        return F.layer_norm(flat, flat.shape[2:], eps=self.eps).view_as(x)
+
+
+class GroupDropout(nn.Module):
+    r"""Dropout of whole channels, at all elements and positions alike.
+
+    Args:
+        p: probability to drop a channel.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout1d(x.flatten(2), self.p, self.training).view_as(x)
+
+
+_POOLS: dict[tuple[str, int], Callable[..., Tensor]] = {
+    ("max", 1): F.max_pool1d,
+    ("max", 2): F.max_pool2d,
+    ("max", 3): F.max_pool3d,
+    ("mean", 1): F.avg_pool1d,
+    ("mean", 2): F.avg_pool2d,
+    ("mean", 3): F.avg_pool3d,
+}
+
+
+class SpatialPool(nn.Module):
+    r"""Pooling over windows of space, each element on its own, by a factor of ``size``.
+
+    Windows must lie symmetrically, or turning the input would part it into other windows. Where ``size`` divides the
+    length, they tile it. A factor of 2 takes odd lengths too, with windows of 3 around every second sample: n becomes
+    (n + 1)/2.
+
+    Args:
+        size: factor, and length of the windows.
+        kind: "max" or "mean".
+        dim: number of spatial axes.
+
+    >>> import torch
+    >>> pool = SpatialPool(2)
+    >>> pool(torch.randn(2, 3, 4, 8, 8)).shape, pool(torch.randn(2, 3, 4, 7, 7)).shape
+    (torch.Size([2, 3, 4, 4, 4]), torch.Size([2, 3, 4, 4, 4]))
+    """
+
+    def __init__(self, size: int = 2, kind: str = "max", *, dim: int = 2) -> None:
+        super().__init__()
+        self.size, self.kind, self.dim = check_int("size", size), check_choice("kind", kind, ("max", "mean")), dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1, 2) if x.dim() == self.dim + 3 else x
+        windows, padding = [], []
+        for axis, length in enumerate(x.shape[-self.dim :]):
+            tiled = length % self.size == 0
+            if not tiled and self.size != 2:
+                raise ValueError(
+                    f"size must divide the length of each spatial axis, or be 2, got {self.size} for {length} "
+                    f"along spatial axis {axis}"
+                )
+            windows.append(self.size if tiled else 3)
+            padding.append(0 if tiled else 1)
+        extra = {"count_include_pad": False} if self.kind == "mean" else {}
+        y = _POOLS[self.kind, self.dim](flat, windows, self.size, padding, **extra)
+        return y.unflatten(1, x.shape[1:3]) if x.dim() == self.dim + 3 else y
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, kind={self.kind!r}"
+
+
+class GroupPool(nn.Module):
+    r"""Pooling over the whole group axis, all of space, or both, after which nothing of them is left.
+
+    Args:
+        kind: "max" or "mean".
+        over: "group", "space" or "all".
+
+    >>> import torch
+    >>> x = torch.randn(2, 3, 4, 8, 8)
+    >>> [tuple(GroupPool("max", over)(x).shape) for over in ("group", "space", "all")]
+    [(2, 3, 8, 8), (2, 3, 4), (2, 3)]
+    """
+
+    def __init__(self, kind: str = "max", over: str = "group") -> None:
+        super().__init__()
+        self.kind = check_choice("kind", kind, ("max", "mean"))
+        self.over = check_choice("over", over, ("group", "space", "all"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        axes = {"group": (2,), "space": tuple(range(3, x.dim())), "all": tuple(range(2, x.dim()))}[self.over]
+        return x.amax(dim=axes) if self.kind == "max" else x.mean(dim=axes)
+
+    def extra_repr(self) -> str:
+        return f"{self.kind!r}, over={self.over!r}"

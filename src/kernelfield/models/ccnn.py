@@ -1,0 +1,171 @@
+"""CCNN: one network for sequences, images, volumes and points (chapter 3)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .._checks import check_choice, check_int
+from ..fields import Field, MAGNet
+from ..layers import SeparableConv
+from ..layers.continuous.blocks import CCNNBlock, TwoConvBlock
+from ..layers.pointwise import make_norm
+from .ckcnn import field_options
+from .readout import Embedding, Readout
+from .registry import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["CCNN"]
+
+BLOCKS = ("ccnn", "s4", "resnet")
+
+
+class CCNN(nn.Module):
+    """The continuous CNN: nothing in it depends on the input's length, resolution or dimensionality.
+
+    A separable convolution from the input's channels, norm and GELU; residual blocks (:class:`CCNNBlock`); a norm;
+    an average over positions; a linear map.
+
+    Args:
+        in_channels: channels of the input; those of the embedding if there is a vocabulary.
+        out_channels: number of predictions.
+        dim: number of spatial dimensions, 1 to 3.
+        size: length of the training input, one for all axes or one per axis; with points, the largest distance along
+            an axis at which two of them meet.
+        channels: width.
+        blocks: number of residual blocks.
+        field: makes each kernel's field.
+        hidden: width of the kernel networks.
+        omega_0: frequency scale of the kernel networks; the field's own default if not given.
+        sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
+        causal: causal convolutions; by default for dim 1.
+        block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
+        norm: "batch", "layer" or "none".
+        prenorm: norms at the beginning of the blocks; else after the sums.
+        dropout: probability inside the blocks.
+        input_dropout: probability on the input.
+        readout: "mean" over positions, "last" position, or "dense".
+        vocabulary: number of tokens, if the input is (batch, length) ids.
+        options: further arguments of :class:`SeparableConv`: learn_mean, isotropic, boundary, smooth, neighbors,
+            method, gain.
+
+    >>> import torch
+    >>> net = CCNN(in_channels=1, out_channels=10, dim=2, size=28, channels=16, blocks=2)
+    >>> net(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    >>> net(torch.randn(2, 1, 56, 56), step=0.5).shape          # twice the resolution
+    torch.Size([2, 10])
+    >>> net(torch.randn(2, 1, 100), coords=28 * torch.rand(2, 100, 2)).shape    # 100 pixels, anywhere
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        dim: int = 1,
+        size: int | Sequence[int],
+        channels: int = 140,
+        blocks: int = 4,
+        field: Callable[..., Field] = MAGNet,
+        hidden: int = 32,
+        omega_0: float | None = None,
+        sigma: float | None = 0.0375,
+        causal: bool | None = None,
+        block: str = "ccnn",
+        norm: str = "batch",
+        prenorm: bool = True,
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        readout: str = "mean",
+        vocabulary: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_int("blocks", blocks, least=0)
+        make_conv = partial(
+            SeparableConv,
+            dim=dim,
+            size=size,
+            field=field_options(field, hidden, omega_0),
+            sigma=sigma,
+            causal=dim == 1 if causal is None else causal,
+            **options,
+        )
+        self.embedding = None
+        if vocabulary is not None:
+            self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
+        self.input_dropout = nn.Dropout(input_dropout)
+        self.stem, self.norm = make_conv(in_channels, channels), make_norm(norm, channels)
+        if check_choice("block", block, BLOCKS) == "resnet":
+            make_block = partial(
+                TwoConvBlock, make_conv, norm=norm, activation="gelu", dropout=dropout, activate_branch=False
+            )
+        else:
+            make_block = partial(
+                CCNNBlock, make_conv, norm=norm, dropout=dropout, prenorm=prenorm, final_activation=block == "ccnn"
+            )
+        self.blocks = nn.ModuleList(make_block(channels, channels) for _ in range(blocks))
+        # What a block with its norm in front leaves behind is not normalised yet.
+        self.final_norm = make_norm(norm if prenorm and block != "resnet" else "none", channels)
+        self.readout = Readout(channels, out_channels, readout)
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
+        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        x = F.gelu(self.norm(self.stem(self.input_dropout(x), mask=mask, **sampling)))
+        for block in self.blocks:
+            x = block(x, mask=mask, **sampling)
+        return self.readout(self.final_norm(x), mask)
+
+
+register("ccnn_4_140", CCNN, "CCNN of 4 blocks, 140 channels, about 200k parameters (chapter 3)")
+register(
+    "ccnn_6_380",
+    CCNN,
+    "CCNN of 6 blocks, 380 channels, about 2M parameters (chapter 3)",
+    blocks=6,
+    channels=380,
+    hidden=64,
+)
+register("fccnn_4_140", CCNN, "CCNN_4,140 with the blocks of FlexNet (chapter 3, ablation)", block="resnet")
+register(
+    "fccnn_6_380",
+    CCNN,
+    "CCNN_6,380 with the blocks of FlexNet (chapter 3, ablation)",
+    block="resnet",
+    blocks=6,
+    channels=380,
+    hidden=64,
+)
+register("ccnn_4_140_s4", CCNN, "CCNN_4,140 with the blocks of S4 (chapter 3, ablation)", block="s4")
+for _size, _blocks, _channels, _hidden, _near in (
+    ("4_16", 4, 16, 8, 256),
+    ("4_32", 4, 32, 8, 256),
+    ("4_48", 4, 48, 8, 256),
+    ("4_140_points", 4, 140, 32, 256),
+    ("6_380_points", 6, 380, 64, 64),
+):
+    # Clouds lie in [-1, 1]³, so that 2 is as far apart as two points can be along an axis.
+    register(
+        f"ccnn_{_size}",
+        CCNN,
+        f"CCNN of {_blocks} blocks, {_channels} channels, for point clouds (chapter 3)",
+        dim=3,
+        size=2,
+        in_channels=6,
+        out_channels=40,
+        blocks=_blocks,
+        channels=_channels,
+        hidden=_hidden,
+        isotropic=True,
+        neighbors=_near,
+        sigma=0.075,
+    )

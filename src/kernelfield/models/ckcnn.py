@@ -1,0 +1,191 @@
+"""CKCNN and FlexTCN: residual networks of dense continuous convolutions (chapters 2 and 5)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from .._checks import check_int
+from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field
+from ..layers import CKConv, FlexConv
+from ..layers.continuous.blocks import TwoConvBlock
+from .readout import Embedding, Readout
+from .registry import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["CKCNN", "FlexTCN", "field_options"]
+
+
+def field_options(field: Callable[..., Field], hidden: int, omega_0: float | None) -> Callable[..., Field]:
+    """Bind the two arguments of a kernel field that networks expose: its width, and its frequency scale if given."""
+    return bind_field(field, hidden=hidden, **({} if omega_0 is None else {"omega_0": omega_0}))
+
+
+class CKCNN(nn.Module):
+    """A residual network of continuous kernel convolutions (chapter 2).
+
+    Each block convolves twice with kernels as long as the input: conv, norm, ReLU, dropout, twice, sum, ReLU.
+
+    Args:
+        in_channels: channels of the input; those of the embedding if there is a vocabulary.
+        out_channels: number of predictions.
+        size: length of the training input, one for all axes or one per axis.
+        dim: number of spatial dimensions.
+        channels: width, or one width per block.
+        blocks: number of blocks; the number of widths if those are given.
+        field: makes each kernel's field.
+        hidden: width of the kernel networks.
+        omega_0: frequency scale of the kernel networks; the field's own default if not given. Coordinates here are half
+            those of the thesis, so a SIREN's published ω₀ is doubled.
+        sigma: initial width of Gaussian masks on the kernels, where 1 is ``size`` steps; None for global kernels.
+        causal: causal convolutions; by default for dim 1.
+        norm: "layer" (over channels and positions), "batch" or "none".
+        dropout: probability inside the blocks.
+        input_dropout: probability on the input, or on the embedding.
+        readout: "last" position, "mean" over positions, or "dense".
+        vocabulary: number of tokens. The input is then (batch, length) ids, and the last linear map shares the
+            embedding's weight.
+        options: further arguments of :class:`CKConv` or :class:`FlexConv`: boundary, smooth, neighbors, method, gain.
+
+    >>> import torch
+    >>> net = CKCNN(in_channels=1, out_channels=10, size=784)
+    >>> net(torch.randn(2, 1, 784)).shape
+    torch.Size([2, 10])
+    >>> net(torch.randn(2, 1, 392), step=2).shape       # the same weights at half the rate
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        size: int | Sequence[int],
+        *,
+        dim: int = 1,
+        channels: int | Sequence[int] = 30,
+        blocks: int = 2,
+        field: Callable[..., Field] = partial(SIREN, weight_norm=True),
+        hidden: int = 32,
+        omega_0: float | None = None,
+        sigma: float | None = None,
+        causal: bool | None = None,
+        norm: str = "layer",
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        readout: str = "last",
+        vocabulary: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        shared: dict[str, Any] = {
+            "dim": dim,
+            "size": size,
+            "field": field_options(field, hidden, omega_0),
+            "causal": dim == 1 if causal is None else causal,
+            **options,
+        }
+        make_conv = partial(CKConv, **shared) if sigma is None else partial(FlexConv, sigma=sigma, **shared)
+        widths = (channels,) * check_int("blocks", blocks) if isinstance(channels, int) else tuple(channels)
+        self.embedding = None
+        if vocabulary is not None:
+            self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
+        self.input_dropout = nn.Dropout(input_dropout)
+        self.blocks = nn.ModuleList(
+            TwoConvBlock(make_conv, i, o, norm=norm, dropout=dropout)
+            for i, o in zip((in_channels, *widths), widths, strict=False)
+        )
+        self.readout = Readout(
+            widths[-1], out_channels, readout, None if self.embedding is None else self.embedding.weight
+        )
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
+        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        x = self.input_dropout(x)
+        for block in self.blocks:
+            x = block(x, mask=mask, **sampling)
+        return self.readout(x, mask)
+
+
+class FlexTCN(CKCNN):
+    """A :class:`CKCNN` that learns the size of its kernels: MAGNets under Gaussian masks (chapter 5).
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of predictions.
+        size: length of the training input.
+        field: makes each kernel's field.
+        sigma: initial width of the masks, where 1 is ``size`` steps; None gives the CKTCN ablation, global kernels.
+        options: further arguments of :class:`CKCNN`.
+
+    >>> import torch
+    >>> FlexTCN(in_channels=3, out_channels=10, size=128)(torch.randn(2, 3, 128)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        size: int | Sequence[int],
+        *,
+        field: Callable[..., Field] = MAGNet,
+        sigma: float | None = 0.0375,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, size, field=field, sigma=sigma, **options)
+
+
+for _blocks, _channels in ((2, 30), (2, 100), (4, 30), (8, 30), (16, 30)):
+    register(
+        f"ckcnn_{_blocks}_{_channels}",
+        CKCNN,
+        f"CKCNN of {_blocks} blocks, {_channels} channels (chapter 2)",
+        channels=_channels,
+        blocks=_blocks,
+    )
+for _activation in ("relu", "leaky_relu", "swish"):
+    register(
+        f"ckcnn_2_30_{_activation}",
+        CKCNN,
+        f"CKCNN with {_activation} kernel networks (chapter 2, ablation)",
+        field=partial(MLP, activation=_activation, norm=True),
+    )
+register("ckcnn_copy", CKCNN, "copy memory (chapter 2)", channels=10, readout="dense")
+register("ckcnn_adding", CKCNN, "the adding problem (chapter 2)", channels=25)
+register(
+    "ckcnn_ptb",
+    CKCNN,
+    "character-level language modelling (chapter 2)",
+    in_channels=100,
+    channels=(128, 100),
+    readout="dense",
+    vocabulary=50,
+    out_channels=50,
+)
+
+_FIELDS = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
+for _blocks in (2, 4, 6):
+    register(f"flextcn_{_blocks}", FlexTCN, f"FlexTCN-{_blocks} (chapter 5)", blocks=_blocks)
+    register(f"cktcn_{_blocks}", FlexTCN, f"CKTCN-{_blocks}: global kernels (chapter 5)", blocks=_blocks, sigma=None)
+    for _name, _field in _FIELDS.items():
+        register(
+            f"flextcn_{_blocks}_{_name}",
+            FlexTCN,
+            f"FlexTCN-{_blocks} with {_name} kernels (chapter 5)",
+            blocks=_blocks,
+            field=_field,
+        )
+        register(
+            f"cktcn_{_blocks}_{_name}",
+            FlexTCN,
+            f"CKTCN-{_blocks} with {_name} kernels (chapter 5)",
+            blocks=_blocks,
+            field=_field,
+            sigma=None,
+        )

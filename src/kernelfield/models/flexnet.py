@@ -1,0 +1,105 @@
+"""FlexNet: a residual network of FlexConvs on images (chapter 5)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..fields import SIREN, Field, FourierFilter, GaborFilter, MAGNet, Table
+from ..layers import BatchNorm, CKConv, FlexConv
+from ..layers.continuous.blocks import TwoConvBlock
+from .ckcnn import field_options
+from .readout import Readout
+from .registry import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["FlexNet"]
+
+
+class FlexNet(nn.Module):
+    """A stem, residual blocks of growing width, and an average over the image.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of predictions.
+        size: length of the training input, one for all axes or one per axis.
+        dim: number of spatial dimensions.
+        channels: width of the stem.
+        widths: width of each block, in multiples of ``channels``.
+        field: makes each kernel's field.
+        hidden: width of the kernel networks.
+        omega_0: frequency scale of the kernel networks; the field's own default if not given.
+        sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels.
+        kernel_size: an odd number of points, if the kernels are not to reach over the whole input.
+        dropout: probability inside the blocks.
+        readout: "mean" over positions, or "dense".
+        options: further arguments of :class:`FlexConv`.
+
+    >>> import torch
+    >>> FlexNet(3, 10, size=16, channels=8, widths=(1, 2))(torch.randn(2, 3, 16, 16)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        size: int | Sequence[int],
+        *,
+        dim: int = 2,
+        channels: int = 24,
+        widths: Sequence[float] = (1, 1, 1.5, 1.5, 1.5, 2, 2),
+        field: Callable[..., Field] = MAGNet,
+        hidden: int = 32,
+        omega_0: float | None = None,
+        sigma: float | None = 0.0375,
+        kernel_size: int | None = None,
+        dropout: float = 0.2,
+        readout: str = "mean",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if kernel_size is not None:
+            if kernel_size % 2 == 0:
+                raise ValueError(f"kernel_size must be odd, got {kernel_size}")
+            size = (kernel_size + 1) // 2
+        shared: dict[str, Any] = {"dim": dim, "size": size, "field": field_options(field, hidden, omega_0), **options}
+        make_conv = partial(CKConv, **shared) if sigma is None else partial(FlexConv, sigma=sigma, **shared)
+        outs = [round(channels * w) for w in widths]
+        self.stem, self.norm = make_conv(in_channels, channels), BatchNorm(channels)
+        self.blocks = nn.ModuleList(
+            TwoConvBlock(make_conv, i, o, norm="batch", dropout=dropout, activate_branch=False)
+            for i, o in zip([channels, *outs], outs, strict=False)
+        )
+        self.readout = Readout(outs[-1], out_channels, readout)
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
+        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
+        x = F.relu(self.norm(self.stem(x, mask=mask, **sampling)))
+        for block in self.blocks:
+            x = block(x, mask=mask, **sampling)
+        return self.readout(x, mask)
+
+
+_FIELDS = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
+register("flexnet_16", FlexNet, "FlexNet-16: 7 blocks, 16 layers (chapter 5)")
+register("flexnet_5", FlexNet, "FlexNet-5 (chapter 5, ImageNet-k)", channels=22, widths=(1, 1.5, 1.5, 2, 2))
+register("flexnet_3", FlexNet, "FlexNet-3 (chapter 5)", widths=(1, 1.5, 2))
+register("cknet_16", FlexNet, "CKCNN-16 with MAGNet kernels: no masks (chapter 5)", sigma=None)
+register("cknet_16_siren", FlexNet, "CKCNN-16: SIREN kernels, no masks (chapter 5)", field=SIREN, sigma=None)
+for _name, _field in _FIELDS.items():
+    register(f"flexnet_16_{_name}", FlexNet, f"FlexNet-16 with {_name} kernels (chapter 5)", field=_field)
+for _points in (3, 33):
+    register(
+        f"flexnet_16_k{_points}",
+        FlexNet,
+        f"FlexNet-16 with ordinary {_points}×{_points} kernels (chapter 5)",
+        field=Table,
+        sigma=None,
+        kernel_size=_points,
+    )

@@ -1,0 +1,239 @@
+"""Group-equivariant networks of chapters 7 and 8: on finite groups, with tables as kernels, exactly equivariant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .._checks import check_int
+from ..groups import Cyclic, Dihedral, Group, Trivial
+from ..layers.equivariant import (
+    GroupBatchNorm,
+    GroupConv,
+    GroupPool,
+    GroupResidualBlock,
+    LiftingConv,
+    SpatialPool,
+)
+from .registry import register
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["GCNN", "GroupAllCNN", "GroupDenseNet", "GroupResNet"]
+
+
+class GCNN(nn.Module):
+    """The rotated-MNIST network of chapter 8 (section 4.1): seven convolutions without padding, from 28² to 1².
+
+    Lift 3², norm, ReLU, dropout; group 3², norm, ReLU; max-pool 2; four times group 3², norm, ReLU, dropout; group 4²
+    to the classes; maximum over the group. With the trivial group and 20 channels it is Z2CNN, with ``Cyclic(4)`` and
+    10 channels p4-CNN.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of classes.
+        group: a finite group.
+        channels: width N.
+        dropout: probability to drop a value.
+        bias: whether convolutions have one.
+
+    >>> net = GCNN(1, 10, group=Cyclic(4), channels=10)
+    >>> net(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        out_channels: int = 10,
+        *,
+        group: Group,
+        channels: int = 10,
+        dropout: float = 0.3,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_finite(group)
+        options = {"group": group, "boundary": "valid", "bias": bias}
+        self.lift = LiftingConv(in_channels, channels, kernel_size=3, **options)
+        self.convs = nn.ModuleList(GroupConv(channels, channels, kernel_size=3, **options) for _ in range(5))
+        self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(6))
+        self.last = GroupConv(channels, out_channels, kernel_size=4, **options)
+        self.pool = SpatialPool(2, dim=group.dim)
+        self.dropout = nn.Dropout(dropout)
+        self.head = GroupPool("max", "all")
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        x = self.dropout(F.relu(self.norms[0](self.lift(x).values)))
+        for i, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True)):
+            x = F.relu(norm(conv(x).values))
+            x = self.pool(x) if i == 0 else self.dropout(x)
+        return self.head(self.last(x).values)
+
+
+class GroupAllCNN(nn.Module):
+    """All-CNN-C on a group (chapter 8, section 4.2): nine convolutions, strides replaced by max-pooling.
+
+    Every convolution is followed by norm and ReLU; the third and sixth by pooling before the norm and dropout after.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of classes.
+        group: a finite group.
+        channels: width of the first three convolutions; the others have twice as many.
+        bias: whether convolutions have one.
+
+    >>> GroupAllCNN(3, 10, group=Cyclic(4), channels=4)(torch.randn(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self, in_channels: int = 3, out_channels: int = 10, *, group: Group, channels: int = 48, bias: bool = False
+    ) -> None:
+        super().__init__()
+        _check_finite(group)
+        check_int("channels", channels)
+        wide = 2 * channels
+        self.lift = LiftingConv(in_channels, channels, group=group, bias=bias)
+        widths = [channels, channels, channels, wide, wide, wide, wide, wide, out_channels]
+        sizes = [3, 3, 3, 3, 3, 3, 1, 1]
+        self.convs = nn.ModuleList(
+            GroupConv(i, o, group=group, kernel_size=k, bias=bias)
+            for i, o, k in zip(widths[:-1], widths[1:], sizes, strict=True)
+        )
+        self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
+        self.pool = SpatialPool(2, dim=group.dim)
+        self.head = GroupPool("mean", "all")
+        self.dropout_in, self.dropout = nn.Dropout(0.2), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        x = self.lift(self.dropout_in(x)).values
+        x = F.relu(self.norms[0](x))
+        for layer, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True), start=2):
+            x = conv(x).values
+            pooled = layer in (3, 6)
+            x = F.relu(norm(self.pool(x) if pooled else x))
+            x = self.dropout(x) if pooled else x
+        return self.head(x)
+
+
+class GroupResNet(nn.Module):
+    """A ResNet on a group (chapter 8, section 4.2): a stem, stages of pre-activation blocks, a linear head.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of classes.
+        group: a finite group.
+        channels: width of each stage; all but the first halve the resolution.
+        blocks: blocks in each stage; 7 in three stages make 44 layers.
+        bias: whether convolutions have one.
+
+    >>> GroupResNet(3, 10, group=Dihedral(4), channels=(2, 3), blocks=1)(torch.randn(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        out_channels: int = 10,
+        *,
+        group: Group,
+        channels: Sequence[int] = (11, 23, 45),
+        blocks: int = 7,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_finite(group)
+        self.lift = LiftingConv(in_channels, channels[0], group=group, bias=bias)
+        self.blocks = nn.Sequential()
+        width = channels[0]
+        for stage, wide in enumerate(channels):
+            for block in range(check_int("blocks", blocks)):
+                pool = stage > 0 and block == 0
+                self.blocks.append(GroupResidualBlock(width, wide, group=group, pool=pool, bias=bias))
+                width = wide
+        self.norm = GroupBatchNorm(width)
+        self.last = GroupConv(width, out_channels, group=group, kernel_size=1, bias=bias)
+        self.head = GroupPool("mean", "all")
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        x = F.relu(self.norm(self.blocks(self.lift(x).values)))
+        # The head is linear: averaged first, it sees one position instead of all.
+        x = x.mean(dim=tuple(range(3, x.dim())), keepdim=True)
+        return self.head(self.last(x).values)
+
+
+class GroupDenseNet(nn.Module):
+    """The DenseNet for PatchCamelyon on a group (chapter 8, section 4.3), without padding.
+
+    A stem, then five times: norm, ReLU, convolution 3² to ``growth`` channels, put in front of what it read (cropped by
+    the pixel the convolution loses); between them norm, ReLU, convolution 1², mean-pool 2.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of classes.
+        group: a finite group.
+        growth: channels that each block adds.
+        blocks: number of dense blocks.
+
+    >>> GroupDenseNet(3, 2, group=Cyclic(4), growth=2, blocks=2)(torch.randn(2, 3, 12, 12)).shape
+    torch.Size([2, 2])
+    """
+
+    def __init__(
+        self, in_channels: int = 3, out_channels: int = 2, *, group: Group, growth: int = 13, blocks: int = 5
+    ) -> None:
+        super().__init__()
+        _check_finite(group)
+        options = {"group": group, "boundary": "valid", "bias": False}
+        self.lift = LiftingConv(in_channels, growth, **options)
+        widths = [growth * (i + 1) for i in range(check_int("blocks", blocks))]
+        self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
+        self.convs = nn.ModuleList(GroupConv(width, growth, kernel_size=3, **options) for width in widths)
+        self.between_norms = nn.ModuleList(GroupBatchNorm(width) for width in widths[1:])
+        self.between = nn.ModuleList(GroupConv(width, width, kernel_size=1, **options) for width in widths[1:])
+        self.pool = SpatialPool(2, "mean", dim=group.dim)
+        width = widths[-1] + growth
+        self.norm = GroupBatchNorm(width)
+        self.last = GroupConv(width, out_channels, kernel_size=1, **options)
+        self.head = GroupPool("mean", "all")
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        x = self.lift(x).values
+        for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            if i > 0:
+                x = F.relu(self.between_norms[i - 1](x))
+                x = self.pool(self.between[i - 1](x).values)
+            new = conv(F.relu(norm(x))).values
+            inner = (..., *[slice(1, -1)] * (x.dim() - 3))
+            x = torch.cat([new, x[inner]], dim=1)
+        return self.head(self.last(F.relu(self.norm(x))).values)
+
+
+def _check_finite(group: Group) -> None:
+    if not isinstance(group, Group):
+        raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
+    if not group.finite:
+        raise ValueError(f"group must be finite for a network with tables as kernels, got {group}")
+
+
+register("z2cnn", GCNN, "chapter 8: Z2CNN for rotated MNIST", group=Trivial(), channels=20, bias=True)
+register("p4cnn", GCNN, "chapter 8: p4-CNN for rotated MNIST", group=Cyclic(4), channels=10)
+for _width in (11, 15, 19):
+    register(f"p4cnn_{_width}", GCNN, f"chapter 8: p4-CNN big_{_width}", group=Cyclic(4), channels=_width)
+for _name, _group, _all, _res, _dense in (
+    ("z2", Trivial(), 96, (32, 64, 128), 26),
+    ("p4", Cyclic(4), 48, (16, 32, 64), 13),
+    ("p4m", Dihedral(4), 32, (11, 23, 45), 9),
+):
+    register(f"allcnn_{_name}", GroupAllCNN, f"chapter 8: {_name} All-CNN-C", group=_group, channels=_all)
+    register(f"densenet_{_name}", GroupDenseNet, f"chapter 8: {_name} DenseNet", group=_group, growth=_dense)
+    register(f"resnet44_{_name}", GroupResNet, f"chapter 8: {_name} ResNet-44", group=_group, channels=_res)

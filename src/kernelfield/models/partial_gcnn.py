@@ -1,0 +1,247 @@
+"""Networks whose equivariance is learned (chapter 11): SE(2), E(2), mirror and T(2), in full and in part."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .._checks import check_bool, check_choice, check_int
+from ..fields import SIREN, Field
+from ..groups import O2, SO2, Distribution, Group, Mirror, Trivial, monotonicity
+from ..layers.equivariant import (
+    GroupBatchNorm,
+    GroupConv,
+    GroupDropout,
+    GroupPool,
+    LiftingConv,
+    PartialGroupConv,
+    PartialResidualBlock,
+    SpatialPool,
+)
+from .registry import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["PartialGCNN", "PartialGCNN13"]
+
+Kernel = functools.partial(SIREN, hidden=32, omega_0=10.0)
+ShortcutKernel = functools.partial(SIREN, hidden=16, omega_0=10.0)
+SmallKernel = functools.partial(SIREN, hidden=8, omega_0=10.0)
+
+
+class _Partial(nn.Module):
+    """What the networks share: their convolutions and the distributions in them."""
+
+    group: Group
+
+    def distributions(self) -> list[Distribution]:
+        """Return the learned distributions p(u), in order of depth; none of a fully equivariant network."""
+        return [m.distribution for m in self.modules() if isinstance(m, PartialGroupConv)]
+
+    def monotonicity(self) -> Tensor:
+        """Return what subsets that grow with depth cost; see :func:`kernelfield.groups.monotonicity`."""
+        return monotonicity(self.distributions())
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Give the same elements at every call, in training too, or draw again."""
+        for module in self.modules():
+            if isinstance(module, Distribution):
+                module.freeze(frozen)
+
+
+def _make_conv(
+    group: Group, partial: bool, samples: int | None, field: Callable[..., Field], kernel_size: int
+) -> Callable[..., GroupConv]:
+    kind = PartialGroupConv if partial else GroupConv
+    return functools.partial(kind, group=group, samples=samples, field=field, kernel_size=kernel_size)
+
+
+class PartialGCNN(_Partial):
+    r"""The two-block residual network of chapter 11 (section 5; appendix, figure of the network).
+
+    Lift, norm, pool, ReLU; two residual blocks; a last group convolution over whole windows only, norm, ReLU; the
+    maximum over group and space; a linear map. Between blocks the elements of the signal are drawn anew, from all of
+    the group or, if ``partial``, from what each layer has learned.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of classes.
+        group: the group; the trivial one makes a T(2)-CNN.
+        samples: number of elements of a continuous group, mirrored ones included.
+        partial: whether the subsets of the group are learned.
+        channels: width of the lift, of the two blocks, and of the last convolution.
+        kernel_size: points of the kernels along each axis.
+        field: what the kernels are, built from (dim, channels).
+        shortcut_field: what the kernels of the shortcuts are, on the group alone.
+        pool: whether to halve the resolution after the lift and after each block.
+        dropout: probability to drop a channel inside the blocks.
+        head: "max"; or the ablations "t2", a last convolution on space after the mean over the group, and "mlp", a
+            linear map of all positions and elements instead of the maximum, which needs ``size``.
+        size: length of the input along each axis, for ``head="mlp"`` only.
+
+    >>> import torch
+    >>> net = PartialGCNN(1, 10, group=SO2(), samples=4, channels=(4, 4, 8, 8), kernel_size=5)
+    >>> net(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    >>> len(net.distributions())
+    5
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        out_channels: int = 10,
+        *,
+        group: Group,
+        samples: int | None = None,
+        partial: bool = True,
+        channels: Sequence[int] = (32, 32, 64, 64),
+        kernel_size: int = 7,
+        field: Callable[..., Field] = Kernel,
+        shortcut_field: Callable[..., Field] = ShortcutKernel,
+        pool: Sequence[bool] = (True, True, False),
+        dropout: float = 0.0,
+        head: str = "max",
+        size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if len(channels) != 4:
+            raise ValueError(f"channels must be 4 ints: lift, two blocks, last convolution; got {tuple(channels)}")
+        if len(pool) != 3:
+            raise ValueError(f"pool must be 3 bools: after the lift and each of two blocks; got {tuple(pool)}")
+        self.group, self.head_kind = group, check_choice("head", head, ("max", "t2", "mlp"))
+        if head == "mlp" and check_bool("partial", partial):
+            raise ValueError("partial must be False for head='mlp', whose number of elements is fixed, got True")
+        count = None if group.finite else samples
+        conv = _make_conv(group, partial, count, field, kernel_size)
+        self.lift = LiftingConv(
+            in_channels, channels[0], group=group, samples=count, field=field, kernel_size=kernel_size
+        )
+        self.norm_in = GroupBatchNorm(channels[0])
+        self.pool = SpatialPool(2, dim=group.dim) if pool[0] else nn.Identity()
+        self.blocks = nn.ModuleList()
+        width = channels[0]
+        for wide, halve in zip(channels[1:3], pool[1:], strict=True):
+            # Where channels and elements stay what they are, the input itself is the shortcut.
+            needed = width != wide or partial or not group.finite
+            shortcut = (
+                GroupConv(
+                    width, wide, group=group, field=shortcut_field, kernel_size=1, resample=False, bias=False
+                )
+                if needed
+                else None
+            )
+            self.blocks.append(
+                PartialResidualBlock(
+                    conv(width, wide), conv(wide, wide), shortcut, wide, pool=halve, dropout=dropout
+                )
+            )
+            width = wide
+        self.last = (
+            LiftingConv(
+                width,
+                channels[3],
+                group=Trivial(group.dim),
+                field=field,
+                kernel_size=kernel_size,
+                boundary="valid",
+            )
+            if head == "t2"
+            else conv(width, channels[3], boundary="valid")
+        )
+        self.norm_out = GroupBatchNorm(channels[3])
+        features = channels[3]
+        if head == "mlp":
+            left = check_int("size", size)
+            for halve in pool:
+                left = (left + 1) // 2 if halve else left
+            features *= (group.order or check_int("samples", samples)) * (left - kernel_size + 1) ** group.dim
+        self.head = GroupPool("max", "all") if head != "mlp" else nn.Flatten()
+        self.linear = nn.Linear(features, out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        x, elements = self.lift(x)
+        x = F.relu(self.pool(self.norm_in(x)))
+        for block in self.blocks:
+            x, elements = block(x, elements)
+        x = self.last(x.mean(dim=2)).values if self.head_kind == "t2" else self.last(x, elements).values
+        return self.linear(self.head(F.relu(self.norm_out(x))))
+
+
+class PartialGCNN13(_Partial):
+    """The "13-layer" network of chapter 11 (section 5.2): a lift, eight group convolutions, their mean, a linear map.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of classes.
+        group: the group.
+        samples: number of elements of a continuous group, mirrored ones included.
+        partial: whether the subsets of the group are learned.
+        channels: width of the lift and of the first convolution; the others have twice as many.
+        kernel_size: points of the kernels along each axis.
+        field: what the kernels are, built from (dim, channels).
+        dropout: probability to drop a channel after the 2nd, 5th and 8th convolution.
+
+    >>> import torch
+    >>> PartialGCNN13(1, 10, group=SO2(), samples=2, channels=4)(torch.randn(2, 1, 16, 16)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        out_channels: int = 10,
+        *,
+        group: Group,
+        samples: int | None = None,
+        partial: bool = True,
+        channels: int = 128,
+        kernel_size: int = 3,
+        field: Callable[..., Field] = SmallKernel,
+        dropout: float = 0.3,
+    ) -> None:
+        super().__init__()
+        self.group = group
+        count = None if group.finite else samples
+        conv = _make_conv(group, check_bool("partial", partial), count, field, kernel_size)
+        self.lift = LiftingConv(
+            in_channels, channels, group=group, samples=count, field=field, kernel_size=kernel_size
+        )
+        widths = [channels, channels, *[2 * check_int("channels", channels)] * 7]
+        self.convs = nn.ModuleList(conv(i, o) for i, o in zip(widths[:-1], widths[1:], strict=True))
+        self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
+        self.pool, self.dropout = SpatialPool(2, dim=group.dim), GroupDropout(dropout)
+        self.head = GroupPool("mean", "all")
+        self.linear = nn.Linear(widths[-1], out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        x, elements = self.lift(x)
+        x = F.relu(self.norms[0](x))
+        for i, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True), start=1):
+            x, elements = conv(x, elements)
+            x = F.relu(norm(x))
+            if i in (2, 5):
+                x = self.pool(x)
+            if i in (2, 5, 8):
+                x = self.dropout(x)
+        return self.linear(self.head(x))
+
+
+for _name, _group, _samples in (("se2", SO2(), 8), ("e2", O2(), 8), ("mirror", Mirror(), None)):
+    _options = {"group": _group, "samples": _samples}
+    _title = f"chapter 11: {{}} {_name.upper()} network"
+    register(f"partial_gcnn_{_name}", PartialGCNN, _title.format("partial"), **_options, partial=True)
+    register(f"full_gcnn_{_name}", PartialGCNN, _title.format("fully equivariant"), **_options, partial=False)
+register("full_gcnn_t2", PartialGCNN, "chapter 11: T(2) network, an ordinary CNN", group=Trivial(), partial=False)
+register(
+    "partial_gcnn13_se2", PartialGCNN13, "chapter 11: partial SE(2) 13-layer CNN", group=SO2(), samples=8, partial=True
+)
+register(
+    "full_gcnn13_se2", PartialGCNN13, "chapter 11: SE(2) 13-layer CNN", group=SO2(), samples=8, partial=False
+)

@@ -1,0 +1,74 @@
+"""What comes before and after the blocks: embeddings, dropout on the input, pooling, the last linear map."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_choice
+from ..layers.pointwise import Pointwise
+
+__all__ = ["READOUTS", "Embedding", "Readout"]
+
+READOUTS = ("mean", "last", "dense")
+
+
+class Embedding(nn.Embedding):
+    """Token ids (batch, length) to signals (batch, channels, length)."""
+
+    def __init__(self, vocabulary: int, channels: int) -> None:
+        super().__init__(vocabulary, channels)
+        nn.init.normal_(self.weight, std=0.01)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.dim() != 2 or tokens.is_floating_point():
+            raise ValueError(f"x must be (batch, length) token ids, got {tuple(tokens.shape)} of {tokens.dtype}")
+        return super().forward(tokens).movedim(-1, 1)
+
+
+class Readout(nn.Module):
+    """From features to predictions.
+
+    Args:
+        channels: channels of the features.
+        out_channels: number of predictions.
+        kind: "mean" pools over all positions, "last" reads the last one, "dense" predicts at every position.
+        weight: (out_channels, channels) parameter to share, such as an embedding's.
+
+    >>> Readout(4, 10, "mean")(torch.randn(2, 4, 8, 8)).shape
+    torch.Size([2, 10])
+    >>> Readout(4, 10, "dense")(torch.randn(2, 4, 8, 8)).shape
+    torch.Size([2, 10, 8, 8])
+    """
+
+    def __init__(self, channels: int, out_channels: int, kind: str, weight: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self.kind = check_choice("readout", kind, READOUTS)
+        self.linear = Pointwise(channels, out_channels, gain=1.0)
+        if weight is not None:
+            if weight.shape != self.linear.weight.shape:
+                raise ValueError(
+                    f"out_channels must be the size of the vocabulary, {weight.shape[0]}, to share its embedding, "
+                    f"got {out_channels}"
+                )
+            self.linear.weight = weight
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return (batch, out) or, dense, (batch, out, *space); unseen positions (``mask`` False) do not count."""
+        if self.kind == "dense":
+            return self.linear(x)
+        x = x.flatten(2)
+        seen = None if mask is None else mask.flatten(1)
+        if self.kind == "last":
+            if seen is None:
+                pooled = x[..., -1]
+            else:
+                index = torch.arange(x.shape[-1], device=x.device)
+                last = torch.where(seen, index, 0).amax(dim=1)
+                pooled = x.gather(2, last.view(-1, 1, 1).expand(-1, x.shape[1], 1)).squeeze(2)
+        elif seen is None:
+            pooled = x.mean(dim=2)
+        else:
+            weight = seen.unsqueeze(1).to(x.dtype)
+            pooled = (x * weight).sum(dim=2) / weight.sum(dim=2).clamp(min=1)
+        return self.linear(pooled.unsqueeze(-1)).squeeze(-1)

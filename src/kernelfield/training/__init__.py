@@ -1,0 +1,1 @@
+"""Training: from a network and data to a trained network."""

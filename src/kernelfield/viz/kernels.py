@@ -1,0 +1,62 @@
+"""Pictures of kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..layers import ContinuousConv
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+__all__ = ["plot_kernels"]
+
+
+@torch.no_grad()
+def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, channels: int = 4) -> None:
+    """Draw the first kernels of every continuous layer of ``model`` and save the picture.
+
+    A kernel on a line is drawn as a curve at ``step``, with the points of the training grid on it; one on a plane as an
+    image; of one in space, the middle slice.
+
+    Args:
+        model: any module.
+        path: where to write; the suffix chooses the format.
+        step: how finely to sample the kernels, in training steps.
+        channels: how many kernels per layer.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    layers = [(name, m) for name, m in model.named_modules() if isinstance(m, ContinuousConv)]
+    if not layers:
+        raise ValueError(f"model must contain a continuous convolution, got {type(model).__name__} with none")
+    figure = Figure(figsize=(2.6 * channels, 1.7 * len(layers)), layout="constrained")
+    grid = figure.subplots(len(layers), channels, squeeze=False)
+    for row, (name, layer) in zip(grid, layers, strict=True):
+        # Without the measure of the finer grid: the heights of the training grid's points.
+        fine = layer.kernel(step).flatten(0, 1).cpu() / step**layer.dim
+        for i, axes in enumerate(row):
+            axes.set_axis_off()
+            if i >= len(fine):
+                continue
+            if layer.dim == 1:
+                _draw_line(axes, fine[i], step, layer.causal)
+            else:
+                image = fine[i] if layer.dim == 2 else fine[i, fine.shape[1] // 2]
+                most = image.abs().max()
+                axes.imshow(image, cmap="RdBu_r", vmin=-most, vmax=most)
+        row[0].set_title(name, fontsize=8, loc="left")
+    figure.savefig(path, dpi=120)
+
+
+def _draw_line(axes, values: torch.Tensor, step: float, causal: bool) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    count = len(values)
+    offsets = (torch.arange(count) - (0 if causal else count // 2)) * step
+    axes.axhline(0, color="0.85", linewidth=0.8)
+    axes.plot(offsets, values, linewidth=1.2, color="C0")
+    on_grid = (offsets % 1) == 0
+    axes.plot(offsets[on_grid], values[on_grid], ".", markersize=2.5, color="C1")

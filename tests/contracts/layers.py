@@ -1,0 +1,256 @@
+"""What every continuous layer promises. A new layer names its constructor and inherits the tests."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from kernelfield import grids
+from kernelfield.testing import (
+    assert_causal,
+    assert_compiles,
+    assert_exports,
+    assert_state_dict_round_trip,
+    assert_translation_equivariant,
+)
+
+LENGTH = {1: 24, 2: 9, 3: 5}
+
+
+class ContinuousLayerContract:
+    """Tests of one layer; a subclass sets :attr:`layer`, and what else it needs."""
+
+    #: the class
+    layer: ClassVar[type[nn.Module]]
+    #: keyword arguments it is built with
+    arguments: ClassVar[dict[str, Any]] = {}
+
+    def build(self, dim: int = 1, dtype: torch.dtype = torch.float64, **changes: Any) -> nn.Module:
+        arguments = {"dim": dim, "size": LENGTH[dim], **self.arguments, **changes}
+        torch.manual_seed(1)
+        layer = self.layer(3, 4, **arguments)
+        for name, parameter in layer.named_parameters():
+            if name.endswith("bias"):
+                nn.init.normal_(parameter)  # zero at first, when a forgotten bias would not show
+        return layer.to(dtype)
+
+    def signal(self, dim: int = 1, batch: int = 2, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        return torch.randn(batch, 3, *(LENGTH[dim],) * dim, dtype=dtype)
+
+    @pytest.mark.parametrize("dim", [1, 2, 3])
+    def test_gives_a_signal_on_the_same_grid(self, dim: int, dtype: torch.dtype) -> None:
+        y = self.build(dim, dtype)(self.signal(dim, dtype=dtype))
+        assert y.shape == (2, 4, *(LENGTH[dim],) * dim)
+        assert y.dtype == dtype
+
+    @pytest.mark.parametrize("dim", [1, 2, 3])
+    @pytest.mark.parametrize("step", [1.0, 0.5, 2.0, 0.37])
+    def test_grid_equals_coords(self, dim: int, step: float) -> None:
+        layer = self.build(dim)
+        count = min(int(LENGTH[dim] / step), {1: 64, 2: 12, 3: 6}[dim])
+        x = torch.randn(2, 3, *(count,) * dim, dtype=torch.float64)
+        coords = grids.positions((count,) * dim, step, dtype=torch.float64).flatten(0, -2)
+        on_grid = layer(x, step=step).flatten(2)
+        torch.testing.assert_close(layer(x.flatten(2), coords=coords, step=step), on_grid, rtol=0, atol=1e-9)
+        own = coords.expand(2, -1, -1)
+        torch.testing.assert_close(layer(x.flatten(2), coords=own, step=step), on_grid, rtol=0, atol=1e-9)
+        # The density of a grid is known, and its estimate on a line exact: both stand for the step.
+        density = torch.full((2, count**dim), step**-dim, dtype=torch.float64)
+        torch.testing.assert_close(
+            layer(x.flatten(2), coords=own, density=density), on_grid, rtol=0, atol=1e-9
+        )
+        if dim == 1:
+            estimated = layer(x, coords=own, density="estimate")
+            torch.testing.assert_close(estimated, on_grid, rtol=0, atol=1e-9)
+
+    def test_unequal_steps_per_axis(self) -> None:
+        layer = self.build(2)
+        x = torch.randn(1, 3, 6, 11, dtype=torch.float64)
+        coords = grids.positions((6, 11), (1.4, 0.8), dtype=torch.float64).flatten(0, -2)
+        on_grid = layer(x, step=(1.4, 0.8)).flatten(2)
+        at_points = layer(x.flatten(2), coords=coords, step=(1.4, 0.8))
+        torch.testing.assert_close(at_points, on_grid, rtol=0, atol=1e-9)
+
+    def test_causal(self) -> None:
+        assert_causal(self.build(causal=True), self.signal())
+
+    def test_causal_at_real_times(self) -> None:
+        layer = self.build(causal=True)
+        times = (24 * torch.rand(1, 24, 1, dtype=torch.float64)).sort(dim=1).values
+        assert_causal(lambda x: layer(x, coords=times), self.signal())
+
+    @pytest.mark.parametrize("dim", [1, 2])
+    def test_translation_equivariant(self, dim: int) -> None:
+        assert_translation_equivariant(self.build(dim, size=3), self.signal(dim), shift=2)
+        assert_translation_equivariant(
+            self.build(dim, boundary="periodic"), self.signal(dim), shift=2, periodic=True
+        )
+
+    def test_moving_all_points_changes_nothing(self) -> None:
+        layer, x = self.build(2), torch.randn(2, 3, 30, dtype=torch.float64)
+        coords = 9 * torch.rand(2, 30, 2, dtype=torch.float64)
+        torch.testing.assert_close(layer(x, coords=coords), layer(x, coords=coords + 5.25), rtol=0, atol=1e-9)
+
+    def test_order_of_points_does_not_matter(self) -> None:
+        layer, x = self.build(2), torch.randn(2, 3, 30, dtype=torch.float64)
+        coords = 9 * torch.rand(2, 30, 2, dtype=torch.float64)
+        order = torch.randperm(30)
+        torch.testing.assert_close(
+            layer(x, coords=coords)[..., order], layer(x[..., order], coords=coords[:, order])
+        )
+
+    def test_unseen_samples_do_not_count(self) -> None:
+        layer, x = self.build(), self.signal()
+        seen = torch.rand(2, 24) < 0.6
+        changed = torch.where(seen.unsqueeze(1), x, torch.randn_like(x))
+        torch.testing.assert_close(layer(x, mask=seen), layer(changed, mask=seen))
+        times = torch.arange(24, dtype=torch.float64).view(1, -1, 1)
+        torch.testing.assert_close(layer(x, mask=seen), layer(x, coords=times, mask=seen), rtol=0, atol=1e-9)
+
+    def test_all_neighbors_are_everything(self) -> None:
+        every, some = self.build(2, neighbors=30), self.build(2, neighbors=5)
+        x, coords = torch.randn(2, 3, 30, dtype=torch.float64), 9 * torch.rand(2, 30, 2, dtype=torch.float64)
+        torch.testing.assert_close(
+            every(x, coords=coords), self.build(2)(x, coords=coords), rtol=0, atol=1e-9
+        )
+        assert not torch.allclose(some(x, coords=coords), every(x, coords=coords))
+
+    def test_positions_beyond_the_size_contribute_nothing(self) -> None:
+        layer = self.build(size=4)
+        x = self.signal()
+        y = layer(x)
+        x[..., 0] += 100
+        torch.testing.assert_close(layer(x)[..., 5:], y[..., 5:], rtol=0, atol=1e-11)
+
+    def test_gradients_reach_everything(self) -> None:
+        layer, x = self.build(), self.signal().requires_grad_()
+        layer(x).square().sum().backward()
+        for name, parameter in [*layer.named_parameters(), ("x", x)]:
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max() > 0, name
+
+    def test_frozen_kernels_stay_until_training(self) -> None:
+        layer, x = self.build().eval(), self.signal()
+        wanted = layer(x)
+        layer.freeze()
+        with torch.no_grad():
+            for name, parameter in layer.named_parameters():
+                if "field" in name:
+                    parameter.mul_(1.5)
+        assert torch.equal(layer(x), wanted)
+        layer.train()
+        assert not torch.allclose(layer(x), wanted)
+
+    def test_freeze_changes_no_output(self) -> None:
+        layer, x = self.build().eval(), self.signal()
+        wanted = [layer(x), layer(x[..., :12], step=2), layer(x[..., :7]), layer(x, step=0.5)]
+        layer.freeze().freeze(step=2)
+        got = [layer(x), layer(x[..., :12], step=2), layer(x[..., :7]), layer(x, step=0.5)]
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+        layer.unfreeze()
+        torch.testing.assert_close(layer(x), wanted[0], rtol=0, atol=1e-12)
+
+    def test_input_and_arguments_stay_what_they_are(self) -> None:
+        layer, x = self.build(), self.signal()
+        before, state = x.clone(), copy.deepcopy(layer.state_dict())
+        layer(x, step=0.5)
+        layer(x[..., :10])
+        assert torch.equal(x, before)
+        assert all(
+            torch.equal(a, b) for a, b in zip(state.values(), layer.state_dict().values(), strict=True)
+        )
+
+    def test_bf16_autocast(self) -> None:
+        layer, x = self.build(dtype=torch.float32), self.signal(dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = layer(x)
+        assert y.dtype == torch.bfloat16
+        wanted = layer(x)
+        assert (y - wanted).norm() < 0.02 * wanted.norm()
+        y.float().square().sum().backward()
+
+    @pytest.mark.parametrize("dim", [1, 2])
+    def test_compiles(self, dim: int) -> None:
+        assert_compiles(self.build(dim, torch.float32), self.signal(dim, dtype=torch.float32))
+
+    def test_exports_with_dynamic_length_and_batch(self) -> None:
+        layer = self.build(dtype=torch.float32).eval()
+        x = self.signal(dtype=torch.float32)
+        shapes = {"x": {0: torch.export.Dim("batch"), 2: torch.export.Dim("length", min=2)}}
+        assert_exports(layer, (x,), shapes, [(torch.randn(b, 3, n),) for b, n in ((1, 24), (3, 17), (2, 61))])
+
+    def test_state_dict_round_trip(self) -> None:
+        assert_state_dict_round_trip(lambda: self.build(), self.signal())
+
+    def test_deepcopy_is_independent(self) -> None:
+        layer, x = self.build(), self.signal()
+        twin, y = copy.deepcopy(layer), layer(x)
+        torch.testing.assert_close(twin(x), y)
+        with torch.no_grad():
+            for p in layer.parameters():
+                p.mul_(2)
+        torch.testing.assert_close(twin(x), y)
+        assert not torch.allclose(layer(x), y)
+
+    @pytest.mark.parametrize("dim", [1, 2, 3])
+    def test_white_noise_keeps_its_variance(self, dim: int) -> None:
+        layer = self.layer(
+            16, 16, **{"dim": dim, "size": {1: 256, 2: 32, 3: 12}[dim], **self.arguments, "bias": False}
+        )
+        x = torch.randn(4, 16, *(({1: 1024, 2: 64, 3: 24}[dim],) * dim))
+        y = layer(x)
+        inner = tuple(slice(n // 4, 3 * n // 4) for n in y.shape[2:])  # away from the zeros beyond the signal
+        assert 0.5 < y[(..., *inner)].var() < 2
+
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            ({"size": 0}, ValueError, r"size must be an int of at least 1, got 0"),
+            ({"size": (3, 3)}, ValueError, r"size must be an int or 1 int for dim=1, got \(3, 3\)"),
+            ({"size": 2.5}, TypeError, r"size must be an int or 1 int for dim=1, got 2.5"),
+            ({"dim": 2, "causal": True}, ValueError, r"causal must be False for dim=2"),
+            ({"dim": 4}, ValueError, r"dim must be 1, 2 or 3, got 4"),
+            (
+                {"boundary": "reflect"},
+                ValueError,
+                r"boundary must be one of 'zero', 'periodic', got 'reflect'",
+            ),
+            ({"method": "dct"}, ValueError, r"method must be one of"),
+            ({"field": 3}, TypeError, r"field must be a Field or a callable"),
+            ({"neighbors": 0}, ValueError, r"neighbors must be an int of at least 1, got 0"),
+        ],
+        ids=lambda v: str(v) if isinstance(v, dict) else "",
+    )
+    def test_bad_arguments(self, change: dict[str, Any], error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            self.layer(3, 4, **{"size": 8, **self.arguments, **change})
+
+    @pytest.mark.parametrize(
+        ("call", "error", "message"),
+        [
+            ({"x": torch.randn(2, 5, 24)}, ValueError, r"x must have shape \(batch, 3, \*space\)"),
+            (
+                {"x": torch.randn(2, 3, 8, 8)},
+                ValueError,
+                r"x must have shape \(batch, 3, \*space\) with 1 axes",
+            ),
+            ({"step": 0.0}, ValueError, r"step must be a finite number above 0, got 0.0"),
+            ({"step": float("nan")}, ValueError, r"step must be a finite number above 0, got nan"),
+            ({"step": (1, 2)}, ValueError, r"step must be a number or 1 number for dim=1"),
+            ({"coords": torch.randn(2, 24)}, ValueError, r"coords must have shape \(batch, points, dim\)"),
+            ({"coords": torch.randn(2, 23, 1)}, ValueError, r"coords must have shape"),
+            ({"mask": torch.ones(2, 24)}, TypeError, r"mask must be a bool tensor"),
+            ({"mask": torch.ones(2, 23, dtype=torch.bool)}, ValueError, r"mask must have shape \(2, 24\)"),
+            ({"density": "guess"}, ValueError, r"density must be one of 'estimate'"),
+            ({"density": "estimate"}, ValueError, r"density must be a tensor if there are no coords"),
+        ],
+        ids=lambda v: next(iter(v)) if isinstance(v, dict) else "",
+    )
+    def test_bad_inputs(self, call: dict[str, Any], error: type[Exception], message: str) -> None:
+        arguments = {"x": torch.randn(2, 3, 24), **call}
+        with pytest.raises(error, match=message):
+            self.build(dtype=torch.float32)(**arguments)

@@ -1,0 +1,172 @@
+"""p4 and p4m layers are exactly equivariant, in float64 to 1e-10."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from kernelfield.fields import SIREN, Table
+from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial
+from kernelfield.layers.equivariant import (
+    GroupBatchNorm,
+    GroupConv,
+    GroupKernel,
+    GroupLayerNorm,
+    GroupPool,
+    GroupResidualBlock,
+    LiftingConv,
+    SeparableGroupConv,
+    SpatialPool,
+    convolve,
+)
+from kernelfield.testing import assert_equivariant
+
+GROUPS = [Cyclic(4), Dihedral(4), Mirror(), Cyclic(2), Dihedral(1)]
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+CASES = [(1, "zero"), (3, "zero"), (5, "zero"), (3, "periodic"), (3, "valid"), (2, "valid"), (4, "valid")]
+
+
+def signal(group=None, size=7, channels=3):
+    elements = () if group is None else (group.order,)
+    return torch.randn(2, channels, *elements, size, size, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+@pytest.mark.parametrize(("kernel_size", "boundary"), CASES)
+@pytest.mark.parametrize("size", [6, 7])
+@pytest.mark.parametrize("field", [Table, SIREN])
+def test_convolutions(group, kernel_size, boundary, size, field):
+    options = {"group": group, "kernel_size": kernel_size, "boundary": boundary, "field": field}
+    assert_equivariant(LiftingConv(3, 4, **options).double(), group, signal(size=size), **EXACT)
+    assert_equivariant(GroupConv(3, 4, **options).double(), group, signal(group, size), **EXACT)
+
+
+@pytest.mark.parametrize("group", GROUPS[:2], ids=str)
+@pytest.mark.parametrize("form", ["pointwise", "depthwise"])
+@pytest.mark.parametrize(("kernel_size", "boundary"), [(3, "zero"), (4, "valid")])
+def test_separable(group, form, kernel_size, boundary):
+    layer = SeparableGroupConv(3, 3, group=group, form=form, kernel_size=kernel_size, boundary=boundary)
+    assert_equivariant(layer.double(), group, signal(group), **EXACT)
+
+
+@pytest.mark.parametrize("size", [6, 7, 9])
+@pytest.mark.parametrize("group", GROUPS[:2], ids=str)
+def test_everything_else(group, size):
+    modules = [
+        SpatialPool(2),
+        SpatialPool(2, "mean"),
+        SpatialPool(3) if size % 3 == 0 else nn.Identity(),
+        GroupBatchNorm(3).double(),
+        GroupLayerNorm(),
+        GroupPool("max", "group"),
+        GroupPool("mean", "group"),
+        GroupResidualBlock(3, 5, group=group, pool=True).double(),
+        GroupResidualBlock(3, 3, group=group).double(),
+    ]
+    for module in modules:
+        assert_equivariant(module, group, signal(group, size), **EXACT)
+    for kind in ("max", "mean"):
+        assert_equivariant(GroupPool(kind, "all"), group, signal(group, size), invariant=True, **EXACT)
+
+
+@pytest.mark.parametrize("group", GROUPS[:2], ids=str)
+def test_equivariant_in_float32(group):
+    net = GroupConv(3, 4, group=group)
+    assert_equivariant(net, group, signal(group).float(), rtol=1e-5)
+
+
+def test_a_net_that_is_not_equivariant_is_found_out():
+    x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
+    with pytest.raises(AssertionError):
+        assert_equivariant(nn.Conv2d(3, 3, 3, padding=1).double(), Cyclic(4), x)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+@pytest.mark.parametrize("kernel_size", [1, 3, 4])
+def test_looked_up_kernels_are_the_field_at_the_moved_points(group, kernel_size):
+    for on_group in (True, False):
+        kernel = GroupKernel(group, Table, 3, 2, kernel_size=kernel_size, on_group=on_group).double()
+        elements = group.elements(torch.float64)
+        wanted = kernel._arrange(kernel.field(kernel.coordinates(elements, elements)))
+        torch.testing.assert_close(kernel(), wanted, rtol=0, atol=1e-12)
+        assert kernel(elements, elements).equal(kernel())
+        part = elements[: max(1, len(elements) // 2)]
+        torch.testing.assert_close(kernel(part, elements), wanted[:, : len(part)], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("group", [Cyclic(4), Dihedral(4)], ids=str)
+def test_group_convolution_is_its_definition(group):
+    """The sum over all positions and elements, one term at a time."""
+    n, size, k = group.order, 4, 3
+    layer = GroupConv(1, 1, group=group, kernel_size=k, bias=False).double()
+    x = torch.randn(1, 1, n, size, size, dtype=torch.float64)
+    e = group.elements(torch.float64)
+    got = layer(x).values[0, 0]
+    wanted = torch.zeros_like(got)
+    for h in range(n):
+        back = group.inverse(e[h])
+        for other in range(n):
+            relative = group.chart(group.relative(e[h], e[other]))
+            for r in range(size):
+                for c in range(size):
+                    for rr in range(max(0, r - 1), min(size, r + 2)):
+                        for cc in range(max(0, c - 1), min(size, c + 2)):
+                            offset = torch.tensor([r - rr, c - cc], dtype=torch.float64)
+                            point = torch.cat([relative, group.act_on(back, offset)])
+                            wanted[h, r, c] += layer.kernel.field(point)[0] * x[0, 0, other, rr, cc]
+    torch.testing.assert_close(got, wanted.detach())
+
+
+def test_the_trivial_group_is_an_ordinary_convolution():
+    lift = LiftingConv(3, 5, group=Trivial(), kernel_size=3)
+    x = torch.randn(2, 3, 8, 8)
+    weight = lift.kernel()[:, 0, :, 0].flip((-2, -1))
+    torch.testing.assert_close(lift(x).values[:, :, 0], F.conv2d(x, weight, lift.bias, padding=1))
+
+
+def test_one_convolution_call(monkeypatch):
+    calls = []
+    real = convolve.conv
+    monkeypatch.setattr(convolve, "conv", lambda *a, **k: calls.append(a[1].shape) or real(*a, **k))
+    GroupConv(3, 4, group=Dihedral(4))(torch.randn(2, 3, 8, 6, 6))
+    assert calls == [(4 * 8, 3 * 8, 3, 3)]
+
+
+def test_values_keep_their_variance():
+    x = torch.randn(4, 16, 24, 24)
+    lift = LiftingConv(16, 32, group=Cyclic(4), kernel_size=5)
+    y, elements = lift(x)
+    z = GroupConv(32, 32, group=Cyclic(4), kernel_size=5)(y, elements).values
+    assert 0.6 < float(y.detach().std()) < 1.4
+    assert 0.5 < float(z.detach().std()) < 1.5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GroupConv(3, 4, group=Cyclic(4), kernel_size=4), "kernel_size must be odd"),
+        (lambda: GroupConv(3, 4, group="p4"), "group must be"),
+        (lambda: GroupConv(3, 0, group=Cyclic(4)), "out_channels must be"),
+        (lambda: GroupConv(3, 4, group=Cyclic(4), boundary="same"), "boundary must be one of"),
+        (lambda: SeparableGroupConv(3, 4, group=Cyclic(4), form="depthwise"), "out_channels must equal"),
+        (lambda: SpatialPool(3)(torch.randn(1, 1, 4, 8, 8)), "size must divide"),
+        (lambda: GroupConv(3, 4, group=Cyclic(4))(torch.randn(1, 3, 3, 8, 8)), "group axis of 4"),
+        (lambda: GroupConv(3, 4, group=Cyclic(4))(torch.randn(1, 2, 4, 8, 8)), "x must have shape"),
+        (
+            lambda: GroupConv(3, 4, group=Cyclic(4))(torch.randn(1, 3, 4, 8, 8), torch.zeros(3, 1)),
+            "elements must have shape",
+        ),
+        (
+            lambda: LiftingConv(3, 4, group=Cyclic(4), kernel_size=4, boundary="valid")(
+                torch.randn(1, 3, 3, 3)
+            ),
+            "x must be at least as long",
+        ),
+        (lambda: LiftingConv(3, 4, group=Cyclic(4))(torch.randn(1, 2, 8, 8)), "x must have shape"),
+    ],
+)
+def test_errors_name_the_argument(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()

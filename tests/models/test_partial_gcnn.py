@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from kernelfield.fields import MLP, MAGNet
+from kernelfield.groups import O2, SO2, Cyclic, Mirror, Trivial, parameter_groups
+from kernelfield.models.augerino import Augerino
+from kernelfield.models.partial_gcnn import PartialGCNN, PartialGCNN13
+from kernelfield.models.registry import create_model
+from kernelfield.testing import (
+    assert_compiles,
+    assert_equivariant,
+    assert_exports,
+    assert_state_dict_round_trip,
+    count_parameters,
+    equivariance_error,
+)
+
+COUNTS = {
+    ("partial_gcnn_se2", 1, 10): 467_791,
+    ("full_gcnn_se2", 1, 10): 467_786,
+    ("partial_gcnn_e2", 1, 10): 467_988,
+    ("full_gcnn_t2", 1, 10): 450_074,
+    ("partial_gcnn_se2", 3, 10): 469_903,
+    ("partial_gcnn_e2", 3, 10): 470_100,
+    ("partial_gcnn_se2", 3, 100): 475_753,
+    ("partial_gcnn_se2", 3, 2): 469_383,
+    ("partial_gcnn13_se2", 1, 10): 3_992_114,
+    ("partial_gcnn13_se2", 3, 10): 3_994_418,
+    ("partial_gcnn13_se2", 3, 100): 4_017_548,
+}
+SMALL = {"channels": (3, 3, 4, 4), "kernel_size": 5}
+
+
+@pytest.mark.parametrize(("name", "inputs", "classes"), COUNTS)
+def test_parameter_counts_beside_the_published_ones(name, inputs, classes):
+    """Published: "approximately 460k"."""
+    net = create_model(name, in_channels=inputs, out_channels=classes)
+    assert count_parameters(net) == COUNTS[name, inputs, classes]
+
+
+@pytest.mark.parametrize(
+    ("group", "samples"), [(SO2(), 4), (O2(), 4), (Mirror(), None), (Cyclic(4), None), (Trivial(), None)], ids=str
+)
+@pytest.mark.parametrize("partial", [True, False])
+def test_forward_and_backward(group, samples, partial):
+    net = PartialGCNN(1, 3, group=group, samples=samples, partial=partial, **SMALL)
+    y = net(torch.randn(2, 1, 20, 20))
+    assert y.shape == (2, 3)
+    y.square().sum().backward()
+    distributions = {id(p) for d in net.distributions() for p in d.parameters()}
+    for p in net.parameters():
+        if id(p) not in distributions:
+            assert p.grad is not None
+    assert len(net.distributions()) == (5 if partial else 0)
+    first = net.eval()(torch.ones(1, 1, 20, 20))
+    assert net(torch.ones(1, 1, 20, 20)).equal(first)
+
+
+@pytest.mark.parametrize(("group", "samples"), [(SO2(), 4), (O2(), 8), (Cyclic(4), None)], ids=str)
+def test_the_full_network_is_exactly_invariant_to_quarter_turns(group, samples):
+    net = PartialGCNN(1, 3, group=group, samples=samples, partial=False, **SMALL).double()
+    x = torch.randn(2, 1, 20, 20, dtype=torch.float64)
+    assert_equivariant(net, Cyclic(4), x, invariant=True, rtol=1e-9)
+
+
+def test_full_mirror_network_is_exactly_invariant_and_a_partial_one_is_not():
+    x = torch.randn(2, 1, 20, 20, dtype=torch.float64)
+    full = PartialGCNN(1, 3, group=Mirror(), partial=False, **SMALL).double()
+    assert_equivariant(full, Mirror(), x, invariant=True, rtol=1e-9)
+    part = PartialGCNN(1, 3, group=Mirror(), **SMALL).double()
+    assert_equivariant(part, Mirror(), x, invariant=True, rtol=1e-9)  # it begins as all of the group
+    with torch.no_grad():
+        part.distributions()[-1].logits.fill_(-5)
+    assert equivariance_error(part, Mirror(), x, invariant=True) > 1e-3
+
+
+def test_shrinking_one_layer_gives_up_the_turns_and_their_cost():
+    net = PartialGCNN(1, 3, group=SO2(), samples=4, **SMALL).double()
+    x = torch.randn(2, 1, 20, 20, dtype=torch.float64)
+    assert_equivariant(net, Cyclic(4), x, invariant=True, rtol=1e-9)
+    with torch.no_grad():
+        net.distributions()[-1].width.fill_(0.25)
+    assert equivariance_error(net, Cyclic(4), x, invariant=True) > 1e-3
+    assert net.eval().distributions()[-1].count == 1
+
+
+def test_ablations():
+    for head, extra in (("t2", {}), ("mlp", {"size": 20})):
+        net = PartialGCNN(1, 3, group=SO2(), samples=4, partial=False, head=head, **extra, **SMALL)
+        assert net(torch.randn(2, 1, 20, 20)).shape == (2, 3)
+    with pytest.raises(ValueError, match="partial must be False"):
+        PartialGCNN(1, 3, group=SO2(), samples=4, head="mlp", size=20)
+
+
+@pytest.mark.parametrize("field", [MLP, MAGNet])
+def test_any_field_is_a_kernel(field):
+    net = PartialGCNN(1, 3, group=SO2(), samples=3, field=field, shortcut_field=field, **SMALL)
+    assert net(torch.randn(2, 1, 20, 20)).isfinite().all()
+
+
+def test_thirteen_layers():
+    net = PartialGCNN13(1, 3, group=O2(), samples=4, channels=3)
+    assert net(torch.randn(2, 1, 12, 12)).shape == (2, 3)
+    assert len(net.distributions()) == 8
+    assert net.monotonicity() == 0
+
+
+def test_frozen_networks_are_reproducible_in_training():
+    net = PartialGCNN(1, 3, group=SO2(), samples=3, **SMALL).train()
+    x = torch.randn(2, 1, 20, 20)
+    assert not net(x).equal(net(x))
+    net.freeze()
+    a = net(x)
+    assert a.equal(net(x))
+
+
+def test_parameter_groups_and_state():
+    net = create_model("partial_gcnn_e2", **SMALL)
+    rest, slow = parameter_groups(net, lr=1e-3)
+    assert sum(p.numel() for p in slow["params"]) == 10
+    assert slow["lr"] == pytest.approx(1e-4)
+    assert sum(p.numel() for p in rest["params"]) + 10 == count_parameters(net)
+    assert_state_dict_round_trip(
+        lambda: PartialGCNN(1, 3, group=SO2(), samples=3, **SMALL).eval(), torch.randn(2, 1, 20, 20)
+    )
+
+
+def test_compiles_and_exports_in_evaluation():
+    net = PartialGCNN(1, 3, group=O2(), samples=4, **SMALL).eval()
+    assert_compiles(net, torch.randn(2, 1, 20, 20), rtol=1e-4)
+    batch = torch.export.Dim("batch", min=2, max=64)
+    assert_exports(net, (torch.randn(2, 1, 20, 20),), ({0: batch},), [(torch.randn(5, 1, 20, 20),)])
+
+
+class TestAugerino:
+    def test_gradient_reaches_the_width_through_the_turned_inputs(self):
+        net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        model = Augerino(net, group=SO2(), samples=4)
+        model(torch.randn(2, 1, 12, 12)).square().sum().backward()
+        assert model.distribution.width.grad != 0
+        model.regulariser().backward()
+
+    def test_width_zero_is_the_network_itself(self):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(144, 3))
+        model = Augerino(net, group=O2(), samples=4)
+        with torch.no_grad():
+            for name, p in model.distribution.named_parameters():
+                p.fill_(0.0 if name.endswith("width") else -9.0)
+        x = torch.randn(2, 1, 12, 12)
+        torch.testing.assert_close(model.eval()(x), net(x), rtol=1e-4, atol=1e-5)
+
+    def test_all_turns_make_a_network_invariant_to_those_it_sums_over(self):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(144, 3)).double()
+        model = Augerino(net, group=SO2(), samples=8).double().eval()
+        x = torch.zeros(2, 1, 12, 12, dtype=torch.float64)
+        x[..., 3:9, 3:9] = torch.randn(2, 1, 6, 6, dtype=torch.float64)
+        turned = model(torch.rot90(x, 1, (-2, -1)))
+        torch.testing.assert_close(turned, model(x))
+        assert math.isclose(float(model.regulariser().detach()), -1.0)

@@ -1,0 +1,136 @@
+"""Resampling in the frequency domain."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelfield.ops import resample, resample_reference
+from kernelfield.testing import assert_compiles
+
+lengths = st.integers(1, 12)
+
+
+def wave(frequency: int, size: int, phase: float = 0.3) -> torch.Tensor:
+    return torch.cos(2 * torch.pi * frequency * torch.arange(size, dtype=torch.float64) / size + phase)
+
+
+@given(data=st.data(), dim=st.integers(1, 3))
+def test_equals_the_reference(data: st.DataObject, dim: int) -> None:
+    old = [data.draw(lengths) for _ in range(dim)]
+    new = [data.draw(lengths) for _ in range(dim)]
+    x = torch.randn(2, 3, *old, dtype=torch.float64)
+    expected = resample_reference(x, new)
+    assert expected.shape == (2, 3, *new)
+    torch.testing.assert_close(resample(x, new), expected, atol=1e-10, rtol=0)
+    torch.testing.assert_close(resample(x.float(), new), expected.float(), atol=1e-5, rtol=0)
+
+
+@given(old=st.integers(3, 40), new=st.integers(3, 40), data=st.data())
+def test_exact_for_what_both_grids_can_hold(old: int, new: int, data: st.DataObject) -> None:
+    frequency = data.draw(st.integers(0, (min(old, new) - 1) // 2))
+    torch.testing.assert_close(resample(wave(frequency, old), new), wave(frequency, new), atol=1e-10, rtol=0)
+
+
+@given(old=st.integers(5, 40), new=st.integers(3, 40), data=st.data())
+def test_what_the_new_grid_cannot_hold_is_removed_not_aliased(
+    old: int, new: int, data: st.DataObject
+) -> None:
+    new = min(new, old - 2)
+    frequency = data.draw(st.integers(new // 2 + 1, max(new // 2 + 1, (old - 1) // 2)))
+    if 2 * frequency >= old:
+        return  # no whole frequency lies between what the two grids hold
+    assert resample(wave(frequency, old), new).abs().max() < 1e-10
+
+
+@given(old=st.integers(2, 20), more=st.integers(0, 20))
+def test_up_and_down_again_is_the_identity_for_band_limited_signals(old: int, more: int) -> None:
+    x = sum((wave(f, old, phase=float(f)) for f in range((old - 1) // 2 + 1)), torch.zeros(old))
+    torch.testing.assert_close(resample(resample(x, old + more), old), x, atol=1e-10, rtol=0)
+
+
+def test_up_passes_through_the_old_samples() -> None:
+    x = torch.randn(3, 7, dtype=torch.float64)
+    torch.testing.assert_close(resample(x, 21)[:, ::3], x)
+
+
+def test_the_mean_is_kept() -> None:
+    x = torch.randn(3, 8, 9, dtype=torch.float64)
+    for size in ((5, 4), (16, 20), (4, 30)):
+        torch.testing.assert_close(resample(x, size).mean(dim=(1, 2)), x.mean(dim=(1, 2)))
+
+
+# The last frequency of an even grid stands for itself and its negative. Sampled up, its energy is shared between the
+# two, which makes a cosine of it; sampled down, the two are joined again. These values are scipy.signal.resample's.
+@pytest.mark.parametrize(
+    ("x", "size", "expected"),
+    [
+        ([1.0, -1.0], 4, [1.0, 0.0, -1.0, 0.0]),
+        ([1.0, -1.0], 3, [1.0, -0.5, -0.5]),
+        ([1.0, 0.0, -1.0, 0.0], 2, [1.0, -1.0]),
+        ([0.0, 1.0, 0.0, -1.0], 2, [0.0, 0.0]),
+        ([1.0, 2.0, 3.0, 4.0], 2, [1.5, 3.5]),
+        ([1.0, -1.0, 1.0, -1.0], 8, [1.0, 0.0, -1.0, 0.0, 1.0, 0.0, -1.0, 0.0]),
+    ],
+)
+def test_the_frequency_at_the_edge(x: list[float], size: int, expected: list[float]) -> None:
+    assert resample(torch.tensor(x), size).tolist() == pytest.approx(expected, abs=1e-6)
+    assert resample_reference(torch.tensor(x), size).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 6, 9])
+def test_gradcheck(size: int) -> None:
+    x = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: resample(x, size), x)
+    assert torch.autograd.gradgradcheck(lambda x: resample(x, size), x)
+
+
+def test_gradcheck_of_several_axes() -> None:
+    x = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: resample(x, (6, 3)), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_dtype_is_kept(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 6).to(dtype)
+    y = resample(x, 9)
+    assert y.dtype == dtype
+    assert (y.double() - resample_reference(x.double(), 9)).abs().max() < 8 * torch.finfo(dtype).eps
+
+
+def test_same_size_is_the_identity() -> None:
+    x = torch.randn(2, 6, 7)
+    assert resample(x, (6, 7)).equal(x)
+
+
+@pytest.mark.parametrize("size", [5, 12])
+def test_compiles(size: int) -> None:
+    assert_compiles(lambda x: resample(x, (size, 4)), torch.randn(2, 8, 6, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    ("x", "size", "error", "says"),
+    [
+        (torch.ones(2, 3).long(), 4, TypeError, "x must be a floating-point tensor, got torch.int64"),
+        ([1.0, 2.0], 4, TypeError, "x must be a floating-point tensor, got list"),
+        (torch.ones(2, 3), 0, ValueError, "size must be an int of at least 1, got 0"),
+        (torch.ones(2, 3), -2, ValueError, "size must be an int of at least 1, got -2"),
+        (torch.ones(2, 3), 2.5, TypeError, "size must be an int, got 2.5"),
+        (
+            torch.ones(2, 3),
+            (1, 2, 3),
+            ValueError,
+            "size must be 1 to 2 ints for x of shape (2, 3), got (1, 2, 3)",
+        ),
+        (torch.ones(2, 3), (), ValueError, "size must be 1 to 2 ints for x of shape (2, 3), got ()"),
+        (torch.ones(2, 0), 4, ValueError, "x must"),
+    ],
+)
+def test_bad_arguments(x: Any, size: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=re.escape(says)):
+        resample(x, size)

@@ -1,0 +1,171 @@
+"""Masks: the contract, and what is particular to each."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import pytest
+import torch
+
+from kernelfield.masks import GaussianMask, Mask, SigmoidMask
+from tests.contracts.masks import MaskContract
+
+ROOT = math.sqrt(-2 * math.log(0.1))  # the usual threshold cuts a Gaussian at 2.146 deviations
+
+
+class TestGaussian(MaskContract):
+    mask = GaussianMask
+    extent = "sigma"
+    inside = (0.01, 0.15, 0.4)
+    beyond = 2.0
+    bad_arguments: ClassVar = [
+        ("sigma", 0.0, ValueError, "sigma must be above 0, got 0.0"),
+        ("sigma", -1.0, ValueError, "sigma must be above 0, got -1.0"),
+        (
+            "sigma",
+            (0.1, 0.2, 0.3),
+            ValueError,
+            "sigma must be a number or 2 numbers for 2 axes, got (0.1, 0.2, 0.3)",
+        ),
+        ("sigma", float("nan"), ValueError, "sigma must be finite, got nan"),
+        ("mean", float("inf"), ValueError, "mean must be finite, got inf"),
+        ("mean", (0.0,), ValueError, "mean must be a number or 2 numbers for 2 axes, got (0.0,)"),
+        ("learn_mean", 1, TypeError, "learn_mean must be True or False, got 1"),
+        ("isotropic", "no", TypeError, "isotropic must be True or False, got 'no'"),
+    ]
+
+    def test_formula(self) -> None:
+        mask = GaussianMask(2, (0.3, 0.5), (0.1, -0.2)).double()
+        coords = torch.tensor([[0.3, 0.4]], dtype=torch.float64)
+        expected = math.exp(-0.5 * ((0.2 / 0.3) ** 2 + (0.6 / 0.5) ** 2))
+        assert mask(coords).item() == pytest.approx(expected, rel=1e-6)
+
+    def test_support_in_closed_form(self) -> None:
+        low, high = GaussianMask(2, (0.1, 0.2), (0.0, 0.3)).support()
+        assert low.tolist() == pytest.approx([-0.1 * ROOT, 0.3 - 0.2 * ROOT])
+        assert high.tolist() == pytest.approx([0.1 * ROOT, 0.3 + 0.2 * ROOT])
+
+    def test_the_sign_of_a_width_does_not_count(self) -> None:
+        # Nothing keeps an optimiser from stepping over zero.
+        mask, mirrored = GaussianMask(1, 0.2), GaussianMask(1, 0.2)
+        with torch.no_grad():
+            mirrored.sigma.neg_()
+        coords = self.points(mask)
+        assert mask(coords).equal(mirrored(coords))
+        assert mask.size(33).equal(mirrored.size(33))
+        assert mask.support()[1].equal(mirrored.support()[1])
+
+
+class TestGaussianWithLearnedMean(MaskContract):
+    mask = GaussianMask
+    arguments: ClassVar = {"learn_mean": True, "mean": 0.1, "threshold": 0.2}
+    extent = "sigma"
+    inside = (0.01, 0.15, 0.4)
+    beyond = 2.0
+    bad_arguments: ClassVar = [
+        ("mean", "0", TypeError, "mean must be a number or 2 numbers for 2 axes, got '0'")
+    ]
+
+    def test_the_mean_is_a_parameter_only_if_learned(self) -> None:
+        assert {name for name, _ in self.build().named_parameters()} == {"sigma", "mean"}
+        assert {name for name, _ in GaussianMask(2).named_parameters()} == {"sigma"}
+
+    def test_a_mean_that_leaves_the_edge_is_counted_from_both_sides(self) -> None:
+        mask = GaussianMask(1, 0.05, 0.0, learn_mean=True, domain=(0.0, 1.0))
+        with torch.no_grad():
+            mask.mean.fill_(0.5)
+        assert mask.size(100).item() == pytest.approx(100 * 2 * ROOT * 0.05, rel=1e-5)
+
+
+class TestCausalGaussian(MaskContract):
+    mask = GaussianMask
+    arguments: ClassVar = {"domain": (0.0, 1.0)}
+    extent = "sigma"
+    inside = (0.01, 0.15, 0.4)
+    beyond = 2.0
+    bad_arguments: ClassVar = [
+        (
+            "domain",
+            (0.0, 0.0),
+            ValueError,
+            "domain must be an interval (low, high) with low < high, got (0.0, 0.0)",
+        )
+    ]
+
+    def test_only_the_far_edge_moves(self) -> None:
+        mask = self.build(1, sigma=0.2)
+        mask.size(100).sum().backward()
+        assert mask.support()[0].item() == 0.0
+        assert mask.sigma.grad.item() == pytest.approx(100 * ROOT)
+
+    def test_one_axis_at_the_edge_leaves_the_others_alone(self) -> None:
+        mask = GaussianMask(2, 0.05, (0.0, 0.5), domain=(0.0, 1.0))
+        assert mask.size(100).tolist() == pytest.approx([100 * ROOT * 0.05, 100 * 2 * ROOT * 0.05], rel=1e-5)
+
+
+class TestSigmoid(MaskContract):
+    mask = SigmoidMask
+    extent = "offset"
+    inside = (-0.8, 0.0, 0.7)
+    beyond = 3.0
+    bad_arguments: ClassVar = [
+        ("offset", float("nan"), ValueError, "offset must be finite, got nan"),
+        (
+            "offset",
+            (0.1, 0.2, 0.3),
+            ValueError,
+            "offset must be a number or 2 numbers for 2 axes, got (0.1, 0.2, 0.3)",
+        ),
+        ("temperature", 0, ValueError, "temperature must be a finite number above 0, got 0"),
+        ("temperature", -25.0, ValueError, "temperature must be a finite number above 0, got -25.0"),
+        ("learn_offset", None, TypeError, "learn_offset must be True or False, got None"),
+    ]
+
+    def test_formula(self) -> None:
+        mask = SigmoidMask(1, 0.1, temperature=5.0)
+        expected = 1 - 1 / (1 + math.exp(-5 * (0.3 - 0.1)))
+        assert mask(torch.tensor([[0.3]])).item() == pytest.approx(expected, rel=1e-6)
+
+    def test_support_in_closed_form(self) -> None:
+        low, high = SigmoidMask(1, 0.1, temperature=25.0, threshold=0.2).support()
+        assert low.item() == -1
+        assert high.item() == pytest.approx(0.1 + math.log(4) / 25)
+
+    def test_a_fixed_offset_is_no_parameter_but_in_the_state(self) -> None:
+        mask = SigmoidMask(2, learn_offset=False)
+        assert list(mask.parameters()) == []
+        assert set(mask.state_dict()) == {"offset"}
+
+
+class TestSigmoidOnItsOwnDomain(MaskContract):
+    mask = SigmoidMask
+    arguments: ClassVar = {"domain": (0.0, 1.0), "threshold": 0.3, "temperature": 60.0}
+    extent = "offset"
+    inside = (0.1, 0.5, 0.9)
+    beyond = 1.5
+    bad_arguments: ClassVar = [
+        ("domain", (1, 0), ValueError, "domain must be an interval (low, high) with low < high, got (1, 0)")
+    ]
+
+
+def test_isotropic_shares_one_width() -> None:
+    mask = GaussianMask(3, 0.2, isotropic=True)
+    assert mask.sigma.shape == (1,)
+    coords = torch.rand(50, 3) - 0.5
+    torch.testing.assert_close(mask(coords), GaussianMask(3, 0.2)(coords))
+    low, high = mask.support()
+    assert low.shape == high.shape == mask.size(33).shape == (3,)
+
+
+def test_a_closed_mask_has_size_zero() -> None:
+    mask = SigmoidMask(1, offset=-5.0)
+    assert mask.size(33).item() == 0
+    assert (mask(torch.linspace(-1, 1, 33)[:, None]) == 0).all()
+
+
+def test_the_base_class_leaves_its_profile_open() -> None:
+    with pytest.raises(NotImplementedError):
+        Mask(1)(torch.zeros(1, 1))
+    with pytest.raises(NotImplementedError):
+        Mask(1).support()
