@@ -21,6 +21,7 @@ BAD_SIZES = [
     ("layers", 2.0, TypeError, "layers must be an int, got 2.0"),
     ("omega_0", -2.0, ValueError, "omega_0 must be a finite number above 0, got -2.0"),
     ("omega_0", math.nan, ValueError, "omega_0 must be a finite number above 0, got nan"),
+    ("bandwidth", 0, ValueError, "bandwidth must be a finite number above 0, got 0"),
 ]
 BAD_ENVELOPES = [
     *BAD_SIZES,
@@ -99,6 +100,16 @@ def test_filters_are_drawn_over_frequency_phase_and_place(dim: int) -> None:
     assert 0.45 < network.mean.max() <= 0.5
 
 
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("field", [MAGNet, GaborFilter, FourierFilter])
+def test_bandwidth_is_what_the_filters_of_a_typical_unit_add_up_to(
+    field: type[FilterNetwork], dim: int
+) -> None:
+    network = field(dim, 1, hidden=4000, bandwidth=10.0)
+    cycles = network.frequency.abs().mean(dim=(1, 2)) / (2 * math.pi)
+    assert cycles.sum().item() == pytest.approx(10.0, rel=0.05)
+
+
 def energy_above(field: FilterNetwork, frequency: float, samples: int) -> float:
     """Return the part of a field's energy on [-1, 1]^D that lies above ``frequency`` along some axis.
 
@@ -128,10 +139,10 @@ def energy_above(field: FilterNetwork, frequency: float, samples: int) -> float:
 @pytest.mark.parametrize(
     "build",
     [
-        MAGNet,
+        partial(MAGNet, omega_0=2.0),
         partial(MAGNet, omega_0=0.5),
         partial(MAGNet, alpha=12.0, omega_0=1.0),
-        GaborFilter,
+        partial(GaborFilter, omega_0=2.0),
         partial(FourierFilter, omega_0=15.0),
         partial(FourierFilter, omega_0=5.0, layers=1),
     ],
@@ -196,7 +207,7 @@ def test_max_frequency_is_the_sum_of_the_bandwidths_and_differentiable() -> None
 
 
 def test_the_base_class_leaves_its_envelope_open() -> None:
-    field = FilterNetwork(1, 1, hidden=2, layers=1, omega_0=1.0)
+    field = FilterNetwork(1, 1, hidden=2, layers=1, omega_0=1.0, bandwidth=1.0, total_gamma=1.0)
     with pytest.raises(NotImplementedError):
         field(torch.zeros(1, 1))
     with pytest.raises(NotImplementedError):

@@ -32,12 +32,29 @@ class FilterNetwork(Field):
         hidden: width h of the filters.
         layers: number L of hidden linear maps; the network has L + 1 filters and one more, last, linear map.
         omega_0: frequency scale in cycles per unit of coordinate. Chapter 5's "input scale" s is 2π·ω₀·√(L+1).
+        bandwidth: what to choose omega_0 by if it is None: the frequency, along an axis, that the filters of a typical
+            unit add up to.
+        total_gamma: what the mean envelopes of all filters add up to, by which each filter's sines are scaled.
     """
 
-    def __init__(self, dim: int, channels: int, *, hidden: int, layers: int, omega_0: float) -> None:
+    def __init__(
+        self,
+        dim: int,
+        channels: int,
+        *,
+        hidden: int,
+        layers: int,
+        omega_0: float | None,
+        bandwidth: float,
+        total_gamma: float,
+    ) -> None:
         super().__init__(dim, channels)
         check_int("hidden", hidden)
         check_int("layers", layers)
+        check_positive("bandwidth", bandwidth)
+        if omega_0 is None:
+            # Sines are drawn from U(±1/√D)·2π·ω₀·γ: half of the bound on average, and γ in all.
+            omega_0 = bandwidth * 2 * math.sqrt(dim) / total_gamma
         self.omega_0 = check_positive("omega_0", omega_0)
         filters = layers + 1
         bound = 1 / math.sqrt(dim)
@@ -105,7 +122,8 @@ class FourierFilter(FilterNetwork):
         channels: number of values.
         hidden: width of the filters.
         layers: number of hidden linear maps.
-        omega_0: frequency scale in cycles per unit of coordinate.
+        omega_0: frequency scale; sines are drawn from U(±1/√D)·2π·ω₀.
+        bandwidth: chooses omega_0 if that is None: the frequency that the filters of a typical unit add up to.
 
     >>> field = FourierFilter(dim=2, channels=3)
     >>> field(torch.rand(5, 2)).shape
@@ -113,9 +131,24 @@ class FourierFilter(FilterNetwork):
     """
 
     def __init__(
-        self, dim: int, channels: int, *, hidden: int = 32, layers: int = 3, omega_0: float = 20.0
+        self,
+        dim: int,
+        channels: int,
+        *,
+        hidden: int = 32,
+        layers: int = 3,
+        omega_0: float | None = None,
+        bandwidth: float = 16.0,
     ) -> None:
-        super().__init__(dim, channels, hidden=hidden, layers=layers, omega_0=omega_0)
+        super().__init__(
+            dim,
+            channels,
+            hidden=hidden,
+            layers=layers,
+            omega_0=omega_0,
+            bandwidth=bandwidth,
+            total_gamma=check_int("layers", layers) + 1,
+        )
 
     def envelope(self, coords: Tensor) -> None:  # noqa: ARG002
         return None
@@ -134,17 +167,26 @@ class _GaborNetwork(FilterNetwork):
         *,
         hidden: int,
         layers: int,
-        omega_0: float,
+        omega_0: float | None,
+        bandwidth: float,
         beta: float,
         concentrations: Tensor,
         axes: int,
         mean_range: tuple[float, float],
     ) -> None:
-        super().__init__(dim, channels, hidden=hidden, layers=layers, omega_0=omega_0)
+        super().__init__(
+            dim,
+            channels,
+            hidden=hidden,
+            layers=layers,
+            omega_0=omega_0,
+            bandwidth=bandwidth,
+            total_gamma=float(concentrations.sum()) / check_positive("beta", beta),
+        )
         low, high = mean_range
         if not low < high:
             raise ValueError(f"mean_range must be an interval (low, high) with low < high, got {mean_range}")
-        rate = torch.tensor(check_positive("beta", beta))
+        rate = torch.tensor(float(beta))
         shapes = concentrations[:, None, None].expand(layers + 1, hidden, axes)
         self.gamma = nn.Parameter(torch.distributions.Gamma(shapes, rate).sample())
         self.mean = nn.Parameter(torch.empty(layers + 1, hidden, dim).uniform_(low, high))
@@ -174,7 +216,9 @@ class GaborFilter(_GaborNetwork):
         channels: number of values.
         hidden: width of the filters.
         layers: number L of hidden linear maps.
-        omega_0: frequency scale; the sine of a unit is drawn with 2π·ω₀·γ.
+        omega_0: frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
+        bandwidth: chooses omega_0 if that is None: the frequency, in cycles per unit of coordinate, that the filters of
+            a typical unit add up to.
         alpha: envelopes are drawn from Gamma(α/(L+1), β).
         beta: rate of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
@@ -190,7 +234,8 @@ class GaborFilter(_GaborNetwork):
         *,
         hidden: int = 32,
         layers: int = 3,
-        omega_0: float = 2.0,
+        omega_0: float | None = None,
+        bandwidth: float = 16.0,
         alpha: float = 6.0,
         beta: float = 1.0,
         mean_range: tuple[float, float] = (-1.0, 1.0),
@@ -201,6 +246,7 @@ class GaborFilter(_GaborNetwork):
             hidden=hidden,
             layers=layers,
             omega_0=omega_0,
+            bandwidth=bandwidth,
             beta=beta,
             concentrations=torch.full((check_int("layers", layers) + 1,), check_positive("alpha", alpha) / (layers + 1)),
             axes=1,
@@ -218,7 +264,9 @@ class MAGNet(_GaborNetwork):
         channels: number of values.
         hidden: width of the filters.
         layers: number L of hidden linear maps; "3 layers" in the thesis are 4 filters.
-        omega_0: frequency scale; the sine of a unit is drawn with 2π·ω₀·γ.
+        omega_0: frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
+        bandwidth: chooses omega_0 if that is None: the frequency, in cycles per unit of coordinate, that the filters of
+            a typical unit add up to.
         alpha: envelopes of filter l are drawn from Gamma(α/l, β), wide for later filters.
         beta: rate of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
@@ -239,7 +287,8 @@ class MAGNet(_GaborNetwork):
         *,
         hidden: int = 32,
         layers: int = 3,
-        omega_0: float = 2.0,
+        omega_0: float | None = None,
+        bandwidth: float = 16.0,
         alpha: float = 6.0,
         beta: float = 1.0,
         mean_range: tuple[float, float] = (-1.0, 1.0),
@@ -250,6 +299,7 @@ class MAGNet(_GaborNetwork):
             hidden=hidden,
             layers=layers,
             omega_0=omega_0,
+            bandwidth=bandwidth,
             beta=beta,
             concentrations=check_positive("alpha", alpha) / torch.arange(1, check_int("layers", layers) + 2),
             axes=dim,

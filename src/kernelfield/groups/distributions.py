@@ -67,16 +67,16 @@ class Distribution(nn.Module):
 
     def adapt_(self) -> Distribution:
         """Set the number of elements to what the learned support needs."""
-        self._adapted_to = self._version()
+        self._adapted_to = self._changes()
         return self
 
-    def _version(self) -> tuple[int, ...]:
+    def _changes(self) -> tuple[int, ...]:
         """Return a number per parameter that grows when it is changed in place."""
         return tuple(p._version for p in self.parameters(recurse=False))  # noqa: SLF001
 
     def _adapt_if_changed(self) -> None:
         # A traced graph has the number of elements it was traced with.
-        if not torch.compiler.is_compiling() and not self.random and self._adapted_to != self._version():
+        if not torch.compiler.is_compiling() and not self.random and self._adapted_to != self._changes():
             self.adapt_()
 
     def freeze(self, frozen: bool = True) -> Distribution:
@@ -227,7 +227,7 @@ class Bernoulli(Distribution):
         uniform = torch.rand_like(self.logits).clamp(1e-6, 1 - 1e-6)
         soft = torch.sigmoid((self.logits + torch.logit(uniform)) / self.temperature)
         hard = (soft > 0.5).to(soft.dtype)
-        gates = torch.cat([torch.ones_like(soft[:1]), hard + (soft - soft.detach())])
+        gates = torch.cat([soft.new_ones(1), hard + (soft - soft.detach())])
         kept = gates.detach().nonzero().squeeze(-1) if len(soft) else self.kept
         return everything.index_select(0, kept), gates.index_select(0, kept).to(like)
 

@@ -41,7 +41,7 @@ class CCNN(nn.Module):
         blocks: number of residual blocks.
         field: makes each kernel's field.
         hidden: width of the kernel networks.
-        omega_0: frequency scale of the kernel networks; the field's own default if not given.
+        omega_0: frequency scale of the kernel networks; by default a filter network's is chosen by ``size``.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
         causal: causal convolutions; by default for dim 1.
         block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
@@ -168,4 +168,5 @@ for _size, _blocks, _channels, _hidden, _near in (
         isotropic=True,
         neighbors=_near,
         sigma=0.075,
+        omega_0=1.0,  # there is no grid to choose it by
     )

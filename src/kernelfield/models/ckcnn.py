@@ -39,7 +39,7 @@ class CKCNN(nn.Module):
         blocks: number of blocks; the number of widths if those are given.
         field: makes each kernel's field.
         hidden: width of the kernel networks.
-        omega_0: frequency scale of the kernel networks; the field's own default if not given. Coordinates here are half
+        omega_0: frequency scale of the kernel networks; the field's own default if not given. Coordinates are half
             those of the thesis, so a SIREN's published ω₀ is doubled.
         sigma: initial width of Gaussian masks on the kernels, where 1 is ``size`` steps; None for global kernels.
         causal: causal convolutions; by default for dim 1.

@@ -33,7 +33,7 @@ class FlexNet(nn.Module):
         widths: width of each block, in multiples of ``channels``.
         field: makes each kernel's field.
         hidden: width of the kernel networks.
-        omega_0: frequency scale of the kernel networks; the field's own default if not given.
+        omega_0: frequency scale of the kernel networks; by default a filter network's is chosen by ``size``.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels.
         kernel_size: an odd number of points, if the kernels are not to reach over the whole input.
         dropout: probability inside the blocks.

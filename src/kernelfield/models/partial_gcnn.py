@@ -160,17 +160,21 @@ class PartialGCNN(_Partial):
             for halve in pool:
                 left = (left + 1) // 2 if halve else left
             features *= (group.order or check_int("samples", samples)) * (left - kernel_size + 1) ** group.dim
-        self.head = GroupPool("max", "all") if head != "mlp" else nn.Flatten()
+        self.head = GroupPool("max", "all") if head != "mlp" else None
         self.linear = nn.Linear(features, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        x, elements = self.lift(x)
+        x, elements, gates = self.lift(x)
         x = F.relu(self.pool(self.norm_in(x)))
         for block in self.blocks:
-            x, elements = block(x, elements)
-        x = self.last(x.mean(dim=2)).values if self.head_kind == "t2" else self.last(x, elements).values
-        return self.linear(self.head(F.relu(self.norm_out(x))))
+            x, elements, gates = block(x, elements, gates)
+        if self.head_kind == "t2":
+            x, _, gates = self.last(x.mean(dim=2))
+        else:
+            x, _, gates = self.last(x, elements, gates)
+        x = F.relu(self.norm_out(x))
+        return self.linear(x.flatten(1) if self.head is None else self.head(x, gates))
 
 
 class PartialGCNN13(_Partial):
@@ -221,16 +225,16 @@ class PartialGCNN13(_Partial):
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        x, elements = self.lift(x)
+        x, elements, gates = self.lift(x)
         x = F.relu(self.norms[0](x))
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True), start=1):
-            x, elements = conv(x, elements)
+            x, elements, gates = conv(x, elements, gates)
             x = F.relu(norm(x))
             if i in (2, 5):
                 x = self.pool(x)
             if i in (2, 5, 8):
                 x = self.dropout(x)
-        return self.linear(self.head(x))
+        return self.linear(self.head(x, gates))
 
 
 for _name, _group, _samples in (("se2", SO2(), 8), ("e2", O2(), 8), ("mirror", Mirror(), None)):

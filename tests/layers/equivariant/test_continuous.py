@@ -43,8 +43,8 @@ def turn_error(group, angle, size, samples=None):
     lift = LiftingConv(1, 4, group=group, field=Smooth, kernel_size=k, samples=samples).double().eval()
     conv = GroupConv(4, 3, group=group, field=Smooth, kernel_size=k, samples=samples).double().eval()
     with torch.no_grad():
-        plain, elements = conv(*lift(blobs(size, 0.0)))
-        turned, _ = conv(*lift(blobs(size, angle)))
+        plain, elements, _ = conv(*lift(blobs(size, 0.0)))
+        turned = conv(*lift(blobs(size, angle))).values
         element = group.exp(torch.tensor([angle], **F64))
         wanted = group.act(element, plain, elements)
     crop = slice(size // 8, -(size // 8))
@@ -70,7 +70,7 @@ def test_quarter_turns_of_sampled_rotations_are_exact():
         lift = LiftingConv(1, 4, group=group, field=SIREN, kernel_size=5, samples=n).double().eval()
         conv = GroupConv(4, 3, group=group, field=SIREN, kernel_size=5, samples=n).double().eval()
         x = torch.randn(1, 1, 9, 9, **F64)
-        y, elements = conv(*lift(x))
+        y, elements, _ = conv(*lift(x))
         turned = conv(*lift(torch.rot90(x, 1, (-2, -1)))).values
         wanted = group.act(torch.tensor([math.pi / 2]), y, elements)
         torch.testing.assert_close(turned, wanted, rtol=0, atol=1e-9)
@@ -171,7 +171,7 @@ def test_an_interval_shrunk_to_zero_is_an_ordinary_convolution(training):
         part.train(training)
         e = group.identity(**F64)[None]
         x = torch.randn(2, 2, 7, 7, **F64)
-        y, elements = part(x[:, :, None], e)
+        y, elements, _ = part(x[:, :, None], e)
         assert elements.equal(e)
         weight = part.kernel(e, e)[:, 0, :, 0].flip((-2, -1))
         torch.testing.assert_close(y[:, :, 0], F.conv2d(x, weight, padding=2))
@@ -206,12 +206,13 @@ def test_gradients_move_the_gates_the_right_way():
         part = PartialGroupConv(2, 3, group=Mirror(), field=Smooth, kernel_size=5).double()
         x = torch.randn(4, 2, 2, 7, 7, **F64)
         with torch.no_grad():
-            responses = part(x, None, out_elements=Mirror().elements(**F64)).values
+            responses = part(x, out_elements=Mirror().elements(**F64)).values
             target = responses[:, :, 0] + (2 * responses[:, :, 1] if keep else 0)
             part.distribution.logits.fill_(0.0)
         optimiser = torch.optim.Adam(part.distribution.parameters(), lr=0.05)
         for _ in range(60):
-            loss = (part(x, None).values.sum(2) - target).square().mean()
+            y, _, gates = part(x, None)
+            loss = ((y * gates.view(-1, 1, 1)).sum(2) - target).square().mean()
             optimiser.zero_grad()
             if loss.requires_grad:
                 loss.backward()
@@ -247,7 +248,7 @@ def test_residual_block_on_drawn_elements():
     shortcut = GroupConv(2, 3, group=SO2(), field=Smooth, kernel_size=1, resample=False, bias=False)
     block = PartialResidualBlock(conv(2, 3), conv(3, 3), shortcut, 3, pool=True, dropout=0.1)
     elements = SO2().sample(5)
-    values, chosen = block(torch.randn(2, 2, 5, 8, 8), elements)
+    values, chosen, _ = block(torch.randn(2, 2, 5, 8, 8), elements)
     assert values.shape == (2, 3, 4, 4, 4)
     assert chosen.shape == (4, 1)
 
@@ -296,7 +297,7 @@ def test_autocast_gradients_and_dtypes(index):
     for training in (True, False):
         layer.train(training)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            values, elements = layer(*arguments)
+            values, elements, _ = layer(*arguments)
         assert values.dtype == torch.bfloat16
         assert elements.dtype == torch.float32
         low, high = values.float(), layer(*arguments).values

@@ -69,6 +69,8 @@ class ContinuousConv(nn.Module):
             dim,
             out_channels * in_channels // self.groups,
             mean_range=mean_range,
+            # Well inside what the training grid can hold, and wide enough to keep the colours of its input apart.
+            bandwidth=0.4 * min(self.size) / 2,
             beta=0.5,  # the thesis's envelopes, Gamma(α, 1) for coordinates that span [-1, 1] over one input
             # A table or spline has a coefficient for each offset of the training grid.
             size=self.size if causal else tuple(2 * n - 1 for n in self.size),

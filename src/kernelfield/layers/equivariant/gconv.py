@@ -46,13 +46,11 @@ class _Conv(nn.Module):
         self.distribution = Uniform(group, samples) if distribution is None else distribution
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
 
-    def _finish(self, y: Tensor, gates: Tensor | None) -> Tensor:
-        dim = self.group.dim
-        if gates is not None:
-            y = y * gates.to(y.dtype).view(-1, *[1] * dim)
+    def _finish(self, y: Tensor, elements: Tensor, gates: Tensor | None) -> GroupSignal:
+        y = y.unflatten(1, (self.out_channels, len(elements)))
         if self.bias is not None:
-            y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * dim)
-        return y
+            y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * self.group.dim)
+        return GroupSignal(y, elements, gates)
 
     def _whole(self) -> bool:
         """Whether the outputs lie at all elements of a finite group, in order."""
@@ -84,8 +82,8 @@ class LiftingConv(_Conv):
 
     >>> from kernelfield.groups import Cyclic
     >>> lift = LiftingConv(3, 8, group=Cyclic(4), kernel_size=3)
-    >>> values, elements = lift(torch.randn(2, 3, 9, 9))
-    >>> values.shape, elements.shape
+    >>> signal = lift(torch.randn(2, 3, 9, 9))
+    >>> signal.values.shape, signal.elements.shape
     (torch.Size([2, 8, 4, 9, 9]), torch.Size([4, 1]))
     """
 
@@ -116,9 +114,8 @@ class LiftingConv(_Conv):
             )
         elements, gates = self.distribution(next(self.kernel.parameters()))
         kernel = self.kernel() if self._whole() else self.kernel(elements, elements)
-        count = kernel.shape[1]
         y = convolve(x, kernel.flatten(2, 3).flatten(0, 1), self.boundary)
-        return GroupSignal(self._finish(y.unflatten(1, (self.out_channels, count)), gates), elements)
+        return self._finish(y, elements, gates)
 
 
 class GroupConv(_Conv):
@@ -187,32 +184,42 @@ class GroupConv(_Conv):
         )
 
     def forward(
-        self, x: Tensor, elements: Tensor | None = None, out_elements: Tensor | None = None
+        self,
+        x: Tensor,
+        elements: Tensor | None = None,
+        gates: Tensor | None = None,
+        *,
+        out_elements: Tensor | None = None,
     ) -> GroupSignal:
         r"""Return the convolved signal and its elements.
 
         Args:
             x: (batch, in_channels, group, \*space) signal.
             elements: (group, coords) elements at which it is sampled; all of a finite group if not given.
+            gates: (group,) weights of these elements in the sum; see :class:`GroupSignal`.
             out_elements: (n, coords) elements at which the output is wanted, instead of those of the distribution.
         """
         check_group_signal(x, elements, self.group, self.in_channels)
-        gates = None
+        chosen_gates = None
         whole = elements is None and out_elements is None
         if out_elements is not None:
             chosen = out_elements
         elif self.resample:
-            chosen, gates = self.distribution(next(self.kernel.parameters()))
+            chosen, chosen_gates = self.distribution(next(self.kernel.parameters()))
             whole = whole and self._whole()
         else:
             chosen = self.group.elements(x.dtype, x.device) if elements is None else elements
         kernel = self.kernel() if whole else self.kernel(chosen, elements)
-        weight = self.group.weight(x.shape[2])
-        if weight != 1.0:
-            kernel = kernel * weight
-        count = kernel.shape[1]
+        kernel = weighted(kernel, self.group.weight(x.shape[2]), gates)
         y = convolve(x.flatten(1, 2), kernel.flatten(2, 3).flatten(0, 1), self.boundary)
-        return GroupSignal(self._finish(y.unflatten(1, (self.out_channels, count)), gates), chosen)
+        return self._finish(y, chosen, chosen_gates)
+
+
+def weighted(kernel: Tensor, measure: float, gates: Tensor | None) -> Tensor:
+    r"""Return the kernel (out, n_out, in, n_in, \*points) times the measure of its input elements."""
+    if gates is not None:
+        return kernel * (measure * gates.to(kernel.dtype)).view(-1, *[1] * (kernel.dim() - 4))
+    return kernel if measure == 1.0 else kernel * measure
 
 
 def check_group_signal(x: Tensor, elements: Tensor | None, group: Group, channels: int) -> None:

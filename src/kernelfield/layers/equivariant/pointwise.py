@@ -140,7 +140,9 @@ class GroupPool(nn.Module):
         self.kind = check_choice("kind", kind, ("max", "mean"))
         self.over = check_choice("over", over, ("group", "space", "all"))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, gates: Tensor | None = None) -> Tensor:
+        if gates is not None:
+            x = x * gates.to(x.dtype).view(-1, *[1] * (x.dim() - 3))
         axes = {"group": (2,), "space": tuple(range(3, x.dim())), "all": tuple(range(2, x.dim()))}[self.over]
         return x.amax(dim=axes) if self.kind == "max" else x.mean(dim=axes)
 

@@ -89,10 +89,10 @@ class PartialResidualBlock(nn.Module):
         self.norm_out = GroupBatchNorm(channels)
         self.pool = SpatialPool(2, dim=conv1.group.dim) if pool else nn.Identity()
 
-    def forward(self, x: Tensor, elements: Tensor) -> GroupSignal:
-        y, between = self.conv1(x, elements)
+    def forward(self, x: Tensor, elements: Tensor, gates: Tensor | None = None) -> GroupSignal:
+        y, between, between_gates = self.conv1(x, elements, gates)
         y = self.dropout(F.relu(self.norm(y)))
-        y, chosen = self.conv2(y, between)
+        y, chosen, chosen_gates = self.conv2(y, between, between_gates)
         y = F.relu(self.norm(y))
-        y = y + (x if self.shortcut is None else self.shortcut(x, elements, chosen).values)
-        return GroupSignal(F.relu(self.pool(self.norm_out(y))), chosen)
+        y = y + (x if self.shortcut is None else self.shortcut(x, elements, gates, out_elements=chosen).values)
+        return GroupSignal(F.relu(self.pool(self.norm_out(y))), chosen, chosen_gates)

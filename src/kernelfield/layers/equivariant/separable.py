@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..._checks import check_bool, check_choice
 from ...fields import Field, Table
 from .convolve import convolve
-from .gconv import _Conv, check_group_signal
+from .gconv import _Conv, check_group_signal, weighted
 from .kernel import GroupKernel
 from .signal import GroupSignal
 
@@ -82,17 +82,18 @@ class SeparableGroupConv(_Conv):
         )
         self.space = GroupKernel(group, field, out_channels, 1, kernel_size=kernel_size, on_group=False)
 
-    def forward(self, x: Tensor, elements: Tensor | None = None) -> GroupSignal:
+    def forward(
+        self, x: Tensor, elements: Tensor | None = None, gates: Tensor | None = None
+    ) -> GroupSignal:
         r"""Return the convolved signal and its elements; arguments as in :class:`GroupConv`."""
         check_group_signal(x, elements, self.group, self.in_channels)
-        chosen, gates = self.distribution(next(self.mix.parameters()))
+        chosen, chosen_gates = self.distribution(next(self.mix.parameters()))
         if elements is None and self._whole():
             mix, space = self.mix(), self.space()
         else:
             mix, space = self.mix(chosen, elements), self.space(chosen, chosen)
-        mix = mix * self.group.weight(x.shape[2])
-        count = mix.shape[1]
+        mix = weighted(mix, self.group.weight(x.shape[2]), gates)
         groups = 1 if self.form == "pointwise" else self.in_channels
         y = convolve(x.flatten(1, 2), mix.flatten(2, 3).flatten(0, 1), "zero", groups)
         y = convolve(y, space.flatten(2, 3).flatten(0, 1), self.boundary, y.shape[1])
-        return GroupSignal(self._finish(y.unflatten(1, (self.out_channels, count)), gates), chosen)
+        return self._finish(y, chosen, chosen_gates)

@@ -16,7 +16,10 @@ class GroupSignal(NamedTuple):
     Args:
         values: (batch, channels, group, \*space) values.
         elements: (group, coords) elements of the group axis, in order.
+        gates: (group,) numbers that weight the elements wherever the group axis is summed over or reduced, or None.
+            They are 1, and carry the gradient to the distribution that chose the elements.
     """
 
     values: Tensor
     elements: Tensor
+    gates: Tensor | None = None

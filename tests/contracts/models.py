@@ -1,0 +1,102 @@
+"""What every continuous network promises. A new network names its constructor and inherits the tests."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from kernelfield import grids
+from kernelfield.testing import assert_compiles, assert_exports, assert_state_dict_round_trip
+
+
+class ModelContract:
+    """Tests of one network; a subclass sets :attr:`model`, and what else it needs."""
+
+    #: the class
+    model: ClassVar[type[nn.Module]]
+    #: keyword arguments that make it small
+    arguments: ClassVar[dict[str, Any]] = {}
+    #: the dimensions it is tested in
+    dims: ClassVar[tuple[int, ...]] = (1, 2)
+
+    @staticmethod
+    def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+        if "dim" in metafunc.fixturenames:
+            metafunc.parametrize("dim", metafunc.cls.dims)
+
+    def length(self, dim: int) -> int:
+        return {1: 32, 2: 8, 3: 5}[dim]
+
+    def build(self, dim: int, **changes: Any) -> nn.Module:
+        torch.manual_seed(1)
+        arguments = {"in_channels": 2, "out_channels": 3, "dim": dim, "size": self.length(dim)}
+        return self.model(**{**arguments, **self.arguments, **changes})
+
+    def signal(self, dim: int, batch: int = 2) -> torch.Tensor:
+        return torch.randn(batch, 2, *(self.length(dim),) * dim)
+
+    def test_predicts_for_the_whole_input(self, dim: int) -> None:
+        assert self.build(dim)(self.signal(dim)).shape == (2, 3)
+
+    def test_predicts_at_every_position(self, dim: int) -> None:
+        x = self.signal(dim)
+        assert self.build(dim, readout="dense")(x).shape == (2, 3, *x.shape[2:])
+
+    def test_takes_other_resolutions_and_sizes(self, dim: int) -> None:
+        net = self.build(dim).eval()
+        n = self.length(dim)
+        assert net(torch.randn(2, 2, *(2 * n,) * dim), step=0.5).shape == (2, 3)
+        assert net(torch.randn(1, 2, *(n + 3,) * dim)).shape == (1, 3)
+
+    def test_points_on_a_grid_equal_the_grid(self, dim: int) -> None:
+        net, x = self.build(dim).double().eval(), self.signal(dim).double()
+        coords = grids.positions(x.shape[2:], dtype=torch.float64).flatten(0, -2)
+        torch.testing.assert_close(net(x.flatten(2), coords=coords), net(x), rtol=0, atol=1e-9)
+
+    def test_padding_does_not_count(self, dim: int) -> None:
+        net = self.build(dim, norm="none") if "norm" in self.arguments or self.takes_norm else self.build(dim).eval()
+        coords = self.length(dim) * torch.rand(1, 12, dim)
+        x = torch.randn(1, 2, 12)
+        padded = torch.cat([x, 100 * torch.ones(1, 2, 5)], dim=2)
+        places = torch.cat([coords, torch.zeros(1, 5, dim)], dim=1)
+        seen = torch.arange(17).unsqueeze(0) < 12
+        torch.testing.assert_close(net(padded, coords=places, mask=seen), net(x, coords=coords), rtol=1e-4, atol=1e-5)
+
+    #: whether the network has a ``norm`` argument
+    takes_norm: ClassVar[bool] = True
+
+    def test_gradients_reach_every_parameter(self, dim: int) -> None:
+        net = self.build(dim)
+        net(self.signal(dim)).square().sum().backward()
+        assert [name for name, p in net.named_parameters() if p.grad is None] == []
+
+    def test_bf16_autocast(self, dim: int) -> None:
+        net, x = self.build(dim).eval(), self.signal(dim)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = net(x)
+        wanted = net(x)
+        assert (y - wanted).norm() < 0.05 * wanted.norm()
+
+    def test_compiles(self, dim: int) -> None:
+        assert_compiles(self.build(dim), self.signal(dim), rtol=1e-3, atol=1e-4)
+
+    def test_exports_with_dynamic_batch_and_length(self, dim: int) -> None:
+        net, x = self.build(dim).eval(), self.signal(dim)
+        axes = {2 + d: torch.export.Dim(f"n{d}", min=2) for d in range(dim)}
+        shapes = {"x": {0: torch.export.Dim("batch"), **axes}}
+        others = [(torch.randn(b, 2, *(self.length(dim) + more,) * dim),) for b, more in ((1, 0), (3, 5), (2, -2))]
+        assert_exports(net, (x,), shapes, others, rtol=1e-4, atol=1e-5)
+
+    def test_state_dict_round_trip(self, dim: int) -> None:
+        assert_state_dict_round_trip(lambda: self.build(dim), self.signal(dim))
+
+    def test_freezing_every_layer_changes_no_prediction(self, dim: int) -> None:
+        net, x = self.build(dim).eval(), self.signal(dim)
+        wanted = net(x)
+        for module in net.modules():
+            if hasattr(module, "freeze"):
+                module.freeze()
+        torch.testing.assert_close(net(x), wanted)

@@ -1,0 +1,96 @@
+"""Argument checks: what passes is returned, and what does not is named."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernelfield._checks import (
+    check_bool,
+    check_choice,
+    check_coords,
+    check_dim,
+    check_int,
+    check_positive,
+    floats_per_axis,
+    ints_per_axis,
+)
+
+
+def test_what_passes_is_returned() -> None:
+    assert check_choice("method", "fft", ("auto", "fft")) == "fft"
+    assert check_int("size", 3) == 3
+    assert check_int("order", 0, least=0) == 0
+    assert check_dim(2) == 2
+    assert check_bool("causal", True) is True
+    assert ints_per_axis("size", 4, 3) == (4, 4, 4)
+    assert ints_per_axis("size", [4, 5], 2) == (4, 5)
+    assert floats_per_axis("step", (1, 0.5), 2) == (1.0, 0.5)
+    coords = torch.rand(4, 2)
+    assert check_coords(coords, 2) is coords
+
+
+def test_numbers_come_back_as_floats() -> None:
+    assert type(check_positive("step", 2)) is float
+    assert [type(s) for s in floats_per_axis("step", 2, 2)] == [float, float]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (
+            lambda: check_choice("method", "dct", ["a", "b"]),
+            ValueError,
+            "method must be one of 'a', 'b', got 'dct'",
+        ),
+        (lambda: check_int("n", 0), ValueError, "n must be an int of at least 1, got 0"),
+        (lambda: check_int("n", True), TypeError, "n must be an int, got True of type bool"),
+        (lambda: check_int("n", 2.0), TypeError, "n must be an int, got 2.0 of type float"),
+        (lambda: check_int("n", None), TypeError, "n must be an int, got None of type NoneType"),
+        (lambda: check_dim(-1), ValueError, "dim must be an int of at least 1, got -1"),
+        (lambda: check_positive("s", 0), ValueError, "s must be a finite number above 0, got 0"),
+        (lambda: check_positive("s", math.nan), ValueError, "s must be a finite number above 0, got nan"),
+        (lambda: check_positive("s", math.inf), ValueError, "s must be a finite number above 0, got inf"),
+        (lambda: check_positive("s", -math.inf), ValueError, "s must be a finite number above 0, got -inf"),
+        (lambda: check_positive("s", True), TypeError, "s must be a number, got True of type bool"),
+        (lambda: check_positive("s", "1"), TypeError, "s must be a number, got '1' of type str"),
+        (lambda: check_bool("b", 0), TypeError, "b must be True or False, got 0 of type int"),
+        (
+            lambda: ints_per_axis("n", (1, 2), 3),
+            ValueError,
+            "n must be an int or 3 ints for dim=3, got (1, 2)",
+        ),
+        (
+            lambda: ints_per_axis("n", (1, 2.5), 2),
+            TypeError,
+            "n must be an int or 2 ints for dim=2, got (1, 2.5)",
+        ),
+        (lambda: ints_per_axis("n", (1, 0), 2), ValueError, "n must be an int of at least 1, got 0"),
+        (lambda: ints_per_axis("n", "12", 2), TypeError, "n must be an int or 2 ints for dim=2, got '12'"),
+        (lambda: ints_per_axis("n", None, 1), TypeError, "n must be an int or 1 int for dim=1, got None"),
+        (
+            lambda: floats_per_axis("s", (1, math.nan), 2),
+            ValueError,
+            "s must be a finite number above 0, got nan",
+        ),
+        (
+            lambda: check_coords(torch.rand(3, 2), 3),
+            ValueError,
+            "coords must have shape (…, 3) for dim=3, got (3, 2)",
+        ),
+        (
+            lambda: check_coords(torch.ones(3).int(), 3),
+            TypeError,
+            "coords must be a floating-point tensor, got torch.int32",
+        ),
+        (lambda: check_coords(np.ones((3, 2)), 2), TypeError, "coords must be a torch.Tensor, got ndarray"),
+    ],
+)
+def test_what_does_not_pass_is_named(call: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=re.escape(says)):
+        call()

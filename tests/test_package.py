@@ -1,0 +1,131 @@
+"""The package as a whole: what it needs, and which part may import which."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kernelfield
+
+ROOT = Path(kernelfield.__file__).parent
+
+#: what the extras bring, and what they bring along; core needs torch and numpy alone
+EXTRAS = (
+    *("lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics", "tensorboard", "safetensors"),
+    *(
+        "typer",
+        "click",
+        "rich",
+        "yaml",
+        "sklearn",
+        "scipy",
+        "pandas",
+        "matplotlib",
+        "PIL",
+        "pooch",
+        "requests",
+    ),
+    *("onnx", "onnxruntime", "onnxscript", "pytest", "hypothesis", "torchvision", "torchaudio"),
+)
+
+FOUNDATION = {"fields", "masks", "grids", "groups", "ops"}
+#: which parts of the package a part may import, besides itself and private helpers; a part that is not named may
+#: not exist. The command line and the package's front door see everything.
+MAY_IMPORT = {
+    **dict.fromkeys(FOUNDATION, FOUNDATION),
+    "testing": set(),
+    "layers": FOUNDATION,
+    "models": FOUNDATION | {"layers"},
+    "data": FOUNDATION,
+    "viz": FOUNDATION | {"layers", "models"},
+    "training": FOUNDATION | {"layers", "models", "data", "viz"},
+}
+EVERYTHING = {*MAY_IMPORT, "cli"}
+MAY_IMPORT |= dict.fromkeys(("__init__", "__main__", "cli"), EVERYTHING)
+
+
+def imported_parts(path: Path, root: Path = ROOT) -> set[str]:
+    """Return the parts of the package that a file imports, at its top or anywhere in it."""
+    package = ("kernelfield", *path.relative_to(root).parent.parts)
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        modules: list[tuple[str, ...]] = []
+        if isinstance(node, ast.Import):
+            modules = [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            module = (*start, *(node.module or "").split(".")) if node.module else start
+            modules = [(*module, alias.name) for alias in node.names]
+        parts |= {
+            module[1] if len(module) > 1 else "__init__"
+            for module in modules
+            if module[:1] == ("kernelfield",)
+        }
+    return parts
+
+
+FILES = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imports_point_down(name: str) -> None:
+    part = Path(name).parts[0].removesuffix(".py")
+    allowed = {part} if part.startswith("_") and part not in MAY_IMPORT else {part} | MAY_IMPORT[part]
+    imported = {
+        other for other in imported_parts(FILES[name]) if not other.startswith("_") or other == "__init__"
+    }
+    assert imported <= allowed, f"{name} imports {sorted(imported - allowed)}"
+
+
+def test_imports_are_read_wherever_they_stand(tmp_path: Path) -> None:
+    (tmp_path / "ops").mkdir()
+    file = tmp_path / "ops" / "conv.py"
+    file.write_text(
+        "import torch\nimport kernelfield.models.ccnn\nfrom .fft import a\nfrom .. import layers\n"
+        "from ..fields.base import b\nfrom kernelfield import viz\nfrom kernelfield.data.digits import c\n"
+        "def f():\n    from ..training import d\n    import kernelfield\n"
+    )
+    expected = {"models", "ops", "layers", "fields", "viz", "data", "training", "__init__"}
+    assert imported_parts(file, tmp_path) == expected
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={"PYTHONPATH": str(ROOT.parent), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_core_needs_torch_and_numpy_alone() -> None:
+    # A name that is None in sys.modules cannot be imported, installed or not.
+    result = run(f"""
+import sys
+import torch, numpy
+already = set(sys.modules)
+sys.modules.update(dict.fromkeys({EXTRAS!r}, None))
+import kernelfield as kf
+field = kf.fields.MAGNet(1, 3)
+kernel = field(kf.grids.kernel_grid(8)).T.unsqueeze(1)
+y = kf.ops.conv(torch.randn(2, 3, 8), kernel, groups=3)
+mask = kf.masks.GaussianMask(1)(kf.grids.kernel_grid(8))
+new = {{name.split(".")[0] for name in set(sys.modules) - already}}
+new -= {{*sys.stdlib_module_names, *{EXTRAS!r}}}
+print(tuple(y.shape), tuple(mask.shape), sorted(new))
+""")
+    assert result.returncode == 0, result.stderr
+    brought, _, others = result.stdout.strip().partition(" [")
+    assert brought == "(2, 3, 8) (15,)"
+    assert set(others.strip("]'").split("', '")) <= {"kernelfield", "torch", "numpy"}
+
+
+def test_the_block_on_extras_would_show() -> None:
+    result = run("import sys; sys.modules['yaml'] = None; import yaml")
+    assert result.returncode != 0
+    assert "ModuleNotFoundError" in result.stderr
