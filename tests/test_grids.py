@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernelfield.grids import kernel_axis, kernel_grid, local_grid, positions, reach, signal_grid
@@ -18,6 +18,8 @@ STEPS = [1, 2, 3, 0.5, 0.4, 0.37, 1.7]
 
 
 @given(size=st.integers(1, 1000), step=st.fractions(Fraction(1, 50), 20, max_denominator=100))
+@example(size=1, step=Fraction(1, 49))  # floating-point division gives a little more than 49
+@example(size=3, step=Fraction(3, 47))
 def test_reach_counts_the_offsets_under_the_size(size: int, step: Fraction) -> None:
     # Offset k · step is under the size for k = 0 … ⌈size / step⌉ - 1, in exact arithmetic.
     assert reach(size, float(step)) == -(-Fraction(size) // step)

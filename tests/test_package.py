@@ -16,25 +16,13 @@ ROOT = Path(kernelfield.__file__).parent
 #: what the extras bring, and what they bring along; core needs torch and numpy alone
 EXTRAS = (
     *("lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics", "tensorboard", "safetensors"),
-    *(
-        "typer",
-        "click",
-        "rich",
-        "yaml",
-        "sklearn",
-        "scipy",
-        "pandas",
-        "matplotlib",
-        "PIL",
-        "pooch",
-        "requests",
-    ),
+    *("typer", "click", "rich", "yaml", "sklearn", "scipy", "pandas", "matplotlib", "PIL", "pooch"),
     *("onnx", "onnxruntime", "onnxscript", "pytest", "hypothesis", "torchvision", "torchaudio"),
 )
 
 FOUNDATION = {"fields", "masks", "grids", "groups", "ops"}
-#: which parts of the package a part may import, besides itself and private helpers; a part that is not named may
-#: not exist. The command line and the package's front door see everything.
+#: which parts of the package a part may import, besides itself and private helpers; a part that is not named
+#: may not exist. The command line and the package's front door see everything.
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     "testing": set(),

@@ -41,7 +41,7 @@ def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
     >>> reach(32, 1.0), reach(32, 0.4), reach(7, 2.0), reach(784, 1.0, limit=100)
     (32, 80, 4, 100)
     """
-    # The tiny allowance keeps 32 / 0.1 at 320 where binary rounding would make it 320.00000000000006.
+    # The tiny allowance keeps 1 / (1/49) at 49, where binary rounding makes it 49.00000000000001.
     count = math.ceil(check_int("size", size) / check_positive("step", step) * (1 - 1e-12))
     return count if limit is None else torch.sym_min(count, limit)
 

@@ -120,6 +120,17 @@ def test_the_meter_counts_what_is_held_at_once() -> None:
     assert peak_bytes(together) == pytest.approx(5 * size, rel=0.01)
 
 
+def test_chunks_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, kernel = torch.randn(8, 16, 4096), torch.randn(16, 1, 4096)
+    peaks = []
+    for budget in (1 << 40, 1 << 18):
+        monkeypatch.setitem(fft.CHUNK_BYTES, "cpu", budget)
+        peaks.append(peak_bytes(lambda: conv(x, kernel, groups=16, method="fft")))
+    whole, chunked = peaks
+    assert whole > 4 * x.nbytes
+    assert chunked < 2 * x.nbytes
+
+
 @pytest.mark.parametrize("space", [(4096,), (64, 64)], ids=["1d", "2d"])
 def test_training_takes_less_than_half_the_memory_of_the_plain_formula(space: tuple[int, ...]) -> None:
     dim = len(space)

@@ -111,6 +111,8 @@ class Data:
         size: length of the inputs along each axis, in training steps.
         task: "classification", "multilabel", "regression", "dense-regression", "segmentation" or "language".
         classes: names of the classes, where they have any.
+        vocabulary: number of tokens, if the inputs are (n, length) token ids; ``in_channels`` is 1 then, and how
+            wide to embed them is the network's choice.
     """
 
     name: str
@@ -123,3 +125,4 @@ class Data:
     size: tuple[int, ...]
     task: str
     classes: tuple[str, ...] = ()
+    vocabulary: int | None = None

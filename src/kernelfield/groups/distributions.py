@@ -110,6 +110,8 @@ class Uniform(Distribution):
     tensor([-0.7500, -0.2500,  0.2500,  0.7500])
     """
 
+    everything: Tensor
+
     def __init__(self, group: Group, samples: int | None = None) -> None:
         super().__init__(group)
         if group.finite:
@@ -118,10 +120,12 @@ class Uniform(Distribution):
         else:
             check_int("samples", samples)
         self.samples = samples
+        # Elements of finite groups are small whole numbers, exact in every dtype the module is moved to.
+        self.register_buffer("everything", group.elements() if group.finite else None, persistent=False)
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        if self.samples is None or self.group.finite:
-            return self.group.elements(like.dtype, like.device), None
+        if self.everything is not None or self.samples is None:
+            return self.everything, None
         return self.group.spread(self.samples, _share(self.random, like)), None
 
     def limits(self) -> Tensor:
@@ -207,7 +211,7 @@ class Bernoulli(Distribution):
 
     kept: Tensor
 
-    def __init__(self, group: Group, probability: float = 0.9, temperature: float = 0.5) -> None:
+    def __init__(self, group: Group, probability: float = 0.9, temperature: float = 1.0) -> None:
         super().__init__(group)
         if group.order is None:
             raise ValueError(f"group must be finite to keep or drop its elements, got {group}")

@@ -95,6 +95,8 @@ def _check(
             f"kernel must have shape (out, in / groups, *points) with {dim} spatial axes like x, got {tuple(kernel.shape)}"
         )
     check_int("groups", groups)
+    if 0 in (x.shape[1], *kernel.shape[:2]):
+        raise ValueError(f"x and kernel must have channels, got {tuple(x.shape)} and {tuple(kernel.shape)}")
     if x.shape[1] % groups or kernel.shape[0] % groups:
         raise ValueError(
             f"groups must divide the channels of x ({x.shape[1]}) and of the output ({kernel.shape[0]}), got {groups}"
@@ -106,6 +108,8 @@ def _check(
         )
     if check_bool("causal", causal) and dim != 1:
         raise ValueError(f"causal must be False for a signal with {dim} spatial axes, got True")
+    if not isinstance(boundary, (str, tuple, list)):
+        raise TypeError(f"boundary must be a name or {dim} names, one per spatial axis, got {boundary!r}")
     boundaries = (boundary,) * dim if isinstance(boundary, str) else tuple(boundary)
     for name in boundaries:
         check_choice("boundary", name, _BOUNDARIES)

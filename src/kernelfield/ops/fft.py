@@ -31,7 +31,7 @@ __all__ = ["fast_size", "fft_conv", "transform_sizes", "working_dtype"]
 
 # Bytes of one padded chunk of the input. On a CPU this is a few times less than a last-level cache; on a GPU it is what
 # fills the device and still leaves launches cheap. Measured by benchmarks/conv.py --chunks.
-CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
+CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 64 << 20}
 
 
 def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
@@ -168,7 +168,7 @@ class _Transform:
         row = wider * math.prod(self.sizes) * self.dtype.itemsize
         rows = max(1, budget // row)
         # A group's kernel is transformed once and serves the whole batch, so groups are parted first.
-        group_step = max(1, min(self.groups, rows // batch))
+        group_step = max(1, min(self.groups, rows // max(1, batch)))
         batch_step = max(1, min(batch, rows // group_step))
         if group_step >= self.groups and batch_step >= batch:
             return [(whole, [whole])]

@@ -53,7 +53,7 @@ def resample_reference(x: Tensor, size: int | Sequence[int]) -> Tensor:
     Sampled down, that frequency counts twice, so that it keeps its energy.
 
     >>> resample_reference(torch.tensor([1.0, 0.0, -1.0, 0.0]), 2)
-    tensor([0., 0.])
+    tensor([ 1., -1.])
     """
     sizes = (size,) if isinstance(size, int) else tuple(size)
     for d, new in enumerate(sizes, start=x.dim() - len(sizes)):

@@ -47,6 +47,8 @@ def resample(x: Tensor, size: int | Sequence[int]) -> Tensor:
     x = x.to(working_dtype(x))
     for axis, new in enumerate(sizes, start=x.dim() - len(sizes)):
         check_int("size", new)
+        if x.shape[axis] == 0:
+            raise ValueError(f"x must not be empty along axis {axis}, got {tuple(x.shape)}")
         x = _resample_axis(x, axis, new)
     return x.to(dtype)
 

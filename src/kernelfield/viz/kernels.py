@@ -37,8 +37,7 @@ def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, chan
     figure = Figure(figsize=(2.6 * channels, 1.7 * len(layers)), layout="constrained")
     grid = figure.subplots(len(layers), channels, squeeze=False)
     for row, (name, layer) in zip(grid, layers, strict=True):
-        # Without the measure of the finer grid: the heights of the training grid's points.
-        fine = layer.kernel(step).flatten(0, 1).cpu() / step**layer.dim
+        fine = layer.kernel(step, measured=False).flatten(0, 1).cpu()
         for i, axes in enumerate(row):
             axes.set_axis_off()
             if i >= len(fine):

@@ -96,6 +96,19 @@ def test_looked_up_kernels_are_the_field_at_the_moved_points(group, kernel_size)
         torch.testing.assert_close(kernel(part, elements), wanted[:, : len(part)], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("group", [Cyclic(8), Dihedral(3)], ids=str)
+@pytest.mark.parametrize("kernel_size", [1, 3])
+def test_mapped_tables_are_the_field_at_the_moved_points(group, kernel_size):
+    for on_group in (True, False):
+        kernel = GroupKernel(group, Table, 3, 2, kernel_size=kernel_size, on_group=on_group)
+        assert kernel.table_map is not None
+        torch.testing.assert_close(kernel(), kernel(group.elements(), group.elements()), rtol=1e-4, atol=1e-5)
+        wide = kernel.double()
+        elements = group.elements(torch.float64)
+        assert wide().dtype == torch.float64
+        torch.testing.assert_close(wide(), wide(elements, elements), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("group", [Cyclic(4), Dihedral(4)], ids=str)
 def test_group_convolution_is_its_definition(group):
     """The sum over all positions and elements, one term at a time."""

@@ -35,9 +35,9 @@ def test_regular_convolutions_agree(e2cnn, n_mirrors, kernel_size, lifting):
     ours = layer(ins, outs, group=group, kernel_size=kernel_size, bias=False)
     # Theirs is a correlation; ours is indexed by output minus input.
     first = weights.detach().flip((-2, -1)).view(outs, n, ins, -1, kernel_size, kernel_size)[:, 0]
-    index = ours.kernel.table_index[0]
+    index = ours.kernel.table_index[:, 0]
     with torch.no_grad():
-        ours.kernel.field.coefficients[index.flatten()] = first.permute(2, 3, 4, 0, 1).reshape(-1, outs * ins)
+        ours.kernel.field.coefficients.view(-1)[index] = first
     x = torch.randn(2, ins, *([] if lifting else [n]), 9, 9)
     wanted = theirs(enn.GeometricTensor(x.reshape(2, -1, 9, 9), type_in)).tensor.view(2, outs, n, 9, 9)
     torch.testing.assert_close(ours(x).values, wanted, rtol=1e-5, atol=1e-5)

@@ -120,12 +120,17 @@ class ContinuousConv(nn.Module):
             y = y + self.bias.view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
         return y
 
-    def kernel(self, step: float | Sequence[float] = 1.0) -> Tensor:
-        """Return the kernel sampled at ``step``, (out, in / groups, *points), as the convolution uses it.
+    def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
+        """Return the kernel sampled at ``step``: (out, in / groups, *points).
 
         Offsets as :func:`kernelfield.grids.kernel_grid` lists them; only where the mask, if there is one, is not zero.
+
+        Args:
+            step: sampling step in training steps, one or one per axis.
+            measured: weighted by the piece of space that each point stands for, as the convolution uses it; else the
+                values themselves, which are alike at all steps.
         """
-        return self._sample(floats_per_axis("step", step, self.dim), None)
+        return self._sample(floats_per_axis("step", step, self.dim), None, measured)
 
     def freeze(self, step: float | Sequence[float] = 1.0) -> ContinuousConv:
         """Sample the kernel for ``step`` once and use it from now on, until :meth:`unfreeze` or training mode."""
@@ -188,14 +193,14 @@ class ContinuousConv(nn.Module):
         limits: Sequence[int | None] = (None,) * self.dim if lengths is None else lengths
         return [grids.reach(n, s, most) for n, s, most in zip(cut, steps, limits, strict=True)]
 
-    def _sample(self, steps: tuple[float, ...], lengths: Sequence[int] | None) -> Tensor:
+    def _sample(self, steps: tuple[float, ...], lengths: Sequence[int] | None, measured: bool = True) -> Tensor:
         spans = self._spans(steps, lengths)
         coords = grids.kernel_grid(self.size, steps, dim=self.dim, causal=self.causal, limit=spans, **self._like())
         values = self._values(coords)
         kernel = values.movedim(-1, 0).unflatten(0, (self.out_channels, self.in_channels // self.groups))
         if self.smooth and min(steps) < 1:
             kernel = smooth_kernel(kernel, steps)
-        return self._measured(kernel, steps)
+        return self._measured(kernel, steps) if measured else kernel
 
     def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
         r"""Weight each kernel point by the piece of space it stands for.

@@ -81,9 +81,9 @@ class SeparableConv(nn.Module):
         """Convolve; arguments as in :meth:`ContinuousConv.forward`."""
         return self.pointwise(self.depthwise(x, **sampling))
 
-    def kernel(self, step: float | Sequence[float] = 1.0) -> Tensor:
-        """Return the depthwise kernel sampled at ``step``: (in, 1, *points)."""
-        return self.depthwise.kernel(step)
+    def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
+        """Return the depthwise kernel sampled at ``step``, (in, 1, *points); see :meth:`ContinuousConv.kernel`."""
+        return self.depthwise.kernel(step, measured=measured)
 
     def freeze(self, step: float | Sequence[float] = 1.0) -> SeparableConv:
         """Sample the kernel for ``step`` once; see :meth:`ContinuousConv.freeze`."""

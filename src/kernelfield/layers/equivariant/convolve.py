@@ -13,6 +13,10 @@ __all__ = ["BOUNDARIES", "check_even", "convolve"]
 
 BOUNDARIES = ("zero", "periodic", "valid")
 
+# Up to this many points along every axis a dense kernel is summed directly. With the group among the channels there are
+# far more products of channels than points to share a transform, whatever the size of the map.
+DIRECT_POINTS = 15
+
 
 def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tensor:
     r"""Convolve (batch, in, \*space) with (out, in / groups, \*points), by :func:`kernelfield.ops.conv`.
@@ -20,9 +24,10 @@ def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tenso
     With ``boundary="valid"`` only those outputs are returned whose window lies within the signal, n - points + 1 along
     each axis. They lie symmetrically for even kernels too, whose centre is between two samples.
     """
+    method = "direct" if max(kernel.shape[2:]) <= DIRECT_POINTS else "auto"
     if boundary != "valid":
-        return conv(x, kernel, boundary=boundary, groups=groups)
-    y = conv(x, kernel, groups=groups)
+        return conv(x, kernel, boundary=boundary, groups=groups, method=method)
+    y = conv(x, kernel, groups=groups, method=method)
     for axis in range(2, x.dim()):
         length, points = x.shape[axis], kernel.shape[axis]
         if length < points:

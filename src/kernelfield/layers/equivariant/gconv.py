@@ -114,7 +114,7 @@ class LiftingConv(_Conv):
             )
         elements, gates = self.distribution(next(self.kernel.parameters()))
         kernel = self.kernel() if self._whole() else self.kernel(elements, elements)
-        y = convolve(x, kernel.flatten(2, 3).flatten(0, 1), self.boundary)
+        y = convolve(x, folded(kernel), self.boundary)
         return self._finish(y, elements, gates)
 
 
@@ -211,8 +211,14 @@ class GroupConv(_Conv):
             chosen = self.group.elements(x.dtype, x.device) if elements is None else elements
         kernel = self.kernel() if whole else self.kernel(chosen, elements)
         kernel = weighted(kernel, self.group.weight(x.shape[2]), gates)
-        y = convolve(x.flatten(1, 2), kernel.flatten(2, 3).flatten(0, 1), self.boundary)
+        y = convolve(x.flatten(1, 2), folded(kernel), self.boundary)
         return self._finish(y, chosen, chosen_gates)
+
+
+def folded(kernel: Tensor) -> Tensor:
+    r"""Return the kernel (out, n_out, in, n_in, \*points) with its group axes among the channels."""
+    out, n_out, into, n_in, *points = kernel.shape
+    return kernel.reshape(out * n_out, into * n_in, *points)
 
 
 def weighted(kernel: Tensor, measure: float, gates: Tensor | None) -> Tensor:

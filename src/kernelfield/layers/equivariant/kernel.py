@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupKernel"]
 
+#: largest linear map from a table to its kernels that is kept instead of being evaluated each time
+MOST_ENTRIES = 1 << 20
+
 
 class GroupKernel(nn.Module):
     r"""A kernel :math:`\psi: \mathbb{R}^d \rtimes H \to \mathbb{R}^{out \times in}`, moved to all elements of its output.
@@ -26,8 +29,8 @@ class GroupKernel(nn.Module):
     for output elements h, input elements :math:`\tilde h`, and offsets x on a grid with its outermost points at ±1.
 
     A :class:`~kernelfield.fields.Table` on a group that maps the grid to itself has all these points on its nodes: the
-    kernel is then a permuted copy of the table. Any other field is evaluated at the moved points. Where the group does
-    not map the grid to itself, points further than 1 from the centre are zero, so that what lies in the corners of the
+    kernel is then a permuted copy of the table. On another finite group it is a fixed linear map of the table. Any other
+    field is evaluated at the moved points. Where the group does not map the grid to itself, points further than 1 from the centre are zero, so that what lies in the corners of the
     grid does not come and go as the kernel turns.
 
     Args:
@@ -48,6 +51,7 @@ class GroupKernel(nn.Module):
     """
 
     table_index: Tensor | None
+    table_map: Tensor | None
 
     def __init__(
         self,
@@ -68,8 +72,10 @@ class GroupKernel(nn.Module):
         self.on_group, self.on_space = on_group, on_space
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)
-        looked_up = isinstance(self.field, Table) and group.on_grid and group.isometric and group.finite
-        self.register_buffer("table_index", self._index_all() if looked_up else None, persistent=False)
+        table = isinstance(self.field, Table) and group.isometric and group.finite
+        self.looked_up = table and group.on_grid
+        self.register_buffer("table_index", self._index_all() if self.looked_up else None, persistent=False)
+        self.register_buffer("table_map", self._map_all() if table and not group.on_grid else None, persistent=False)
         self._scale(fan_in or in_channels * self.kernel_size**group.dim)
 
     def forward(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
@@ -81,17 +87,20 @@ class GroupKernel(nn.Module):
                 none and has n_in = 1.
         """
         dtype, device = self._place()
-        index = self.table_index if out_elements is None and in_elements is None else None
-        if index is None:
-            out = self.group.elements(dtype, device) if out_elements is None else out_elements
-            into = self.group.elements(dtype, device) if in_elements is None else in_elements
-            coords = self.coordinates(out.to(dtype), into.to(dtype))
-            if self.table_index is None:
-                return self._arrange(self._evaluate(coords, out.to(dtype)))
-            index = self._nodes(coords)
-        coefficients = self.field.coefficients
-        values = coefficients.index_select(0, index.flatten()).unflatten(0, index.shape)
-        return self._arrange(values)
+        whole = out_elements is None and in_elements is None
+        if whole and self.table_map is not None and dtype == self.table_map.dtype:
+            with torch.autocast(device.type, enabled=False):
+                return self._arrange(torch.tensordot(self.table_map, self.field.coefficients, 1))
+        if whole and self.table_index is not None:
+            # index_select: its gradient is one addition, that of indexing sorts first
+            values = self.field.coefficients.flatten().index_select(0, self.table_index.flatten())
+            return values.view(self.table_index.shape)
+        out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
+        into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
+        coords = self.coordinates(out, into)
+        if self.looked_up:
+            return self._arrange(self.field.coefficients[self._nodes(coords)])
+        return self._arrange(self._evaluate(coords, out))
 
     def coordinates(self, out_elements: Tensor, in_elements: Tensor) -> Tensor:
         r"""Return where the field is sampled: (n_out, n_in, \*points, dim), group coordinates first."""
@@ -112,14 +121,18 @@ class GroupKernel(nn.Module):
     def _evaluate(self, coords: Tensor, out_elements: Tensor) -> Tensor:
         values = self.field(coords)
         if self.on_space and not self.group.on_grid and self.kernel_size > 1:
-            own = coords[..., -self.group.dim :]
-            # The length is the same for all rotations; compared with a little room, so that rounding decides nothing.
-            reach = own.norm(dim=-1) if self.group.isometric else own.abs().amax(dim=-1)
-            values = values * (reach <= 1 + 1e-4).to(values.dtype).unsqueeze(-1)
+            values = values * self._inside(coords)
         if not self.group.isometric and self.on_space:
             shrink = 1 / self.group.determinant(out_elements)
             values = values * shrink.view(-1, *[1] * (values.dim() - 1))
         return values
+
+    def _inside(self, coords: Tensor) -> Tensor:
+        """Return 1 where the kernel is, 0 further out: (…, 1)."""
+        own = coords[..., -self.group.dim :]
+        # The length is the same for all rotations; compared with a little room, so that rounding decides nothing.
+        reach = own.norm(dim=-1) if self.group.isometric else own.abs().amax(dim=-1)
+        return (reach <= 1 + 1e-4).to(coords.dtype).unsqueeze(-1)
 
     def _arrange(self, values: Tensor) -> Tensor:
         """(n_out, n_in, *points, out·in) to (out, n_out, in, n_in, *points)."""
@@ -141,9 +154,32 @@ class GroupKernel(nn.Module):
         volume = self.group.determinant(self.group.elements(torch.float64)).max()
         return float(volume) ** (1 / self.group.dim)
 
-    def _index_all(self) -> Tensor:
+    def _index_all(self) -> Tensor | None:
+        """Return the place in the table of every entry of the kernel, in its final order; None if there are too many."""
         everything = self.group.elements(torch.float64)
-        return self._nodes(self.coordinates(everything, everything))
+        nodes = self._nodes(self.coordinates(everything, everything))
+        channels = math.prod(self.shape)
+        if nodes.numel() * channels > 4 * MOST_ENTRIES:
+            return None
+        return self._arrange(nodes.unsqueeze(-1) * channels + torch.arange(channels)).contiguous()
+
+    @torch.no_grad()
+    def _map_all(self) -> Tensor | None:
+        r"""Return the kernel as a linear map of the table, (n_out, n_in, \*points, nodes); None if it is too large.
+
+        It has the dtype at construction. After a change of dtype the field is evaluated instead, at full precision.
+        """
+        everything = self.group.elements(torch.float64)
+        coords = self.coordinates(everything, everything)
+        nodes = math.prod(self._table_size())
+        if nodes * coords[..., 0].numel() > MOST_ENTRIES:
+            return None
+        basis = Table(self.field.dim, nodes, size=self._table_size()).double()
+        basis.coefficients.copy_(torch.eye(nodes))
+        values = basis(coords)
+        if self.on_space and self.kernel_size > 1:
+            values = values * self._inside(coords)
+        return values.to(self._place()[0])
 
     def _nodes(self, coords: Tensor) -> Tensor:
         """Return the rows of the table that lie at ``coords``."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..._checks import check_bool, check_choice
 from ...fields import Field, Table
 from .convolve import convolve
-from .gconv import _Conv, check_group_signal, weighted
+from .gconv import _Conv, check_group_signal, folded, weighted
 from .kernel import GroupKernel
 from .signal import GroupSignal
 
@@ -94,6 +94,6 @@ class SeparableGroupConv(_Conv):
             mix, space = self.mix(chosen, elements), self.space(chosen, chosen)
         mix = weighted(mix, self.group.weight(x.shape[2]), gates)
         groups = 1 if self.form == "pointwise" else self.in_channels
-        y = convolve(x.flatten(1, 2), mix.flatten(2, 3).flatten(0, 1), "zero", groups)
-        y = convolve(y, space.flatten(2, 3).flatten(0, 1), self.boundary, y.shape[1])
+        y = convolve(x.flatten(1, 2), folded(mix), "zero", groups)
+        y = convolve(y, folded(space), self.boundary, y.shape[1])
         return self._finish(y, chosen, chosen_gates)

@@ -1,0 +1,208 @@
+"""What a continuous kernel costs: training steps against discrete and local kernels, and the share of generating them.
+
+    python benchmarks/continuous.py                       # on the GPU if there is one
+    python benchmarks/continuous.py --quick               # tiny shapes, to see that it runs
+    python benchmarks/continuous.py --json benchmarks/results/continuous-cpu.json
+    python benchmarks/continuous.py --from-json benchmarks/results/continuous-cpu.json --markdown docs/continuous-cpu.md
+
+Every row times a training step (forward and backward of a mean of squares, no optimiser) of the same network with
+
+- continuous kernels as long as the input,
+- (a) discrete kernels of the same length: one weight per point (``Table``),
+- (b) local discrete kernels, 3 points per axis,
+- (c) the generation of all its kernels alone, forward and backward, whose share of the step is what counts.
+
+``compiled`` rows run the step under ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from _measure import machine, median_seconds, peak_bytes, settle_allocator
+
+from kernelfield import CCNN, SeparableConv, create_model
+from kernelfield.fields import Table
+from kernelfield.layers import ContinuousConv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: a network and the input it is timed on.
+
+    Args:
+        name: what the row is called.
+        build: makes the network with continuous kernels.
+        shape: of the input.
+        table: makes it with discrete kernels of the same length; None to leave that column out.
+        local: makes it with kernels of 3 points per axis.
+        authors_ms: what the authors' code took for this step on an H200.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    table: Callable[[], nn.Module] | None = None
+    local: Callable[[], nn.Module] | None = None
+    authors_ms: float | None = None
+
+
+def separable(channels: int, length: int, dim: int, batch: int) -> Case:
+    def build(**changes: Any) -> nn.Module:
+        arguments = {"dim": dim, "size": length, "sigma": None, "causal": dim == 1, **changes}
+        return SeparableConv(channels, channels, **arguments)
+
+    return Case(
+        f"layer, {dim}D, {length}, batch {batch}",
+        build,
+        (batch, channels, *(length,) * dim),
+        table=lambda: build(field=Table),
+        local=lambda: build(field=Table, size=2 if dim > 1 else 3),
+    )
+
+
+def ccnn(length: int, dim: int, batch: int, in_channels: int, authors_ms: float | None = None) -> Case:
+    def build(**changes: Any) -> nn.Module:
+        return CCNN(in_channels, 10, dim=dim, **{"size": length, "sigma": None, **changes})
+
+    return Case(
+        f"CCNN_4,140, {dim}D, {length}, batch {batch}",
+        build,
+        (batch, in_channels, *(length,) * dim),
+        table=lambda: build(field=Table),
+        local=lambda: build(field=Table, size=2 if dim > 1 else 3),
+        authors_ms=authors_ms,
+    )
+
+
+def named(name: str, batch: int, shape: tuple[int, ...], authors_ms: float, **arguments: Any) -> Case:
+    def build() -> nn.Module:
+        return create_model(name, in_channels=shape[0], out_channels=10, size=shape[-1], **arguments)
+
+    return Case(f"{name}, {'×'.join(map(str, shape[1:]))}, batch {batch}", build, (batch, *shape), authors_ms=authors_ms)
+
+
+def cases(device: torch.device, quick: bool) -> list[Case]:
+    if quick:
+        return [separable(8, 64, 1, 2), ccnn(16, 2, 2, 1)]
+    both = [separable(140, 1024, 1, 64), ccnn(1024, 1, 64, 1)]
+    if device.type != "cuda":
+        return [*both, separable(140, 32, 2, 16), ccnn(32, 2, 16, 3), separable(140, 4096, 1, 16)]
+    return [
+        *both,
+        separable(140, 4096, 1, 64),
+        separable(140, 16384, 1, 32),
+        separable(140, 32, 2, 64),
+        ccnn(784, 1, 100, 1, authors_ms=27.3),
+        ccnn(1024, 1, 50, 3, authors_ms=26.0),
+        ccnn(16_000, 1, 20, 1, authors_ms=131.0),
+        ccnn(32, 2, 50, 3, authors_ms=81.0),
+        named("flextcn_2", 64, (1, 784), 30.0),
+        named("cktcn_2", 64, (1, 784), 24.0),
+        # Half of the thesis's mask width of 0.5: its coordinates span [-1, 1] over one image.
+        named("flexnet_16", 64, (3, 32, 32), 198.0, sigma=0.25),
+    ]
+
+
+def training_step(net: nn.Module, x: Tensor) -> Callable[[], None]:
+    parameters = [p for p in net.parameters() if p.requires_grad]
+
+    def step() -> None:
+        torch.autograd.grad(net(x).square().mean(), parameters, allow_unused=True)
+
+    return step
+
+
+def generation(net: nn.Module) -> Callable[[], None]:
+    layers = [m for m in net.modules() if isinstance(m, ContinuousConv)]
+    parameters = [p for layer in layers for name, p in layer.named_parameters() if name != "bias"]
+
+    def generate() -> None:
+        total = torch.stack([layer.kernel().square().sum() for layer in layers]).sum()
+        torch.autograd.grad(total, parameters, allow_unused=True)
+
+    return generate
+
+
+def measure(case: Case, device: torch.device, compiled: bool) -> dict[str, Any]:
+    torch.manual_seed(SEED)
+    x = torch.randn(case.shape, device=device)
+    net = case.build().to(device)
+    run = torch.compile(net) if compiled else net
+    calls = {"continuous": training_step(run, x), "generation": generation(net)}
+    if not compiled:
+        if case.table is not None:
+            calls["discrete"] = training_step(case.table().to(device), x)
+        if case.local is not None:
+            calls["local"] = training_step(case.local().to(device), x)
+    seconds = median_seconds(calls, device, budget=2.0)
+    row = {
+        "name": case.name + (", compiled" if compiled else ""),
+        "milliseconds": {name: 1e3 * s for name, s in seconds.items()},
+        "peak_mib": peak_bytes(calls["continuous"], device) / 2**20,
+        "authors_ms": case.authors_ms,
+    }
+    if not compiled:
+        row["generation_share"] = seconds["generation"] / seconds["continuous"]
+    return row
+
+
+HEADER = "| training step | continuous, ms | discrete | local | kernels' share | peak, MiB | authors' code |"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as a Markdown table; other columns as multiples of the first."""
+    lines = [HEADER, "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        ms = row["milliseconds"]
+        ours = ms["continuous"]
+        ratios = [f"{ms[name] / ours:.2f}×" if name in ms else "–" for name in ("discrete", "local")]
+        share = f"{row['generation_share']:.0%}" if "generation_share" in row else "–"
+        authors = "–" if row["authors_ms"] is None else f"{row['authors_ms']:g} ms, {row['authors_ms'] / ours:.1f}×"
+        lines.append(f"| {row['name']} | {ours:.2f} | {' | '.join(ratios)} | {share} | {row['peak_mib']:.0f} | {authors} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="also time each step under torch.compile")
+    parser.add_argument("--json", type=Path, help="where to write the measurements")
+    parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
+    parser.add_argument("--markdown", type=Path, help="where to write the table")
+    options = parser.parse_args()
+    if options.from_json is not None:
+        report = json.loads(options.from_json.read_text())
+    else:
+        device = torch.device(options.device)
+        settle_allocator()
+        rows = []
+        for case in cases(device, options.quick):
+            for compiled in (False, True) if options.compile else (False,):
+                rows.append(measure(case, device, compiled))
+                print(table(rows[-1:]).splitlines()[-1], flush=True)
+        report = {"machine": machine(device, SEED), "rows": rows}
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    where = report["machine"]
+    text = f"{where['device_name']}, torch {where['torch']}, {where['date']}\n\n{table(report['rows'])}\n"
+    if options.markdown is not None:
+        options.markdown.write_text(text)
+    print("\n" + text)
+
+
+if __name__ == "__main__":
+    main()

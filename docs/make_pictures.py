@@ -1,0 +1,111 @@
+"""Make the pictures of the README and the documentation.
+
+    python docs/make_pictures.py            # all of them, into docs/images/
+    python docs/make_pictures.py idea       # one
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+
+from kernelfield.data.digits import digit_sequences
+from kernelfield.fields import MLP, SIREN, Field
+from kernelfield.training.demo import RESOLUTION, accuracy, make_network, run_demo
+
+IMAGES = Path(__file__).parent / "images"
+
+
+def idea() -> Figure:
+    """One network, trained on digits read as sequences of 256, tested at other sampling steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_demo(Path(folder) / "demo")
+        net = make_network()
+        net.load_state_dict(torch.load(Path(folder) / "demo" / "network.pt", weights_only=True))
+    net.eval()
+    figure = Figure(figsize=(11, 3.1), layout="constrained")
+    field, kernel, result = figure.subplots(1, 3, width_ratios=(1, 1, 1.15))
+    layer = net.blocks[0].conv.depthwise
+    with torch.no_grad():
+        fine = layer.kernel(1 / 16, measured=False)[3, 0]
+    draw_samples(field, fine, step=1, title="a kernel is a field …")
+    draw_samples(kernel, fine, step=4, title="… sampled where the data lives")
+    draw_accuracy(result, net)
+    return figure
+
+
+def draw_samples(axes, fine: torch.Tensor, step: int, title: str) -> None:  # noqa: ANN001
+    offsets = torch.arange(len(fine)) / 16
+    axes.plot(offsets, fine, color="0.6", linewidth=1)
+    axes.vlines(offsets[:: 16 * step], 0, fine[:: 16 * step], color="C0", linewidth=1)
+    axes.plot(offsets[:: 16 * step], fine[:: 16 * step], "o", color="C0", markersize=3)
+    axes.axhline(0, color="0.85", linewidth=0.8, zorder=0)
+    axes.set(title=title, xlabel=f"offset, in training steps; one sample every {step}", yticks=[], xlim=(-1, 48))
+
+
+def draw_accuracy(axes, net: torch.nn.Module) -> None:  # noqa: ANN001
+    steps = (1, 2, 3, 4)
+    _, _, x, y = digit_sequences(RESOLUTION)
+    with_step = [accuracy(net, x[..., ::n], y, step=n) for n in steps]
+    without = [accuracy(net, x[..., ::n], y) for n in steps]
+    axes.plot(steps, with_step, "o-", label="told the step", color="C0")
+    axes.plot(steps, without, "o--", label="not told", color="C3")
+    axes.set(
+        title="same weights, fewer samples",
+        xlabel="every n-th sample of each sequence",
+        ylabel="test accuracy",
+        ylim=(0, 1.02),
+        xticks=steps,
+    )
+    axes.legend(frameon=False)
+
+
+def fitting() -> Figure:
+    """Chapter 2: what a sine network of 1,153 parameters fits and a ReLU network of the same size does not."""
+    t = torch.linspace(-1, 1, 200).unsqueeze(-1)
+    targets = {
+        "sawtooth": (t * 10) % 2 - 1,
+        "step": torch.where((t * 3).floor() % 2 == 0, 1.0, -1.0),
+        "noise": torch.randn(t.shape, generator=torch.Generator().manual_seed(0)),
+    }
+    fields = {"SIREN": lambda: SIREN(1, 1, omega_0=30.0), "ReLU": lambda: MLP(1, 1, activation="relu")}
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    grid = figure.subplots(len(fields), len(targets), sharex=True, sharey=True)
+    for row, (name, make) in zip(grid, fields.items(), strict=True):
+        for axes, (title, target) in zip(row, targets.items(), strict=True):
+            torch.manual_seed(0)
+            values = fit(make(), t, target)
+            axes.plot(t, target, color="0.75", linewidth=2)
+            axes.plot(t, values, color="C0", linewidth=0.9)
+            axes.set_title(f"{name}, {title}: error {(values - target).square().mean():.4f}", fontsize=9)
+            axes.set(xticks=[], yticks=[])
+    return figure
+
+
+def fit(field: Field, t: torch.Tensor, target: torch.Tensor, steps: int = 2000) -> torch.Tensor:
+    optimizer = torch.optim.Adam(field.parameters(), lr=2e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (field(t) - target).square().mean().backward()
+        optimizer.step()
+    return field(t).detach()
+
+
+PICTURES = {"idea": idea, "fitting": fitting}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], help="which; all if none is named")
+    for name in parser.parse_args().names or PICTURES:
+        IMAGES.mkdir(exist_ok=True)
+        PICTURES[name]().savefig(IMAGES / f"{name}.png", dpi=110)
+        print(IMAGES / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Files of a data set: where they are, what is in them, and where to fetch them with a checksum."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import os
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["fetch", "find", "folder", "number", "read_bytes", "read_lines"]
+
+
+def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path:
+    """Return the first of ``root / inside`` that is a folder, or ``root`` itself.
+
+    Args:
+        root: the folder that the user names.
+        name: of the data set, for the message.
+        inside: where in ``root`` the files may lie, as other tools put them; "a/b" for a folder in a folder.
+    """
+    if root is None:
+        raise ValueError(f"root must be the folder that holds {name}, got None")
+    path = Path(root).expanduser()
+    if not path.is_dir():
+        raise ValueError(f"root must be the folder that holds {name}, got {path}, which is no folder")
+    return next((path / sub for sub in inside if (path / sub).is_dir()), path)
+
+
+def find(where: Path, names: Sequence[str], what: str) -> Path:
+    """Return the first file of ``names`` in ``where``; if there is none, say what was looked for and what is there."""
+    for name in names:
+        if (where / name).is_file():
+            return where / name
+    there = sorted(p.name for p in where.iterdir())
+    shown = ", ".join(there[:8]) + (", …" if len(there) > 8 else "") if there else "nothing"
+    raise ValueError(f"{where} must hold {what} ({' or '.join(names)}), found {shown}")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what is in the file, unpacked if its name ends in ``.gz``."""
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} must be a whole gzip file, found a broken one: {error}") from error
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file in UTF-8."""
+    try:
+        return read_bytes(path).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be text in UTF-8, found bytes that are not: {error}") from error
+
+
+def number(text: str, path: Path, line: int, what: str) -> float:
+    """Return ``text`` as a number; NaN for the usual signs of a missing value."""
+    text = text.strip()
+    if text.lower() in ("", "?", "nan", "na", "null", "none"):
+        return float("nan")
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{path}, line {line}: expected a number for {what}, found {text!r}") from None
+
+
+def fetch(
+    root: str | os.PathLike[str] | None, files: Iterable[tuple[str, str]], *, unpack: bool = False
+) -> None:
+    """Download files into ``root`` with pooch, unless they are there already with the right checksum.
+
+    Args:
+        root: folder to put them in, made if it does not exist.
+        files: address and checksum ("md5:…" or "sha256:…") of each.
+        unpack: whether they are tar archives to unpack into ``root``.
+    """
+    if root is None:
+        raise ValueError("root must be the folder to download to, got None")
+    path = Path(root).expanduser()
+    try:
+        pooch: Any = importlib.import_module("pooch")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "download=True needs pooch: pip install 'kernelfield[data]'", name="pooch"
+        ) from error
+    path.mkdir(parents=True, exist_ok=True)
+    for address, checksum in files:
+        # Untar refuses members that would land outside of the folder.
+        processor = pooch.Untar(extract_dir=".") if unpack else None
+        pooch.retrieve(
+            address, known_hash=checksum, fname=address.rsplit("/", 1)[-1], path=path, processor=processor
+        )

@@ -1,0 +1,173 @@
+"""From a recipe to a trained network in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .datasets import recipe_data
+from .loop import Loop, evaluate
+from .recipe import Recipe, find_recipe, with_settings
+from .run import Run, fresh_folder, machine, make_network, make_task
+from .changed import run_tests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning.fabric import Fabric
+
+    from ..data.base import Data
+    from .loop import Progress
+
+__all__ = ["fit", "make_fabric"]
+
+
+def fit(
+    recipe: Recipe | str | Path,
+    out: str | Path | None = None,
+    *,
+    settings: list[str] | dict[str, Any] | None = None,
+    data: Data | None = None,
+    folder: str | None = None,
+    download: bool = False,
+    made: bool = False,
+    fabric: Fabric | None = None,
+    report: bool = True,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Train what a recipe describes, test it, and return the run.
+
+    A run that was interrupted is taken up where its last checkpoint stands; on a CPU it ends with the weights it would
+    have ended with. One that is finished is returned as it is.
+
+    Args:
+        recipe: a recipe, its name, or its file.
+        out: folder of the run; a fresh one under runs/ if not given.
+        settings: values to replace in the recipe, as ``a.b=c``.
+        data: to train on; what the recipe names if not given.
+        folder: where the data's files are.
+        download: let the data's loader fetch what is missing.
+        made: train on made data of the recipe's shape.
+        fabric: devices, processes and precision; see :func:`make_fabric`.
+        report: whether to write report.html and kernels.png.
+        on_progress: called now and then with a :class:`Progress`.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
+    recipe = with_settings(recipe, settings or [])
+    fabric = make_fabric() if fabric is None else fabric
+    target = fresh_folder(Path("runs") / recipe.name) if out is None else Path(out)
+    # Processes started one after the other must not each find a fresh folder.
+    target = Path(fabric.broadcast(str(target)))
+    run = Run(target)
+    if run.finished:
+        run.begin(recipe)
+        return run
+    data = recipe_data(recipe, folder=folder, download=download, made=made) if data is None else data
+    network = make_network(recipe, data)
+    task = make_task(recipe, network)
+    leads = fabric.global_rank == 0
+    if leads:
+        run.begin(recipe)
+        run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {fabric.device}")
+
+    def progress(now: Progress) -> None:
+        _write_rows(run, loop)
+        done = ", ".join(f"{k} {v:.4f}" for k, v in {"loss": now.loss, **now.metrics}.items())
+        run.log(f"step {now.step}/{now.steps}, epoch {now.epoch}: {done}, {now.rate:.0f} samples/s")
+        if on_progress is not None:
+            on_progress(now)
+
+    loop = Loop(
+        task,
+        data.train,
+        data.validation,
+        recipe.training,
+        fabric=fabric,
+        folder=run.checkpoints,
+        name=recipe.name,
+        on_progress=progress,
+    )
+    if fabric.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(fabric.device)
+    state = loop.run()
+    fabric.barrier()
+    if leads:
+        _finish(run, recipe, data, loop, report)
+        run.log(f"finished after {state.seconds:.1f} s")
+    fabric.barrier()
+    return run
+
+
+def make_fabric(
+    accelerator: str = "auto", devices: int = 1, nodes: int = 1, strategy: str = "auto"
+) -> Fabric:
+    """Return Lightning's Fabric, launched: one process per device, on one or several machines.
+
+    Args:
+        accelerator: "auto", "cpu" or "cuda".
+        devices: devices, or CPU processes, per machine.
+        nodes: machines.
+        strategy: "auto" or "ddp".
+    """
+    from lightning.fabric import Fabric  # noqa: PLC0415
+
+    if devices * nodes > 1 and strategy == "auto":
+        strategy = "ddp"
+    fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
+    fabric.launch()
+    return fabric
+
+
+def count_parameters(network: torch.nn.Module) -> int:
+    """Return the number of parameters."""
+    return sum(p.numel() for p in network.parameters())
+
+
+def _write_rows(run: Run, loop: Loop) -> None:
+    if loop.state.rows:
+        run.write_rows("metrics.csv", loop.state.rows)
+    if loop.state.masks:
+        run.write_rows("masks.csv", loop.state.masks)
+
+
+def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool) -> None:
+    import json  # noqa: PLC0415
+
+    _write_rows(run, loop)
+    device, state = loop.fabric.device, loop.state
+    network = run.network().to(device)
+    task = make_task(recipe, network)
+    batch = recipe.training.eval_batch or recipe.training.batch
+    meter = evaluate(task, data.test.to(device), batch)
+    tests = {"test": meter.compute(), **run_tests(task, data, recipe.test, batch=batch, device=device)}
+    result: dict[str, Any] = {
+        "status": "done",
+        "recipe": recipe.name,
+        "title": recipe.title,
+        "chapter": recipe.chapter,
+        "metric": task.metric,
+        "published": recipe.published,
+        "metrics": tests,
+        "notes": recipe.notes,
+        "parameters": count_parameters(network),
+        "epochs": state.epoch,
+        "steps": state.step,
+        "batch": loop.batch,
+        "best_step": state.best_step,
+        "seed": recipe.training.seed,
+        "seconds": round(state.seconds, 2),
+        "machine": machine(device),
+    }
+    if device.type == "cuda":
+        result["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+    if data.name == "made":
+        result["notes"] = "made data of the right shape: no result"
+    if meter.confusion.numel():
+        run.write("confusion.json", json.dumps({"classes": data.classes, "counts": meter.confusion.tolist()}))
+    run.write("result.json", json.dumps(result, indent=2) + "\n")
+    if report:
+        from ..viz.report import write_report  # noqa: PLC0415
+
+        write_report(run.folder, network.cpu(), result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))

@@ -1,0 +1,334 @@
+"""Recipes: what to train on what, and how. One short file per published experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+
+from .simple_yaml import parse_scalar, read_yaml, write_yaml
+
+__all__ = [
+    "Optimizer",
+    "Recipe",
+    "Schedule",
+    "Shape",
+    "Training",
+    "find_recipe",
+    "list_recipes",
+    "read_recipe",
+    "recipe_from",
+    "with_settings",
+]
+
+FOLDER = Path(__file__).with_name("recipes")
+TASKS = ("classification", "multilabel", "regression", "dense-regression", "segmentation", "language")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the data must look like; made data of this shape stand in for it in tests.
+
+    Args:
+        in_channels: channels of the inputs.
+        out_channels: number of predictions.
+        size: length of the inputs along each axis, in training steps.
+        task: what is predicted.
+        irregular: samples at real times or points, with coordinates and a mask.
+    """
+
+    in_channels: int
+    out_channels: int
+    size: list[int]
+    task: str = "classification"
+    irregular: bool = False
+
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"task": TASKS}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How weights are changed.
+
+    Args:
+        name: "adamw" or "sgd".
+        lr: learning rate.
+        weight_decay: of the weights outside masks, p(u), kernel networks, norms and biases.
+        mask_lr: learning rate of the masks, in units of ``lr``.
+        subset_lr: learning rate of the distributions p(u), in units of ``lr``.
+        betas: of AdamW.
+        momentum: of SGD.
+    """
+
+    name: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    mask_lr: float = 1.0
+    subset_lr: float = 0.1
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    momentum: float = 0.9
+
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"name": ("adamw", "sgd")}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the learning rate changes.
+
+    Args:
+        name: "cosine" per step, "plateau" of the validation's main metric per epoch, or "constant".
+        warmup: epochs of linear growth from zero.
+        final: where a cosine ends, in units of the learning rate.
+        factor: what a plateau multiplies by.
+        patience: epochs without improvement that make a plateau.
+    """
+
+    name: str = "cosine"
+    warmup: float = 0.0
+    final: float = 0.0
+    factor: float = 0.2
+    patience: int = 20
+
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"name": ("cosine", "plateau", "constant")}
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long, how many at once, and in which precision.
+
+    Args:
+        epochs: passes over the training samples.
+        batch: samples per step, over all processes together.
+        eval_batch: samples per step of an evaluation; as in training if not given.
+        seed: of weights, order, dropout and augmentation.
+        clip: largest norm of the gradient.
+        ema: decay of a moving average of the weights, which is then what is tested.
+        label_smoothing: of cross-entropies.
+        precision: "32" or "bf16" (mixed).
+        compile: whether to compile the network with torch.compile.
+        evaluate_every: epochs between evaluations on the validation split.
+        log_every: steps between two looks at the loss.
+        checkpoint_every: steps between checkpoints inside an epoch; there is one at the end of each evaluated epoch.
+        patience: epochs without improvement on the validation split after which to stop.
+    """
+
+    epochs: int = 10
+    batch: int = 64
+    eval_batch: int | None = None
+    seed: int = 0
+    clip: float | None = None
+    ema: float | None = None
+    label_smoothing: float = 0.0
+    precision: str = "32"
+    compile: bool = False
+    evaluate_every: int = 1
+    log_every: int = 50
+    checkpoint_every: int = 1000
+    patience: int | None = None
+
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"precision": ("32", "bf16")}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment.
+
+    Args:
+        name: the file's, without suffix.
+        title: one line: the row of the table it is.
+        chapter: of the thesis; 0 for none.
+        data: name of the data and the options of its loader.
+        shape: what the data look like.
+        model: name of the network and what to change of it.
+        optimizer: how weights are changed.
+        schedule: how the learning rate changes.
+        training: how long, how many at once.
+        regularizers: weights by name, "kernel_l2", "aliasing", "monotonicity"; or ``{weight: …}`` with further
+            arguments.
+        metric: what to choose by and report: the task's own if not given.
+        published: the published numbers by metric, in percent where the metric is a share.
+        test: further tests of the trained network: ``step``, ``drop`` and ``turn``, each a list.
+        notes: what differs from the publication.
+    """
+
+    name: str
+    data: dict[str, Any]
+    shape: Shape
+    model: dict[str, Any]
+    title: str = ""
+    chapter: int = 0
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    training: Training = field(default_factory=Training)
+    regularizers: dict[str, Any] = field(default_factory=dict)
+    metric: str = ""
+    published: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, Any] = field(default_factory=dict)
+    notes: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return nested mappings of plain values, every default written out."""
+        return dataclasses.asdict(self)
+
+    def to_yaml(self) -> str:
+        """Return the recipe as text."""
+        return write_yaml(self.to_dict())
+
+
+def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
+    """Return the recipe that nested mappings describe.
+
+    Args:
+        mapping: sections and their values.
+        where: what to call it in errors.
+
+    >>> recipe_from({"name": "a", "data": {"name": "digits"}, "model": {"name": "ccnn_4_140"}, "trainign": {}})
+    Traceback (most recent call last):
+    ValueError: recipe: 'trainign' is no key of a recipe; the closest is 'training'
+    """
+    made = _build(Recipe, mapping, where, "")
+    for section in ("data", "model"):
+        if not isinstance(getattr(made, section).get("name"), str):
+            raise ValueError(f"{where}: {section}.name must be given")
+    return made
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """Return the recipe in a file; its name is the file's unless it has one."""
+    path = Path(path)
+    mapping = read_yaml(path.read_text(encoding="utf-8"), path.name)
+    return recipe_from({"name": path.stem, **mapping}, path.name)
+
+
+def find_recipe(name: str | Path) -> Recipe:
+    """Return a recipe by its path or, of those that come with the package, by its name.
+
+    >>> find_recipe("digits").data["name"]
+    'digits'
+    >>> find_recipe("digit")
+    Traceback (most recent call last):
+    ValueError: recipe must be a file or one of list_recipes(), got 'digit'; the closest is 'digits'
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return read_recipe(path if path.exists() or path.parent != Path() else FOLDER / path)
+    bundled = FOLDER / f"{name}.yaml"
+    if bundled.exists():
+        return read_recipe(bundled)
+    hint = _closest(str(name), list_recipes())
+    raise ValueError(f"recipe must be a file or one of list_recipes(), got {str(name)!r}{hint}")
+
+
+def list_recipes(pattern: str = "*") -> list[str]:
+    """Return the names of the recipes that come with the package, sorted.
+
+    >>> "digits" in list_recipes()
+    True
+    """
+    return sorted(path.stem for path in FOLDER.glob(f"{pattern}.yaml"))
+
+
+def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recipe:
+    """Return ``recipe`` with values replaced: ``a.b=c``, where c is read as in a recipe's file.
+
+    >>> with_settings(find_recipe("digits"), ["training.epochs=3"]).training.epochs
+    3
+    >>> with_settings(find_recipe("digits"), ["training.epoch=3"])
+    Traceback (most recent call last):
+    ValueError: --set training.epoch=3: 'epoch' is no key of training; the closest is 'epochs'
+    """
+    if isinstance(settings, dict):
+        pairs = [(key, value, f"{key}={value}") for key, value in settings.items()]
+    else:
+        pairs = []
+        for setting in settings:
+            key, equals, value = setting.partition("=")
+            if not equals:
+                raise ValueError(f"--set must read a.b=c, got {setting!r}")
+            pairs.append((key.strip(), parse_scalar(value), setting))
+    for key, value, setting in pairs:
+        mapping = recipe.to_dict()
+        inner: Any = mapping
+        *path, last = key.split(".")
+        for part in path:
+            if not isinstance(inner.get(part), dict):
+                if part in inner or inner is mapping:
+                    hint = _closest(part, [k for k, v in inner.items() if isinstance(v, dict)])
+                    raise ValueError(f"--set {setting}: {part!r} is no section of a recipe{hint}")
+                inner[part] = {}
+            inner = inner[part]
+        inner[last] = value
+        recipe = recipe_from(mapping, f"--set {setting}")
+    return recipe
+
+
+def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
+    if not isinstance(mapping, dict):
+        raise ValueError(f"{where}: {path or 'a recipe'} must be a mapping, got {mapping!r}")  # noqa: TRY004
+    hints = get_type_hints(kind)
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    for key in mapping:
+        if key not in known:
+            raise ValueError(f"{where}: {key!r} is no key of {path or 'a recipe'}{_closest(str(key), known)}")
+    values = {}
+    for name, entry in known.items():
+        full = f"{path}.{name}" if path else name
+        if name in mapping:
+            values[name] = _value(hints[name], mapping[name], where, full)
+        elif entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{where}: {full} must be given")
+    choices: dict[str, tuple[str, ...]] = getattr(kind, "choices", {})
+    for name, allowed in choices.items():
+        if name in values and values[name] not in allowed:
+            hint = _closest(values[name], allowed)
+            listed = ", ".join(allowed)
+            raise ValueError(f"{where}: {path}.{name} must be one of {listed}, got {values[name]!r}{hint}")
+    return kind(**values)
+
+
+def _value(hint: Any, value: Any, where: str, path: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, where, path)  # type: ignore[arg-type]
+    options = get_args(hint) if get_origin(hint) not in (list, dict) else (hint,)
+    for option in options or (hint,):
+        converted, fits = _convert(option, value)
+        if fits:
+            return converted
+    noun = " or ".join(_NOUNS.get(get_origin(o) or o, str(o)) for o in options or (hint,))
+    raise ValueError(f"{where}: {path} must be {noun}, got {value!r}")
+
+
+_NOUNS = {
+    int: "an int",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    type(None): "null",
+    list: "a list",
+    dict: "a mapping",
+}
+
+
+def _convert(kind: Any, value: Any) -> tuple[Any, bool]:
+    origin = get_origin(kind) or kind
+    if origin is float:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return (float(value), True) if fits else (None, False)
+    if origin is int:
+        return value, isinstance(value, int) and not isinstance(value, bool)
+    if origin is str:
+        # 32 and "32" are the same precision.
+        fits = isinstance(value, (str, int)) and not isinstance(value, bool)
+        return str(value), fits
+    if origin is list:
+        item = get_args(kind)[0]
+        items = [_convert(item, v) for v in value] if isinstance(value, (list, tuple)) else [(None, False)]
+        return [v for v, _ in items], all(fits for _, fits in items)
+    return value, isinstance(value, origin)
+
+
+def _closest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; the closest is {close[0]!r}" if close else ""

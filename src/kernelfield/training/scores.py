@@ -1,0 +1,194 @@
+"""What a prediction costs in training, and what is reported of it: one of each per task."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .._checks import check_choice
+
+if TYPE_CHECKING:
+    from ..data.base import Batch
+
+__all__ = ["TASKS", "Meter", "area_under_curve", "is_better", "main_metric", "task_loss"]
+
+TASKS = ("classification", "multilabel", "regression", "dense-regression", "segmentation", "language")
+#: target of a position that does not count, beside those whose mask is False
+IGNORED = -100
+_MAIN = {"regression": "mse", "dense-regression": "mse", "language": "bits"}
+_SMALLER = ("loss", "mse", "mae", "bits")
+
+
+def main_metric(task: str) -> str:
+    """Return the name of the metric to choose by.
+
+    >>> main_metric("classification"), main_metric("language")
+    ('accuracy', 'bits')
+    """
+    return _MAIN.get(check_choice("task", task, TASKS), "accuracy")
+
+
+def is_better(metric: str, value: float, than: float | None) -> bool:
+    """Return whether ``value`` is the better one; of losses and errors the smaller is.
+
+    >>> is_better("accuracy", 0.9, 0.8), is_better("mse", 0.9, 0.8)
+    (True, False)
+    """
+    if math.isnan(value):
+        return False
+    if than is None or math.isnan(than):
+        return True
+    return value < than if metric in _SMALLER else value > than
+
+
+def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+    r"""Return the mean loss of a batch, positions that were not seen left out where there is one target per position.
+
+    Args:
+        task: classification (cross-entropy), multilabel (binary cross-entropy), regression and dense-regression
+            (squared error), segmentation and language (cross-entropy at every position; a target of -100 is left out).
+        prediction: (batch, out) or, at every position, (batch, out, \*space).
+        batch: with targets (batch,) classes; (batch, out) labels in {0, 1} or values; (batch, out, \*space) values;
+            (batch, \*space) classes.
+        label_smoothing: of cross-entropies.
+
+    >>> from kernelfield.data.base import Batch
+    >>> batch = Batch(torch.zeros(2, 1, 3), torch.zeros(2, 1, 3), mask=torch.tensor([[True] * 3, [False] * 3]))
+    >>> prediction = torch.cat([torch.ones(1, 1, 3), 5 * torch.ones(1, 1, 3)])
+    >>> task_loss("dense-regression", prediction, batch)
+    tensor(1.)
+    """
+    target = _target(batch)
+    prediction = prediction.float() if prediction.dtype in (torch.bfloat16, torch.float16) else prediction
+    if check_choice("task", task, TASKS) == "classification":
+        return F.cross_entropy(prediction, target, label_smoothing=label_smoothing)
+    if task == "multilabel":
+        labels = target.to(prediction.dtype).view(prediction.shape)
+        return F.binary_cross_entropy_with_logits(prediction, labels)
+    if task == "regression":
+        return F.mse_loss(prediction, target.to(prediction.dtype).view(prediction.shape))
+    if task == "dense-regression":
+        errors = (prediction - target.to(prediction.dtype).view(prediction.shape)).square().mean(dim=1)
+        if batch.mask is None:
+            return errors.mean()
+        seen = batch.mask.to(errors.dtype)
+        return (errors * seen).sum() / seen.sum().clamp(min=1)
+    # The sum divided by the count, so that a batch in which nothing counts costs nothing rather than 0/0.
+    target = _seen(target, batch.mask)
+    total = F.cross_entropy(
+        prediction, target, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
+    )
+    return total / (target != IGNORED).sum().clamp(min=1)
+
+
+def area_under_curve(scores: Tensor, labels: Tensor) -> float:
+    """Return the area under the ROC curve: the chance that a positive scores above a negative, ties counting half.
+
+    Args:
+        scores: (n,) numbers.
+        labels: (n,) in {0, 1}.
+
+    >>> area_under_curve(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1]))
+    0.75
+    """
+    labels = labels.double()
+    _, inverse, counts = scores.unique(return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0).double()
+    ranks = (ends - (counts - 1) / 2)[inverse]
+    positives = labels.sum()
+    negatives = len(labels) - positives
+    if positives == 0 or negatives == 0:
+        return float("nan")
+    return float(((ranks * labels).sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+class Meter:
+    """Adds up predictions and gives metrics; stays on the device until asked.
+
+    Args:
+        task: as in :func:`task_loss`.
+        out_channels: number of predictions.
+        device: of the predictions.
+
+    >>> from kernelfield.data.base import Batch
+    >>> meter = Meter("classification", 3)
+    >>> meter.update(torch.eye(3), Batch(torch.zeros(3, 1, 1), torch.tensor([0, 1, 1])))
+    >>> round(meter.compute()["accuracy"], 3)
+    0.667
+    """
+
+    def __init__(self, task: str, out_channels: int, device: torch.device | str = "cpu") -> None:
+        self.task, self.out_channels = check_choice("task", task, TASKS), out_channels
+        classes = out_channels if task in ("classification", "segmentation", "language") else 0
+        #: (target, predicted) counts
+        self.confusion = torch.zeros(classes, classes, dtype=torch.long, device=device)
+        #: sums of losses, squared and absolute errors, and of what they are counted by
+        self.sums = torch.zeros(5, dtype=torch.float64, device=device)
+        self.scores: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    @torch.no_grad()
+    def update(self, prediction: Tensor, batch: Batch) -> None:
+        """Add a batch."""
+        target = _target(batch)
+        loss = task_loss(self.task, prediction, batch)
+        weight = torch.tensor(float(len(batch)), device=prediction.device)
+        zero = torch.zeros((), device=prediction.device)
+        squared = absolute = values = zero
+        if self.task == "multilabel":
+            self.scores.append(prediction.float())
+            self.labels.append(target.view(prediction.shape))
+        elif self.task in ("regression", "dense-regression"):
+            errors = prediction.double() - target.double().view(prediction.shape)
+            seen = torch.ones_like(errors)
+            if self.task == "dense-regression" and batch.mask is not None:
+                seen = batch.mask.unsqueeze(1).expand_as(errors).double()
+            squared, absolute, values = (errors.square() * seen).sum(), (errors.abs() * seen).sum(), seen.sum()
+            weight = values
+        else:
+            if self.task != "classification":
+                target = _seen(target, batch.mask)
+            classes = prediction.argmax(dim=1).flatten()
+            target = target.flatten()
+            counts = (target != IGNORED).long()
+            index = target.clamp(min=0) * self.out_channels + classes
+            self.confusion.view(-1).scatter_add_(0, index, counts)
+            weight = counts.sum()
+        entries = (loss.double() * weight, weight, squared, absolute, values)
+        self.sums += torch.stack([entry.double() for entry in entries])
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of all batches so far."""
+        loss, weight, squared, absolute, values = self.sums.tolist()
+        metrics = {"loss": loss / weight if weight else float("nan")}
+        if self.task == "multilabel":
+            scores, labels = torch.cat(self.scores).cpu(), torch.cat(self.labels).cpu()
+            metrics["accuracy"] = float(((scores > 0) == (labels > 0.5)).double().mean())
+            areas = [area_under_curve(scores[:, i], labels[:, i] > 0.5) for i in range(scores.shape[1])]
+            known = [area for area in areas if not math.isnan(area)]
+            metrics["auc"] = sum(known) / len(known) if known else float("nan")
+        elif self.task in ("regression", "dense-regression"):
+            metrics |= {"mse": squared / max(values, 1), "mae": absolute / max(values, 1)}
+        else:
+            counts = self.confusion.double()
+            metrics["accuracy"] = float(counts.diag().sum() / counts.sum().clamp(min=1))
+            if self.task == "language":
+                metrics["bits"] = metrics["loss"] / math.log(2)
+            if self.task == "segmentation":
+                union = counts.sum(0) + counts.sum(1) - counts.diag()
+                metrics["iou"] = float((counts.diag()[union > 0] / union[union > 0]).mean())
+        return metrics
+
+
+def _target(batch: Batch) -> Tensor:
+    if batch.target is None:
+        raise ValueError("batch must have a target to be scored, got None")
+    return batch.target
+
+
+def _seen(target: Tensor, mask: Tensor | None) -> Tensor:
+    return target if mask is None else torch.where(mask, target, IGNORED)
