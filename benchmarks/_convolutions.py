@@ -117,7 +117,7 @@ class Problem:
         return conv(x, kernel, causal=self.case.causal, groups=self.case.groups, method=method)
 
     def plain(self, x: Tensor, kernel: Tensor) -> Tensor:
-        """Compute it by the formula that everybody writes: pad to twice the length, transform, multiply, crop."""
+        """Compute it by the formula that everybody writes: pad to 2L, transform, multiply, crop."""
         axes = tuple(range(2, x.dim()))
         sizes = tuple(2 * n for n in x.shape[2:])
         spectrum = torch.fft.rfftn(x, s=sizes, dim=axes)
@@ -132,8 +132,8 @@ class Problem:
             y = y.narrow(axis, first, x.shape[axis])
         return y
 
-    def torch(self, x: Tensor, kernel: Tensor) -> Tensor:
-        """Compute it by torch's own convolution; what it calls one is a correlation, so the result is mirrored."""
+    def torch_direct(self, x: Tensor, kernel: Tensor) -> Tensor:
+        """Compute it by torch's own convolution, which does not mirror the kernel."""
         if self.case.causal:
             return F.conv1d(F.pad(x, (kernel.shape[-1] - 1, 0)), kernel, groups=self.case.groups)
         padding = tuple(k // 2 for k in kernel.shape[2:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import gc
 import math
 import os
@@ -17,53 +17,67 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["check_peak_bytes", "copy_bandwidth", "machine", "median_seconds", "peak_bytes", "settle_allocator"]
+__all__ = [
+    "check_peak_bytes",
+    "copy_bandwidth",
+    "least_seconds",
+    "machine",
+    "median_seconds",
+    "peak_bytes",
+    "settle_allocator",
+]
 
+# A call shorter than this is repeated to fill it: below, what is timed is the clock and the launch.
 _SAMPLE_SECONDS = 2e-3
 
 
 def settle_allocator() -> None:
     """Bring glibc's allocator to where a process that has worked for a while has it.
 
-    glibc hands freed memory back to the kernel, and pays page faults for it at the next call, until it has seen a large
-    block freed; from then on it keeps up to 64 MiB. Without this a call of 1 ms takes 1 or 3 ms by what ran before it.
+    glibc hands freed memory back to the kernel, and pays page faults for it at the next call, until it has
+    seen a large block freed; from then on it keeps up to 64 MiB. Without this a call of 1 ms takes 1 or 3 ms
+    by what ran before it.
     """
     torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)
 
 
 def median_seconds(
-    calls: Mapping[str, Callable[[], object]],
-    device: torch.device,
-    *,
-    budget: float = 1.0,
-    least: int = 5,
-    most: int = 50,
+    calls: Mapping[str, Callable[[], object]], device: torch.device, *, budget: float = 1.0
 ) -> dict[str, float]:
-    """Return the median time of each call, measured in turns (ABC ABC …) so that drift of the machine meets them all.
+    """Return the median time of each call, in turns (ABC ABC …) so that drift of the machine meets them all.
 
     Args:
         calls: what to time, by name.
         device: where they run.
-        budget: seconds to spend on each of them; one that takes longer than that runs once.
-        least: number of turns at least, of a call shorter than ``budget``.
-        most: number of turns at most.
+        budget: seconds to spend on each of them; one that takes longer than that is measured once.
     """
+    return {name: statistics.median(times) for name, times in _samples(calls, device, budget).items()}
+
+
+def least_seconds(
+    calls: Mapping[str, Callable[[], object]], device: torch.device, *, budget: float = 1.0
+) -> dict[str, float]:
+    """Return the least time of each call, as in :func:`median_seconds`; a busy machine disturbs it less."""
+    return {name: min(times) for name, times in _samples(calls, device, budget).items()}
+
+
+def _samples(calls: Mapping[str, Callable[[], object]], device: torch.device, budget: float) -> dict[str, list[float]]:
     turns, repeats, samples = {}, {}, {}
     for name, call in calls.items():
-        once = _sample(call, 1, device)
-        samples[name] = [once]
-        if once > budget:
-            turns[name] = repeats[name] = 0
-            continue
-        once = min(_sample(call, 1, device) for _ in range(3))
-        repeats[name] = math.ceil(_SAMPLE_SECONDS / once)
-        turns[name] = max(least, min(most, int(budget / (once * repeats[name]))))
-        samples[name].clear()  # all so far was warm-up
+        turns[name] = 0
+        cold = _sample(call, 1, device)
+        # Of a call that takes this long the first is as good as any.
+        warm = cold if cold > 10 * budget else _sample(call, 1, device)
+        samples[name] = [warm]
+        if warm < budget:
+            repeats[name] = math.ceil(_SAMPLE_SECONDS / warm)
+            turns[name] = max(5, min(50, int(budget / (warm * repeats[name]))))
+            samples[name].clear()
     for turn in range(max(turns.values())):
         for name, call in calls.items():
             if turn < turns[name]:
                 samples[name].append(_sample(call, repeats[name], device))
-    return {name: statistics.median(times) for name, times in samples.items()}
+    return samples
 
 
 def _sample(call: Callable[[], object], repeats: int, device: torch.device) -> float:
@@ -145,7 +159,7 @@ def machine(device: torch.device, seed: int) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
         "seed": seed,
     }
 

@@ -15,9 +15,11 @@ MISSING = "–"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table whose columns line up in a terminal too; all but the first column to the right."""
+    """Return a Markdown table whose columns line up in a terminal too."""
     widths = [max(len(line[i]) for line in (header, *rows)) for i in range(len(header))]
-    lines = [[cell.ljust(widths[0]) if i == 0 else cell.rjust(widths[i]) for i, cell in enumerate(line)] for line in rows]
+    lines = [
+        [cell.ljust(widths[0]) if i == 0 else cell.rjust(widths[i]) for i, cell in enumerate(line)] for line in rows
+    ]
     head = [name.ljust(width) for name, width in zip(header, widths, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
@@ -54,7 +56,7 @@ def describe(machine: dict[str, Any]) -> str:
 
 
 def replace_section(path: Path, name: str, text: str) -> None:
-    """Put ``text`` between the marks of section ``name`` of a Markdown file, at its end if it has no such section."""
+    """Put ``text`` between the marks of a section of a Markdown file, at its end if there is none."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     section = f"{begin}\n\n{text.strip()}\n\n{end}"
     old = path.read_text() if path.exists() else ""

@@ -91,7 +91,8 @@ def named(name: str, batch: int, shape: tuple[int, ...], authors_ms: float, **ar
     def build() -> nn.Module:
         return create_model(name, in_channels=shape[0], out_channels=10, size=shape[-1], **arguments)
 
-    return Case(f"{name}, {'×'.join(map(str, shape[1:]))}, batch {batch}", build, (batch, *shape), authors_ms=authors_ms)
+    lengths = "×".join(map(str, shape[1:]))
+    return Case(f"{name}, {lengths}, batch {batch}", build, (batch, *shape), authors_ms=authors_ms)
 
 
 def cases(device: torch.device, quick: bool) -> list[Case]:
@@ -171,7 +172,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         ratios = [f"{ms[name] / ours:.2f}×" if name in ms else "–" for name in ("discrete", "local")]
         share = f"{row['generation_share']:.0%}" if "generation_share" in row else "–"
         authors = "–" if row["authors_ms"] is None else f"{row['authors_ms']:g} ms, {row['authors_ms'] / ours:.1f}×"
-        lines.append(f"| {row['name']} | {ours:.2f} | {' | '.join(ratios)} | {share} | {row['peak_mib']:.0f} | {authors} |")
+        cells = [row["name"], f"{ours:.2f}", *ratios, share, f"{row['peak_mib']:.0f}", authors]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

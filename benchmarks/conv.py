@@ -4,12 +4,12 @@
     python benchmarks/conv.py --quick               # a few small rows, to see that it runs
     python benchmarks/conv.py --json benchmarks/results/conv-cpu.json
     python benchmarks/conv.py --from-json benchmarks/results/conv-cpu.json --markdown docs/benchmarks.md
-    python benchmarks/conv.py --calibrate           # measure the cost model behind "auto", for this kind of device
+    python benchmarks/conv.py --calibrate           # measure the cost model behind "auto"
     python benchmarks/conv.py --chunks              # time against CHUNK_BYTES, to choose it
 
-Every row compares, in turns, our FFT (``fft``), what a user gets (``auto``), the formula that everybody writes with
-torch.fft (``plain``), and torch's own convolution (``direct``) with the time in which the inputs could be read and the
-outputs written, at the bandwidth of a copy measured in the same run (``floor``).
+Every row compares, in turns, what a user gets (``auto``), our FFT (``fft``), the formula that everybody writes
+with torch.fft (``plain``) and torch's own convolution (``direct``), beside the time in which the inputs could
+be read and the outputs written, at the bandwidth of a copy measured in the same run (``floor``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Results = dict[str, Any]
 
 
 def cases(device: str, quick: bool) -> list[Case]:
-    """Return the rows: global depthwise convolutions, then dense ones and short kernels, where sums should win."""
+    """Return the rows: global depthwise convolutions, then dense ones and short kernels, for sums to win."""
     lengths = {1: (256, 1024, 4096, 16384, 65536), 2: (16, 32, 64, 128, 256), 3: (16, 32, 64)}
     if quick:
         lengths = {1: (256, 1024), 2: (16,), 3: (16,)}
@@ -58,7 +58,7 @@ def cases(device: str, quick: bool) -> list[Case]:
 
 
 def global_case(device: str, dim: int, length: int) -> Case:
-    """Return a depthwise convolution with a kernel that spans its input, of a batch that the device can hold."""
+    """Return a depthwise convolution whose kernel spans its input, of a batch that suits the device."""
     if device == "cuda" and dim < 3:
         batch, channels = min(64, 2**19 // length**dim), 140
     else:
@@ -89,7 +89,7 @@ def measure(case: Case, device: torch.device, bandwidth: float) -> Results:
         training = mode == "training"
         methods = ["auto", "fft", "plain"]
         if case.estimate("direct", device, training) < LONGEST_SECONDS:
-            methods.append("torch")
+            methods.append("torch_direct")
         calls = {name: problem.call(name, training) for name in methods}
         entry: Results = {
             "seconds": median_seconds(calls, device),
@@ -108,7 +108,7 @@ def ratios(entry: Results) -> dict[str, float]:
     values = {
         "fft/plain": seconds["fft"] / seconds["plain"],
         "fft/floor": seconds["fft"] / entry["floor_seconds"],
-        "auto/best": seconds["auto"] / min(seconds["plain"], seconds.get("torch", float("inf"))),
+        "auto/best": seconds["auto"] / min(seconds["plain"], seconds.get("torch_direct", float("inf"))),
     }
     if peak := entry.get("peak_bytes"):
         values["memory fft/plain"] = peak["fft"] / peak["plain"]
@@ -130,16 +130,16 @@ Forward and backward to input and kernel, times in ms, peak memory in MiB:
 
 {render_mode(rows, "training")}
 
-`fft` is ours, `plain` the formula with torch.fft at twice the length, `direct` torch's own convolution (– where it was
-expected to take longer than {LONGEST_SECONDS:.0f} s), `floor` the time to read the inputs and write the outputs once.
-`auto/best` is what `method="auto"` takes against the faster of `plain` and `direct`."""
+`fft` is ours, `plain` the formula with torch.fft at twice the length, `direct` torch's own convolution (–
+where, by the number of its multiplies, it would take longer than {LONGEST_SECONDS:.0f} s), `floor` the time to read
+the inputs and write the outputs once. `auto/best` is `method="auto"` against the faster of `plain` and `direct`."""
 
 
 def render_mode(rows: list[Results], mode: str) -> str:
     """Return the table of one mode."""
-    names = {"auto": "auto", "fft": "fft", "plain": "plain", "torch": "direct"}
+    names = {"auto": "auto", "fft": "fft", "plain": "plain", "torch_direct": "direct"}
     header = ["convolution", "signal", "kernel", *names.values(), "floor", "auto takes"]
-    memory = [f"{names[name]} MiB" for name in ("fft", "plain", "torch")] if mode == "training" else []
+    memory = [f"{names[name]} MiB" for name in ("fft", "plain", "torch_direct")] if mode == "training" else []
     judged = list(rows[0][mode]["ratios"])
     body = []
     for row in rows:
@@ -147,7 +147,7 @@ def render_mode(rows: list[Results], mode: str) -> str:
         times = [milliseconds(entry["seconds"].get(name)) for name in names]
         line = [*describe_case(row), *times, milliseconds(entry["floor_seconds"]), entry["chosen"]]
         if memory:
-            line += [mebibytes(entry["peak_bytes"].get(name)) for name in ("fft", "plain", "torch")]
+            line += [mebibytes(entry["peak_bytes"].get(name)) for name in ("fft", "plain", "torch_direct")]
         body.append([*line, *(ratio(entry["ratios"][name]) for name in judged)])
     return table([*header, *memory, *judged], body)
 
@@ -169,7 +169,14 @@ def chunks(device: torch.device, quick: bool) -> Results:
         for mode in MODES:
             call = problem.call("fft", training=mode == "training")
             calls = {str(2**e): with_chunks(call, device, 2**e) for e in exponents}
-            rows.append({"case": asdict(case), "kind": case.kind, "mode": mode, "seconds": median_seconds(calls, device)})
+            rows.append(
+                {
+                    "case": asdict(case),
+                    "kind": case.kind,
+                    "mode": mode,
+                    "seconds": median_seconds(calls, device),
+                }
+            )
     return {"machine": machine(device, 0), "rows": rows}
 
 

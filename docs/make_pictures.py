@@ -1,7 +1,7 @@
 """Make the pictures of the README and the documentation.
 
-    python docs/make_pictures.py            # all of them, into docs/images/
-    python docs/make_pictures.py idea       # one
+python docs/make_pictures.py            # all of them, into docs/images/
+python docs/make_pictures.py idea       # one
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def idea() -> Figure:
     return figure
 
 
-def draw_samples(axes, fine: torch.Tensor, step: int, title: str) -> None:  # noqa: ANN001
+def draw_samples(axes, fine: torch.Tensor, step: int, title: str) -> None:
     offsets = torch.arange(len(fine)) / 16
     axes.plot(offsets, fine, color="0.6", linewidth=1)
     axes.vlines(offsets[:: 16 * step], 0, fine[:: 16 * step], color="C0", linewidth=1)
@@ -47,7 +47,7 @@ def draw_samples(axes, fine: torch.Tensor, step: int, title: str) -> None:  # no
     axes.set(title=title, xlabel=f"offset, in training steps; one sample every {step}", yticks=[], xlim=(-1, 48))
 
 
-def draw_accuracy(axes, net: torch.nn.Module) -> None:  # noqa: ANN001
+def draw_accuracy(axes, net: torch.nn.Module) -> None:
     steps = (1, 2, 3, 4)
     _, _, x, y = digit_sequences(RESOLUTION)
     with_step = [accuracy(net, x[..., ::n], y, step=n) for n in steps]

@@ -39,7 +39,8 @@ def main() -> None:
             coords = kf.grids.positions((length,) * dim).flatten(0, -2)[kept]
             density = torch.full((256, len(kept)), 0.75)
             on_points = (net(x.flatten(2)[..., kept], coords=coords, density=density).argmax(1) == y).float().mean()
-        print(f"{dim}D, {kf.testing.count_parameters(net):,} parameters: {on_grid:.1%}; three quarters of the points: {on_points:.1%}")
+        parameters = kf.testing.count_parameters(net)
+        print(f"{dim}D, {parameters:,} parameters: {on_grid:.1%}; three quarters of the points: {on_points:.1%}")
 
 
 if __name__ == "__main__":

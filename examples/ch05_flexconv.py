@@ -2,8 +2,8 @@
 
     python examples/ch05_flexconv.py        # writes runs/ch05_flexconv.png
 
-The target is the mean of the last 48 inputs. The kernel starts with a reach of 11; its mask must grow until it sees that
-far, and does, by gradient descent.
+The target is the mean of the last 48 inputs. The kernel starts with a reach of 11; its mask must grow until it sees
+that far, and does, by gradient descent.
 """
 
 from functools import partial

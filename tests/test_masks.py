@@ -63,9 +63,7 @@ class TestGaussianWithLearnedMean(MaskContract):
     extent = "sigma"
     inside = (0.01, 0.15, 0.4)
     beyond = 2.0
-    bad_arguments: ClassVar = [
-        ("mean", "0", TypeError, "mean must be a number or 2 numbers for 2 axes, got '0'")
-    ]
+    bad_arguments: ClassVar = [("mean", "0", TypeError, "mean must be a number or 2 numbers for 2 axes, got '0'")]
 
     def test_the_mean_is_a_parameter_only_if_learned(self) -> None:
         assert {name for name, _ in self.build().named_parameters()} == {"sigma", "mean"}

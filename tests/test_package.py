@@ -48,11 +48,7 @@ def imported_parts(path: Path, root: Path = ROOT) -> set[str]:
             start = package[: len(package) - node.level + 1] if node.level else ()
             module = (*start, *(node.module or "").split(".")) if node.module else start
             modules = [(*module, alias.name) for alias in node.names]
-        parts |= {
-            module[1] if len(module) > 1 else "__init__"
-            for module in modules
-            if module[:1] == ("kernelfield",)
-        }
+        parts |= {module[1] if len(module) > 1 else "__init__" for module in modules if module[:1] == ("kernelfield",)}
     return parts
 
 
@@ -63,9 +59,7 @@ FILES = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.py")
 def test_imports_point_down(name: str) -> None:
     part = Path(name).parts[0].removesuffix(".py")
     allowed = {part} if part.startswith("_") and part not in MAY_IMPORT else {part} | MAY_IMPORT[part]
-    imported = {
-        other for other in imported_parts(FILES[name]) if not other.startswith("_") or other == "__init__"
-    }
+    imported = {other for other in imported_parts(FILES[name]) if not other.startswith("_") or other == "__init__"}
     assert imported <= allowed, f"{name} imports {sorted(imported - allowed)}"
 
 

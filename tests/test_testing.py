@@ -45,9 +45,7 @@ class Nothing(Rotations):
 def lift(x: torch.Tensor) -> torch.Tensor:
     """Correlate with the four quarter turns of one kernel."""
     kernel = torch.arange(9.0).reshape(1, 1, 3, 3)
-    return torch.stack(
-        [nn.functional.conv2d(x, kernel.rot90(k, (-2, -1)), padding=1) for k in range(4)], dim=2
-    )
+    return torch.stack([nn.functional.conv2d(x, kernel.rot90(k, (-2, -1)), padding=1) for k in range(4)], dim=2)
 
 
 @pytest.fixture
@@ -68,9 +66,7 @@ class TestEquivariance:
         assert equivariance_error(lift, Rotations(), image) < 1e-6
 
     def test_wrong_models(self, image: torch.Tensor) -> None:
-        with pytest.raises(
-            AssertionError, match=r"not equivariant to element 1: differs by .* at \(\d, 0, \d, \d\)"
-        ):
+        with pytest.raises(AssertionError, match=r"not equivariant to element 1: differs by .* at \(\d, 0, \d, \d\)"):
             assert_equivariant(lambda x: x.cumsum(-1), Rotations(), image)
         with pytest.raises(AssertionError, match="not invariant to element 1"):
             assert_equivariant(lambda x: x[..., 0, 0], Rotations(), image, invariant=True)
@@ -104,9 +100,7 @@ class TestEquivariance:
 
         with pytest.raises(AssertionError, match="differs by nan"):
             assert_equivariant(broken, Rotations(), image)
-        assert equivariance_error(broken, Rotations(), image) != equivariance_error(
-            broken, Rotations(), image
-        )
+        assert equivariance_error(broken, Rotations(), image) != equivariance_error(broken, Rotations(), image)
 
     def test_a_group_without_elements_proves_nothing(self, image: torch.Tensor) -> None:
         with pytest.raises(ValueError, match="group must have elements to try"):
@@ -140,13 +134,9 @@ class TestCausality:
             y[..., 9] += x[..., 10]
             return y
 
-        with pytest.raises(
-            AssertionError, match=r"the output at time 5 changes by .* with the input after time 5"
-        ):
+        with pytest.raises(AssertionError, match=r"the output at time 5 changes by .* with the input after time 5"):
             assert_causal(leaks, torch.randn(1, 2, 12))
-        with pytest.raises(
-            AssertionError, match=r"the output at time 9 changes by .* with the input after time 9"
-        ):
+        with pytest.raises(AssertionError, match=r"the output at time 9 changes by .* with the input after time 9"):
             assert_causal(leaks, torch.randn(1, 2, 12), times=[2, 9])
         assert_causal(leaks, torch.randn(1, 2, 12), times=[2, 4, 8])
 
@@ -181,9 +171,7 @@ class TestTranslation:
         x = torch.randn(1, 2, 9)
         padded = nn.Sequential(nn.Conv1d(2, 3, 5, padding=2), nn.ReLU(), nn.Conv1d(3, 2, 5, padding=2))
         assert_translation_equivariant(padded, x, shift)
-        assert_translation_equivariant(
-            nn.Conv1d(2, 3, 5, padding=2, padding_mode="circular"), x, shift, periodic=True
-        )
+        assert_translation_equivariant(nn.Conv1d(2, 3, 5, padding=2, padding_mode="circular"), x, shift, periodic=True)
 
     def test_planes(self) -> None:
         x = torch.randn(1, 2, 5, 6)

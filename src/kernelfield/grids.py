@@ -55,11 +55,11 @@ def kernel_axis(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return the coordinates of a kernel along one axis.
+    r"""Return the coordinates of a kernel along one axis.
 
     Returns:
         (2n - 1,) ascending coordinates in (-1, 1), or the (n,) lags in [0, 1) if ``causal``; n is
-        :func:`reach`\\ ``(size, step, limit)``.
+        :func:`reach`\ ``(size, step, limit)``.
 
     >>> kernel_axis(4)
     tensor([-0.7500, -0.5000, -0.2500,  0.0000,  0.2500,  0.5000,  0.7500])
@@ -167,9 +167,7 @@ def signal_grid(
     """
     dim = len(shape)
     sizes, steps = ints_per_axis("size", size, dim, least=2), floats_per_axis("step", step, dim)
-    return _mesh(
-        [_closed_axis(count, s, n, dtype, device) for count, s, n in zip(shape, steps, sizes, strict=True)]
-    )
+    return _mesh([_closed_axis(count, s, n, dtype, device) for count, s, n in zip(shape, steps, sizes, strict=True)])
 
 
 def positions(

@@ -91,7 +91,7 @@ class Mask(nn.Module):
 class GaussianMask(Mask):
     r"""A Gaussian window with a learned width per axis (chapter 5, Eq. 1; chapter 6, Eq. 1).
 
-    .. math:: m(x) = \prod_d \exp\!\big(-\tfrac12 (x_d - \mu_d)^2 / \sigma_d^2\big), \quad 0 \text{ where a factor} < T_m
+    .. math:: m(x) = \prod_d \exp\!\big(-\tfrac12 (x_d - \mu_d)^2 / \sigma_d^2\big), \quad 0 \text{ if a factor} < T_m
 
     Its support is :math:`\mu \pm \sigma\sqrt{-2 \ln T_m}`, 2.146 σ for the usual threshold of 0.1.
 
@@ -114,6 +114,8 @@ class GaussianMask(Mask):
     17.7
     """
 
+    mean: Tensor
+
     def __init__(
         self,
         dim: int = 1,
@@ -135,7 +137,6 @@ class GaussianMask(Mask):
             self.mean = nn.Parameter(centre)
         else:
             self.register_buffer("mean", centre)
-        self.mean: Tensor
         self.closes_below = bool((centre > self.domain[0]).all())
 
     def profile(self, coords: Tensor) -> Tensor:
@@ -170,6 +171,7 @@ class SigmoidMask(Mask):
     """
 
     closes_below = False
+    offset: Tensor
 
     def __init__(
         self,
@@ -188,7 +190,6 @@ class SigmoidMask(Mask):
             self.offset = nn.Parameter(start)
         else:
             self.register_buffer("offset", start)
-        self.offset: Tensor
 
     def profile(self, coords: Tensor) -> Tensor:
         # 1 - sigm(z) as sigm(-z): no cancellation where the mask is nearly closed.

@@ -161,9 +161,7 @@ def assert_causal(
     with _evaluation(model):
         expected = _signal(model(x))
         if expected.shape[-1:] != x.shape[-1:]:
-            raise AssertionError(
-                f"not causal: {x.shape[-1]} times in, output of shape {tuple(expected.shape)}"
-            )
+            raise AssertionError(f"not causal: {x.shape[-1]} times in, output of shape {tuple(expected.shape)}")
         for t in range(x.shape[-1] - 1) if times is None else times:
             got = _signal(model(torch.cat([x[..., : t + 1], other[..., t + 1 :]], dim=-1)))
             changed = (got - expected)[..., : t + 1].abs()
@@ -358,9 +356,7 @@ def assert_exports(
     Traceback (most recent call last):
     AssertionError: does not export with dynamic_shapes=...
     """
-    module, shapes = (
-        (model, dynamic_shapes) if isinstance(model, nn.Module) else (_Wrapped(model), (dynamic_shapes,))
-    )
+    module, shapes = (model, dynamic_shapes) if isinstance(model, nn.Module) else (_Wrapped(model), (dynamic_shapes,))
     try:
         program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False).module()
     except Exception as error:  # many kinds, few of them public
@@ -371,9 +367,7 @@ def assert_exports(
             try:
                 got = dict(_tensors(program(*others)))
             except Exception as error:
-                raise AssertionError(
-                    f"the exported program fails on arguments of sizes {sizes}: {error}"
-                ) from error
+                raise AssertionError(f"the exported program fails on arguments of sizes {sizes}: {error}") from error
             for name, wanted in _tensors(model(*others)):
                 _assert_close(f"exported {name} at sizes {sizes}", got[name], wanted, rtol, atol)
 
@@ -449,9 +443,7 @@ def _equivariance_pairs(
             yield element, _signal(model(group.act(element, x))), y if invariant else act(element, y)
 
 
-def _sampled(
-    signal: Tensor | Callable[[Tensor], Tensor], shape: Sequence[int], step: tuple[float, ...]
-) -> Tensor:
+def _sampled(signal: Tensor | Callable[[Tensor], Tensor], shape: Sequence[int], step: tuple[float, ...]) -> Tensor:
     if isinstance(signal, Tensor):
         if any(s != int(s) for s in step):
             raise ValueError(f"steps must be integers if signal is a tensor, got {step}")
@@ -477,9 +469,7 @@ def _outputs_and_gradients(
     sources: dict[str, Tensor] = {
         f"gradient of parameter {n}": p for n, p in module.named_parameters() if p.requires_grad
     }
-    sources |= {
-        f"gradient of argument {n}": a for n, a in arguments if isinstance(a, Tensor) and a.requires_grad
-    }
+    sources |= {f"gradient of argument {n}": a for n, a in arguments if isinstance(a, Tensor) and a.requires_grad}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         outputs = dict(_tensors(call(*args, **kwargs)))

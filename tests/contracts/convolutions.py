@@ -39,9 +39,7 @@ class Case:
 
     def tensors(self, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        x, kernel = (
-            torch.randn(shape, generator=generator, dtype=torch.float64) for shape in (self.x, self.kernel)
-        )
+        x, kernel = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in (self.x, self.kernel))
         return x.to(dtype), kernel.to(dtype)
 
 
@@ -258,9 +256,7 @@ class ConvContract:
         x, kernel = torch.randn(1, 1, 6).expand(3, 2, 6), torch.randn(1, 1, 3).expand(2, 2, 3)
         torch.testing.assert_close(self.conv(x, kernel), self.conv(x.contiguous(), kernel.contiguous()))
 
-    @pytest.mark.parametrize(
-        ("name", "form"), [("plane", torch.channels_last), ("space", torch.channels_last_3d)]
-    )
+    @pytest.mark.parametrize(("name", "form"), [("plane", torch.channels_last), ("space", torch.channels_last_3d)])
     def test_channels_last(self, name: str, form: torch.memory_format) -> None:
         case = KINDS[name]
         x, kernel = case.tensors()
@@ -382,9 +378,7 @@ class ConvContract:
         ("x", "kernel", "how", "error", "says"),
         BAD_ARGUMENTS,
     )
-    def test_bad_arguments(
-        self, x: Any, kernel: Any, how: dict[str, Any], error: type[Exception], says: str
-    ) -> None:
+    def test_bad_arguments(self, x: Any, kernel: Any, how: dict[str, Any], error: type[Exception], says: str) -> None:
         x = torch.ones(1, 2, 8) if x is None else x
         kernel = torch.ones(2, 2, 3) if kernel is None else kernel
         with pytest.raises(error, match=re.escape(says)):

@@ -36,9 +36,7 @@ class FieldContract:
     def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if "bad_argument" in metafunc.fixturenames:
             cases = metafunc.cls.bad_arguments
-            metafunc.parametrize(
-                "bad_argument", cases, ids=[f"{name}={value!r}" for name, value, *_ in cases]
-            )
+            metafunc.parametrize("bad_argument", cases, ids=[f"{name}={value!r}" for name, value, *_ in cases])
         if "count" in metafunc.fixturenames:
             metafunc.parametrize("count", metafunc.cls.counts.items(), ids=str)
 

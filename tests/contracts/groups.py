@@ -67,9 +67,7 @@ class GroupContract:
         linear = getattr(group, "group", group)
         turned = torch.linalg.matrix_exp(linear.generator(group.log(a)[..., -linear.coords :]))
         mirror = torch.linalg.solve(turned, group.matrix(a))
-        torch.testing.assert_close(
-            mirror @ mirror, torch.eye(group.dim, **F64).expand_as(mirror), atol=1e-9, rtol=0
-        )
+        torch.testing.assert_close(mirror @ mirror, torch.eye(group.dim, **F64).expand_as(mirror), atol=1e-9, rtol=0)
 
     @quick
     @given(seeds)

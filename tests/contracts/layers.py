@@ -60,9 +60,7 @@ class ContinuousLayerContract:
         torch.testing.assert_close(layer(x.flatten(2), coords=own, step=step), on_grid, rtol=0, atol=1e-9)
         # The density of a grid is known, and its estimate on a line exact: both stand for the step.
         density = torch.full((2, count**dim), step**-dim, dtype=torch.float64)
-        torch.testing.assert_close(
-            layer(x.flatten(2), coords=own, density=density), on_grid, rtol=0, atol=1e-9
-        )
+        torch.testing.assert_close(layer(x.flatten(2), coords=own, density=density), on_grid, rtol=0, atol=1e-9)
         if dim == 1:
             estimated = layer(x, coords=own, density="estimate")
             torch.testing.assert_close(estimated, on_grid, rtol=0, atol=1e-9)
@@ -86,9 +84,7 @@ class ContinuousLayerContract:
     @pytest.mark.parametrize("dim", [1, 2])
     def test_translation_equivariant(self, dim: int) -> None:
         assert_translation_equivariant(self.build(dim, size=3), self.signal(dim), shift=2)
-        assert_translation_equivariant(
-            self.build(dim, boundary="periodic"), self.signal(dim), shift=2, periodic=True
-        )
+        assert_translation_equivariant(self.build(dim, boundary="periodic"), self.signal(dim), shift=2, periodic=True)
 
     def test_moving_all_points_changes_nothing(self) -> None:
         layer, x = self.build(2), torch.randn(2, 3, 30, dtype=torch.float64)
@@ -99,9 +95,7 @@ class ContinuousLayerContract:
         layer, x = self.build(2), torch.randn(2, 3, 30, dtype=torch.float64)
         coords = 9 * torch.rand(2, 30, 2, dtype=torch.float64)
         order = torch.randperm(30)
-        torch.testing.assert_close(
-            layer(x, coords=coords)[..., order], layer(x[..., order], coords=coords[:, order])
-        )
+        torch.testing.assert_close(layer(x, coords=coords)[..., order], layer(x[..., order], coords=coords[:, order]))
 
     def test_unseen_samples_do_not_count(self) -> None:
         layer, x = self.build(), self.signal()
@@ -114,9 +108,7 @@ class ContinuousLayerContract:
     def test_all_neighbors_are_everything(self) -> None:
         every, some = self.build(2, neighbors=30), self.build(2, neighbors=5)
         x, coords = torch.randn(2, 3, 30, dtype=torch.float64), 9 * torch.rand(2, 30, 2, dtype=torch.float64)
-        torch.testing.assert_close(
-            every(x, coords=coords), self.build(2)(x, coords=coords), rtol=0, atol=1e-9
-        )
+        torch.testing.assert_close(every(x, coords=coords), self.build(2)(x, coords=coords), rtol=0, atol=1e-9)
         assert not torch.allclose(some(x, coords=coords), every(x, coords=coords))
 
     def test_positions_beyond_the_size_contribute_nothing(self) -> None:
@@ -160,9 +152,7 @@ class ContinuousLayerContract:
         layer(x, step=0.5)
         layer(x[..., :10])
         assert torch.equal(x, before)
-        assert all(
-            torch.equal(a, b) for a, b in zip(state.values(), layer.state_dict().values(), strict=True)
-        )
+        assert all(torch.equal(a, b) for a, b in zip(state.values(), layer.state_dict().values(), strict=True))
 
     def test_bf16_autocast(self) -> None:
         layer, x = self.build(dtype=torch.float32), self.signal(dtype=torch.float32)
@@ -184,7 +174,7 @@ class ContinuousLayerContract:
         assert_exports(layer, (x,), shapes, [(torch.randn(b, 3, n),) for b, n in ((1, 24), (3, 17), (2, 61))])
 
     def test_state_dict_round_trip(self) -> None:
-        assert_state_dict_round_trip(lambda: self.build(), self.signal())
+        assert_state_dict_round_trip(self.build, self.signal())
 
     def test_deepcopy_is_independent(self) -> None:
         layer, x = self.build(), self.signal()
@@ -198,9 +188,7 @@ class ContinuousLayerContract:
 
     @pytest.mark.parametrize("dim", [1, 2, 3])
     def test_white_noise_keeps_its_variance(self, dim: int) -> None:
-        layer = self.layer(
-            16, 16, **{"dim": dim, "size": {1: 256, 2: 32, 3: 12}[dim], **self.arguments, "bias": False}
-        )
+        layer = self.layer(16, 16, **{"dim": dim, "size": {1: 256, 2: 32, 3: 12}[dim], **self.arguments, "bias": False})
         x = torch.randn(4, 16, *(({1: 1024, 2: 64, 3: 24}[dim],) * dim))
         y = layer(x)
         inner = tuple(slice(n // 4, 3 * n // 4) for n in y.shape[2:])  # away from the zeros beyond the signal

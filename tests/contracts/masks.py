@@ -34,9 +34,7 @@ class MaskContract:
     def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if "bad_argument" in metafunc.fixturenames:
             cases = metafunc.cls.bad_arguments
-            metafunc.parametrize(
-                "bad_argument", cases, ids=[f"{name}={value!r}" for name, value, *_ in cases]
-            )
+            metafunc.parametrize("bad_argument", cases, ids=[f"{name}={value!r}" for name, value, *_ in cases])
         if "inside_value" in metafunc.fixturenames:
             metafunc.parametrize("inside_value", metafunc.cls.inside)
 
@@ -153,9 +151,7 @@ class MaskContract:
         extents = [self.inside[d % len(self.inside)] for d in range(dim)]
         mask = self.build(dim, **{self.extent: extents})
         coords = self.points(mask)
-        expected = torch.stack(
-            [self.build(1, **{self.extent: v})(coords[:, d : d + 1]) for d, v in enumerate(extents)]
-        )
+        expected = torch.stack([self.build(1, **{self.extent: v})(coords[:, d : d + 1]) for d, v in enumerate(extents)])
         torch.testing.assert_close(mask(coords), expected.prod(dim=0))
         sizes = [self.build(1, **{self.extent: v}).size(33).item() for v in extents]
         assert mask.size(33).tolist() == pytest.approx(sizes)

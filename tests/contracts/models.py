@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import pytest
+import pytest  # noqa: TC002
 import torch
 from torch import nn
 

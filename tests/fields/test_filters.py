@@ -102,9 +102,7 @@ def test_filters_are_drawn_over_frequency_phase_and_place(dim: int) -> None:
 
 @pytest.mark.parametrize("dim", [1, 2])
 @pytest.mark.parametrize("field", [MAGNet, GaborFilter, FourierFilter])
-def test_bandwidth_is_what_the_filters_of_a_typical_unit_add_up_to(
-    field: type[FilterNetwork], dim: int
-) -> None:
+def test_bandwidth_is_what_the_filters_of_a_typical_unit_add_up_to(field: type[FilterNetwork], dim: int) -> None:
     network = field(dim, 1, hidden=4000, bandwidth=10.0)
     cycles = network.frequency.abs().mean(dim=(1, 2)) / (2 * math.pi)
     assert cycles.sum().item() == pytest.approx(10.0, rel=0.05)
@@ -172,9 +170,7 @@ def test_the_bound_is_reached(dim: int) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("build", [MAGNet, GaborFilter])
-def test_an_envelope_widens_the_spectrum_by_as_much_as_counted(
-    build: Callable[..., FilterNetwork], axis: int
-) -> None:
+def test_an_envelope_widens_the_spectrum_by_as_much_as_counted(build: Callable[..., FilterNetwork], axis: int) -> None:
     # One Gabor function and a filter that is one: a Gaussian of deviation γ/2π about the sine's line.
     field = build(2, 1, hidden=1, layers=1)
     with torch.no_grad():

@@ -98,9 +98,7 @@ def test_zero_knots_lie_at_the_origin() -> None:
 
 @pytest.mark.parametrize("weight_norm", [False, True])
 @pytest.mark.parametrize(("dim", "omega_0"), [(1, 30.0), (2, 30.0), (3, 5.0)])
-def test_siren_draws_its_weights_from_the_ranges_of_the_paper(
-    weight_norm: bool, dim: int, omega_0: float
-) -> None:
+def test_siren_draws_its_weights_from_the_ranges_of_the_paper(weight_norm: bool, dim: int, omega_0: float) -> None:
     field = SIREN(dim, 200, hidden=128, omega_0=omega_0, weight_norm=weight_norm)
     # A forward recomputes a normalised weight: an initialisation that missed its parts would be lost here.
     field(torch.rand(3, dim))

@@ -11,6 +11,7 @@ from kernelfield import CCNN, CKCNN, CKConv, FlexNet, FlexTCN, create_model, lis
 from kernelfield.data.digits import digit_images
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier, Table
 from kernelfield.layers import ContinuousConv, SeparableConv
+from kernelfield.models.registry import configuration
 from kernelfield.testing import assert_causal, count_parameters
 from tests.contracts.models import ModelContract
 
@@ -133,8 +134,6 @@ def test_every_named_configuration_of_these_chapters_is_counted() -> None:
 
 @pytest.mark.parametrize("name", list_models())
 def test_every_named_configuration_has_a_summary(name: str) -> None:
-    from kernelfield.models.registry import configuration
-
     assert configuration(name).summary
 
 

@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+from kernelfield.data.digits import digit_images
+from kernelfield.data.rotated import mnist6_180, mnist6_m
 from kernelfield.fields import MLP, MAGNet
 from kernelfield.groups import O2, SO2, Cyclic, Mirror, Trivial, parameter_groups
 from kernelfield.models.augerino import Augerino
@@ -135,6 +138,61 @@ def test_compiles_and_exports_in_evaluation():
     assert_compiles(net, torch.randn(2, 1, 20, 20), rtol=1e-4)
     batch = torch.export.Dim("batch", min=2, max=64)
     assert_exports(net, (torch.randn(2, 1, 20, 20),), ({0: batch},), [(torch.randn(5, 1, 20, 20),)])
+
+
+def toy_task(name):
+    """Sixes and what they become, from the bundled digits: training images and labels, test images and labels."""
+    pytest.importorskip("sklearn", reason="the bundled digits come with scikit-learn")
+    x, y, x_test, y_test = digit_images(12)
+    low, made = x.min(), []
+    for seed, (images, labels) in enumerate(((x, y), (x_test, y_test))):
+        padded = F.pad((images - low) / 4, (4,) * 4)
+        turned = (
+            mnist6_180(padded, labels, copies=2, margin=15, seed=seed) if name == "180" else mnist6_m(padded, labels)
+        )
+        made += turned
+    return made
+
+
+def accuracy(task, group, samples, partial, steps=150, ratio=20.0):
+    x, y, x_test, y_test = toy_task(task)
+    torch.manual_seed(0)
+    net = PartialGCNN(1, 2, group=group, samples=samples, partial=partial, channels=(6, 6, 8, 8), kernel_size=5)
+    optimizer = torch.optim.Adam(parameter_groups(net, lr=5e-3, ratio=ratio))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    best = 0.0
+    for step in range(steps):
+        chosen = torch.randint(len(x), (64,))
+        loss = F.cross_entropy(net(x[chosen]), y[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if step % 10 == 9:
+            with torch.no_grad():
+                best = max(best, float((net.eval()(x_test).argmax(1) == y_test).float().mean()))
+            net.train()
+        if best == 1.0:
+            break
+    return best
+
+
+TOYS = [
+    ("180", SO2(), 4, 10.0, False),
+    ("m", Mirror(), None, 20.0, False),
+    ("180", O2(), 8, 10.0, True),
+    ("m", O2(), 8, 20.0, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "group", "samples", "ratio"),
+    [pytest.param(*toy[:4], marks=[pytest.mark.slow] if toy[4] else [], id=f"{toy[0]}-{toy[1]}") for toy in TOYS],
+)
+def test_the_partial_network_solves_what_the_full_one_cannot(task, group, samples, ratio):
+    """MNIST6-180 and MNIST6-M (chapter 11, section 5): 50 percent against 100."""
+    assert accuracy(task, group, samples, partial=False, steps=20) == 0.5
+    assert accuracy(task, group, samples, partial=True, ratio=ratio) == 1.0
 
 
 class TestAugerino:

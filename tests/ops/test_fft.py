@@ -37,8 +37,7 @@ def test_transforms_are_padded_by_the_longer_side_of_the_kernel_alone() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "expected"),
-    [(torch.float64, torch.float64)]
-    + [(d, torch.float32) for d in (torch.float32, torch.bfloat16, torch.float16)],
+    [(torch.float64, torch.float64)] + [(d, torch.float32) for d in (torch.float32, torch.bfloat16, torch.float16)],
     ids=str,
 )
 def test_working_dtype(dtype: torch.dtype, expected: torch.dtype) -> None:
@@ -93,9 +92,7 @@ def test_backward_keeps_the_input_and_the_kernel_and_no_spectrum(case: Case, dty
 
 def peak_bytes(call: Callable[[], object]) -> int:
     """Return the most memory in use at once during a call, beyond what was in use before it."""
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         call()
     changes = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     total = peak = 0
@@ -140,9 +137,7 @@ def test_training_takes_less_than_half_the_memory_of_the_plain_formula(space: tu
     sizes = [2 * n for n in space]
 
     def plain() -> torch.Tensor:
-        product = torch.fft.rfftn(x, sizes, dim=axes) * torch.fft.rfftn(
-            kernel[:, 0], sizes, dim=axes_of_kernel
-        )
+        product = torch.fft.rfftn(x, sizes, dim=axes) * torch.fft.rfftn(kernel[:, 0], sizes, dim=axes_of_kernel)
         y = torch.fft.irfftn(product, sizes, dim=axes)
         return y[(..., *(slice((n - 1) // 2, (n - 1) // 2 + n) for n in space))]
 

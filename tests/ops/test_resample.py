@@ -38,9 +38,7 @@ def test_exact_for_what_both_grids_can_hold(old: int, new: int, data: st.DataObj
 
 
 @given(old=st.integers(5, 40), new=st.integers(3, 40), data=st.data())
-def test_what_the_new_grid_cannot_hold_is_removed_not_aliased(
-    old: int, new: int, data: st.DataObject
-) -> None:
+def test_what_the_new_grid_cannot_hold_is_removed_not_aliased(old: int, new: int, data: st.DataObject) -> None:
     new = min(new, old - 2)
     frequency = data.draw(st.integers(new // 2 + 1, max(new // 2 + 1, (old - 1) // 2)))
     assume(2 * frequency < old)  # else no whole frequency lies between what the two grids hold

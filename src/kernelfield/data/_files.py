@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import os
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Sequence
 
 __all__ = ["fetch", "find", "folder", "number", "read_bytes", "read_lines"]
@@ -70,9 +70,7 @@ def number(text: str, path: Path, line: int, what: str) -> float:
         raise ValueError(f"{path}, line {line}: expected a number for {what}, found {text!r}") from None
 
 
-def fetch(
-    root: str | os.PathLike[str] | None, files: Iterable[tuple[str, str]], *, unpack: bool = False
-) -> None:
+def fetch(root: str | os.PathLike[str] | None, files: Iterable[tuple[str, str]], *, unpack: bool = False) -> None:
     """Download files into ``root`` with pooch, unless they are there already with the right checksum.
 
     Args:
@@ -86,13 +84,9 @@ def fetch(
     try:
         pooch: Any = importlib.import_module("pooch")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "download=True needs pooch: pip install 'kernelfield[data]'", name="pooch"
-        ) from error
+        raise ModuleNotFoundError("download=True needs pooch: pip install 'kernelfield[data]'", name="pooch") from error
     path.mkdir(parents=True, exist_ok=True)
     for address, checksum in files:
         # Untar refuses members that would land outside of the folder.
         processor = pooch.Untar(extract_dir=".") if unpack else None
-        pooch.retrieve(
-            address, known_hash=checksum, fname=address.rsplit("/", 1)[-1], path=path, processor=processor
-        )
+        pooch.retrieve(address, known_hash=checksum, fname=address.rsplit("/", 1)[-1], path=path, processor=processor)

@@ -49,7 +49,7 @@ class _Dtype:
         dtype = np.dtype(self.code)
         if dtype.kind not in "biufS" or dtype.names is not None:
             raise _RefusedError(f"an array of dtype {dtype}")
-        return dtype if self.order not in "<>" else dtype.newbyteorder(self.order)
+        return np.dtype(self.order + dtype.str[1:]) if self.order in ("<", ">") else dtype
 
 
 class _Array:

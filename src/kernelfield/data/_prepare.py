@@ -83,13 +83,13 @@ class CropFlip:
             return batch
         x = batch.inputs
         n, _, rows, columns = x.shape
-        place = {"device": x.device}
-        row = torch.arange(rows, **place) + torch.randint(2 * self.pad + 1, (n, 1), **place)
-        column = torch.arange(columns, **place) + torch.randint(2 * self.pad + 1, (n, 1), **place)
+        shift = torch.randint(2 * self.pad + 1, (2, n, 1), device=x.device)
+        row = torch.arange(rows, device=x.device) + shift[0]
+        column = torch.arange(columns, device=x.device) + shift[1]
         if self.flip:
-            column = torch.where(torch.rand(n, 1, **place) < 0.5, column, column.flip(1))
+            column = torch.where(torch.rand(n, 1, device=x.device) < 0.5, column, column.flip(1))
         padded = F.pad(x, (self.pad,) * 4)
-        sample = torch.arange(n, **place).view(n, 1, 1)
+        sample = torch.arange(n, device=x.device).view(n, 1, 1)
         # Advanced indices around a slice: the channels come last, and go back to their place.
         return replace(batch, inputs=padded[sample, :, row.unsqueeze(2), column.unsqueeze(1)].movedim(-1, 1))
 

@@ -19,9 +19,7 @@ __all__ = ["check_shares", "class_index", "divide", "hold_out", "moments", "pad"
 def check_shares(shares: Sequence[float]) -> tuple[float, ...]:
     """Return the shares of training, validation and test if they are such: none below zero, one in sum."""
     if len(shares) != 3 or min(shares) < 0 or shares[0] == 0 or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(
-            f"shares must be 3 numbers (training above 0, validation, test) of sum 1, got {tuple(shares)}"
-        )
+        raise ValueError(f"shares must be 3 numbers (training above 0, validation, test) of sum 1, got {tuple(shares)}")
     return tuple(shares)
 
 

@@ -47,8 +47,11 @@ class Batch:
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
         """Return the batch with its tensors moved, as :meth:`torch.Tensor.to` does."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Batch(**{k: v.to(*args, **kwargs) if isinstance(v, Tensor) else v for k, v in moved.items()})
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(*args, **kwargs) if isinstance(value, Tensor) else value for name, value in held.items()
+        }
+        return Batch(**moved)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Split:
 
     def batch(self, index: Tensor | slice, training: bool = False) -> Batch:
         """Return the samples at ``index`` as a prepared batch."""
-        picked = {
+        picked: dict[str, Any] = {
             name: None if (whole := getattr(self, name)) is None else whole[index]
             for name in ("inputs", "target", "coords", "mask")
         }
@@ -92,8 +95,9 @@ class Split:
 
     def to(self, device: torch.device | str) -> Split:
         """Return the split with its tensors on ``device``."""
-        moved = {name: getattr(self, name) for name in ("inputs", "target", "coords", "mask")}
-        return replace(self, **{name: None if t is None else t.to(device) for name, t in moved.items()})
+        held = {name: getattr(self, name) for name in ("inputs", "target", "coords", "mask")}
+        moved: dict[str, Any] = {name: None if t is None else t.to(device) for name, t in held.items()}
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True)

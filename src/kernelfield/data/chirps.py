@@ -29,12 +29,12 @@ def chirps(
 
     .. math:: x(t) = e^{-\frac12 (t - c)^2 / w^2} \sin(2\pi (f (t - c) + \tfrac{r}{2} (t - c)^2) + \phi) + \epsilon
 
-    on t in [0, 1), with the rate r the class, and centre c, width w, frequency f and phase drawn at random. The frequency
-    in the middle says nothing of the class, so that a network must see a stretch of time. Functions of real time: the
-    same seed at another ``length`` is the same signals on another grid (and other noise).
+    on t in [0, 1), with the rate r the class, and centre c, width w, frequency f and phase drawn at random. The
+    frequency in the middle says nothing of the class, so that a network must see a stretch of time. Functions of real
+    time: the same seed at another ``length`` is the same signals on another grid (and other noise).
 
-    Source: made in code, nobody's. Split: as many of each as asked for, under one seed. Normalisation: divided by the
-    standard deviation of the training signals.
+    Source: made in code. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
+    divided by the standard deviation of the training signals.
 
     Args:
         length: number of samples, at least 128.

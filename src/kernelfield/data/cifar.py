@@ -47,10 +47,10 @@ def cifar10(
     """Return CIFAR-10: photographs of ten kinds of things, 50,000 to train and 10,000 to test, 32×32.
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the python version, in ``root`` or
-    ``root/cifar-10-batches-py``. The files are pickles; they are read without running anything in them. Licence: none is
-    stated; free for research, to be cited. Split: the published test set; 5,000 of the training images are held out to
-    choose by (chapter 3), each class in proportion. Normalisation: zero mean and unit variance of each colour over the
-    training images.
+    ``root/cifar-10-batches-py``. The files are pickles; they are read without running anything in them. Licence: none
+    is stated; free for research, to be cited. Split: the published test set; 5,000 of the training images are held out
+    to choose by (chapter 3), each class in proportion. Normalisation: zero mean and unit variance of each colour over
+    the training images.
 
     Args:
         root: folder of the files.
@@ -70,8 +70,7 @@ def cifar10(
         fetch(root, [ARCHIVES[10]], unpack=True)
     where = folder(root, "CIFAR-10", "cifar-10-batches-py")
     parts = [
-        read_batch(find(where, [f"data_batch_{i}"], "a batch of training images"), "labels", 10)
-        for i in range(1, 6)
+        read_batch(find(where, [f"data_batch_{i}"], "a batch of training images"), "labels", 10) for i in range(1, 6)
     ]
     train = torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
     test = read_batch(find(where, ["test_batch"], "the test images"), "labels", 10)
@@ -92,7 +91,10 @@ def cifar100(
 ) -> Data:
     """Return CIFAR-100: as :func:`cifar10`, of a hundred kinds, from ``root`` or ``root/cifar-100-python``.
 
-    Source, licence, split and normalisation are those of CIFAR-10; the classes are the fine ones.
+    Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the python version; the classes are the fine
+    ones. Licence: none is stated; free for research, to be cited. Split: the published test set; 5,000 of the training
+    images are held out to choose by, each class in proportion. Normalisation: zero mean and unit variance of each
+    colour over the training images.
     """
     if download:
         fetch(root, [ARCHIVES[100]], unpack=True)
@@ -121,7 +123,7 @@ def read_batch(path: Path, key: str, classes: int) -> tuple[Tensor, Tensor]:
 
 def _keys(batch: Any, path: Path) -> dict[str, Any]:
     if not isinstance(batch, dict):
-        raise ValueError(f"{path} must hold a dict, found {type(batch).__name__}")
+        raise ValueError(f"{path} must hold a dict, found {type(batch).__name__}")  # noqa: TRY004
     return {k.decode("latin1") if isinstance(k, bytes) else str(k): v for k, v in batch.items()}
 
 

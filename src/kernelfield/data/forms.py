@@ -51,9 +51,7 @@ def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
     if data.dim == 2:
         data = as_sequence(data)
     order = torch.randperm(data.size[0], generator=torch.Generator().manual_seed(seed))
-    return map_splits(
-        data, lambda s: replace(s, inputs=s.inputs.index_select(2, order)), name=name or data.name
-    )
+    return map_splits(data, lambda s: replace(s, inputs=s.inputs.index_select(2, order)), name=name or data.name)
 
 
 def noise_padded(

@@ -1,9 +1,8 @@
-"""ListOps: nested lists of digits under MAX, MIN, MED and SM, as in the Long Range Arena; made, or read from its files."""
+"""ListOps: nested lists of digits under MAX, MIN, MED and SM, as in the Long Range Arena; made or read."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,7 @@ from .base import Data, Split
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+    from pathlib import Path
 
 __all__ = ["evaluate", "expression", "listops"]
 
@@ -41,8 +41,9 @@ def listops(
 
     Source: made in code by the grammar of the Long Range Arena (Tay et al., 2021; Nangia and Bowman, 2018), whose
     settings are the defaults, or read from its files ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv`` in
-    ``root`` (Apache 2.0). The published task has 96,000 training expressions; to make these takes minutes, so that fewer
-    are the default. Split: different expressions in each, under one seed. Normalisation: none.
+    ``root``. Licence: none needed; Apache 2.0 for the files. Split: different expressions in each, under one seed; the
+    published task has 96,000 to train on, which take minutes to make, so that fewer are the default. Normalisation:
+    none.
 
     Args:
         root: folder of the published files; None makes expressions.
@@ -56,7 +57,8 @@ def listops(
         seed: of the expressions.
 
     Returns:
-        Token ids (n, max_length), kept as bytes, with mask (n, max_length); classes (n,) of ten. 16 tokens, 0 is padding.
+        Token ids (n, max_length), kept as bytes, with mask (n, max_length); classes (n,) of ten. 16 tokens, 0 is
+        padding.
 
     >>> data = listops(min_length=5, max_length=30, max_depth=3, max_args=4, train=8, validation=0, test=2)
     >>> data.train.inputs.shape, data.vocabulary
@@ -69,13 +71,12 @@ def listops(
     if root is not None:
         where = folder(root, "ListOps", "listops-1000", "lra_release/listops-1000")
         parts = [
-            _read(find(where, [f"basic_{part}.tsv"], "expressions"), max_length)
-            for part in ("train", "val", "test")
+            _read(find(where, [f"basic_{part}.tsv"], "expressions"), max_length) for part in ("train", "val", "test")
         ]
     else:
         # Twice the same expression would be a test question with a known answer.
         made: dict[tuple[str, ...], int] = {}
-        source = random.Random(seed)  # noqa: S311
+        source = random.Random(seed)
         tries = 0
         while len(made) < sum(counts):
             drawn = expression(source, max_depth, max_args, max_length)
@@ -88,8 +89,8 @@ def listops(
                     f"tokens, got {max_depth} and {max_args} ({len(made)} found)"
                 )
         pairs = list(made.items())
-        starts = (0, counts[0], counts[0] + counts[1], sum(counts))
-        parts = [pairs[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+        ends = counts[0], counts[0] + counts[1]
+        parts = [pairs[: ends[0]], pairs[ends[0] : ends[1]], pairs[ends[1] :]]
     splits = [_split(part, max_length) for part in parts]
     return Data(
         name="listops",
@@ -106,9 +107,7 @@ def listops(
     )
 
 
-def expression(
-    source: random.Random, max_depth: int, max_args: int, max_length: int
-) -> tuple[list[str], int] | None:
+def expression(source: random.Random, max_depth: int, max_args: int, max_length: int) -> tuple[list[str], int] | None:
     """Return a random expression's tokens and value; None if it grew beyond ``max_length``.
 
     A node is an operator with probability 1/4, of 2 to ``max_args`` arguments, and else a digit; always a digit at
@@ -146,7 +145,7 @@ def evaluate(tokens: Sequence[str]) -> int:
     """Return the value of an expression.
 
     >>> evaluate("[SM 8 [MED 1 4 7 2 ] [MAX 0 3 ] ]".split())
-    3
+    4
     """
     stack: list[list[int]] = [[]]
     operators = []

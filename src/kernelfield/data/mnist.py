@@ -45,9 +45,9 @@ def mnist(
     """Return MNIST: handwritten digits, 60,000 to train and 10,000 to test, 28×28 (LeCun et al., 1998).
 
     Source: the four idx files, gzipped or not, in ``root`` or ``root/MNIST/raw``; they are what
-    https://ossci-datasets.s3.amazonaws.com/mnist/ serves. Licence: CC BY-SA 3.0. Split: the published test set; 5,000 of
-    the training images are held out to choose by (chapter 3), each class in proportion. Normalisation: zero mean and unit
-    variance over all pixels of the training images.
+    https://ossci-datasets.s3.amazonaws.com/mnist/ serves. Licence: CC BY-SA 3.0. Split: the published test set; 5,000
+    of the training images are held out to choose by (chapter 3), each class in proportion. Normalisation: zero mean and
+    unit variance over all pixels of the training images.
 
     Args:
         root: folder of the files.

@@ -31,8 +31,9 @@ def pathfinder(
     the ends of one long path, or at an end of each: nothing but following the dashes tells which.
 
     Source: made in code, after the description of Linsley et al. (2018), as used by the Long Range Arena (32×32; Path-X
-    is 128×128). These are not its files, and results on the two are not the same numbers. Split: as many of each as asked
-    for, under one seed, both classes equally often. Normalisation: zero mean and unit variance over the training images.
+    is 128×128). These are not its files, and results on the two are not the same numbers. Licence: none needed. Split:
+    as many of each as asked for, under one seed, both classes equally often. Normalisation: zero mean and unit variance
+    over the training images.
 
     Args:
         resolution: pixels per side, at least 16.

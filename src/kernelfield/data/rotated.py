@@ -50,8 +50,8 @@ def mnist6_180(
 ) -> tuple[Tensor, Tensor]:
     """Return turned sixes, labelled 0 for turns in [-90°, 90°], a six, and 1 for the others, a nine.
 
-    Each six appears under ``copies`` pairs of a uniform turn and the one opposite to it, so that both labels are equally
-    frequent and a network that cannot tell the two apart is right half of the time, exactly.
+    Each six appears under ``copies`` pairs of a uniform turn and the one opposite to it, so that both labels are
+    equally frequent and a network that cannot tell the two apart is right half of the time, exactly.
 
     Args:
         images: (n, channels, rows, columns) images, background zero.

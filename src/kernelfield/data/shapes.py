@@ -16,16 +16,14 @@ __all__ = ["shapes"]
 CLASSES = ("circle", "square", "triangle", "cross", "ring", "star")
 
 
-def shapes(
-    resolution: int = 32, *, train: int = 2_000, validation: int = 500, test: int = 500, seed: int = 0
-) -> Data:
+def shapes(resolution: int = 32, *, train: int = 2_000, validation: int = 500, test: int = 500, seed: int = 0) -> Data:
     """Return images of one shape each, of random place, size, turn, brightness and background.
 
-    A shape is a region of the unit square, and a pixel's value how much of it the shape covers: the same seed at another
-    resolution is the same shapes on another grid.
+    A shape is a region of the unit square, and a pixel's value how much of it the shape covers: the same seed at
+    another resolution is the same shapes on another grid.
 
-    Source: made in code, nobody's. Split: as many of each as asked for, under one seed. Normalisation: zero mean and unit
-    variance over the training images.
+    Source: made in code. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation: zero
+    mean and unit variance over the training images.
 
     Args:
         resolution: pixels per side.
@@ -46,9 +44,7 @@ def shapes(
     generator = torch.Generator().manual_seed(seed)
     label = torch.randint(len(CLASSES), (sum(count),), generator=generator)
     drawn = torch.rand(6, len(label), generator=generator)
-    images = torch.cat(
-        [_render(y, p.T, resolution) for y, p in zip(label.split(256), drawn.T.split(256), strict=True)]
-    )
+    images = torch.cat([_render(y, p.T, resolution) for y, p in zip(label.split(256), drawn.T.split(256), strict=True)])
     seen = images[:train].float() / 255
     prepare = Standardize((float(seen.mean()),), (float(seen.std()),))
     x, y = images.split(count), label.split(count)

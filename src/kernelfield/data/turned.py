@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from . import rotated
 from ._prepare import Standardize
 from ._split import divide, hold_out
 from .base import Data, Split
 from .digits import digit_images
 from .mnist import read_mnist
-from .rotated import mnist6_180, mnist6_m, rotate, rotated
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["rotated_digits", "rotated_mnist", "six_or_nine", "sixes_mirrored", "sixes_turned"]
+__all__ = ["mnist6_180", "mnist6_m", "rotated_digits", "rotated_mnist", "six_or_nine"]
 
 Pair = tuple[Tensor, Tensor]
 
@@ -28,8 +28,9 @@ def rotated_digits(
 ) -> Data:
     """Return the bundled digits, each turned by an angle drawn from the whole circle.
 
-    Source, licence and split are those of :func:`kernelfield.data.digits.digits`; a digit and its copies are all in the
-    same part. Normalisation: zero mean and unit variance over all pixels of the training images.
+    Source: made from the digits bundled with scikit-learn (UCI; extra ``train``). Licence: CC BY 4.0. Split: random
+    under a seed; a digit and its copies are all in the same part. Normalisation: zero mean and unit variance over all
+    pixels of the training images.
 
     Args:
         resolution: pixels per side; other than 8 by spectral resampling, before the turn.
@@ -47,22 +48,21 @@ def rotated_digits(
     train, held = hold_out(y, validation, seed)
     parts = [(x[train], y[train]), (x[held], y[held]), (x_test, y_test)]
     turned = [
-        rotated(images - dark, labels, copies=copies, seed=seed + i) if len(labels) else (images, labels)
+        rotated.rotated(images - dark, labels, copies=copies, seed=seed + i) if len(labels) else (images, labels)
         for i, (images, labels) in enumerate(parts)
     ]
-    return _floats("digits_rotated", turned, tuple("0123456789"))
+    return _floats("rotated_digits", turned, tuple("0123456789"))
 
 
-def six_or_nine(
-    resolution: int = 16, *, shares: tuple[float, float, float] = (0.6, 0.2, 0.2), seed: int = 0
-) -> Data:
+def six_or_nine(resolution: int = 16, *, shares: tuple[float, float, float] = (0.6, 0.2, 0.2), seed: int = 0) -> Data:
     """Return sixes and nines, each as written and turned by 180°: does it read as a six or as a nine?
 
-    A six upside down is a nine. Whoever cannot tell a turn by 180° sees the same under both labels, and is right half of
-    the time, exactly: a task for networks that learn how far to respect a symmetry.
+    A six upside down is a nine. Whoever cannot tell a turn by 180° sees the same under both labels, and is right half
+    of the time, exactly: a task for networks that learn how far to respect a symmetry.
 
-    Source and licence are those of :func:`kernelfield.data.digits.digits`. Split: random under a seed; both turns of a
-    digit are in the same part. Normalisation: zero mean and unit variance over all pixels of the training images.
+    Source: made from the digits bundled with scikit-learn (UCI; extra ``train``). Licence: CC BY 4.0. Split: random
+    under a seed; both turns of a digit are in the same part. Normalisation: zero mean and unit variance over all pixels
+    of the training images.
 
     Args:
         resolution: pixels per side; other than 8 by spectral resampling.
@@ -90,9 +90,10 @@ def six_or_nine(
 def rotated_mnist(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
     """Return rotated MNIST: 62,000 MNIST digits, each turned by an angle drawn from the whole circle.
 
-    Source: made from the files that :func:`kernelfield.data.mnist.mnist` reads, as Larochelle et al. (2007) made theirs;
-    not their files. Licence: CC BY-SA 3.0. Split: 10,000 to train, 2,000 to choose by and 50,000 to test, drawn from all
-    70,000 digits under a seed. Normalisation: zero mean and unit variance over all pixels of the training images.
+    Source: made from the files that :func:`kernelfield.data.mnist.mnist` reads, as Larochelle et al. (2007) made
+    theirs; not their files. Licence: CC BY-SA 3.0. Split: 10,000 to train, 2,000 to choose by and 50,000 to test, drawn
+    from all 70,000 digits under a seed. Normalisation: zero mean and unit variance over all pixels of the training
+    images.
 
     Args:
         root: folder of MNIST's files.
@@ -111,19 +112,20 @@ def rotated_mnist(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data
     angles = (torch.rand(len(order), generator=generator) * 2 - 1) * math.pi
     turned = torch.cat(
         [
-            rotate(images[i].float(), a).round().clamp(0, 255).to(torch.uint8)
+            rotated.rotate(images[i].float(), a).round().clamp(0, 255).to(torch.uint8)
             for i, a in zip(order.split(2_000), angles.split(2_000), strict=True)
         ]
     )
     x, y = turned.split(counts), labels[order].split(counts)
-    return _bytes("mnist_rotated", list(zip(x, y, strict=True)), tuple("0123456789"))
+    return _bytes("rotated_mnist", list(zip(x, y, strict=True)), tuple("0123456789"))
 
 
-def sixes_turned(root: str | os.PathLike[str] | None, *, margin: float = 0.0, seed: int = 0) -> Data:
+def mnist6_180(root: str | os.PathLike[str] | None, *, margin: float = 0.0, seed: int = 0) -> Data:
     """Return MNIST6-180: MNIST's sixes turned on the circle; six for turns in [-90°, 90°], and else nine.
 
-    Source and licence are those of :func:`kernelfield.data.mnist.mnist`. Split: MNIST's own, a tenth of the training sixes
-    held out to choose by. Normalisation: zero mean and unit variance over all pixels of the training images.
+    Source: made from the files that :func:`kernelfield.data.mnist.mnist` reads. Licence: CC BY-SA 3.0. Split: MNIST's
+    own, a tenth of the training sixes held out to choose by. Normalisation: zero mean and unit variance over all pixels
+    of the training images.
 
     Args:
         root: folder of MNIST's files.
@@ -131,21 +133,23 @@ def sixes_turned(root: str | os.PathLike[str] | None, *, margin: float = 0.0, se
         seed: of the turns and of the validation part.
     """
     parts = [
-        mnist6_180(x.float(), y, margin=margin, seed=seed + i) for i, (x, y) in enumerate(_parts(root, seed))
+        rotated.mnist6_180(x.float(), y, margin=margin, seed=seed + i) for i, (x, y) in enumerate(_parts(root, seed))
     ]
     return _bytes("mnist6_180", [(x.round().clamp(0, 255).to(torch.uint8), y) for x, y in parts], ("six", "nine"))
 
 
-def sixes_mirrored(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
+def mnist6_m(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
     """Return MNIST6-M: MNIST's sixes and their mirror images; which is it?
 
-    Source, licence, split and normalisation are those of :func:`sixes_turned`.
+    Source: made from the files that :func:`kernelfield.data.mnist.mnist` reads. Licence: CC BY-SA 3.0. Split: MNIST's
+    own, a tenth of the training sixes held out to choose by. Normalisation: zero mean and unit variance over all pixels
+    of the training images.
 
     Args:
         root: folder of MNIST's files.
         seed: of the validation part.
     """
-    parts = [mnist6_m(x, y) for x, y in _parts(root, seed)]
+    parts = [rotated.mnist6_m(x, y) for x, y in _parts(root, seed)]
     return _bytes("mnist6_m", parts, ("as written", "mirrored"))
 
 

@@ -43,9 +43,11 @@ class WeightNormLinear(nn.Module):
 
 
 @torch.no_grad()
-def scale_linear_(linear: nn.Linear | WeightNormLinear, factor: float | Tensor) -> None:
+def scale_linear_(linear: nn.Module, factor: float | Tensor) -> None:
     """Multiply the outputs of ``linear`` by ``factor``, one for all or one per output, in place."""
     # Outputs are the rows of the weight, along which a factor per output would otherwise not be laid.
     rows = factor.unsqueeze(-1) if isinstance(factor, Tensor) and factor.dim() else factor
+    if not isinstance(linear, (nn.Linear, WeightNormLinear)):
+        raise TypeError(f"linear must be a linear map, got {type(linear).__name__}")
     (linear.gain if isinstance(linear, WeightNormLinear) else linear.weight).mul_(rows)
     linear.bias.mul_(factor)

@@ -19,7 +19,9 @@ class FilterNetwork(Field):
     r"""A product of filters and linear maps (chapter 5, Eq. 3).
 
     .. math::
-        h_1 = g_1(x), \qquad h_{l+1} = (A_l h_l + a_l) \cdot g_{l+1}(x), \qquad \psi(x) = A_\mathrm{out} h_{L+1} + a_\mathrm{out}
+        h_1 = g_1(x), \qquad
+        h_{l+1} = (A_l h_l + a_l) \cdot g_{l+1}(x), \qquad
+        \psi(x) = A_\mathrm{out} h_{L+1} + a_\mathrm{out}
 
     with sine filters :math:`g_l(x) = \sin(W_l x + b_l)`, which a subclass may multiply by an :meth:`envelope`. Such a
     network is a sum of exponentially many products of its filters, so its highest frequency is known in closed form.
@@ -248,7 +250,9 @@ class GaborFilter(_GaborNetwork):
             omega_0=omega_0,
             bandwidth=bandwidth,
             beta=beta,
-            concentrations=torch.full((check_int("layers", layers) + 1,), check_positive("alpha", alpha) / (layers + 1)),
+            concentrations=torch.full(
+                (check_int("layers", layers) + 1,), check_positive("alpha", alpha) / (layers + 1)
+            ),
             axes=1,
             mean_range=mean_range,
         )

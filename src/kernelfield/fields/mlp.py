@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -70,7 +71,7 @@ class MLP(Field):
         check_int("hidden", hidden)
         check_int("layers", layers, least=2)
         widths = [dim, *[hidden] * (layers - 1), channels]
-        linears = [nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)]
+        linears = [nn.Linear(a, b) for a, b in pairwise(widths)]
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in linears[1:]) if check_bool("norm", norm) else None
         self._initialise(linears)
         check_bool("weight_norm", weight_norm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,9 @@ class RandomFourier(Field):
     33280
     """
 
+    frequency: Tensor
+    phase: Tensor
+
     def __init__(
         self,
         dim: int,
@@ -63,14 +67,13 @@ class RandomFourier(Field):
         else:
             self.register_buffer("frequency", frequency)
             self.register_buffer("phase", phase)
-        self.frequency: Tensor
-        self.phase: Tensor
         widths = [2 * count, *[hidden] * (layers - 2), channels]
-        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
-        for linear in self.linears:
+        linears = [nn.Linear(a, b) for a, b in pairwise(widths)]
+        for linear in linears:
             # Variance-preserving, as the authors' networks: U(±√(3/n)), no bias.
             nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
             nn.init.zeros_(linear.bias)
+        self.linears = nn.ModuleList(linears)
 
     def evaluate(self, coords: Tensor) -> Tensor:
         z = nn.functional.linear(coords, self.frequency, self.phase)

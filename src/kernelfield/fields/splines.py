@@ -40,7 +40,7 @@ def cardinal_bspline(x: Tensor, order: int) -> Tensor:
 
 
 class BSpline(Field):
-    r"""A sum of shifted B-splines on a lattice (chapter 10, section 4.2): :math:`\psi(x) = \sum_k c_k B^n((x - x_k)/h)`.
+    r"""A sum of B-splines on a lattice (chapter 10, section 4.2): :math:`\psi(x) = \sum_k c_k B^n((x - x_k)/h)`.
 
     In more dimensions the basis is the product over the axes. The centres :math:`x_k` lie ``spacing`` apart, around the
     origin or from ``start`` on. Each point of space sees ``order + 1`` coefficients per axis, and only those are read.

@@ -89,9 +89,7 @@ class Group:
         continuous one by as many as are left. The middle of a single part is the identity.
         """
         if self.order is not None:
-            raise TypeError(
-                f"group must be continuous to spread elements over it, got {self}; it has elements()"
-            )
+            raise TypeError(f"group must be continuous to spread elements over it, got {self}; it has elements()")
         finite = math.prod([factor.order for factor in self.factors if factor.order is not None])
         continuous = [factor for factor in self.factors if factor.order is None]
         if len(continuous) != 1 or continuous[0] is self:
@@ -99,9 +97,7 @@ class Group:
         if n == 1:
             return self._single(at)
         if n % finite:
-            raise ValueError(
-                f"n must be a multiple of {finite}, the order of the finite factors of {self}, got {n}"
-            )
+            raise ValueError(f"n must be a multiple of {finite}, the order of the finite factors of {self}, got {n}")
         parts = [
             factor.spread(n // finite, at) if factor.order is None else factor.elements(at.dtype, at.device)
             for factor in self.factors

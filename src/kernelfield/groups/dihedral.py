@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from .cyclic import Cyclic
 from .semidirect import RotationsAndMirror
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 __all__ = ["Dihedral"]
 

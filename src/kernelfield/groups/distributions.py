@@ -14,6 +14,7 @@ when the parameters have changed since; a training pass of a continuous factor n
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -193,10 +194,10 @@ class Bernoulli(Distribution):
     .. math:: z_i = \mathbb{1}[s_i > \tfrac12], \qquad s_i = \mathrm{sigm}\big((a_i + \varepsilon_i)/\tau\big), \quad
               \varepsilon_i \sim \mathrm{Logistic}(0, 1)
 
-    so that element i is kept with probability :math:`p_i = \mathrm{sigm}(a_i)`, whatever the temperature τ. The gradient
-    is that of the soft s (straight-through Gumbel-softmax between two outcomes). Elements that are not kept are not
-    computed: they get no gradient from that call, and training waits for the device once a call to learn how many
-    there are.
+    so that element i is kept with probability :math:`p_i = \mathrm{sigm}(a_i)`, whatever the temperature τ. The
+    gradient is that of the soft s (straight-through Gumbel-softmax between two outcomes). Elements that are not kept
+    are not computed: they get no gradient from that call, and training waits for the device once a call to learn how
+    many there are.
 
     Args:
         group: a finite group.
@@ -273,9 +274,7 @@ class Independent(Distribution):
     def __init__(self, group: Group, parts: Sequence[Distribution]) -> None:
         super().__init__(group)
         if len(parts) != len(group.factors):
-            raise ValueError(
-                f"parts must be {len(group.factors)} distributions for {group}, got {len(parts)}"
-            )
+            raise ValueError(f"parts must be {len(group.factors)} distributions for {group}, got {len(parts)}")
         self.parts = nn.ModuleList(parts)
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -334,7 +333,7 @@ def monotonicity(distributions: Iterable[Distribution]) -> Tensor:
     limits = [d.limits() for d in distributions]
     if not limits:
         raise ValueError("distributions must hold at least one distribution, got none")
-    steps = [torch.relu(after - before).sum() for before, after in zip(limits[:-1], limits[1:], strict=True)]
+    steps = [torch.relu(after - before).sum() for before, after in pairwise(limits)]
     return torch.stack(steps).sum() if steps else limits[0].new_zeros(())
 
 

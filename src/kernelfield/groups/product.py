@@ -95,9 +95,7 @@ class Product(Group):
         return a.split([group.coords for group in self.groups], dim=-1)
 
     def _each(self, a: Tensor, function: Callable[[Group, Tensor], Tensor]) -> Tensor:
-        return torch.cat(
-            [function(g, part) for g, part in zip(self.groups, self._split(a), strict=True)], dim=-1
-        )
+        return torch.cat([function(g, part) for g, part in zip(self.groups, self._split(a), strict=True)], dim=-1)
 
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self.groups))})"

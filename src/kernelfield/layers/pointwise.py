@@ -19,8 +19,8 @@ class Pointwise(nn.Module):
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
-        gain: weights are drawn from :math:`N(0, \mathrm{gain}^2 / \mathrm{in})`: √2 after a rectifying nonlinearity, 1 after
-            a linear map keeps the variance.
+        gain: weights are drawn from :math:`N(0, \mathrm{gain}^2 / \mathrm{in})`; √2 after a rectifying nonlinearity and
+            1 after a linear map keep the variance.
         bias: whether to add one, initially zero.
 
     >>> Pointwise(3, 5)(torch.randn(2, 3, 8, 8)).shape
@@ -42,7 +42,7 @@ class Pointwise(nn.Module):
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
-    """Batch normalisation of (batch, channels, \\*anything).
+    """Batch normalisation of signals with any number of spatial axes.
 
     >>> BatchNorm(3)(torch.randn(2, 3, 4, 4, 4)).shape
     torch.Size([2, 3, 4, 4, 4])

@@ -19,8 +19,8 @@ class Augerino(nn.Module):
 
     .. math:: y(x) = \frac1n \sum_{i=1}^n f(g_i\, x), \qquad g_i \sim p(g)
 
-    The gradient reaches p(g) through the interpolation of the transformed inputs. Nothing in the loss of a task asks for
-    a wide p(g), so :meth:`regulariser` is added to it.
+    The gradient reaches p(g) through the interpolation of the transformed inputs. Nothing in the loss of a task asks
+    for a wide p(g), so :meth:`regulariser` is added to it.
 
     Args:
         net: the network f.

@@ -89,7 +89,7 @@ class CCNN(nn.Module):
     ) -> None:
         super().__init__()
         check_int("blocks", blocks, least=0)
-        make_conv = partial(
+        make_conv: Callable[..., nn.Module] = partial(
             SeparableConv,
             dim=dim,
             size=size,
@@ -103,6 +103,7 @@ class CCNN(nn.Module):
             self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
         self.input_dropout = nn.Dropout(input_dropout)
         self.stem, self.norm = make_conv(in_channels, channels), make_norm(norm, channels)
+        make_block: Callable[..., nn.Module]
         if check_choice("block", block, BLOCKS) == "resnet":
             make_block = partial(
                 TwoConvBlock, make_conv, norm=norm, activation="gelu", dropout=dropout, activate_branch=False

@@ -17,12 +17,17 @@ from .registry import register
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CKCNN", "FlexTCN", "field_options"]
+__all__ = ["CKCNN", "FlexTCN", "conv_factory", "field_options"]
 
 
 def field_options(field: Callable[..., Field], hidden: int, omega_0: float | None) -> Callable[..., Field]:
     """Bind the two arguments of a kernel field that networks expose: its width, and its frequency scale if given."""
     return bind_field(field, hidden=hidden, **({} if omega_0 is None else {"omega_0": omega_0}))
+
+
+def conv_factory(sigma: float | None, **arguments: Any) -> Callable[[int, int], nn.Module]:
+    """Return what makes a network's convolutions from their channels: masked ones, or global ones without a sigma."""
+    return partial(CKConv, **arguments) if sigma is None else partial(FlexConv, sigma=sigma, **arguments)
 
 
 class CKCNN(nn.Module):
@@ -81,14 +86,14 @@ class CKCNN(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        shared: dict[str, Any] = {
-            "dim": dim,
-            "size": size,
-            "field": field_options(field, hidden, omega_0),
-            "causal": dim == 1 if causal is None else causal,
+        make_conv = conv_factory(
+            sigma,
+            dim=dim,
+            size=size,
+            field=field_options(field, hidden, omega_0),
+            causal=dim == 1 if causal is None else causal,
             **options,
-        }
-        make_conv = partial(CKConv, **shared) if sigma is None else partial(FlexConv, sigma=sigma, **shared)
+        )
         widths = (channels,) * check_int("blocks", blocks) if isinstance(channels, int) else tuple(channels)
         self.embedding = None
         if vocabulary is not None:
@@ -169,7 +174,7 @@ register(
     out_channels=50,
 )
 
-_FIELDS = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
+_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
 for _blocks in (2, 4, 6):
     register(f"flextcn_{_blocks}", FlexTCN, f"FlexTCN-{_blocks} (chapter 5)", blocks=_blocks)
     register(f"cktcn_{_blocks}", FlexTCN, f"CKTCN-{_blocks}: global kernels (chapter 5)", blocks=_blocks, sigma=None)

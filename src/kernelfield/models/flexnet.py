@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..fields import SIREN, Field, FourierFilter, GaborFilter, MAGNet, Table
-from ..layers import BatchNorm, CKConv, FlexConv
+from ..layers import BatchNorm
 from ..layers.continuous.blocks import TwoConvBlock
-from .ckcnn import field_options
+from .ckcnn import conv_factory, field_options
 from .readout import Readout
 from .registry import register
 
@@ -68,8 +67,7 @@ class FlexNet(nn.Module):
             if kernel_size % 2 == 0:
                 raise ValueError(f"kernel_size must be odd, got {kernel_size}")
             size = (kernel_size + 1) // 2
-        shared: dict[str, Any] = {"dim": dim, "size": size, "field": field_options(field, hidden, omega_0), **options}
-        make_conv = partial(CKConv, **shared) if sigma is None else partial(FlexConv, sigma=sigma, **shared)
+        make_conv = conv_factory(sigma, dim=dim, size=size, field=field_options(field, hidden, omega_0), **options)
         outs = [round(channels * w) for w in widths]
         self.stem, self.norm = make_conv(in_channels, channels), BatchNorm(channels)
         self.blocks = nn.ModuleList(
@@ -86,7 +84,7 @@ class FlexNet(nn.Module):
         return self.readout(x, mask)
 
 
-_FIELDS = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
+_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
 register("flexnet_16", FlexNet, "FlexNet-16: 7 blocks, 16 layers (chapter 5)")
 register("flexnet_5", FlexNet, "FlexNet-5 (chapter 5, ImageNet-k)", channels=22, widths=(1, 1.5, 1.5, 2, 2))
 register("flexnet_3", FlexNet, "FlexNet-3 (chapter 5)", widths=(1, 1.5, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import torch
@@ -58,11 +59,12 @@ class GCNN(nn.Module):
     ) -> None:
         super().__init__()
         _check_finite(group)
-        options = {"group": group, "boundary": "valid", "bias": bias}
-        self.lift = LiftingConv(in_channels, channels, kernel_size=3, **options)
-        self.convs = nn.ModuleList(GroupConv(channels, channels, kernel_size=3, **options) for _ in range(5))
+        lift = functools.partial(LiftingConv, group=group, boundary="valid", bias=bias)
+        conv = functools.partial(GroupConv, group=group, boundary="valid", bias=bias)
+        self.lift = lift(in_channels, channels, kernel_size=3)
+        self.convs = nn.ModuleList(conv(channels, channels, kernel_size=3) for _ in range(5))
         self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(6))
-        self.last = GroupConv(channels, out_channels, kernel_size=4, **options)
+        self.last = conv(channels, out_channels, kernel_size=4)
         self.pool = SpatialPool(2, dim=group.dim)
         self.dropout = nn.Dropout(dropout)
         self.head = GroupPool("max", "all")
@@ -192,17 +194,18 @@ class GroupDenseNet(nn.Module):
     ) -> None:
         super().__init__()
         _check_finite(group)
-        options = {"group": group, "boundary": "valid", "bias": False}
-        self.lift = LiftingConv(in_channels, growth, **options)
+        lift = functools.partial(LiftingConv, group=group, boundary="valid", bias=False)
+        conv = functools.partial(GroupConv, group=group, boundary="valid", bias=False)
+        self.lift = lift(in_channels, growth)
         widths = [growth * (i + 1) for i in range(check_int("blocks", blocks))]
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
-        self.convs = nn.ModuleList(GroupConv(width, growth, kernel_size=3, **options) for width in widths)
+        self.convs = nn.ModuleList(conv(width, growth, kernel_size=3) for width in widths)
         self.between_norms = nn.ModuleList(GroupBatchNorm(width) for width in widths[1:])
-        self.between = nn.ModuleList(GroupConv(width, width, kernel_size=1, **options) for width in widths[1:])
+        self.between = nn.ModuleList(conv(width, width, kernel_size=1) for width in widths[1:])
         self.pool = SpatialPool(2, "mean", dim=group.dim)
         width = widths[-1] + growth
         self.norm = GroupBatchNorm(width)
-        self.last = GroupConv(width, out_channels, kernel_size=1, **options)
+        self.last = conv(width, out_channels, kernel_size=1)
         self.head = GroupPool("mean", "all")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -213,9 +216,15 @@ class GroupDenseNet(nn.Module):
                 x = F.relu(self.between_norms[i - 1](x))
                 x = self.pool(self.between[i - 1](x).values)
             new = conv(F.relu(norm(x))).values
-            inner = (..., *[slice(1, -1)] * (x.dim() - 3))
-            x = torch.cat([new, x[inner]], dim=1)
+            x = torch.cat([new, _crop(x)], dim=1)
         return self.head(self.last(F.relu(self.norm(x))).values)
+
+
+def _crop(x: Tensor) -> Tensor:
+    """Take one sample off each end of each spatial axis."""
+    for axis in range(3, x.dim()):
+        x = x.narrow(axis, 1, x.shape[axis] - 2)
+    return x
 
 
 def _check_finite(group: Group) -> None:
@@ -236,4 +245,4 @@ for _name, _group, _all, _res, _dense in (
 ):
     register(f"allcnn_{_name}", GroupAllCNN, f"chapter 8: {_name} All-CNN-C", group=_group, channels=_all)
     register(f"densenet_{_name}", GroupDenseNet, f"chapter 8: {_name} DenseNet", group=_group, growth=_dense)
-    register(f"resnet44_{_name}", GroupResNet, f"chapter 8: {_name} ResNet-44", group=_group, channels=_res)
+    register(f"resnet44_{_name}", GroupResNet, f"chapters 7 and 8: {_name} ResNet-44", group=_group, channels=_res)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -129,16 +130,12 @@ class PartialGCNN(_Partial):
             # Where channels and elements stay what they are, the input itself is the shortcut.
             needed = width != wide or partial or not group.finite
             shortcut = (
-                GroupConv(
-                    width, wide, group=group, field=shortcut_field, kernel_size=1, resample=False, bias=False
-                )
+                GroupConv(width, wide, group=group, field=shortcut_field, kernel_size=1, resample=False, bias=False)
                 if needed
                 else None
             )
             self.blocks.append(
-                PartialResidualBlock(
-                    conv(width, wide), conv(wide, wide), shortcut, wide, pool=halve, dropout=dropout
-                )
+                PartialResidualBlock(conv(width, wide), conv(wide, wide), shortcut, wide, pool=halve, dropout=dropout)
             )
             width = wide
         self.last = (
@@ -213,11 +210,9 @@ class PartialGCNN13(_Partial):
         self.group = group
         count = None if group.finite else samples
         conv = _make_conv(group, check_bool("partial", partial), count, field, kernel_size)
-        self.lift = LiftingConv(
-            in_channels, channels, group=group, samples=count, field=field, kernel_size=kernel_size
-        )
+        self.lift = LiftingConv(in_channels, channels, group=group, samples=count, field=field, kernel_size=kernel_size)
         widths = [channels, channels, *[2 * check_int("channels", channels)] * 7]
-        self.convs = nn.ModuleList(conv(i, o) for i, o in zip(widths[:-1], widths[1:], strict=True))
+        self.convs = nn.ModuleList(conv(i, o) for i, o in pairwise(widths))
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
         self.pool, self.dropout = SpatialPool(2, dim=group.dim), GroupDropout(dropout)
         self.head = GroupPool("mean", "all")
@@ -246,6 +241,4 @@ register("full_gcnn_t2", PartialGCNN, "chapter 11: T(2) network, an ordinary CNN
 register(
     "partial_gcnn13_se2", PartialGCNN13, "chapter 11: partial SE(2) 13-layer CNN", group=SO2(), samples=8, partial=True
 )
-register(
-    "full_gcnn13_se2", PartialGCNN13, "chapter 11: SE(2) 13-layer CNN", group=SO2(), samples=8, partial=False
-)
+register("full_gcnn13_se2", PartialGCNN13, "chapter 11: SE(2) 13-layer CNN", group=SO2(), samples=8, partial=False)

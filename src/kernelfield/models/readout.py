@@ -16,6 +16,8 @@ READOUTS = ("mean", "last", "dense")
 class Embedding(nn.Embedding):
     """Token ids (batch, length) to signals (batch, channels, length)."""
 
+    weight: nn.Parameter
+
     def __init__(self, vocabulary: int, channels: int) -> None:
         super().__init__(vocabulary, channels)
         nn.init.normal_(self.weight, std=0.01)

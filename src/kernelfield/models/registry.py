@@ -68,7 +68,7 @@ def create_model(name: str, **overrides: Any) -> nn.Module:
 def list_models(pattern: str = "*") -> list[str]:
     """Return the names that match ``pattern``, sorted.
 
-    >>> list_models("ccnn_?_*")
-    ['ccnn_4_140', 'ccnn_4_16', 'ccnn_4_32', 'ccnn_4_48', 'ccnn_6_380']
+    >>> list_models("ccnn_?_??")
+    ['ccnn_4_16', 'ccnn_4_32', 'ccnn_4_48']
     """
     return sorted(name for name in _CONFIGURATIONS if fnmatch(name, pattern))

@@ -53,9 +53,9 @@ def conv(
 
     >>> x = torch.tensor([[[0.0, 1.0, 0.0, 0.0]]])
     >>> k = torch.tensor([[[1.0, 2.0, 3.0]]])
-    >>> conv(x, k)
+    >>> conv(x, k, method="direct")
     tensor([[[1., 2., 3., 0.]]])
-    >>> conv(x, k, causal=True)
+    >>> conv(x, k, causal=True, method="direct")
     tensor([[[0., 1., 2., 3.]]])
     >>> conv(torch.randn(8, 6, 32, 32), torch.randn(6, 1, 63, 63), groups=6).shape
     torch.Size([8, 6, 32, 32])
@@ -78,9 +78,7 @@ def _common_dtype(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     return x, kernel
 
 
-def _check(
-    x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int
-) -> tuple[str, ...]:
+def _check(x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int) -> tuple[str, ...]:
     for name, value in (("x", x), ("kernel", kernel)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
@@ -89,11 +87,18 @@ def _check(
             raise TypeError(f"{name} must be one of {accepted}, got {value.dtype}")
     if not 3 <= x.dim() <= 5:
         raise ValueError(f"x must have shape (batch, channels, *space) with 1 to 3 spatial axes, got {tuple(x.shape)}")
-    dim = x.dim() - 2
     if kernel.dim() != x.dim():
         raise ValueError(
-            f"kernel must have shape (out, in / groups, *points) with {dim} spatial axes like x, got {tuple(kernel.shape)}"
+            f"kernel must have shape (out, in / groups, *points) with {x.dim() - 2} spatial axes like x, "
+            f"got {tuple(kernel.shape)}"
         )
+    _check_channels(x, kernel, groups)
+    for axis, (length, points) in enumerate(zip(x.shape[2:], kernel.shape[2:], strict=True)):
+        _check_axis(axis, length, points)
+    return _check_boundary(boundary, causal, dim=x.dim() - 2)
+
+
+def _check_channels(x: Tensor, kernel: Tensor, groups: int) -> None:
     check_int("groups", groups)
     if 0 in (x.shape[1], *kernel.shape[:2]):
         raise ValueError(f"x and kernel must have channels, got {tuple(x.shape)} and {tuple(kernel.shape)}")
@@ -106,6 +111,9 @@ def _check(
             f"kernel must have in / groups = {x.shape[1]} / {groups} = {x.shape[1] // groups} input channels, "
             f"got {kernel.shape[1]}"
         )
+
+
+def _check_boundary(boundary: str | Sequence[str], causal: bool, dim: int) -> tuple[str, ...]:
     if check_bool("causal", causal) and dim != 1:
         raise ValueError(f"causal must be False for a signal with {dim} spatial axes, got True")
     if not isinstance(boundary, (str, tuple, list)):
@@ -117,8 +125,6 @@ def _check(
         raise ValueError(f"boundary must be a name or {dim} names, one per spatial axis, got {boundary!r}")
     if causal and boundaries[0] == "periodic":
         raise ValueError("boundary must be 'zero' if causal is True: on a circle nothing is past, got 'periodic'")
-    for axis, (length, points) in enumerate(zip(x.shape[2:], kernel.shape[2:], strict=True)):
-        _check_axis(axis, length, points)
     return boundaries
 
 

@@ -16,11 +16,15 @@ from .shape import centres, is_symbolic
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Work", "cheapest", "seconds"]
+__all__ = ["Work", "cheapest", "features", "seconds"]
 
 #: written by ``benchmarks/conv.py --calibrate``
 CONSTANTS = Path(__file__).with_name("costs.json")
 _DEVICES: dict[str, Any] = json.loads(CONSTANTS.read_text())["devices"]
+
+
+# Float32 values of a vector register: libraries sum over this many channels at once, used or not.
+_LANES = 16
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,21 @@ class Work:
 
     Args:
         dim: number of spatial axes.
-        depthwise: one input channel a group.
+        depthwise: several groups, of one input channel each.
+        side: points along the kernel's longest side.
         outputs: number of values computed.
         multiplies: real multiplications of the direct sum.
+        filled: the same with the output channels filled up to whole vectors.
         butterflies: Σ n log₂ n over all transforms.
         products: complex multiplications between spectra.
     """
 
     dim: int
     depthwise: bool
+    side: int
     outputs: int
     multiplies: int
+    filled: int
     butterflies: float
     products: int
 
@@ -57,11 +65,14 @@ class Work:
         sizes = transform_sizes(tuple(lengths), tuple(points), middles, periodic)
         total = math.prod(sizes)
         outputs = batch * out * math.prod(lengths)
+        multiplies = outputs * fan_in * math.prod(points)
         return cls(
             dim=len(lengths),
-            depthwise=fan_in == 1,
+            depthwise=fan_in == 1 and channels > 1,
+            side=max(points),
             outputs=outputs,
-            multiplies=outputs * fan_in * math.prod(points),
+            multiplies=multiplies,
+            filled=multiplies // out * (-(-out // _LANES) * _LANES),
             butterflies=(batch * (channels + out) + out * fan_in) * total * math.log2(total + 1),
             products=batch * out * fan_in * (total // 2 + 1),
         )
@@ -83,10 +94,19 @@ def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...])
 
 def seconds(method: str, work: Work, device: str, training: bool) -> float:
     """Return the time ``method`` is expected to take, forward or, for ``training``, forward and backward."""
-    constants = _DEVICES.get(device, _DEVICES["cuda"])["training" if training else "forward"][method]
     kind = f"{work.dim}d-{'depthwise' if work.depthwise else 'dense'}"
-    start, *rates = constants[kind]
-    features = (work.multiplies, work.outputs) if method == "direct" else (work.butterflies, work.products)
-    return start + sum(rate * feature for rate, feature in zip(rates, features, strict=True))
+    mode = "training" if training else "forward"
+    constants = _DEVICES.get(device, _DEVICES["cuda"])[mode][method][kind]
+    counts = features(method, work, constants.get("short", 0))
+    return sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
 
 
+def features(method: str, work: Work, short: int) -> tuple[float, ...]:
+    """Return the counts that the time of ``method`` is linear in.
+
+    Libraries sum kernels of up to ``short`` points a side by other, faster code than longer ones; the third count
+    has the rate of what they lose.
+    """
+    if method == "fft":
+        return 1, work.butterflies, work.products
+    return 1, work.filled, work.multiplies if work.side > short else 0, work.outputs

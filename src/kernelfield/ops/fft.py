@@ -135,13 +135,11 @@ class _Transform:
                 out[batch, group] = self._conv(signals[batch, group], spectrum)
         return out.flatten(1, 2)
 
-    def grads(
-        self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool
-    ) -> tuple[Tensor, Tensor]:
+    def grads(self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool) -> tuple[Tensor, Tensor]:
         outputs, signals = self._split(grad), self._split(x)
         kernels = kernel.unflatten(0, (self.groups, -1))
         grad_x = x.new_empty(x.shape if need_x else 0)
-        grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
+        grad_kernel = kernel.new_zeros(kernel.shape if need_kernel else 0)
         for group, batches in self._chunks(signals, kernels):
             kernel_spectrum = self._kernel_spectrum(kernels[group]) if need_x else None
             total: Tensor | None = None
@@ -164,11 +162,13 @@ class _Transform:
         whole = slice(None)
         budget = CHUNK_BYTES.get(signals.device.type, CHUNK_BYTES["cuda"])
         batch = signals.shape[0]
+        if batch == 0:
+            return []
         wider = max(signals.shape[2], kernels.shape[1])
         row = wider * math.prod(self.sizes) * self.dtype.itemsize
         rows = max(1, budget // row)
         # A group's kernel is transformed once and serves the whole batch, so groups are parted first.
-        group_step = max(1, min(self.groups, rows // max(1, batch)))
+        group_step = max(1, min(self.groups, rows // batch))
         batch_step = max(1, min(batch, rows // group_step))
         if group_step >= self.groups and batch_step >= batch:
             return [(whole, [whole])]
@@ -282,4 +282,3 @@ def fast_size(n: int) -> int:
 def working_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype FFTs of ``x`` run in: float64 for float64, float32 for everything else."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
-

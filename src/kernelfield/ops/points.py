@@ -34,7 +34,9 @@ def point_conv(
 ) -> Tensor:
     r"""Convolve values at points with a kernel that is a function of the offset between them (chapter 2, section 4.1).
 
-    .. math:: y_o(t_i) = \sum_j \sum_c k_{oc}\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j), \qquad |t_i - t_j| < \mathrm{size}
+    .. math::
+        y_o(t_i) = \sum_j \sum_c k_{oc}\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j),
+        \qquad |t_i - t_j| < \mathrm{size}
 
     Outputs are computed in chunks of points, recomputed in the backward pass, so that memory grows linearly with the
     number of points.
@@ -70,7 +72,8 @@ def point_conv(
         values = (kernel(offsets) * meets.unsqueeze(-1)).unflatten(-1, (groups, fan_out, fan_in))
         # Offsets that all samples share are not repeated for each of them.
         shared, values = ("", values.squeeze(0)) if coords.shape[0] == 1 else ("b", values)
-        return torch.einsum(f"{shared}qngoi,bgi{'' if neighbors is None else 'q'}n->bgoq", values, signals).flatten(1, 2)
+        gathered = "" if neighbors is None else "q"
+        return torch.einsum(f"{shared}qngoi,bgi{gathered}n->bgoq", values, signals).flatten(1, 2)
 
     met = points if neighbors is None else neighbors
     step = _chunk(points, coords.shape[0] * met * out_channels * fan_in)
@@ -95,7 +98,7 @@ def _nearest(
     index = distance.topk(count, dim=-1, largest=False).indices  # (batch or 1, queries, count)
     offsets = offsets.gather(2, index.unsqueeze(-1).expand(*index.shape, offsets.shape[-1]))
     meets = meets.gather(2, index)
-    batch, groups, fan_in, points = signals.shape
+    batch, groups, fan_in, _ = signals.shape
     index = index.expand(batch, -1, -1).flatten(1)[:, None, None].expand(-1, groups, fan_in, -1)
     return offsets, meets, signals.gather(-1, index).unflatten(-1, (-1, count))
 

@@ -11,17 +11,19 @@ import torch
 from .._checks import check_choice, check_positive
 from ..data.base import Batch
 from ..ops import resample
+from .datasets import recipe_data
 from .loop import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data.base import Data, Split
+    from .recipe import Recipe
     from .task import Task
 
-__all__ = ["at_step", "run_tests", "turned", "with_dropped"]
+__all__ = ["at_step", "other_data_tests", "run_tests", "turned", "with_dropped"]
 
-KINDS = ("step", "drop", "turn")
+KINDS = ("step", "drop", "turn", "data")
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,41 @@ def run_tests(
     found = {}
     split = data.test.to(device)
     for kind, values in wanted.items():
-        check_choice("test", kind, KINDS)
+        if check_choice("test", kind, KINDS) == "data":
+            continue  # other data, for recipe_tests to load
         change = {"step": at_step, "drop": with_dropped, "turn": turned}[kind]
         for value in values if isinstance(values, (list, tuple)) else [values]:
             found[f"{kind} {float(value)}"] = evaluate(task, change(split, float(value)), batch).compute()
+    return found
+
+
+def other_data_tests(
+    task: Task,
+    recipe: Recipe,
+    data: Data,
+    *,
+    batch: int = 256,
+    device: torch.device | str = "cpu",
+    **where: Any,
+) -> dict[str, dict[str, float]]:
+    """Return metrics on the test split that other options of the loader give, by the names in ``test.data``.
+
+    Its step is what its size says: twice as many samples along an axis lie half as far apart.
+
+    Args:
+        task: the trained task.
+        recipe: whose ``test.data`` to follow.
+        data: that the network was trained on.
+        batch: samples at once.
+        device: where to run.
+        where: ``folder`` and ``download`` for :func:`recipe_data`.
+    """
+    found = {}
+    for name, options in recipe.test.get("data", {}).items():
+        other = recipe_data(replace(recipe, data={**recipe.data, **options}), check=False, **where)
+        steps = tuple(n / m for n, m in zip(data.size, other.size, strict=True))
+        split = replace(other.test, step=steps if len(set(steps)) > 1 else steps[0])
+        found[name] = evaluate(task, split.to(device), batch).compute()
     return found
 
 

@@ -38,9 +38,15 @@ def data_loaders() -> dict[str, Callable[..., Data]]:
         loaded = importlib.import_module(f"{data_package.__name__}.{module.name}")
         for name in getattr(loaded, "__all__", ()):
             function = getattr(loaded, name)
-            if inspect.isfunction(function) and inspect.signature(function).return_annotation in ("Data", Data):
+            if inspect.isfunction(function) and _is_loader(inspect.signature(function)):
                 found[name] = function
     return dict(sorted(found.items()))
+
+
+def _is_loader(signature: inspect.Signature) -> bool:
+    """Return whether a function makes data from nothing, or from a folder."""
+    needed = {name for name, p in signature.parameters.items() if p.default is p.empty}
+    return signature.return_annotation in ("Data", Data) and needed <= {"root"}
 
 
 def load_data(name: str, **options: Any) -> Data:
@@ -64,10 +70,14 @@ def load_data(name: str, **options: Any) -> Data:
         if option not in parameters and not anything:
             hint = _closest(option, list(parameters))
             raise ValueError(f"data.{option} is no option of {name}, which takes {', '.join(parameters)}{hint}")
+    if "root" in parameters and parameters["root"].default is inspect.Parameter.empty:
+        options.setdefault("root", None)
     return loaders[name](**options)
 
 
-def recipe_data(recipe: Recipe, *, folder: str | None = None, download: bool = False, made: bool = False) -> Data:
+def recipe_data(
+    recipe: Recipe, *, folder: str | None = None, download: bool = False, made: bool = False, check: bool = True
+) -> Data:
     """Return the data of a recipe, checked against the shape it gives.
 
     Args:
@@ -75,6 +85,7 @@ def recipe_data(recipe: Recipe, *, folder: str | None = None, download: bool = F
         folder: where the files are, for loaders that read some; the recipe's own ``data.root`` counts more.
         download: let such a loader fetch what is missing.
         made: made data of the same shape instead.
+        check: compare with the recipe's shape.
     """
     if made:
         return made_data(recipe.shape, samples=2 * min(recipe.training.batch, 4))
@@ -82,19 +93,24 @@ def recipe_data(recipe: Recipe, *, folder: str | None = None, download: bool = F
     name = recipe.data["name"]
     loader = data_loaders().get(name)
     taken = inspect.signature(loader).parameters if loader is not None else {}
-    if folder is not None and "root" in taken:
+    # A root that may be left out is another way to get the data, for the recipe to choose.
+    if folder is not None and "root" in taken and taken["root"].default is inspect.Parameter.empty:
         options.setdefault("root", folder)
     if download and "download" in taken:
         options.setdefault("download", True)
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     data = load_data(name, **options)
+    return _check_shape(data, recipe) if check else data
+
+
+def _check_shape(data: Data, recipe: Recipe) -> Data:
     shape = recipe.shape
     wanted = (shape.in_channels, shape.out_channels, tuple(shape.size), shape.task)
     got = (data.in_channels, data.out_channels, tuple(data.size), data.task)
     if wanted != got:
         names = ("in_channels", "out_channels", "size", "task")
         lines = [f"{n} {w} in the recipe, {g} in the data" for n, w, g in zip(names, wanted, got, strict=True) if w != g]
-        raise ValueError(f"shape must be that of data {name!r}: {'; '.join(lines)}")
+        raise ValueError(f"shape must be that of data {data.name!r}: {'; '.join(lines)}")
     return data
 
 
@@ -120,13 +136,14 @@ def made_data(shape: Shape, samples: int = 8, seed: int = 0) -> Data:
         dim=len(size),
         size=size,
         task=shape.task,
+        vocabulary=shape.vocabulary,
     )
 
 
 def _made_split(shape: Shape, n: int, size: tuple[int, ...], generator: torch.Generator) -> Split:
     space = (min(64, math.prod(size)),) if shape.irregular else size
-    if shape.task == "language":
-        inputs = torch.randint(shape.out_channels, (n, *space), generator=generator)
+    if shape.vocabulary is not None:
+        inputs = torch.randint(shape.vocabulary, (n, *space), generator=generator)
     else:
         inputs = torch.randn(n, shape.in_channels, *space, generator=generator)
     target = _TARGETS[shape.task](n, shape.out_channels, space, generator)

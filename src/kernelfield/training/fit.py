@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .changed import other_data_tests, run_tests
 from .datasets import recipe_data
 from .loop import Loop, evaluate
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, machine, make_network, make_task
-from .changed import run_tests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ def fit(
     state = loop.run()
     fabric.barrier()
     if leads:
-        _finish(run, recipe, data, loop, report)
+        _finish(run, recipe, data, loop, report, {} if made else {"folder": folder, "download": download})
         run.log(f"finished after {state.seconds:.1f} s")
     fabric.barrier()
     return run
@@ -132,7 +132,9 @@ def _write_rows(run: Run, loop: Loop) -> None:
         run.write_rows("masks.csv", loop.state.masks)
 
 
-def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool) -> None:
+def _finish(
+    run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where: dict[str, Any]
+) -> None:
     import json  # noqa: PLC0415
 
     _write_rows(run, loop)
@@ -142,6 +144,8 @@ def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool) -> N
     batch = recipe.training.eval_batch or recipe.training.batch
     meter = evaluate(task, data.test.to(device), batch)
     tests = {"test": meter.compute(), **run_tests(task, data, recipe.test, batch=batch, device=device)}
+    if data.name != "made":
+        tests |= other_data_tests(task, recipe, data, batch=batch, device=device, **where)
     result: dict[str, Any] = {
         "status": "done",
         "recipe": recipe.name,

@@ -37,6 +37,7 @@ class Shape:
         size: length of the inputs along each axis, in training steps.
         task: what is predicted.
         irregular: samples at real times or points, with coordinates and a mask.
+        vocabulary: number of tokens, if the inputs are (batch, length) token ids.
     """
 
     in_channels: int
@@ -44,6 +45,7 @@ class Shape:
     size: list[int]
     task: str = "classification"
     irregular: bool = False
+    vocabulary: int | None = None
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"task": TASKS}
 
@@ -149,7 +151,8 @@ class Recipe:
             arguments.
         metric: what to choose by and report: the task's own if not given.
         published: the published numbers by metric, in percent where the metric is a share.
-        test: further tests of the trained network: ``step``, ``drop`` and ``turn``, each a list.
+        test: further tests of the trained network: ``step``, ``drop`` and ``turn``, each a list; ``data``, by name,
+            other options of the loader, for a test at another resolution.
         notes: what differs from the publication.
     """
 

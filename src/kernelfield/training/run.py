@@ -39,6 +39,8 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in recipe.model.items() if key != "name"}
     given: dict[str, Any] = {"in_channels": shape.in_channels, "out_channels": shape.out_channels}
     given |= {"dim": len(size), "size": size if len(set(size)) > 1 else size[0]}
+    if shape.vocabulary is not None:
+        given["vocabulary"] = shape.vocabulary
     given = _accepted(recipe.model["name"], given)
     torch.manual_seed(recipe.training.seed)
     try:
@@ -183,7 +185,7 @@ def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:
     chosen = configuration(name)
     parameters = inspect.signature(chosen.build).parameters
     # What a name fixes, such as the vocabulary's embedding or the size of point clouds, is for the recipe to change.
-    fixed = {key for key in ("in_channels", "size", "dim") if key in chosen.arguments}
+    fixed = {key for key in ("in_channels", "size", "dim", "vocabulary") if key in chosen.arguments}
     return {
         key: value
         for key, value in given.items()

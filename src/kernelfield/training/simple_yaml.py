@@ -16,7 +16,7 @@ _WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
 _INT = re.compile(r"[-+]?[0-9][0-9_]*")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = {".inf": float("inf"), "-.inf": float("-inf"), ".nan": float("nan")}
-_KEY = re.compile(r"([A-Za-z_][\w.-]*):(?:\s+(.*)|)$")
+_KEY = re.compile(r"([A-Za-z_][\w. -]*?):(?:\s+(.*)|)$")
 _PLAIN = re.compile(r"[A-Za-z_/.][^#:\[\]{},'\"\n]*[^#:\[\]{},'\"\s]|[A-Za-z_]")
 
 
@@ -122,7 +122,8 @@ def _scalar(value: Any) -> str:
         return value if plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, float):
         special = [word for word, number in _SPECIAL.items() if repr(number) == repr(value)]
-        return special[0] if special else repr(value)
+        # With a point in it, 1.0e-06 is a number to every reader of YAML.
+        return special[0] if special else re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))
     return json.dumps(value)
 
 

@@ -52,7 +52,7 @@ def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, chan
     figure.savefig(path, dpi=120)
 
 
-def _draw_line(axes, values: torch.Tensor, step: float, causal: bool) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _draw_line(axes, values: torch.Tensor, step: float, causal: bool) -> None:  # type: ignore[no-untyped-def]
     count = len(values)
     offsets = (torch.arange(count) - (0 if causal else count // 2)) * step
     axes.axhline(0, color="0.85", linewidth=0.8)

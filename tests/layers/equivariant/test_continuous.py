@@ -93,10 +93,7 @@ def test_the_error_of_an_average_of_samplings_falls_as_one_over_the_root():
         truth = conv(*lift.eval()(x), out_elements=here).values
         lift.train().distribution.samples = 2
         draws = torch.stack([conv(*lift(x), out_elements=here).values for _ in range(1024)])
-    error = {
-        n: float((draws.view(-1, n, *truth.shape).mean(1) - truth).square().mean().sqrt())
-        for n in (1, 16, 64)
-    }
+    error = {n: float((draws.view(-1, n, *truth.shape).mean(1) - truth).square().mean().sqrt()) for n in (1, 16, 64)}
     assert error[1] / error[16] == pytest.approx(4, rel=0.35)
     assert error[1] / error[64] == pytest.approx(8, rel=0.5)
 
@@ -123,9 +120,7 @@ def pair(group, samples, **options):
     """A full and a partial layer of the same kernel."""
     torch.manual_seed(0)
     full = GroupConv(2, 3, group=group, field=Smooth, kernel_size=5, samples=samples, **options).double()
-    part = PartialGroupConv(
-        2, 3, group=group, field=Smooth, kernel_size=5, samples=samples, **options
-    ).double()
+    part = PartialGroupConv(2, 3, group=group, field=Smooth, kernel_size=5, samples=samples, **options).double()
     part.kernel.load_state_dict(full.kernel.state_dict())
     elements = group.elements(**F64) if group.finite else group.sample(4, stratified=True, **F64)
     return full, part, torch.randn(2, 2, len(elements), 7, 7, **F64), elements

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 @pytest.fixture
 def e2cnn():
     pytest.importorskip("e2cnn", reason="e2cnn is not installed; it needs numpy 1 and an environment of its own")
-    from e2cnn import gspaces, nn
+    from e2cnn import gspaces, nn  # noqa: PLC0415
 
     return gspaces, nn
 

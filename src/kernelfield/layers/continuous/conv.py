@@ -25,7 +25,8 @@ __all__ = ["CKConv", "ContinuousConv", "FlexConv"]
 class ContinuousConv(nn.Module):
     r"""A convolution with a field for a kernel, under a mask or not, dense or depthwise.
 
-    .. math:: y_o(t) = b_o + \sum_c \sum_\tau \psi_{oc}\big((t - \tau)/\mathrm{size}\big)\, m(\cdot)\, x_c(\tau)\, \mathrm{step}^D
+    .. math::
+        y_o(t) = b_o + \sum_c \sum_\tau (\psi_{oc} m)\big((t - \tau)/\mathrm{size}\big)\, x_c(\tau)\, \mathrm{step}^D
 
     What :class:`CKConv` and :class:`FlexConv` have in common; see there for the arguments.
     """
@@ -50,7 +51,8 @@ class ContinuousConv(nn.Module):
         mean_range: tuple[float, float],
     ) -> None:
         super().__init__()
-        self.in_channels, self.out_channels = check_int("in_channels", in_channels), check_int("out_channels", out_channels)
+        self.in_channels = check_int("in_channels", in_channels)
+        self.out_channels = check_int("out_channels", out_channels)
         self.dim, self.size = check_dim(dim), ints_per_axis("size", size, dim)
         if dim > 3:
             raise ValueError(f"dim must be 1, 2 or 3, got {dim}")
@@ -228,9 +230,7 @@ class ContinuousConv(nn.Module):
             kernel = self._sample(steps, lengths)
         if not torch.is_autocast_enabled(x.device.type):
             kernel = kernel.to(x.dtype)
-        return conv(
-            x, kernel, causal=self.causal, boundary=self.boundary, groups=self.groups, method=self.method
-        )
+        return conv(x, kernel, causal=self.causal, boundary=self.boundary, groups=self.groups, method=self.method)
 
     def _crop_frozen(self, kernel: Tensor, lengths: Sequence[int] | None) -> Tensor:
         for axis, most in enumerate(lengths or (), start=2):
@@ -243,7 +243,8 @@ class ContinuousConv(nn.Module):
         if self.boundary == "periodic":
             raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
         coords = coords.to(self.reach.dtype)
-        cell = coords.new_tensor(math.prod(steps)).expand(coords.shape[:2]) if weight is None else weight * math.prod(steps)
+        measure = math.prod(steps)
+        cell = coords.new_tensor(measure).expand(coords.shape[:2]) if weight is None else weight * measure
         weighted = x * cell.unsqueeze(1).to(x.dtype)
         y = point_conv(
             weighted,

@@ -44,8 +44,8 @@ def aliasing_loss(
         \sum_\mathrm{layers} \sum_{l=1}^{L} \max\Big(0,\;
         f^+_l + \tfrac{1}{L} f^+_\mathrm{mask} - \tfrac{1}{L} f_\mathrm{Nyq}\Big)^2
 
-    Each filter has its share of the band, so that the gradient of one does not depend on the others (chapter 5's appendix,
-    "Improved implementation"). Layers whose field cannot tell its highest frequency are passed over.
+    Each filter has its share of the band, so that the gradient of one does not depend on the others (chapter 5's
+    appendix, "Improved implementation"). Layers whose field cannot tell its highest frequency are passed over.
 
     Args:
         model: any module.
@@ -75,8 +75,8 @@ def aliasing_loss(
 def nyquist(layer: ContinuousConv) -> float:
     """Return the highest frequency the training grid can hold, in cycles per unit of the kernel's coordinate.
 
-    Samples lie 1/size apart, so this is size/2, of the shortest axis. (Chapter 5's (k - 1)/4, for a kernel of k points that
-    spans [-1, 1].)
+    Samples lie 1/size apart, so this is size/2, of the shortest axis. (Chapter 5's (k - 1)/4, for a kernel of k points
+    that spans [-1, 1].)
     """
     return min(layer.size) / 2
 

@@ -19,16 +19,20 @@ def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
     axes, space = (dim, "*space") if coords is None else (1, "points")
     if x.dim() != 2 + axes or x.shape[1] != channels:
-        raise ValueError(f"x must have shape (batch, {channels}, {space}) with {axes} axes after the channels, got {tuple(x.shape)}")
+        raise ValueError(
+            f"x must have shape (batch, {channels}, {space}) with {axes} axes after the channels, got {tuple(x.shape)}"
+        )
     if mask is not None:
         if mask.dtype != torch.bool:
             raise TypeError(f"mask must be a bool tensor, got {mask.dtype}")
-        if mask.shape != (x.shape[0], *x.shape[2:]):
-            raise ValueError(f"mask must have shape {(x.shape[0], *x.shape[2:])} like x without channels, got {tuple(mask.shape)}")
+        wanted = (x.shape[0], *x.shape[2:])
+        if mask.shape != wanted:
+            raise ValueError(f"mask must have shape {wanted} like x without channels, got {tuple(mask.shape)}")
     if coords is None:
         return None
     points = coords.unsqueeze(0) if coords.dim() == 2 else coords
-    if points.dim() != 3 or points.shape[-1] != dim or points.shape[1] != x.shape[2] or points.shape[0] not in (1, x.shape[0]):
+    fits = points.dim() == 3 and points.shape[1:] == (x.shape[2], dim) and points.shape[0] in (1, x.shape[0])
+    if not fits:
         raise ValueError(
             f"coords must have shape (batch, points, dim) = {(x.shape[0], x.shape[2], dim)} or (points, dim), "
             f"got {tuple(coords.shape)}"
@@ -57,8 +61,8 @@ def sample_weight(
 def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
     r"""Blur a kernel that was sampled finer than in training by a Gaussian of half a training step (chapter 2, 5.5).
 
-    The window reaches one training step to both sides; at the kernel's ends it is cut and normalised, so that a constant
-    kernel stays what it is.
+    The window reaches one training step to both sides; at the kernel's ends it is cut and normalised, so that a
+    constant kernel stays what it is.
 
     Args:
         kernel: (out, in, \*points) kernel.

@@ -21,8 +21,8 @@ class SeparableConv(nn.Module):
 
     .. math:: y(t) = W \Big[b + \sum_\tau \psi(t - \tau) \odot x(\tau)\Big] + c
 
-    The kernel network has as many outputs as there are input channels, not their product with the output channels, which
-    affords networks several times as wide.
+    The kernel network has as many outputs as there are input channels, not their product with the output channels,
+    which affords networks several times as wide.
 
     Args:
         in_channels: channels of the input.

@@ -101,9 +101,7 @@ class LiftingConv(_Conv):
         distribution: Distribution | None = None,
     ) -> None:
         super().__init__(in_channels, out_channels, group, kernel_size, samples, boundary, bias, distribution)
-        self.kernel = GroupKernel(
-            group, field, out_channels, in_channels, kernel_size=kernel_size, on_group=False
-        )
+        self.kernel = GroupKernel(group, field, out_channels, in_channels, kernel_size=kernel_size, on_group=False)
 
     def forward(self, x: Tensor) -> GroupSignal:
         r"""Return (batch, in_channels, \*space) lifted to (batch, out_channels, group, \*space), and its elements."""
@@ -169,8 +167,9 @@ class GroupConv(_Conv):
         bias: bool = True,
         distribution: Distribution | None = None,
     ) -> None:
-        self_samples = samples if check_bool("resample", resample) or group.finite else 1
-        super().__init__(in_channels, out_channels, group, kernel_size, self_samples, boundary, bias, distribution)
+        # A layer that draws nothing has no use for samples, but its distribution asks for some.
+        drawn = samples if check_bool("resample", resample) or group.finite else 1
+        super().__init__(in_channels, out_channels, group, kernel_size, drawn, boundary, bias, distribution)
         self.resample = resample
         terms = in_channels * kernel_size**group.dim * (group.order or 1)
         self.kernel = GroupKernel(

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from ..._checks import check_int
 from ...fields import Field, Table
-from ...groups import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ...groups import Group
 
 __all__ = ["GroupKernel"]
 
@@ -22,16 +23,16 @@ MOST_ENTRIES = 1 << 20
 
 
 class GroupKernel(nn.Module):
-    r"""A kernel :math:`\psi: \mathbb{R}^d \rtimes H \to \mathbb{R}^{out \times in}`, moved to all elements of its output.
+    r"""A kernel :math:`\psi: \mathbb{R}^d \rtimes H \to \mathbb{R}^{out \times in}`, moved to all output elements.
 
     .. math:: k_{oi}(h, \tilde h, x) = |\det h|^{-1}\; \psi_{oi}(h^{-1} \tilde h,\; h^{-1} x)
 
     for output elements h, input elements :math:`\tilde h`, and offsets x on a grid with its outermost points at ±1.
 
     A :class:`~kernelfield.fields.Table` on a group that maps the grid to itself has all these points on its nodes: the
-    kernel is then a permuted copy of the table. On another finite group it is a fixed linear map of the table. Any other
-    field is evaluated at the moved points. Where the group does not map the grid to itself, points further than 1 from the centre are zero, so that what lies in the corners of the
-    grid does not come and go as the kernel turns.
+    kernel is then a permuted copy of the table. On another finite group it is a fixed linear map of the table. Any
+    other field is evaluated at the moved points. Where the group does not map the grid to itself, points further than
+    1 from the centre are zero, so that what lies in the corners of the grid does not come and go as the kernel turns.
 
     Args:
         group: the group H.
@@ -90,16 +91,16 @@ class GroupKernel(nn.Module):
         whole = out_elements is None and in_elements is None
         if whole and self.table_map is not None and dtype == self.table_map.dtype:
             with torch.autocast(device.type, enabled=False):
-                return self._arrange(torch.tensordot(self.table_map, self.field.coefficients, 1))
+                return self._arrange(torch.tensordot(self.table_map, self._table(), 1))
         if whole and self.table_index is not None:
             # index_select: its gradient is one addition, that of indexing sorts first
-            values = self.field.coefficients.flatten().index_select(0, self.table_index.flatten())
+            values = self._table().flatten().index_select(0, self.table_index.flatten())
             return values.view(self.table_index.shape)
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
         coords = self.coordinates(out, into)
         if self.looked_up:
-            return self._arrange(self.field.coefficients[self._nodes(coords)])
+            return self._arrange(self._table()[self._nodes(coords)])
         return self._arrange(self._evaluate(coords, out))
 
     def coordinates(self, out_elements: Tensor, in_elements: Tensor) -> Tensor:
@@ -155,7 +156,7 @@ class GroupKernel(nn.Module):
         return float(volume) ** (1 / self.group.dim)
 
     def _index_all(self) -> Tensor | None:
-        """Return the place in the table of every entry of the kernel, in its final order; None if there are too many."""
+        """Return the place in the table of every entry of the kernel, in its final order; None if too many."""
         everything = self.group.elements(torch.float64)
         nodes = self._nodes(self.coordinates(everything, everything))
         channels = math.prod(self.shape)
@@ -208,6 +209,11 @@ class GroupKernel(nn.Module):
         if isinstance(self.field, Table):  # between its nodes an interpolated table is smaller than on them
             spread = self.field.coefficients.std() if self.field.coefficients.numel() > 1 else torch.ones(())
         self.field.scale_(1 / (spread.clamp(min=1e-8) * math.sqrt(fan_in)))
+
+    def _table(self) -> Tensor:
+        if not isinstance(self.field, Table):
+            raise TypeError(f"field must be a Table to be looked up, got {type(self.field).__name__}")
+        return self.field.coefficients
 
     def _place(self) -> tuple[torch.dtype, torch.device]:
         parameter = next(self.field.parameters())

@@ -12,8 +12,6 @@ from .pointwise import GroupBatchNorm, GroupDropout, GroupLayerNorm, SpatialPool
 from .signal import GroupSignal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...groups import Group
 
 __all__ = ["GroupResidualBlock", "PartialResidualBlock"]
@@ -47,9 +45,7 @@ class GroupResidualBlock(nn.Module):
         self.conv2 = GroupConv(out_channels, out_channels, group=group, bias=bias)
         self.pool = SpatialPool(2, dim=group.dim) if pool else nn.Identity()
         changes = pool or in_channels != out_channels
-        self.shortcut = (
-            GroupConv(in_channels, out_channels, group=group, kernel_size=1, bias=bias) if changes else None
-        )
+        self.shortcut = GroupConv(in_channels, out_channels, group=group, kernel_size=1, bias=bias) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.pool(self.conv1(F.relu(self.norm1(x))).values)

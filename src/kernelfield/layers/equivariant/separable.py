@@ -9,7 +9,6 @@ from ...fields import Field, Table
 from .convolve import convolve
 from .gconv import _Conv, check_group_signal, folded, weighted
 from .kernel import GroupKernel
-from .signal import GroupSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...groups import Distribution, Group
+    from .signal import GroupSignal
 
 __all__ = ["SeparableGroupConv"]
 
@@ -82,9 +82,7 @@ class SeparableGroupConv(_Conv):
         )
         self.space = GroupKernel(group, field, out_channels, 1, kernel_size=kernel_size, on_group=False)
 
-    def forward(
-        self, x: Tensor, elements: Tensor | None = None, gates: Tensor | None = None
-    ) -> GroupSignal:
+    def forward(self, x: Tensor, elements: Tensor | None = None, gates: Tensor | None = None) -> GroupSignal:
         r"""Return the convolved signal and its elements; arguments as in :class:`GroupConv`."""
         check_group_signal(x, elements, self.group, self.in_channels)
         chosen, chosen_gates = self.distribution(next(self.mix.parameters()))

@@ -1,0 +1,218 @@
+"""Data by name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, Any
+
+from . import (
+    chirps,
+    cifar,
+    digits,
+    folders,
+    listops,
+    memory,
+    mnist,
+    pathfinder,
+    physionet2012,
+    physionet2019,
+    shapes,
+    speech,
+    stl10,
+    tables,
+    text,
+    ts,
+    turned,
+)
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    from .base import Data
+
+__all__ = ["Description", "describe", "list_data", "load", "register"]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known about a data set without loading it.
+
+    Args:
+        name: to load it by.
+        summary: one line.
+        source: where it comes from.
+        licence: its licence.
+        split: how it is divided.
+        normalisation: what is done to its values.
+        root: what the user must name: "nothing", "a folder or file", or "a folder or file, or nothing".
+        download: whether it can be fetched.
+        options: what :func:`load` takes beside, with defaults.
+    """
+
+    name: str
+    summary: str
+    source: str
+    licence: str
+    split: str
+    normalisation: str
+    root: str
+    download: bool
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    make: Callable[..., Data]
+    summary: str
+    preset: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def takes(self) -> dict[str, inspect.Parameter]:
+        return dict(inspect.signature(self.make).parameters)
+
+
+_ENTRIES: dict[str, _Entry] = {}
+
+
+def register(name: str, make: Callable[..., Data], summary: str, **preset: Any) -> None:
+    """Give ``make`` with ``preset`` options a name; a parameter ``root`` says that it reads files.
+
+    Its docstring is where :func:`describe` finds "Source: …", "Licence: …", "Split: …" and "Normalisation: …".
+    """
+    if name in _ENTRIES:
+        raise ValueError(f"name must not be registered yet, got {name!r}")
+    _ENTRIES[name] = _Entry(make, summary, preset)
+
+
+def load(name: str, root: str | os.PathLike[str] | None = None, download: bool = False, **options: Any) -> Data:
+    """Return a data set by name.
+
+    Args:
+        name: one of :func:`list_data`.
+        root: folder or file to read, for what is not made in code.
+        download: whether to fetch into ``root`` what is not there; where :func:`describe` says so.
+        options: of the data set, as :func:`describe` lists them.
+
+    >>> load("digits", resolution=16, sequence=True).size
+    (256,)
+    >>> load("digit")
+    Traceback (most recent call last):
+    ValueError: name must be one of list_data(), got 'digit'; the closest is 'digits'
+    >>> load("digits", resolutoin=16)
+    Traceback (most recent call last):
+    TypeError: 'digits' takes no option 'resolutoin'; the closest is 'resolution'
+    """
+    entry = _entry(name)
+    takes = entry.takes
+    for option in options:
+        if option not in takes:
+            raise TypeError(f"{name!r} takes no option {option!r}{_closest(option, takes)}")
+    given = {**entry.preset, **options}
+    if "root" in takes:
+        given["root"] = root
+    elif root is not None:
+        raise ValueError(f"root must be None for {name!r}, which is made in code, got {root}")
+    if download:
+        if "download" not in takes:
+            raise ValueError(
+                f"download must be False for {name!r}, which cannot be fetched; describe({name!r}) says why"
+            )
+        given["download"] = True
+    return entry.make(**given)
+
+
+def list_data(pattern: str = "*") -> list[str]:
+    """Return the names that match ``pattern``, sorted.
+
+    >>> list_data("*cifar10")
+    ['cifar10', 'npcifar10', 'scifar10']
+    """
+    return sorted(name for name in _ENTRIES if fnmatch(name, pattern))
+
+
+def describe(name: str) -> Description:
+    """Return where a data set comes from, its licence, split and normalisation, and what it takes.
+
+    >>> describe("mnist").licence
+    'CC BY-SA 3.0.'
+    >>> describe("copy_memory").options["T"]
+    100
+    """
+    entry = _entry(name)
+    takes = entry.takes
+    said = _sections(inspect.getdoc(entry.make) or "")
+    root = "nothing"
+    if "root" in takes:
+        optional = takes["root"].default is not inspect.Parameter.empty
+        root = "a folder or file, or nothing" if optional else "a folder or file"
+    options = {
+        option: entry.preset.get(option, parameter.default)
+        for option, parameter in takes.items()
+        if option not in ("root", "download")
+    }
+    return Description(
+        name=name,
+        summary=entry.summary,
+        source=said.get("Source", ""),
+        licence=said.get("Licence", ""),
+        split=said.get("Split", ""),
+        normalisation=said.get("Normalisation", ""),
+        root=root,
+        download="download" in takes,
+        options=options,
+    )
+
+
+def _sections(doc: str) -> dict[str, str]:
+    words = "Source|Licence|Split|Normalisation"
+    found = re.findall(rf"\b({words}): (.*?)(?=\s(?:{words}): |\n\s*\n|\Z)", doc, flags=re.DOTALL)
+    return {word: " ".join(text.split()) for word, text in found}
+
+
+def _entry(name: str) -> _Entry:
+    if name not in _ENTRIES:
+        raise ValueError(f"name must be one of list_data(), got {name!r}{_closest(str(name), _ENTRIES)}")
+    return _ENTRIES[name]
+
+
+def _closest(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f"; the closest is {close[0]!r}" if close else ""
+
+
+register("adding", memory.adding, "the sum of two marked numbers among T")
+register("copy_memory", memory.copy_memory, "ten digits, to repeat after T steps")
+register("chirps", chirps.chirps, "tones that rise or fall, in noise")
+register("digits", digits.digits, "the digits bundled with scikit-learn, as images or sequences")
+register("rotated_digits", turned.rotated_digits, "bundled digits, each turned by a random angle")
+register("six_or_nine", turned.six_or_nine, "sixes and nines, as written and upside down: how do they read?")
+register("shapes", shapes.shapes, "circles, squares, triangles and others, at any resolution")
+register("listops", listops.listops, "the value of nested lists of digits (Long Range Arena)")
+register("pathfinder", pathfinder.pathfinder, "are two dots joined by a dashed path?")
+register("mnist", mnist.mnist, "handwritten digits, 28×28")
+register("smnist", mnist.mnist, "MNIST read pixel by pixel", sequence=True)
+register("pmnist", mnist.mnist, "MNIST read pixel by pixel in a fixed random order", permute=0)
+register("rotated_mnist", turned.rotated_mnist, "MNIST, each digit turned by a random angle")
+register("mnist6_180", turned.mnist6_180, "MNIST's sixes, turned: six or nine?")
+register("mnist6_m", turned.mnist6_m, "MNIST's sixes and their mirror images")
+register("cifar10", cifar.cifar10, "photographs of ten kinds of things, 32×32")
+register("scifar10", cifar.cifar10, "CIFAR-10 read pixel by pixel", form="sequence")
+register("npcifar10", cifar.cifar10, "CIFAR-10 read row by row, then noise", form="noise-padded")
+register("lra_image", cifar.cifar10, "CIFAR-10 in gray, read pixel by pixel", form="gray-sequence")
+register("cifar100", cifar.cifar100, "photographs of a hundred kinds of things, 32×32")
+register("stl10", stl10.stl10, "photographs of ten kinds of things, 96×96")
+register("speech_commands", speech.speech_commands, "ten spoken words, raw sound at 16 kHz")
+register("speech_commands_mfcc", speech.speech_commands, "ten spoken words, as cepstral coefficients", mfcc=True)
+register("character_trajectories", ts.character_trajectories, "pen movements of twenty letters")
+register("ts", ts.ts, "any problem of the UEA and UCR archives")
+register("physionet2012", physionet2012.physionet2012, "intensive care at irregular times: who dies?")
+register("physionet2019", physionet2019.physionet2019, "intensive care by the hour: who develops sepsis?")
+register("ptb", text.ptb, "the Penn Treebank, character by character")
+register("text", text.text, "a text file of your own, character by character")
+register("image_folder", folders.image_folder, "images of your own, a folder for each class")
+register("csv_series", tables.csv_series, "time series of your own, in a CSV file")

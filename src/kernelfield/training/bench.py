@@ -1,0 +1,81 @@
+"""How fast a recipe trains: steps a second on made data of its shape."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .datasets import made_data
+from .loop import Loop
+from .recipe import Recipe, find_recipe, with_settings
+from .run import machine, make_network, make_task
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+__all__ = ["bench_step"]
+
+
+def bench_step(
+    recipe: Recipe | str,
+    *,
+    seconds: float = 5.0,
+    samples: int = 0,
+    settings: list[str] | None = None,
+    fabric: Fabric | None = None,
+) -> dict[str, Any]:
+    """Return how long a training step takes, loading of the batch included.
+
+    Args:
+        recipe: a recipe or its name.
+        seconds: to spend, after the first steps, which compile, plan and allocate and are not counted.
+        samples: samples in an epoch, to say how long one takes; none if zero.
+        settings: values to replace in the recipe.
+        fabric: where to run; the CPU if not given.
+    """
+    recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
+    batch = recipe.training.batch
+    # Enough batches that they are not all in a cache, few enough that making them takes no time.
+    data = made_data(recipe.shape, samples=4 * batch)
+    loop = Loop(make_task(recipe, make_network(recipe)), data.train, None, recipe.training, fabric=fabric)
+    device = loop.fabric.device
+    loop.task.train()
+
+    def some(count: int) -> float:
+        """Return the seconds that a step of ``count`` takes, the device waited for once at their end."""
+        begun, done = time.perf_counter(), 0
+        while done < count:
+            loop.state.position = 0
+            for item in loop._epoch():  # noqa: SLF001
+                loop._step(item)  # noqa: SLF001
+                done += 1
+                if done == count:
+                    break
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return (time.perf_counter() - begun) / count
+
+    some(8)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    pace = some(4)
+    count = max(4, min(200, round(seconds / 5 / pace)))
+    times = [some(count) for _ in range(5)]
+    step = statistics.median(times)
+    found: dict[str, Any] = {
+        "recipe": recipe.name,
+        "batch": batch,
+        "milliseconds": round(1e3 * step, 3),
+        "samples_per_second": round(batch / step, 1),
+        "spread": round((max(times) - min(times)) / step, 3),
+        "settings": settings or [],
+        "machine": machine(device),
+    }
+    if samples:
+        found["epoch_seconds"] = round(step * (samples // batch), 2)
+    if device.type == "cuda":
+        found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+    return found

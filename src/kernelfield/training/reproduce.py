@@ -1,0 +1,135 @@
+"""Rows of the thesis's tables, run again, and the table of what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .recipe import FOLDER, find_recipe, list_recipes, read_recipe, with_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .loop import Progress
+
+__all__ = ["recipes_of", "reproduce", "results_table"]
+
+
+def recipes_of(what: str) -> list[str]:
+    """Return the recipes of a chapter, of a pattern, or the one of a name.
+
+    >>> "ch03-smnist-ccnn-4-140" in recipes_of("3")
+    True
+    >>> recipes_of("ch03-smnist-ccnn-4-140")
+    ['ch03-smnist-ccnn-4-140']
+    """
+    if what.isdigit():
+        names = [n for n in list_recipes() if read_recipe(FOLDER / f"{n}.yaml").chapter == int(what)]
+        if not names:
+            raise ValueError(f"chapter must be one with recipes, got {what}")
+        return names
+    names = list_recipes(what)
+    return names or [find_recipe(what).name]
+
+
+def reproduce(
+    name: str,
+    results: str | Path = "results",
+    runs: str | Path = "runs",
+    *,
+    settings: list[str] | None = None,
+    note: str = "",
+    on_progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Run a recipe and write what came out to ``results/name.json``, its failure if it failed.
+
+    Args:
+        name: of the recipe.
+        results: folder of all results.
+        runs: folder of runs; an interrupted one is taken up.
+        settings: values to replace in the recipe; said in the result.
+        note: what differs from the publication, said beside the result.
+        on_progress: called now and then.
+        options: further arguments of :func:`kernelfield.training.fit.fit`.
+    """
+    from .fit import fit  # noqa: PLC0415
+
+    recipe = with_settings(find_recipe(name), settings or [])
+    folder = Path(runs) / recipe.name
+    try:
+        run = fit(recipe, folder, on_progress=on_progress, **options)
+        result = run.result()
+    except (RuntimeError, ValueError, OSError) as error:
+        result = {
+            "status": "failed",
+            "recipe": recipe.name,
+            "title": recipe.title,
+            "chapter": recipe.chapter,
+            "metric": recipe.metric or "accuracy",
+            "published": recipe.published,
+            "error": str(error),
+            "machine": {"torch": torch.__version__},
+        }
+    result["settings"] = list(settings or [])
+    result["notes"] = "; ".join(part for part in (result.get("notes", ""), note) if part)
+    target = Path(results)
+    target.mkdir(parents=True, exist_ok=True)
+    draft = target / f".{recipe.name}.json"
+    draft.write_text(json.dumps(result, indent=2) + "\n")
+    draft.replace(target / f"{recipe.name}.json")
+    return result
+
+
+def results_table(folder: str | Path) -> str:
+    """Return the results in a folder as a Markdown table: published, ours, epochs, time, machine; failures too.
+
+    Args:
+        folder: of JSON files as :func:`reproduce` writes them.
+    """
+    found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+    found.sort(key=lambda r: (r.get("chapter", 0), r["recipe"]))
+    lines = [
+        "| chapter | experiment | recipe | metric | published | ours | parameters | epochs | time | machine | remarks |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [line for result in found for line in _table_rows(result)]
+    return "\n".join(lines) + "\n"
+
+
+def _table_rows(result: dict[str, Any]) -> list[str]:
+    metric = result.get("metric", "accuracy")
+    published, metrics = result.get("published", {}), result.get("metrics", {})
+    remarks = "; ".join([*result.get("settings", []), *filter(None, [result.get("notes", "")])])
+    start = f"| {result.get('chapter') or ''} | {{}} | `{result['recipe']}` | {{}} | {{}} | {{}} |"
+    machine = result.get("machine", {}).get("device", "")
+    if result.get("status") != "done":
+        # The first line of the error; the whole of it is in the JSON.
+        why = f"failed: {result.get('error', 'unknown').splitlines()[0]}".replace("|", "\\|")
+        line = start.format(result.get("title", ""), metric, published.get(metric, ""), "failed")
+        return [f"{line} | | | {machine} | {'; '.join(filter(None, [why, remarks]))} |"]
+    rows = []
+    for test, values in metrics.items():
+        title = result.get("title", "") if test == "test" else f"… {test}"
+        key = metric if test == "test" else f"{metric} {test}"
+        line = start.format(title, metric, published.get(key, ""), _shown(metric, values[metric]))
+        if test == "test":
+            time = _time(result["seconds"])
+            line += f" {result['parameters']:,} | {result['epochs']} | {time} | {machine} | {remarks} |"
+        else:
+            line += " | | | | |"
+        rows.append(line)
+    return rows
+
+
+def _shown(metric: str, value: float) -> str:
+    return f"{100 * value:.2f}" if metric in ("accuracy", "iou", "auc") else f"{value:.4g}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,112 @@
+"""Pictures of learned subsets of a group, and of predictions as the input is transformed (chapter 11)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..groups import SO2, Bernoulli, Distribution, Independent, Interval, warp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+__all__ = ["plot_prediction_under_rotation", "plot_subsets", "predictions_under_rotation"]
+
+
+def plot_subsets(model: nn.Module, path: str | Path) -> None:
+    """Draw the learned p(u) of every layer of ``model`` on the circle and save the picture.
+
+    An interval of rotations is a wedge around the identity, which points up; elements that are kept or dropped one by
+    one are bars as high as their probability. What a mirror is kept with stands below.
+
+    Args:
+        model: a module with learned distributions.
+        path: where to write; the suffix chooses the format.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    found = [m for m in model.modules() if isinstance(m, (Interval, Bernoulli, Independent))]
+    inside = {id(part) for m in found if isinstance(m, Independent) for part in m.parts}
+    layers = [m for m in found if id(m) not in inside]
+    if not layers:
+        raise ValueError(f"model must contain a learned distribution, got {type(model).__name__} with none")
+    figure = Figure(figsize=(1.9 * len(layers), 2.3), layout="constrained")
+    grid = figure.subplots(1, len(layers), subplot_kw={"projection": "polar"}, squeeze=False)[0]
+    for i, (axes, distribution) in enumerate(zip(grid, layers, strict=True), start=1):
+        axes.set_theta_zero_location("N")
+        axes.set_ylim(0, 1)
+        axes.set_yticks([])
+        axes.set_xticks([0, math.pi / 2, math.pi, 3 * math.pi / 2], ["0°", "90°", "180°", "270°"], fontsize=6)
+        _draw(axes, distribution)
+        axes.set_title(f"layer {i}", fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+@torch.no_grad()
+def predictions_under_rotation(model: nn.Module, image: Tensor, *, turns: int = 72) -> tuple[Tensor, Tensor]:
+    """Return ``turns`` angles around the circle, and the class probabilities of the image turned by each of them.
+
+    Args:
+        model: a classifier of images, run in evaluation mode.
+        image: (channels, rows, columns) image.
+        turns: number of angles.
+
+    Returns:
+        (turns,) angles in radians and (turns, classes) probabilities.
+    """
+    angles = torch.arange(turns, dtype=image.dtype, device=image.device) * (2 * math.pi / turns)
+    training = model.training
+    model.eval()
+    probabilities = model(warp(image, SO2().matrix(angles[:, None]))).softmax(dim=-1)
+    model.train(training)
+    return angles, probabilities
+
+
+def plot_prediction_under_rotation(
+    model: nn.Module, image: Tensor, path: str | Path, *, label: int = 0, turns: int = 72
+) -> None:
+    """Draw the probability of ``label`` as the image is turned around the circle, and save the picture.
+
+    Args:
+        model: a classifier of images.
+        image: (channels, rows, columns) image.
+        path: where to write; the suffix chooses the format.
+        label: the class whose probability is drawn.
+        turns: number of angles.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    angles, probabilities = predictions_under_rotation(model, image, turns=turns)
+    around = torch.cat([angles, angles[:1]]).cpu()
+    values = torch.cat([probabilities[:, label], probabilities[:1, label]]).cpu()
+    figure = Figure(figsize=(3.2, 3.2), layout="constrained")
+    axes: Any = figure.add_subplot(projection="polar")
+    axes.set_theta_zero_location("N")
+    axes.set_ylim(0, 1)
+    axes.plot(around.tolist(), values.tolist(), color="C0")
+    axes.fill(around.tolist(), values.tolist(), color="C0", alpha=0.25)
+    axes.set_title(f"probability of class {label} as the input turns", fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def _draw(axes: Any, distribution: Distribution) -> None:
+    if isinstance(distribution, Independent):
+        for part in distribution.parts:
+            if isinstance(part, Distribution):
+                _draw(axes, part)
+        return
+    if isinstance(distribution, Interval):
+        half = math.pi * float(distribution.limits().detach())
+        axes.bar(0, 1, width=2 * half, color="C0", alpha=0.5)
+        return
+    if isinstance(distribution, Bernoulli):
+        probabilities = distribution.probabilities().detach().cpu()
+        if distribution.group.order == 2:
+            axes.set_xlabel(f"mirror {probabilities[1]:.0%}", fontsize=7)
+            return
+        angles = distribution.group.log(distribution.group.elements()).squeeze(-1)
+        axes.bar(angles.tolist(), probabilities.tolist(), width=math.pi / len(angles), color="C0", alpha=0.5)

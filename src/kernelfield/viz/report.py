@@ -1,0 +1,219 @@
+"""One self-contained page about a trained network: curves, confusion, kernels and spectra, masks, robustness."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..groups import Distribution
+from ..layers import ContinuousConv
+from .kernels import plot_kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+__all__ = ["write_report"]
+
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; border-bottom: 1px solid #ddd; }
+table { border-collapse: collapse; } td, th { padding: .2rem .8rem .2rem 0; text-align: left; }
+img { max-width: 100%; } pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; }
+"""
+
+
+def write_report(
+    folder: str | Path,
+    network: nn.Module,
+    result: dict[str, Any],
+    rows: list[dict[str, float]],
+    masks: list[dict[str, float]],
+) -> Path:
+    """Write ``report.html`` and ``kernels.png`` and return the page's path. It needs no other file and no connection.
+
+    Args:
+        folder: of the run; ``recipe.yaml`` and ``confusion.json`` are shown if they are there.
+        network: the trained network, on the CPU.
+        result: what the training came to.
+        rows: metrics per epoch.
+        masks: mask widths per epoch.
+    """
+    folder = Path(folder)
+    parts = [_heading(result), _numbers(result)]
+    if any(isinstance(m, ContinuousConv) for m in network.modules()):
+        plot_kernels(network, folder / "kernels.png")
+    drawings: list[tuple[str, Callable[..., None] | None]] = [
+        ("Curves", (lambda figure: _curves(figure, rows)) if rows else None),
+        ("Against what was changed", (lambda figure: _robustness(figure, result)) if _changes(result) else None),
+        ("Confusion", _confusion(folder)),
+    ]
+    parts += [_section(title, _picture(draw)) for title, draw in drawings if draw is not None]
+    if (folder / "kernels.png").exists():
+        parts.append(_section("Kernels", _image((folder / "kernels.png").read_bytes())))
+        parts.append(_section("Spectra of the kernels", _picture(lambda figure: _spectra(figure, network))))
+    if masks:
+        parts.append(_section("Mask widths", _picture(lambda figure: _mask_curves(figure, masks))))
+    learned = {name: m for name, m in network.named_modules() if isinstance(m, Distribution)}
+    if any(True for m in learned.values() for _ in m.parameters()):
+        parts.append(_section("Learned subsets", _picture(lambda figure: _subsets(figure, learned))))
+    if (folder / "recipe.yaml").exists():
+        text = html.escape((folder / "recipe.yaml").read_text(encoding="utf-8"))
+        parts.append(_section("Recipe", f"<pre>{text}</pre>"))
+    title = html.escape(str(result.get("recipe", "run")))
+    page = (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head><body>\n{''.join(parts)}</body></html>\n"
+    )
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _heading(result: dict[str, Any]) -> str:
+    title = html.escape(result.get("title") or result.get("recipe", ""))
+    return f"<h1>{title}</h1>\n"
+
+
+def _numbers(result: dict[str, Any]) -> str:
+    metric = result["metric"]
+    rows = [(name, f"{metric} {_shown(metric, values[metric])}") for name, values in result["metrics"].items()]
+    rows += [(f"published {name}", str(value)) for name, value in result.get("published", {}).items()]
+    machine = result.get("machine", {})
+    rows += [
+        ("parameters", f"{result['parameters']:,}"),
+        ("epochs", str(result["epochs"])),
+        ("time", f"{result['seconds']:.0f} s on {machine.get('device', '?')}, torch {machine.get('torch', '?')}"),
+        ("seed", str(result["seed"])),
+    ]
+    body = "".join(f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in rows)
+    return f"<table>{body}</table>\n"
+
+
+def _shown(metric: str, value: float) -> str:
+    return f"{value:.2%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{html.escape(title)}</h2>\n{body}\n"
+
+
+def _picture(draw: Callable[..., None]) -> str:
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    draw(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return _image(buffer.getvalue())
+
+
+def _image(png: bytes) -> str:
+    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+
+
+def _curves(figure: Any, rows: list[dict[str, float]]) -> None:
+    names = dict.fromkeys(key for row in rows for key in row)
+    losses = [n for n in names if n.endswith("loss")]
+    others = [n for n in names if n.startswith("val_") and n not in losses]
+    panels = [group for group in (losses, others) if group]
+    for axes, group in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name in group:
+            pairs = [(row["epoch"], row[name]) for row in rows if name in row]
+            axes.plot(*zip(*pairs, strict=True), label=name.replace("_", " "))
+        axes.set_xlabel("epoch")
+        axes.legend(frameon=False)
+        axes.grid(alpha=0.3)
+
+
+def _changes(result: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """Return (value, metric) pairs by kind, from names such as "step 2.0"."""
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for name, values in result["metrics"].items():
+        kind, _, number = name.partition(" ")
+        if number:
+            kinds.setdefault(kind, []).append((float(number), values[result["metric"]]))
+    return kinds
+
+
+def _robustness(figure: Any, result: dict[str, Any]) -> None:
+    metric, found = result["metric"], result["metrics"]
+    kinds = _changes(result)
+    unchanged = {"step": 1.0, "drop": 0.0, "turn": 0.0}
+    labels = {"step": "sampling step", "drop": "share of samples missing", "turn": "degrees turned"}
+    for axes, (kind, pairs) in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds.items(), strict=True):
+        whole = sorted([*pairs, (unchanged.get(kind, 0.0), found["test"][metric])])
+        axes.plot(*zip(*whole, strict=True), "o-")
+        axes.set_xlabel(labels.get(kind, kind))
+        axes.set_ylabel(metric)
+        axes.grid(alpha=0.3)
+
+
+def _confusion(folder: Path) -> Callable[..., None] | None:
+    path = folder / "confusion.json"
+    if not path.exists():
+        return None
+    stored = json.loads(path.read_text())
+    counts = torch.tensor(stored["counts"], dtype=torch.float64)
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+
+    def draw(figure: Any) -> None:
+        figure.set_size_inches(5, 4.2)
+        axes = figure.subplots()
+        picture = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("true")
+        if 0 < len(stored["classes"]) <= 30:
+            axes.set_xticks(range(len(shares)), stored["classes"], rotation=90, fontsize=7)
+            axes.set_yticks(range(len(shares)), stored["classes"], fontsize=7)
+        figure.colorbar(picture, label="share of the true class")
+
+    return draw
+
+
+@torch.no_grad()
+def _spectra(figure: Any, network: nn.Module) -> None:
+    axes = figure.subplots()
+    for name, layer in network.named_modules():
+        if not isinstance(layer, ContinuousConv):
+            continue
+        # Two samples a training step, so that what lies beyond the grid's own Nyquist frequency shows.
+        kernel = layer.kernel(0.5).flatten(0, 1)
+        while kernel.dim() > 2:
+            kernel = kernel[:, kernel.shape[1] // 2]
+        power = torch.fft.rfft(kernel, n=max(256, kernel.shape[-1])).abs().square().mean(dim=0)
+        frequencies = torch.linspace(0, 1, len(power))
+        axes.semilogy(frequencies, (power / power.max()).clamp(min=1e-12), linewidth=1, label=name)
+    axes.axvline(0.5, color="0.4", linestyle=":", linewidth=1)
+    axes.set_xlabel("cycles per training step (dotted: Nyquist frequency of the training grid)")
+    axes.set_ylabel("power, relative")
+    axes.legend(frameon=False, fontsize=6, ncols=2)
+
+
+def _mask_curves(figure: Any, masks: list[dict[str, float]]) -> None:
+    axes = figure.subplots()
+    for name in masks[0]:
+        if name != "epoch":
+            axes.plot([row["epoch"] for row in masks], [row.get(name, float("nan")) for row in masks], label=name)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("σ, where 1 is the input's length")
+    axes.legend(frameon=False, fontsize=6, ncols=2)
+    axes.grid(alpha=0.3)
+
+
+@torch.no_grad()
+def _subsets(figure: Any, learned: dict[str, Distribution]) -> None:
+    axes = figure.subplots()
+    for i, distribution in enumerate(learned.values()):
+        for j, share in enumerate(distribution.limits().flatten().tolist()):
+            axes.barh(i + 0.3 * j, share, height=0.28, color=f"C{j}")
+    axes.set_yticks(range(len(learned)), list(learned), fontsize=7)
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("share of the group kept")
