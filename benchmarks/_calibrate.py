@@ -55,6 +55,10 @@ SIGNALS = {
 #: a GPU that is not filled measures nothing but its launches
 LARGER_BATCH = {"cpu": 1, "cuda": 16}
 MOST_MULTIPLIES = {"cpu": 2e8, "cuda": 2e11}
+#: a shape that is off by more than this factor, as a logarithm, loses its weight in a fit
+TOLERANCE = 0.5
+#: above this median error of a kind, measurements are taken for noise
+MOST_ERROR = 0.6
 
 
 def calibrate(device: torch.device, seed: int) -> tuple[dict[str, Any], str]:
@@ -70,9 +74,8 @@ def calibrate(device: torch.device, seed: int) -> tuple[dict[str, Any], str]:
             for method, constants in fits.items():
                 entry[mode][method][kind] = constants
             lines.append([mode, kind, str(len(chosen)), *judge(fits, chosen)])
-    write(device.type, entry)
     header = ["mode", "kind", "shapes", "error direct", "error fft", "auto/best mean", "auto/best worst"]
-    text = f"{describe(entry['machine'])}\n\n{table(header, lines)}\n\nwritten to {CONSTANTS}"
+    text = f"{describe(entry['machine'])}\n\n{table(header, lines)}\n\n{write(device.type, entry)}"
     raw = [{"case": case.__dict__, "kind": case.kind, **times} for case, times in samples]
     return {"machine": entry["machine"], "rows": raw}, text
 
@@ -113,7 +116,7 @@ def fit(method: str, samples: list[tuple[Case, dict[str, float]]]) -> dict[str, 
         counts = np.array([features(method, case.work, short) for case, _ in samples], dtype=float)
         rates = fit_rates(counts, times, weights)
         errors = np.log(counts @ rates / times)
-        if (loss := float(weights @ errors**2)) < least:
+        if (loss := float(weights @ np.log1p((errors / TOLERANCE) ** 2))) < least:
             least = loss
             best = {
                 "rates": [float(f"{rate:.3g}") for rate in rates],
@@ -124,15 +127,18 @@ def fit(method: str, samples: list[tuple[Case, dict[str, float]]]) -> dict[str, 
 
 
 def fit_rates(counts: np.ndarray, times: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return rates of at least zero that minimise Σ w (p - t)² / (p t), p = counts · rates.
+    """Return rates of at least zero that minimise Σ w ln(1 + (e / tolerance)²), e = ln(counts · rates / times).
 
-    A shape twice as slow as expected then counts as much as one twice as fast, whatever its size.
+    A shape twice as slow as expected counts as much as one twice as fast, whatever its size, and one that is
+    far off, because the machine was busy with something else, counts hardly more.
     """
-    scale = times
-    for _ in range(20):
-        rows = np.sqrt(weights) / scale
+    expected, trust = times, weights
+    for _ in range(30):
+        # For small errors e² = (expected - times)² / (expected · times), which is linear least squares.
+        rows = np.sqrt(trust / (expected * times))
         rates = nonnegative(counts * rows[:, None], times * rows)
-        scale = np.sqrt(counts @ rates * times)
+        expected = counts @ rates
+        trust = weights / (1 + (np.log(expected / times) / TOLERANCE) ** 2)
     return rates
 
 
@@ -165,11 +171,16 @@ def judge(fits: dict[str, dict[str, Any]], samples: list[tuple[Case, dict[str, f
     return [*errors, ratio(float(np.mean(losses))), ratio(max(losses))]
 
 
-def write(device: str, entry: dict[str, Any]) -> None:
-    """Replace the entry of one kind of device."""
+def write(device: str, entry: dict[str, Any]) -> str:
+    """Replace the entry of one kind of device, unless it fits badly, and say so."""
+    fits = [fit for mode in MODES for kinds in entry[mode].values() for fit in kinds.values()]
+    worst = max(fit["error"] for fit in fits)
+    if worst > MOST_ERROR:
+        return f"Not written: half of some kind's shapes are off by {worst:.0%} and more. Is the machine busy?"
     constants = json.loads(CONSTANTS.read_text())
     constants["devices"][device] = entry
     text = json.dumps(constants, indent=1)
     # One line for the constants of a kind, not one a number.
     text = re.sub(r"\{[^{}]*\}|\[[^\[\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
     CONSTANTS.write_text(text + "\n")
+    return f"Written to {CONSTANTS}."

@@ -1,17 +1,39 @@
-"""The command line: thin, everything it does is a function of the package."""
+"""The command line: thin, everything it does is a function of the package.
+
+Exit codes: 0 done, 1 failed, 2 asked for something that cannot be, 3 data are missing, 4 training diverged.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ._version import __version__
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .training.run import Run
+
 app = typer.Typer(help="Networks whose kernels are continuous fields.", no_args_is_help=True, add_completion=False)
+
+FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
+
+Settings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--set", metavar="A.B=C", help="Replace a value of the recipe; may be given several times."),
+]
+Folder = Annotated[Optional[Path], typer.Option("--data", help="Folder of the data's files.")]  # noqa: UP045
+Download = Annotated[bool, typer.Option("--download", help="Fetch missing files into that folder, with checksums.")]
+Out = Annotated[Optional[Path], typer.Option(help="Folder of the run; a fresh one under runs/ if not given.")]  # noqa: UP045
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
 def _version(asked: bool) -> None:
@@ -30,38 +52,311 @@ def _main(
 
 
 @app.command()
-def demo(
-    out: Annotated[Optional[Path], typer.Option(help="Folder for the result; a fresh one under runs/ if not given.")] = None,  # noqa: UP045
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of split, weights and order.")] = 0,
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name or file; or your own data: a folder of images, a .csv or .ts file.")
+    ] = "digits",
+    out: Out = None,
+    settings: Settings = None,
+    epochs: Annotated[Optional[int], typer.Option(min=1, help="Short for --set training.epochs=…")] = None,  # noqa: UP045
+    seed: Annotated[Optional[int], typer.Option(help="Short for --set training.seed=…")] = None,  # noqa: UP045
+    model: Annotated[str, typer.Option(help="Network for data of your own; see list models.")] = "",
+    folder: Folder = None,
+    download: Download = False,
+    made: Annotated[bool, typer.Option("--made", help="Train on made data of the right shape.")] = False,
+    accelerator: Accelerator = "auto",
+    devices: Annotated[int, typer.Option(min=1, help="Devices, or CPU processes, per machine.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    strategy: Annotated[str, typer.Option(help="auto or ddp.")] = "auto",
+    as_json: Json = False,
 ) -> None:
-    """Train a small continuous network on handwritten digits read as a sequence, and test it at half resolution."""
-    from .training.demo import run_demo  # noqa: PLC0415
+    """Train a network: by a recipe, on your own data, or (nothing named) on bundled digits read as a sequence.
 
-    console = Console()
-    folder = _fresh(Path("runs") / "demo") if out is None else out
+    A run that was interrupted goes on from its last checkpoint when its folder is named with --out.
+    """
+    with _errors():
+        from .training.console import progress_bar  # noqa: PLC0415
+        from .training.fit import fit, make_fabric  # noqa: PLC0415
+
+        chosen = with_settings(_recipe(recipe, model), [*(settings or []), *_short(epochs, seed)])
+        fabric = make_fabric(accelerator, devices, nodes, strategy)
+        with progress_bar(chosen.name, quiet=as_json) as on_progress:
+            run = fit(
+                chosen,
+                out,
+                folder=None if folder is None else str(folder),
+                download=download,
+                made=made,
+                fabric=fabric,
+                on_progress=on_progress,
+            )
+        if fabric.global_rank == 0:
+            _print_result(run, as_json)
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    epochs: Annotated[Optional[int], typer.Option(min=1, help="Passes over the training digits.")] = None,  # noqa: UP045
+    seed: Annotated[Optional[int], typer.Option(help="Seed of weights and order.")] = None,  # noqa: UP045
+) -> None:
+    """Train on the bundled digits and test at half resolution: train without a recipe, in a folder named demo."""
+    from .training.run import fresh_folder  # noqa: PLC0415
+
+    folder = fresh_folder(Path("runs") / "demo") if out is None else out
     if (folder / "result.json").exists():
-        typer.echo(f"kernelfield: {folder} holds a finished result; name another folder with --out", err=True)
-        raise typer.Exit(2)
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
-        task = progress.add_task("training", total=None, loss=float("nan"))
-        result = run_demo(
-            folder,
-            epochs=epochs,
-            seed=seed,
-            on_step=lambda done, total, loss: progress.update(task, completed=done, total=total, loss=loss),
+        _stop(f"{folder} holds a finished result; name another folder with --out", WRONG)
+    train("digits", out=folder, epochs=epochs, seed=seed, accelerator="cpu")
+
+
+@app.command()
+def test(
+    run: RunFolder,
+    step: Annotated[Optional[list[float]], typer.Option(help="Sampling step, in training steps.")] = None,  # noqa: UP045
+    drop: Annotated[Optional[list[float]], typer.Option(help="Share of samples missing.")] = None,  # noqa: UP045
+    turn: Annotated[Optional[list[float]], typer.Option(help="Degrees to turn images by.")] = None,  # noqa: UP045
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Test a trained network, as trained or at another resolution, with missing samples, on turned images."""
+    with _errors():
+        from .training.inspect import test_run  # noqa: PLC0415
+
+        wanted = {kind: values for kind, values in (("step", step), ("drop", drop), ("turn", turn)) if values}
+        found = test_run(run, wanted, folder=None if folder is None else str(folder))
+        if as_json:
+            typer.echo(json.dumps(found))
+        for name, metrics in found.items() if not as_json else ():
+            typer.echo(f"{name:<24} " + "  ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(metavar="CHAPTER|ROW", help="A chapter's number, a recipe, or a pattern.")],
+    results: Annotated[Path, typer.Option(help="Folder for one JSON file per row.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
+    settings: Settings = None,
+    note: Annotated[str, typer.Option(help="What to say of the run beside its result.")] = "",
+    folder: Folder = None,
+    download: Download = False,
+    made: Annotated[bool, typer.Option("--made", help="Train on made data, to try the command.")] = False,
+    accelerator: Accelerator = "auto",
+    as_json: Json = False,
+) -> None:
+    """Run rows of the thesis's tables and write what came out, published and ours, the failures too."""
+    with _errors():
+        from .training.console import progress_bar, summary  # noqa: PLC0415
+        from .training.fit import make_fabric  # noqa: PLC0415
+        from .training.reproduce import recipes_of  # noqa: PLC0415
+        from .training.reproduce import reproduce as run_row  # noqa: PLC0415
+
+        fabric = make_fabric(accelerator)
+        failed = 0
+        for name in recipes_of(what):
+            with progress_bar(name, quiet=as_json) as on_progress:
+                result = run_row(
+                    name,
+                    results,
+                    runs,
+                    settings=settings,
+                    note=note,
+                    folder=None if folder is None else str(folder),
+                    download=download,
+                    made=made,
+                    fabric=fabric,
+                    on_progress=on_progress,
+                )
+            failed += result["status"] != "done"
+            if as_json:
+                typer.echo(json.dumps(result))
+                continue
+            lines = summary(result) if result["status"] == "done" else [f"failed: {result['error']}"]
+            published = ", ".join(f"{k} {v}" for k, v in result["published"].items())
+            typer.echo("\n".join([name, *(f"  {line}" for line in lines), f"  published {published}"]))
+        if failed:
+            raise typer.Exit(FAILED)
+
+
+@app.command()
+def inspect(run: RunFolder, as_json: Json = False) -> None:
+    """Say what a run's network is and has learned, and write its report again."""
+    with _errors():
+        from .training.inspect import describe_run, rewrite_report  # noqa: PLC0415
+
+        found = describe_run(run)
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        typer.echo(f"{found['recipe']}: {found['model']}, {found['parameters']:,} parameters, {found['status']}")
+        for layer in found["layers"]:
+            typer.echo("  " + "  ".join(f"{key} {value}" for key, value in layer.items()))
+        if found["status"] == "done":
+            typer.echo(f"report: {rewrite_report(run)}")
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    file: Annotated[Path, typer.Argument(help="Input: .npy, .csv (rows are steps, columns channels), or an image.")],
+    step: Annotated[float, typer.Option(help="Sampling step of the input, in training steps.")] = 1.0,
+    raw: Annotated[bool, typer.Option("--raw", help="The input is normalised already.")] = False,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Predict with a trained network: a class and its probability, or values, a line per sample."""
+    with _errors():
+        from .training.inspect import predict_file  # noqa: PLC0415
+
+        found = predict_file(run, file, step=step, raw=raw, folder=None if folder is None else str(folder))
+        if as_json:
+            typer.echo(json.dumps(found))
+        for row in found if not as_json else ():
+            typer.echo("  ".join(f"{key} {_short_value(value)}" for key, value in row.items()))
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    to: Annotated[str, typer.Option(help="pt2 (torch.export, any length) or onnx.")] = "pt2",
+    out: Annotated[Optional[Path], typer.Option(help="File to write; network.pt2 or .onnx in the run.")] = None,  # noqa: UP045
+) -> None:
+    """Write a trained network for use without this package, checked against the network itself."""
+    with _errors():
+        from .training.inspect import export_run  # noqa: PLC0415
+
+        path, error = export_run(run, to, out)
+        typer.echo(f"{path}: differs from the network by at most {error:.1e}")
+
+
+@app.command()
+def bench(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or file.")] = "digits",
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 5.0,
+    settings: Settings = None,
+    accelerator: Accelerator = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure how fast a recipe trains here, on made data of its shape."""
+    with _errors():
+        from .training.bench import bench_step  # noqa: PLC0415
+        from .training.fit import make_fabric  # noqa: PLC0415
+
+        found = bench_step(recipe, seconds=seconds, settings=settings, fabric=make_fabric(accelerator))
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        typer.echo(
+            f"{found['recipe']}: {found['milliseconds']} ms a step of {found['batch']}, "
+            f"{found['samples_per_second']:,} samples a second on {found['machine']['device']}"
         )
-    console.print(f"test accuracy                          {result.accuracy:.1%}")
-    console.print(f"same weights, every second sample      {result.half_accuracy:.1%}")
-    console.print(f"parameters {result.parameters:,}, trained {result.epochs} epochs in {result.seconds:.0f} s")
-    console.print(f"kernels: {folder / 'kernels.png'}")
 
 
-def _fresh(folder: Path) -> Path:
-    """Return ``folder``, or the first of folder-2, folder-3, … that does not exist."""
-    candidate, n = folder, 1
-    while candidate.exists():
-        n += 1
-        candidate = folder.with_name(f"{folder.name}-{n}")
-    return candidate
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="models, recipes or data.")] = "recipes",
+    pattern: Annotated[str, typer.Argument(help="Names to list, such as 'ch03-*'.")] = "*",
+    as_json: Json = False,
+) -> None:
+    """List networks, recipes or data by name."""
+    with _errors():
+        from .training.inspect import listed  # noqa: PLC0415
+
+        found = listed(what, pattern)
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        width = max((len(name) for name in found), default=0)
+        for name, title in found.items():
+            typer.echo(f"{name:<{width}}  {title}")
+
+
+@app.command("new-recipe")
+def new_recipe(
+    file: Annotated[Path, typer.Argument(help="File to write, such as mine.yaml.")],
+    data: Annotated[str, typer.Option("--from", help="Data of your own: a folder of images, a .csv or .ts file.")] = "",
+    recipe: Annotated[str, typer.Option(help="Recipe to start from, if there are no data yet.")] = "digits",
+    model: Annotated[str, typer.Option(help="Network; see list models.")] = "",
+) -> None:
+    """Write a recipe to edit, for data of your own or after another recipe."""
+    with _errors():
+        if file.exists():
+            raise ValueError(f"file must not exist yet, got {file}")
+        made = _recipe(data or recipe, model)
+        mapping = {**made.to_dict(), "name": file.stem}
+        from .training.recipe import recipe_from  # noqa: PLC0415
+
+        file.write_text(recipe_from(mapping).to_yaml(), encoding="utf-8")
+        typer.echo(f"{file}: train with kernelfield train {file}")
+
+
+# What the commands share
+
+
+def _recipe(name: str, model: str = "") -> Any:
+    from .training.own import recipe_for_path  # noqa: PLC0415
+    from .training.recipe import find_recipe  # noqa: PLC0415
+
+    path = Path(name)
+    is_recipe = path.suffix in (".yaml", ".yml")
+    if not is_recipe and (path.is_file() or path.is_dir()):
+        return recipe_for_path(path, model=model)
+    found = find_recipe(name)
+    return with_settings(found, [f"model.name={model}"]) if model else found
+
+
+def with_settings(recipe: Any, settings: list[str]) -> Any:
+    """Return the recipe with values replaced."""
+    from .training.recipe import with_settings as replaced  # noqa: PLC0415
+
+    return replaced(recipe, settings)
+
+
+def _short(epochs: int | None, seed: int | None) -> list[str]:
+    given = {"training.epochs": epochs, "training.seed": seed}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _print_result(run: Run, as_json: bool) -> None:
+    from .training.console import summary  # noqa: PLC0415
+
+    result = run.result()
+    if as_json:
+        typer.echo(json.dumps({**result, "folder": str(run.folder)}))
+        return
+    for line in summary(result):
+        typer.echo(line)
+    if (run.folder / "kernels.png").exists():
+        typer.echo(f"kernels: {run.folder / 'kernels.png'}")
+    typer.echo(f"report:  {run.folder / 'report.html'}")
+
+
+def _short_value(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_short_value(v) for v in value) + "]"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _stop(message: str, code: int) -> None:
+    typer.echo(f"kernelfield: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Turn what a user can cause into a line and an exit code; anything else keeps its traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _stop("interrupted; name the run's folder with --out to go on", 130)
+    except ModuleNotFoundError as error:
+        _stop(f"{error}", FAILED)
+    except FileNotFoundError as error:
+        _stop(str(error), NO_DATA)
+    except ValueError as error:
+        _stop(str(error), NO_DATA if str(error).startswith("root must") else WRONG)
+    except RuntimeError as error:
+        loop = sys.modules.get("kernelfield.training.loop")
+        diverged = loop is not None and isinstance(error, loop.NonFiniteLoss)
+        if not diverged:
+            raise
+        _stop(str(error), DIVERGED)

@@ -30,9 +30,10 @@ def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0)
             coords, in training steps, where the others lie. Targets at every position do not go with "points".
         seed: of the choice.
 
+    >>> from .base import Split
     >>> split = drop_split(Split(torch.arange(8.0).view(1, 1, 8), torch.zeros(1)), 0.5, form="points")
     >>> split.inputs.tolist(), split.coords.flatten().tolist()
-    ([[[0.0, 4.0, 5.0, 6.0]]], [0.0, 4.0, 5.0, 6.0])
+    ([[[0.0, 1.0, 5.0, 7.0]]], [0.0, 1.0, 5.0, 7.0])
     >>> drop_split(Split(torch.zeros(1, 1, 8), torch.zeros(1)), 0.5).mask.sum()
     tensor(4)
     """

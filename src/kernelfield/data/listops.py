@@ -64,7 +64,7 @@ def listops(
     >>> data.train.inputs.shape, data.vocabulary
     (torch.Size([8, 30]), 16)
     """
-    check_int("max_length", max_length, least=max(check_int("min_length", min_length), 4))
+    check_int("max_length", max_length, least=4 if root is not None else max(check_int("min_length", min_length), 4))
     check_int("max_depth", max_depth, 2)
     check_int("max_args", max_args, 2)
     counts = check_int("train", train), check_int("validation", validation, 0), check_int("test", test)

@@ -170,8 +170,9 @@ def describe(name: str) -> Description:
 
 def _sections(doc: str) -> dict[str, str]:
     words = "Source|Licence|Split|Normalisation"
-    found = re.findall(rf"\b({words}): (.*?)(?=\s(?:{words}): |\n\s*\n|\Z)", doc, flags=re.DOTALL)
-    return {word: " ".join(text.split()) for word, text in found}
+    plain = re.sub(r":\w+:`(?:\w+\.)*(\w+)`", r"\1", doc).replace("``", "")
+    paragraphs = (" ".join(part.split()) for part in plain.split("\n\n"))
+    return dict(pair for part in paragraphs for pair in re.findall(rf"\b({words}): (.*?)(?= (?:{words}): |$)", part))
 
 
 def _entry(name: str) -> _Entry:

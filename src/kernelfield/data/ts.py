@@ -109,7 +109,7 @@ def read_ts(path: Path) -> tuple[list[Series], dict[str, str], str, tuple[str, .
     start = None
     for i, line in enumerate(lines):
         text = line.strip()
-        if not text or text.startswith("#"):
+        if not text or text[0] in "#%":
             continue
         if text.lower() == "@data":
             start = i + 1
@@ -125,7 +125,7 @@ def read_ts(path: Path) -> tuple[list[Series], dict[str, str], str, tuple[str, .
     series = [
         _series(line.strip(), path, start + j + 1, timed)
         for j, line in enumerate(lines[start:])
-        if line.strip() and not line.startswith("#")
+        if line.strip() and line[0] not in "#%"
     ]
     _check(series, header, classes, path)
     return series, header, task, classes

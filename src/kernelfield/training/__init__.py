@@ -10,9 +10,9 @@ from typing import Any
 
 from .recipe import Recipe, find_recipe, list_recipes, with_settings
 
-__all__ = ["Recipe", "Run", "Task", "find_recipe", "fit", "list_recipes", "load_data", "with_settings"]
+__all__ = ["Recipe", "Run", "Task", "find_recipe", "fit", "list_recipes", "with_settings"]
 
-_LATER = {"Run": ".run", "Task": ".task", "fit": ".fit", "load_data": ".datasets"}
+_LATER = {"Run": ".run", "Task": ".task", "fit": ".fit"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,77 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import inspect
 import math
-import pkgutil
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import data as data_package
 from .._checks import check_choice
 from ..data.base import Data, Split
+from ..data.registry import describe, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .recipe import Recipe, Shape
 
-__all__ = ["data_loaders", "load_data", "made_data", "recipe_data"]
-
-
-def data_loaders() -> dict[str, Callable[..., Data]]:
-    """Return every public function of :mod:`kernelfield.data` that returns a :class:`Data`, by name.
-
-    A new kind of data is a new file there; nothing need be listed.
-
-    >>> "digits" in data_loaders()
-    True
-    """
-    found: dict[str, Callable[..., Data]] = {}
-    for module in pkgutil.iter_modules(data_package.__path__):
-        if module.name.startswith("_"):
-            continue
-        loaded = importlib.import_module(f"{data_package.__name__}.{module.name}")
-        for name in getattr(loaded, "__all__", ()):
-            function = getattr(loaded, name)
-            if inspect.isfunction(function) and _is_loader(inspect.signature(function)):
-                found[name] = function
-    return dict(sorted(found.items()))
-
-
-def _is_loader(signature: inspect.Signature) -> bool:
-    """Return whether a function makes data from nothing, or from a folder."""
-    needed = {name for name, p in signature.parameters.items() if p.default is p.empty}
-    return signature.return_annotation in ("Data", Data) and needed <= {"root"}
-
-
-def load_data(name: str, **options: Any) -> Data:
-    """Return the named data.
-
-    Args:
-        name: one of :func:`data_loaders`.
-        options: arguments of the loader.
-
-    >>> load_data("digit")
-    Traceback (most recent call last):
-    ValueError: data must be one of ..., got 'digit'; the closest is 'digits'
-    """
-    loaders = data_loaders()
-    if name not in loaders:
-        hint = _closest(name, list(loaders))
-        raise ValueError(f"data must be one of {', '.join(loaders)}, got {name!r}{hint}")
-    parameters = inspect.signature(loaders[name]).parameters
-    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for option in options:
-        if option not in parameters and not anything:
-            hint = _closest(option, list(parameters))
-            raise ValueError(f"data.{option} is no option of {name}, which takes {', '.join(parameters)}{hint}")
-    if "root" in parameters and parameters["root"].default is inspect.Parameter.empty:
-        options.setdefault("root", None)
-    return loaders[name](**options)
+__all__ = ["made_data", "recipe_data"]
 
 
 def recipe_data(
@@ -89,17 +33,18 @@ def recipe_data(
     """
     if made:
         return made_data(recipe.shape, samples=2 * min(recipe.training.batch, 4))
-    options = {key: value for key, value in recipe.data.items() if key != "name"}
+    options = {key: tuple(v) if isinstance(v, list) else v for key, v in recipe.data.items() if key != "name"}
     name = recipe.data["name"]
-    loader = data_loaders().get(name)
-    taken = inspect.signature(loader).parameters if loader is not None else {}
+    known = describe(name)
     # A root that may be left out is another way to get the data, for the recipe to choose.
-    if folder is not None and "root" in taken and taken["root"].default is inspect.Parameter.empty:
+    if folder is not None and known.root == "a folder or file":
         options.setdefault("root", folder)
-    if download and "download" in taken:
+    if download and known.download:
         options.setdefault("download", True)
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    data = load_data(name, **options)
+    try:
+        data = load(name, **options)
+    except TypeError as error:
+        raise ValueError(f"data of recipe {recipe.name!r}: {error}") from error
     return _check_shape(data, recipe) if check else data
 
 
@@ -168,7 +113,3 @@ _TARGETS: dict[str, Callable[..., torch.Tensor]] = {
     "language": _classes,
 }
 
-
-def _closest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; the closest is {close[0]!r}" if close else ""

@@ -167,7 +167,9 @@ def _finish(
     if device.type == "cuda":
         result["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     if data.name == "made":
-        result["notes"] = "made data of the right shape: no result"
+        result |= {"made": True, "notes": "made data of the right shape: no result"}
+    if where.get("folder"):
+        result["data_folder"] = where["folder"]
     if meter.confusion.numel():
         run.write("confusion.json", json.dumps({"classes": data.classes, "counts": meter.confusion.tolist()}))
     run.write("result.json", json.dumps(result, indent=2) + "\n")

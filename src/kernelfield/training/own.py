@@ -5,31 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .datasets import data_loaders, load_data
+from ..data.registry import load
 from .recipe import Recipe, recipe_from
 
 if TYPE_CHECKING:
     from ..data.base import Data
 
-__all__ = ["own_data", "recipe_for"]
+__all__ = ["own_data", "recipe_for", "recipe_for_path"]
 
 #: loaders by the suffix of a file; a folder is one of images
-SUFFIXES = {".csv": "csv", ".tsv": "csv", ".ts": "ts", ".txt": "text"}
+SUFFIXES = {".csv": "csv_series", ".ts": "ts", ".txt": "text"}
 
 
 def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
     """Return the loader for a path and its options: by the suffix of a file; a folder holds images, one folder a class."""
     path = Path(path)
     if path.is_dir():
-        # The .ts files of the archive come in pairs, in a folder.
-        kind = "ts" if any(path.glob("*.ts")) else "images"
+        # The .ts files of the archive, and tables that are divided already, come as several files in a folder.
+        files = {"ts": "*.ts", "csv_series": "train.csv"}
+        kind = next((kind for kind, pattern in files.items() if any(path.glob(pattern))), "image_folder")
     elif path.suffix.lower() in SUFFIXES:
         kind = SUFFIXES[path.suffix.lower()]
     else:
         known = ", ".join(SUFFIXES)
         raise ValueError(f"data must be a folder of images or a file ending in {known}, got {path}")
-    if kind not in data_loaders():
-        raise ValueError(f"data of kind {kind!r} cannot be read by this version, got {path}")
     return kind, {"root": str(path)}
 
 
@@ -76,5 +75,5 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
 def recipe_for_path(path: str | Path, **options: Any) -> Recipe:
     """Return a recipe for the data at a path; see :func:`own_data` and :func:`recipe_for`."""
     kind, where = own_data(path)
-    data = load_data(kind, **where)
+    data = load(kind, **where)
     return recipe_for(data, Path(path).stem, {"name": kind, **where}, **options)

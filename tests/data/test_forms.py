@@ -1,0 +1,154 @@
+"""Splits, prepared batches, and other forms of a data set."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelfield.data import Batch, Data, Split, as_sequence, drop_samples, drop_split, noise_padded, permuted
+from kernelfield.data._prepare import Observed, Standardize
+from kernelfield.data._split import divide, hold_out, moments
+from kernelfield.data.chirps import chirps
+from kernelfield.data.listops import listops
+from kernelfield.data.memory import copy_memory
+from kernelfield.data.shapes import shapes
+from kernelfield.layers import CKConv
+
+FEW = {"train": 6, "validation": 2, "test": 3}
+
+
+@given(st.integers(3, 200), st.integers(1, 7), st.integers(0, 5))
+def test_a_division_is_one(n: int, classes: int, seed: int) -> None:
+    labels = torch.arange(n) % classes
+    parts = divide(labels, (0.6, 0.2, 0.2), seed)
+    assert torch.cat(parts).sort().values.tolist() == list(range(n))
+    for part, share in zip(parts, (0.6, 0.2, 0.2), strict=True):
+        assert abs(len(part) - share * n) <= 1.5
+        for c in range(classes):
+            assert abs(int((labels[part] == c).sum()) - share * int((labels == c).sum())) <= 2
+    assert all(torch.equal(a, b) for a, b in zip(parts, divide(labels, (0.6, 0.2, 0.2), seed), strict=True))
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.6, -0.1), (0.5, 0.2, 0.2), (0.0, 0.5, 0.5)])
+def test_shares_are_checked(shares: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="shares must be 3 numbers"):
+        divide(torch.zeros(4, dtype=torch.long), shares)
+
+
+def test_nothing_left_to_train_on() -> None:
+    with pytest.raises(ValueError, match="shares must leave a sample to train on"):
+        divide(torch.zeros(2, dtype=torch.long), (0.1, 0.45, 0.45))
+    assert len(hold_out(torch.zeros(5, dtype=torch.long), 0)[1]) == 0
+
+
+def test_moments_ignore_what_is_missing() -> None:
+    x = torch.randn(50, 3, 40) * 4 + 2
+    holes = torch.where(torch.rand(x.shape) < 0.5, x, torch.nan)
+    mean, std = moments(holes)
+    for c in range(3):
+        seen = holes[:, c][~holes[:, c].isnan()]
+        assert float(mean[0, c]) == pytest.approx(float(seen.mean()), rel=1e-4)
+        assert float(std[0, c]) == pytest.approx(float(seen.std(unbiased=False)), rel=1e-4)
+    mean, std = moments(torch.full((2, 1, 3), torch.nan))
+    assert (float(mean), float(std)) == (0.0, 1.0)
+
+
+def test_standardize_by_channel() -> None:
+    x = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
+    prepare = Standardize((0.1, 0.2, 0.3), (1.0, 2.0, 4.0))
+    for _ in range(2):  # the second time from what was kept
+        out = prepare(Batch(x), True).inputs
+        torch.testing.assert_close(out[:, 2], (x[:, 2] / 255 - 0.3) / 4)
+
+
+def test_observed_marks_and_clears() -> None:
+    batch = Batch(torch.ones(1, 2, 3), mask=torch.tensor([[True, False, True]]))
+    assert Observed()(batch, True).inputs.tolist() == [[[1, 0, 1]] * 3]
+    assert Observed()(Batch(torch.ones(1, 2, 3)), True).inputs.shape == (1, 3, 3)
+
+
+def test_forms_ask_for_images() -> None:
+    data = chirps(128, **FEW)
+    for change in (as_sequence, noise_padded):
+        with pytest.raises(ValueError, match="data must be images, dim 2, got chirps of dim 1"):
+            change(data)
+    assert permuted(data).size == (128,)
+    with pytest.raises(ValueError, match="noise must be one of 'fresh', 'shared', got 'none'"):
+        noise_padded(shapes(8, **FEW), 100, noise="none")
+    with pytest.raises(ValueError, match="length must be an int of at least 8"):
+        noise_padded(shapes(8, **FEW), 7)
+
+
+@given(st.floats(0, 0.95), st.integers(0, 3))
+def test_a_share_is_dropped(share: float, seed: int) -> None:
+    x = torch.randn(4, 2, 40)
+    split = Split(x, torch.zeros(4))
+    masked = drop_split(split, share, seed=seed)
+    assert masked.mask.sum(dim=1).tolist() == [40 - int(40 * share + 1e-6)] * 4
+    assert masked.coords is None
+    points = drop_split(split, share, form="points", seed=seed)
+    for i in range(4):
+        places = torch.nonzero(masked.mask[i]).flatten()
+        assert torch.equal(points.coords[i, :, 0], places.float())
+        assert torch.equal(points.inputs[i], x[i, :, places])
+    assert points.mask is None
+
+
+def test_only_the_seen_are_dropped() -> None:
+    mask = torch.arange(10) < torch.tensor([[10], [4]])
+    split = Split(torch.randn(2, 1, 10), torch.zeros(2), mask=mask)
+    dropped = drop_split(split, 0.5)
+    assert dropped.mask.sum(dim=1).tolist() == [5, 2]
+    assert not (dropped.mask & ~mask).any()
+    points = drop_split(split, 0.5, form="points")
+    assert points.inputs.shape == (2, 1, 5)
+    assert points.mask.tolist() == [[True] * 5, [True, True, False, False, False]]
+
+
+def test_points_of_points_and_of_images_and_of_steps() -> None:
+    coords = torch.rand(2, 10, 3)
+    points = drop_split(Split(torch.randn(2, 1, 10), torch.zeros(2), coords=coords), 0.5, form="points")
+    assert points.coords.shape == (2, 5, 3)
+    assert all(row.tolist() in coords[0].tolist() for row in points.coords[0])
+    image = torch.arange(12.0).view(1, 1, 3, 4)
+    points = drop_split(Split(image, torch.zeros(1), step=(2.0, 0.5)), 0.5, form="points")
+    row, column = points.coords[0].T
+    assert torch.equal(points.inputs[0, 0], 4 * (row / 2) + column / 0.5)
+    assert points.step == 1.0
+
+
+def test_dropping_for_all_splits() -> None:
+    data = drop_samples(shapes(8, **FEW), 0.25, observed=True)
+    assert data.in_channels == 2
+    batch = data.test.batch(slice(None))
+    assert batch.inputs.shape == (3, 2, 8, 8)
+    assert torch.equal(batch.inputs[:, 1] == 1, batch.mask)
+    assert (batch.inputs[:, 0][~batch.mask] == 0).all()
+    assert not torch.equal(data.train.mask[:2], data.validation.mask)
+
+
+def test_what_cannot_be_dropped() -> None:
+    split = Split(torch.randn(2, 1, 10), torch.zeros(2))
+    with pytest.raises(ValueError, match="share must be at least 0 and below 1, got 1"):
+        drop_split(split, 1)
+    with pytest.raises(ValueError, match="form must be one of"):
+        drop_split(split, 0.5, form="coords")
+    dense = copy_memory(5, **FEW)
+    with pytest.raises(ValueError, match="form must be 'mask' for targets at every position"):
+        drop_samples(dense, 0.5, form="points")
+    assert drop_samples(dense, 0.5).train.mask.shape == (6, 25)
+    tokens = listops(min_length=4, max_length=30, max_depth=4, max_args=4, **FEW)
+    with pytest.raises(ValueError, match="observed must be False"):
+        drop_samples(tokens, 0.5, observed=True)
+    assert drop_samples(tokens, 0.5, form="points").train.coords.shape[2] == 1
+
+
+def test_both_forms_are_the_same_to_a_layer() -> None:
+    data: Data = chirps(128, **FEW)
+    layer = CKConv(1, 3, size=128).double()
+    masked, points = (drop_samples(data, 0.4, form=form).train.batch(slice(None)) for form in ("mask", "points"))
+    on_grid = layer(masked.inputs.double(), **masked.sampling)
+    kept = on_grid.transpose(1, 2)[masked.mask].view(6, -1, 3).transpose(1, 2)
+    torch.testing.assert_close(layer(points.inputs.double(), **points.sampling), kept, atol=1e-6, rtol=1e-5)

@@ -1,0 +1,331 @@
+"""Images read from public layouts: MNIST, CIFAR, STL-10, folders; whole, truncated and corrupt."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from kernelfield.data.cifar import cifar10, cifar100
+from kernelfield.data.folders import image_folder
+from kernelfield.data.mnist import mnist
+from kernelfield.data.stl10 import stl10
+from kernelfield.data.turned import mnist6_180, mnist6_m, rotated_mnist
+
+RNG = np.random.default_rng(0)
+
+
+def idx(array: np.ndarray) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def mnist_root(tmp_path: Path) -> Path:
+    for part, n in (("train", 60), ("t10k", 20)):
+        images = RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8)
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(images))
+        labels = (np.arange(n) % 10).astype(np.uint8)
+        (tmp_path / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
+    return tmp_path
+
+
+def test_mnist(mnist_root: Path) -> None:
+    data = mnist(mnist_root, validation=10)
+    assert (len(data.train), len(data.validation), len(data.test)) == (50, 10, 20)
+    assert sorted(data.validation.target.tolist()) == list(range(10))
+    x = torch.cat([s.batch(slice(None)).inputs for s in (data.train, data.validation)])
+    assert x.shape == (60, 1, 28, 28)
+    assert x.mean().abs() < 1e-4
+    assert x.std() == pytest.approx(1, abs=1e-3)
+
+
+def test_mnist_as_sequences(mnist_root: Path) -> None:
+    plain = mnist(mnist_root, validation=0)
+    row = mnist(mnist_root, validation=0, sequence=True)
+    assert torch.equal(row.train.inputs, plain.train.inputs.flatten(2))
+    one, same, other = (mnist(mnist_root, validation=0, permute=seed) for seed in (0, 0, 1))
+    assert torch.equal(one.test.inputs, same.test.inputs)
+    assert not torch.equal(one.test.inputs, other.test.inputs)
+    assert torch.equal(one.train.inputs.sort().values, row.train.inputs.sort().values)
+    assert one.size == (784,)
+    assert mnist(mnist_root, validation=0, resolution=14).size == (14, 14)
+
+
+def test_mnist_in_the_folders_of_other_tools(mnist_root: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "other" / "MNIST" / "raw"
+    inner.mkdir(parents=True)
+    for path in mnist_root.glob("*ubyte*"):
+        path.rename(inner / path.name)
+    assert len(mnist(tmp_path / "other", validation=0).train) == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train-images-idx3-ubyte", b"", "must be an idx file of bytes with 3 axes"),
+        ("train-images-idx3-ubyte", b"\x00\x00\x08\x01aaaaaaaaaaaaaaaaaaaaaa", "must be an idx file .* start 0 0 8 1"),
+        (
+            "train-images-idx3-ubyte",
+            idx(np.zeros((60, 28, 28), np.uint8))[:-5],
+            "must be 47056 bytes long .* found 47051",
+        ),
+        ("train-labels-idx1-ubyte.gz", gzip.compress(idx(np.zeros(60, np.uint8)))[:-9], "must be a whole gzip file"),
+        ("train-labels-idx1-ubyte.gz", b"no gzip", "must be a whole gzip file"),
+        (
+            "train-labels-idx1-ubyte.gz",
+            gzip.compress(idx(np.zeros(59, np.uint8))),
+            "must hold one label for each of 60 images, found 59",
+        ),
+        (
+            "train-labels-idx1-ubyte.gz",
+            gzip.compress(idx(np.full(60, 11, np.uint8))),
+            "must hold labels of 0 to 9, found 11",
+        ),
+    ],
+)
+def test_broken_mnist(mnist_root: Path, name: str, content: bytes, message: str) -> None:
+    (mnist_root / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} {message}"):
+        mnist(mnist_root)
+
+
+def test_missing_mnist(tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("")
+    with pytest.raises(ValueError, match=r"must hold images \(train-images-idx3-ubyte or .*found other.txt"):
+        mnist(tmp_path)
+    with pytest.raises(ValueError, match="root must be the folder that holds MNIST, got None"):
+        mnist(None)
+    with pytest.raises(ValueError, match="which is no folder"):
+        mnist(tmp_path / "nowhere")
+
+
+def test_too_much_validation(mnist_root: Path) -> None:
+    with pytest.raises(ValueError, match="validation must be less than the 60 training samples, got 60"):
+        mnist(mnist_root, validation=60)
+
+
+def test_turned_mnist(mnist_root: Path) -> None:
+    data = rotated_mnist(mnist_root)
+    assert (len(data.train), len(data.validation), len(data.test)) == (11, 2, 57)  # of 80, as 10, 2 and 50 of 70
+    assert data.train.inputs.dtype == torch.uint8
+    assert torch.equal(data.train.inputs, rotated_mnist(mnist_root).train.inputs)
+    (mnist_root / "t10k-images-idx3-ubyte").unlink()
+    with pytest.raises(ValueError, match="must hold images"):
+        rotated_mnist(mnist_root)
+
+
+def test_sixes(tmp_path: Path) -> None:
+    for part, n in (("train", 40), ("t10k", 8)):
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8)))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx((6 - np.arange(n) % 2).astype(np.uint8)))
+    for make in (mnist6_180, mnist6_m):
+        data = make(tmp_path)
+        assert [len(s) for s in (data.train, data.validation, data.test)] == [36, 4, 8]
+        assert data.train.target.float().mean() == 0.5
+
+
+def cifar_batch(n: int, key: bytes, classes: int, protocol: int = 2) -> bytes:
+    data = RNG.integers(0, 256, (n, 3072), dtype=np.uint8)
+    return pickle.dumps({b"data": data, key: [i % classes for i in range(n)], b"filenames": [b"a"]}, protocol=protocol)
+
+
+@pytest.fixture(params=[2, 4, 5])
+def cifar_root(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (folder / name).write_bytes(cifar_batch(20, b"labels", 10, request.param))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"c{i}" for i in range(10)]}))
+    return tmp_path
+
+
+def test_cifar10(cifar_root: Path) -> None:
+    data = cifar10(cifar_root, validation=10)
+    assert (len(data.train), len(data.validation), len(data.test)) == (90, 10, 20)
+    assert data.classes[3] == "c3"
+    assert data.train.batch(slice(0, 5)).inputs.shape == (5, 3, 32, 32)
+    sequence = cifar10(cifar_root, form="sequence", validation=10)
+    assert torch.equal(sequence.train.inputs, data.train.inputs.flatten(2))
+    gray = cifar10(cifar_root, form="gray-sequence", validation=10)
+    assert gray.train.batch(slice(0, 5)).inputs.shape == (5, 1, 1024)
+    assert cifar10(cifar_root, resolution=16, validation=10).size == (16, 16)
+    with pytest.raises(ValueError, match="form must be one of"):
+        cifar10(cifar_root, form="rows")
+    with pytest.raises(ValueError, match="augment must be False for form 'sequence'"):
+        cifar10(cifar_root, form="sequence", augment=True)
+
+
+def test_noise_padded_cifar10(cifar_root: Path) -> None:
+    data = cifar10(cifar_root, form="noise-padded", validation=10)
+    plain = cifar10(cifar_root, validation=10)
+    assert (data.in_channels, data.size) == (96, (1000,))
+    x, images = data.test.batch(slice(0, 4)).inputs, plain.test.batch(slice(0, 4)).inputs
+    assert x.shape == (4, 96, 1000)
+    # Step t is row t: the channels are colour by colour, column by column.
+    torch.testing.assert_close(x[:, :, 7], images[:, :, 7].flatten(1))
+    assert x[:, :, 32:].std() == pytest.approx(1, abs=0.02)
+    assert torch.equal(x, data.test.batch(slice(0, 4)).inputs)
+    assert not torch.equal(data.train.batch(slice(0, 4), True).inputs, data.train.batch(slice(0, 4), True).inputs)
+    shared = cifar10(cifar_root, form="noise-padded", noise="shared", validation=10)
+    x = shared.train.batch(slice(0, 4), True).inputs[:, :, 32:]
+    assert torch.equal(x[0], x[3])
+
+
+def test_augmented_images_are_shifted_ones(cifar_root: Path) -> None:
+    data = cifar10(cifar_root, augment=True, validation=10)
+    assert torch.equal(
+        data.train.batch(slice(0, 4)).inputs, cifar10(cifar_root, validation=10).train.batch(slice(0, 4)).inputs
+    )
+    plain, moved = (data.train.batch(slice(0, 8), training).inputs for training in (False, True))
+    padded = torch.nn.functional.pad(data.train.inputs[:8], (4,) * 4)
+    normal = cifar10(cifar_root, validation=10).train.prepare
+    for i in range(8):
+        found = False
+        for flip in (False, True):
+            for dy in range(9):
+                for dx in range(9):
+                    crop = padded[i : i + 1, :, dy : dy + 32, dx : dx + 32]
+                    crop = crop.flip(-1) if flip else crop
+                    found |= torch.equal(normal(type(data.train.batch(slice(0, 1)))(crop), False).inputs[0], moved[i])
+        assert found
+    assert not torch.equal(plain, moved)
+
+
+class Evil:
+    def __reduce__(self):
+        return (Path("/tmp/kernelfield-was-here").touch, ())
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_that_would_run_code_is_refused(cifar_root: Path, protocol: int) -> None:
+    path = cifar_root / "cifar-10-batches-py" / "data_batch_3"
+    path.write_bytes(pickle.dumps({b"data": Evil()}, protocol=protocol))
+    with pytest.raises(ValueError, match=r"data_batch_3 must hold plain data .*, found the name "):
+        cifar10(cifar_root)
+    assert not Path("/tmp/kernelfield-was-here").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "must be a whole pickle"),
+        (b"\x80\x04garbage", "must be a whole pickle"),
+        (cifar_batch(20, b"labels", 10)[:-2000], "must be a whole pickle"),
+        (pickle.dumps([1, 2]), "must hold a dict, found list"),
+        (pickle.dumps({b"data": 1, b"labels": []}), "must hold 'data', bytes of shape .n, 3072., found int"),
+        (pickle.dumps({b"data": np.zeros((2, 3072), np.float32), b"labels": [0, 1]}), "found float32"),
+        (cifar_batch(20, b"fine_labels", 10), "must hold 'labels', a list of 20 numbers below 10, found NoneType"),
+        (cifar_batch(20, b"labels", 11), "must hold 'labels'"),
+        (pickle.dumps({b"data": np.array([object()])}), "must hold plain data"),
+        (pickle.dumps({b"data": np.zeros(2, dtype="M8[s]")}), "an array of dtype datetime64|a broken one"),
+        (pickle.dumps({b"data": {1, 2}}), "must hold plain data"),
+    ],
+)
+def test_broken_cifar(cifar_root: Path, content: bytes, message: str) -> None:
+    (cifar_root / "cifar-10-batches-py" / "data_batch_2").write_bytes(content)
+    with pytest.raises(ValueError, match=f"data_batch_2 .*({message})"):
+        cifar10(cifar_root)
+
+
+def test_cifar100(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        (tmp_path / name).write_bytes(cifar_batch(200, b"fine_labels", 100))
+    (tmp_path / "meta").write_bytes(pickle.dumps({b"fine_label_names": [b"x%d" % i for i in range(100)]}))
+    data = cifar100(tmp_path, validation=100)
+    assert data.out_channels == 100
+    assert sorted(data.train.target.tolist()) == list(range(100))
+    (tmp_path / "meta").write_bytes(pickle.dumps({b"fine_label_names": [b"x"]}))
+    with pytest.raises(ValueError, match="meta must hold 'fine_label_names', a list of 100 names, found 1"):
+        cifar100(tmp_path)
+
+
+def test_stl10(tmp_path: Path) -> None:
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    images = RNG.integers(0, 256, (20, 3, 96, 96), dtype=np.uint8)
+    for part in ("train", "test"):
+        (folder / f"{part}_X.bin").write_bytes(images.transpose(0, 1, 3, 2).tobytes())
+        (folder / f"{part}_y.bin").write_bytes((np.arange(20) % 10 + 1).astype(np.uint8).tobytes())
+    data = stl10(tmp_path, validation=10, augment=True)
+    assert torch.equal(data.test.inputs, torch.from_numpy(images))
+    assert data.test.target.tolist() == [i % 10 for i in range(20)]
+    assert data.train.batch(slice(0, 2), True).inputs.shape == (2, 3, 96, 96)
+    (folder / "test_y.bin").write_bytes(bytes(20))
+    with pytest.raises(ValueError, match=r"test_y.bin must hold labels of 1 to 10, found 0 to 0"):
+        stl10(tmp_path)
+    (folder / "test_y.bin").write_bytes(bytes(19))
+    with pytest.raises(ValueError, match="one label for each of 20 images, found 19"):
+        stl10(tmp_path)
+    (folder / "train_X.bin").write_bytes(bytes(27_649))
+    with pytest.raises(ValueError, match=r"train_X.bin must hold whole images of 27648 bytes, found 27649 bytes"):
+        stl10(tmp_path)
+
+
+def paint(path: Path, shape: tuple[int, ...]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(RNG.integers(0, 256, shape, dtype=np.uint8)).save(path)
+
+
+def test_folder_of_images(tmp_path: Path) -> None:
+    for name in ("dog", "cat"):
+        for i in range(10):
+            paint(tmp_path / name / f"{i}.png", (12, 16, 3))
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
+    data = image_folder(tmp_path, shares=(0.6, 0.2, 0.2))
+    assert data.classes == ("cat", "dog")
+    assert (data.in_channels, data.size) == (3, (12, 16))
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [12, 4, 4]
+    assert data.test.target.sum() == 2
+    assert torch.equal(data.train.inputs, image_folder(tmp_path, shares=(0.6, 0.2, 0.2)).train.inputs)
+    assert image_folder(tmp_path, resolution=8, gray=True).train.inputs.shape[1:] == (1, 8, 8)
+    assert image_folder(tmp_path, augment=True).train.batch(slice(0, 2), True).inputs.shape == (2, 3, 12, 16)
+
+
+def test_folder_of_gray_images_of_many_kinds(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        for i, ending in enumerate(("png", "pgm", "bmp", "png")):
+            paint(tmp_path / name / f"{i}.{ending}", (8, 8))
+    Image.fromarray(np.full((8, 8), 65535, dtype=np.uint16)).save(tmp_path / "a" / "deep.png")
+    data = image_folder(tmp_path, shares=(0.8, 0.0, 0.2))
+    assert data.in_channels == 1
+    assert data.validation is None
+    every = torch.cat([data.train.inputs, data.test.inputs])
+    assert (every == 255).all(dim=(1, 2, 3)).sum() == 1
+
+
+def test_folders_that_say_the_split(tmp_path: Path) -> None:
+    for part, n in (("train", 10), ("val", 2), ("test", 4)):
+        for name in ("a", "b"):
+            for i in range(n):
+                paint(tmp_path / part / name / f"{i}.png", (8, 8))
+    data = image_folder(tmp_path)
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [20, 4, 8]
+    (tmp_path / "val").rename(tmp_path / "train" / "a" / "more")  # deeper folders belong to their class
+    data = image_folder(tmp_path)
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [20, 4, 8]
+
+
+def test_broken_folders_of_images(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must hold a folder of images"):
+        image_folder(tmp_path)
+    paint(tmp_path / "a" / "1.png", (8, 8))
+    with pytest.raises(ValueError, match="two or more classes, found 1"):
+        image_folder(tmp_path)
+    paint(tmp_path / "b" / "1.png", (8, 9))
+    with pytest.raises(
+        ValueError, match=r"of one size unless resolution is given, found \(8, 8\) .* \(8, 9\) for .*1.png"
+    ):
+        image_folder(tmp_path)
+    whole = (tmp_path / "b" / "1.png").read_bytes()
+    (tmp_path / "b" / "1.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"b/1.png must be a whole image, found a broken one"):
+        image_folder(tmp_path)
+    (tmp_path / "b" / "1.png").write_bytes(b"text")
+    with pytest.raises(ValueError, match=r"b/1.png must be a whole image"):
+        image_folder(tmp_path)

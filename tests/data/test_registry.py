@@ -1,0 +1,123 @@
+"""Data by name: every entry described, options checked, downloads only with checksums."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kernelfield
+from kernelfield.data import _files as files
+from kernelfield.data import describe, list_data, load, register, registry
+
+SMALL = {
+    "copy_memory": {"train": 4, "T": 5},
+    "adding": {"train": 4, "T": 5},
+    "chirps": {"train": 4},
+    "shapes": {"train": 4, "resolution": 8},
+    "listops": {"train": 4, "validation": 1, "test": 2, "min_length": 4, "max_length": 30},
+    "pathfinder": {"train": 4, "validation": 1, "test": 2, "resolution": 24},
+}
+
+
+@pytest.mark.parametrize("name", list_data())
+def test_every_entry_says_where_it_is_from(name: str) -> None:
+    said = describe(name)
+    assert said.summary
+    for what in (said.source, said.licence, said.split, said.normalisation):
+        assert what.endswith(".")
+        assert "`" not in what
+    assert said.download == ("download" in registry._ENTRIES[name].takes)
+
+
+@pytest.mark.parametrize("name", [n for n in list_data() if describe(n).root != "a folder or file"])
+def test_what_is_made_in_code_needs_nothing(name: str) -> None:
+    data = load(name, **SMALL.get(name, {}))
+    # Splits travel to other processes as they are.
+    again = pickle.loads(pickle.dumps(data.train))
+    assert torch.equal(again.batch(slice(0, 2)).inputs, data.train.batch(slice(0, 2)).inputs)
+
+
+@pytest.mark.parametrize("name", [n for n in list_data() if describe(n).root == "a folder or file"])
+def test_what_is_read_asks_for_its_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="root must be"):
+        load(name)
+    with pytest.raises(ValueError, match="must"):
+        load(name, tmp_path)
+    with pytest.raises(ValueError, match=r"root must be .* got .*nowhere"):
+        load(name, tmp_path / "nowhere")
+
+
+def test_names_and_options() -> None:
+    with pytest.raises(ValueError, match=r"name must be one of list_data\(\), got 'cifar'; the closest is 'cifar10"):
+        load("cifar")
+    with pytest.raises(TypeError, match="'mnist' takes no option 'sequnce'; the closest is 'sequence'"):
+        load("mnist", sequnce=True)
+    with pytest.raises(ValueError, match="root must be None for 'digits', which is made in code, got x"):
+        load("digits", "x")
+    with pytest.raises(ValueError, match="download must be False for 'physionet2012'"):
+        load("physionet2012", "x", download=True)
+    with pytest.raises(ValueError, match="name must not be registered yet, got 'digits'"):
+        register("digits", load, "again")
+    assert describe("pmnist").options["permute"] == 0
+    assert describe("mnist").options["permute"] is None
+
+
+def fake_pooch(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Put a pooch in place that only takes notes."""
+    calls: list[dict[str, Any]] = []
+    fake = types.SimpleNamespace(
+        Untar=lambda extract_dir: ("untar", extract_dir),
+        retrieve=lambda url, **rest: calls.append({"url": url, **rest}),
+    )
+    monkeypatch.setitem(sys.modules, "pooch", fake)
+    return calls
+
+
+@pytest.mark.parametrize("name", [n for n in list_data() if describe(n).download])
+def test_downloads_have_checksums(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = fake_pooch(monkeypatch)
+    with pytest.raises(ValueError, match="must hold"):  # nothing was really fetched
+        load(name, tmp_path / "new", download=True)
+    assert calls
+    for call in calls:
+        kind, _, digits = call["known_hash"].partition(":")
+        assert len(digits) == {"md5": 32, "sha256": 64}[kind]
+        assert call["url"].startswith("http")
+        assert call["path"] == tmp_path / "new"
+        assert call["url"].endswith(call["fname"])
+        assert (call["processor"] is not None) == call["fname"].endswith(".tar.gz")
+
+
+def test_downloads_need_pooch_and_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="root must be the folder to download to, got None"):
+        load("mnist", download=True)
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'kernelfield\[data\]'"):
+        files.fetch(tmp_path, [("http://localhost/a", "md5:0")])
+
+
+def test_data_need_torch_and_numpy_alone() -> None:
+    code = """
+import sys
+for name in ("sklearn", "scipy", "matplotlib", "PIL", "pooch", "yaml", "lightning"):
+    sys.modules[name] = None
+import kernelfield.data
+print(len(kernelfield.data.list_data()), kernelfield.data.load("adding", train=2).name)
+"""
+    root = str(Path(kernelfield.__file__).parents[1])
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={"PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [str(len(list_data())), "adding"]

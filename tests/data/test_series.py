@@ -1,0 +1,327 @@
+"""Series read from files: .ts, CSV, PhysioNet; unequal, missing, irregular, truncated and corrupt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from kernelfield.data.physionet2012 import MEASURED, physionet2012
+from kernelfield.data.physionet2019 import physionet2019
+from kernelfield.data.tables import csv_series
+from kernelfield.data.ts import character_trajectories, read_ts, ts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADER = """# made for a test
+@problemName Made
+@timeStamps false
+@missing true
+@univariate false
+@dimensions 2
+@equalLength false
+@classLabel true b a
+@data
+"""
+
+
+def write_ts(path: Path, lines: list[str], header: str = HEADER) -> Path:
+    path.write_text(header + "\n".join(lines) + "\n")
+    return path
+
+
+def test_ts_of_unequal_length_with_missing_values(tmp_path: Path) -> None:
+    lines = ["1,2,?:4,5,?:a", "1,2,3,4:?,6,7,8:b"] * 10
+    write_ts(tmp_path / "Made_TRAIN.ts", lines)
+    write_ts(tmp_path / "Made_TEST.ts", lines[:4])
+    data = ts(tmp_path)
+    assert data.classes == ("b", "a")
+    assert (data.in_channels, data.out_channels, data.size) == (2, 2, (4,))
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [17, 3, 4]
+    assert data.test.target.tolist() == [1, 0, 1, 0]
+    assert data.test.mask[:2].tolist() == [[True, True, False, False], [True] * 4]
+    x = data.test.inputs
+    assert (x[0, :, 2:] == 0).all()  # padded and missing
+    assert x[1, 1, 0] == 0  # missing in one channel: the mean
+    assert torch.isfinite(x).all()
+    seen = ts(tmp_path, observed=True)
+    assert seen.in_channels == 4
+    assert seen.test.inputs[1, 2:].tolist() == [[1, 1, 1, 1], [0, 1, 1, 1]]
+
+
+def test_ts_normalises_by_what_was_seen_in_training(tmp_path: Path) -> None:
+    header = HEADER.replace("false\n@dimensions 2", "true")
+    write_ts(tmp_path / "Made_TRAIN.ts", ["0,2:a", "0,2:b"] * 4, header)
+    write_ts(tmp_path / "Made_TEST.ts", ["3:a", "1,1:b"], header)
+    data = ts(tmp_path, "Made")
+    assert data.test.inputs[:, 0].tolist() == [[2, 0], [0, 0]]
+    assert data.test.mask.tolist() == [[True, False], [True, True]]
+    assert data.train.mask is not None  # in all splits, if in one
+
+
+def test_ts_joined_and_divided(tmp_path: Path) -> None:
+    for part in ("TRAIN", "TEST"):
+        write_ts(tmp_path / f"CharacterTrajectories_{part}.ts", ["1,2:3,4:a", "5,6:7,8:b"] * 10)
+    data = character_trajectories(tmp_path)
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [28, 6, 6]
+    assert data.train.mask is None
+    assert data.test.target.sum() == 3
+    again = character_trajectories(tmp_path)
+    assert torch.equal(data.train.inputs, again.train.inputs)
+    assert [len(s) for s in (ts(tmp_path, split="archive").train, ts(tmp_path).test)] == [17, 20]
+
+
+def test_ts_with_times_and_targets(tmp_path: Path) -> None:
+    header = "@timeStamps true\n@univariate true\n@targetLabel true\n@data\n"
+    path = write_ts(tmp_path / "one.ts", [f"(0,1),(0.7,2),(2.0,3):{i}.5" for i in range(20)], header)
+    data = ts(path, unit=0.5)
+    assert data.task == "regression"
+    assert data.train.target.shape == (14, 1)
+    torch.testing.assert_close(data.train.coords[0, :, 0], torch.tensor([0.0, 1.4, 4.0]))
+    assert data.size == (5,)
+    path = write_ts(tmp_path / "two.ts", ["(0,1),(1,2):(1,5),(2,3):a"] * 20, HEADER.replace("mps false", "mps true"))
+    data = ts(path)
+    assert data.train.coords is None  # on a grid
+    assert data.train.inputs.shape == (14, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "message"),
+    [
+        (["1,2:3,4:a"], "", "line 1: expected a tag or @data, found '1,2:3,4:a'"),
+        ([], "@problemName x\n", "must hold @data and series after it"),
+        ([], HEADER, "must hold series after @data, found none"),
+        (["1,2:3,4:a"], HEADER.replace("@classLabel true b a\n", ""), "must have labels"),
+        (["1,2:3:a"], HEADER, "line 10: expected channels of one length, found .1, 2."),
+        (["1,2:3,4:a", "1,2:b"], HEADER, "must hold series of one number of channels, found .1, 2."),
+        (["1,2:b"], HEADER, "must hold series of 2 channels, as its header says, found 1"),
+        (["1,2:3,4:c"], HEADER, "must hold labels of its header, b, a, found c"),
+        (["1,2:3,x:a"], HEADER, "line 10: expected a number for a value, found 'x'"),
+        (["1,2"], HEADER, "line 10: expected values, a colon and a label, found '1,2'"),
+        (["1,2:a"], HEADER.replace("mps false", "mps true"), "line 10: expected .time, value. pairs, found '1,2'"),
+        (
+            ["1:2:x"],
+            HEADER.replace("@classLabel true b a", "@targetLabel true"),
+            "must hold numbers for labels, found 'x'",
+        ),
+    ],
+)
+def test_broken_ts(tmp_path: Path, lines: list[str], header: str, message: str) -> None:
+    path = write_ts(tmp_path / "broken.ts", lines, header)
+    with pytest.raises(ValueError, match=f"broken.ts,? {message}"):
+        read_ts(path)
+
+
+def test_which_ts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"problem must say which .* found none"):
+        ts(tmp_path)
+    write_ts(tmp_path / "Made_TRAIN.ts", ["1:2:a"])
+    with pytest.raises(ValueError, match=r"must hold series \(Made_TEST.ts\), found Made_TRAIN.ts"):
+        ts(tmp_path)
+    (tmp_path / "latin.ts").write_bytes("@problemName é".encode("latin1"))
+    with pytest.raises(ValueError, match=r"latin.ts must be text in UTF-8"):
+        ts(tmp_path / "latin.ts")
+
+
+def test_wide_csv(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("0,1,2,label\n" + "1,,3,up\n1,2,,down\n" * 10)
+    data = csv_series(path)
+    assert (data.name, data.classes, data.size) == ("mine", ("down", "up"), (3,))
+    up = data.train.target == 1
+    assert data.train.mask[up].unique(dim=0).tolist() == [[True, False, True]]
+    assert data.train.mask[~up].unique(dim=0).tolist() == [[True, True, False]]
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [14, 3, 3]
+    assert csv_series(path, seed=1).train.inputs.shape == data.train.inputs.shape
+
+
+def test_long_csv_on_a_grid(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    rows = [
+        f"{i},{t},{c},{i + t},{i % 2}" for i in range(20) for t in (10, 12, 16) for c in "xy" if (t, c) != (12, "y")
+    ]
+    path.write_text("id,time,channel,value,label\n" + "\n".join(rows))
+    data = csv_series(path, unit=2)
+    assert data.train.coords is None
+    assert data.train.inputs.shape == (14, 2, 4)
+    assert data.train.mask[0].tolist() == [True, True, False, True]
+    assert data.classes == ("0", "1")
+
+
+def test_long_csv_at_irregular_times(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    rows = [f"{i},{t},{t * i},{i + 0.5}" for i in range(20) for t in ((0, 0.33, 1.1) if i % 2 else (0, 0.5))]
+    path.write_text("id,time,value,label\n" + "\n".join(rows))
+    data = csv_series(path, unit=0.1)
+    assert data.task == "regression"
+    assert data.train.coords.shape == (14, 3, 1)
+    assert data.size == (12,)
+    short = ~data.train.mask.all(dim=1)
+    torch.testing.assert_close(data.train.coords[short][0].flatten(), torch.tensor([0.0, 5.0, 5.0]))
+    assert csv_series(path, task="classification").out_channels == 20
+
+
+def test_csv_files_that_say_the_split(tmp_path: Path) -> None:
+    for part, n in (("train", 20), ("test", 6)):
+        (tmp_path / f"{part}.csv").write_text("label,0,1\n" + "a,1,2\nb,3,4\n" * (n // 2))
+    data = csv_series(tmp_path)
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [17, 3, 6]
+    assert data.name == tmp_path.name
+    (tmp_path / "validation.csv").write_text("label,0,1\na,1,2\nb,3,4\n")
+    assert [len(s) for s in (csv_series(tmp_path).train, csv_series(tmp_path).validation)] == [20, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: expected names of columns, 'label' among them, found nothing"),
+        ("a,b\n1,2", "line 1: expected names of columns, 'label' among them, found a, b"),
+        ("label,0\n", "must hold a series a line"),
+        ("label,0\nup,x", "line 2: expected a number for a value, found 'x'"),
+        ("label,0\nup,1\nup,1,2", "line 3: expected up to 2 fields, a label among them, found 3"),
+        ("label,0\n,1", "line 2: expected a label, found none"),
+        ("label,0\nup,", "line 2: expected at least one value, found none"),
+        ("id,time,value,label\n", "must hold a measurement a line"),
+        ("id,time,value,label\n1,0,1", "line 2: expected 4 fields, found 3"),
+        ("id,time,value,label\n1,,1,a", "line 2: expected a time, found none"),
+        ("id,time,value,label\n1,0,1,a\n1,1,1,b", "line 3: expected label 'a' for series '1', found 'b'"),
+        ("id,time,value,label\n1,0,1,a\n1,0,2,a", "line 3: expected one value of 'value' at time 0, found a second"),
+    ],
+)
+def test_broken_csv(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"mine.csv,? {message}"):
+        csv_series(path)
+
+
+def test_which_csv(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must hold train.csv and test.csv, found nothing"):
+        csv_series(tmp_path)
+    with pytest.raises(ValueError, match="root must be a CSV file or a folder"):
+        csv_series(tmp_path / "none.csv")
+
+
+def stay(path: Path, age: int, rows: list[str]) -> None:
+    general = [
+        f"00:00,{k},{v}"
+        for k, v in (("RecordID", path.stem), ("Age", age), ("Gender", 1), ("Height", -1), ("ICUType", 3))
+    ]
+    path.write_text("\n".join(["Time,Parameter,Value", *general, "00:00,Weight,-1", *rows]) + "\n")
+
+
+@pytest.fixture
+def icu(tmp_path: Path) -> Path:
+    (tmp_path / "set-a").mkdir()
+    outcomes = ["RecordID,SAPS-I,SOFA,Length_of_stay,Survival,In-hospital_death"]
+    for i in range(20):
+        rows = ["00:07,HR,80", f"01:30,HR,{80 + i}", "01:30,Temp,37", "47:00,HR,90"][: 4 - i % 2]
+        stay(tmp_path / "set-a" / f"{132539 + i}.txt", 40 + i, rows)
+        outcomes.append(f"{132539 + i},6,1,5,-1,{int(i % 4 == 0)}")
+    (tmp_path / "Outcomes-a.txt").write_text("\n".join(outcomes))
+    return tmp_path
+
+
+def test_physionet2012(icu: Path) -> None:
+    data = physionet2012(icu, minutes=30)
+    assert (data.in_channels, data.size, data.task) == (81, (97,), "multilabel")
+    split = data.train
+    assert split.inputs.shape == (14, 81, 4)
+    assert split.target.shape == (14, 1)
+    long = split.mask.all(dim=1)
+    assert long.any()
+    assert not long.all()
+    torch.testing.assert_close(split.coords[long][0, :, 0], torch.tensor([0.0, 7.0, 90.0, 47 * 60.0]) / 30)
+    assert split.mask[~long][0].tolist() == [True, True, True, False]
+    hr, temperature = MEASURED.index("HR"), MEASURED.index("Temp")
+    observed = split.inputs[:, len(MEASURED) : 2 * len(MEASURED)]
+    assert observed[long][0, hr].tolist() == [0, 1, 1, 1]
+    assert observed[long][0, temperature].tolist() == [0, 0, 1, 0]
+    assert (split.inputs[long][0, 74 + 3 : 74 + 7, 0]).tolist() == [0, 0, 1, 0]  # the third kind of unit
+    assert (split.inputs[~long][0, :, 3] == 0).all()
+    assert torch.equal(split.inputs, physionet2012(icu).train.inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("set-a/132540.txt", "", "line 1: expected 'Time,Parameter,Value', found nothing"),
+        ("set-a/132540.txt", "Time,Parameter,Value\n00:00,HR", "line 2: expected 'hh:mm,parameter,value'"),
+        ("set-a/132540.txt", "Time,Parameter,Value\n0000,HR,3", "line 2: expected 'hh:mm,parameter,value'"),
+        ("set-a/132540.txt", "Time,Parameter,Value\n00:00,HR,fast", "line 2: expected a number for HR, found 'fast'"),
+        ("set-a/132540.txt", "Time,Parameter,Value\n00:00,Mood,3", "line 2: expected a parameter of the challenge"),
+        ("Outcomes-a.txt", "RecordID,Death\n1,0", "line 1: expected RecordID and In-hospital_death"),
+        ("Outcomes-a.txt", "RecordID,In-hospital_death\n1,dead", "line 2: expected 2 fields and a death of 0 or 1"),
+        ("Outcomes-a.txt", "RecordID,In-hospital_death\n1,0", "must hold a row for each stay, found none for .*132539"),
+    ],
+)
+def test_broken_physionet2012(icu: Path, name: str, text: str, message: str) -> None:
+    (icu / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{name},? {message}"):
+        physionet2012(icu)
+
+
+def test_missing_physionet2012(icu: Path) -> None:
+    with pytest.raises(ValueError, match="must hold the outcomes of set b"):
+        physionet2012(icu, sets=("a", "b"))
+
+
+NAMES = [*(f"M{i}" for i in range(34)), "Age", "Gender", "Unit1", "Unit2", "HospAdmTime", "ICULOS", "SepsisLabel"]
+
+
+def psv(path: Path, hours: list[int], sepsis: int) -> None:
+    rows = [
+        "|".join([str(h), *["NaN"] * 33, "60", "1", "NaN", "NaN", "-3", str(h), str(int(sepsis and h == hours[-1]))])
+        for h in hours
+    ]
+    path.write_text("\n".join(["|".join(NAMES), *rows]))
+
+
+def test_physionet2019(tmp_path: Path) -> None:
+    folder = tmp_path / "training" / "training_setA"
+    folder.mkdir(parents=True)
+    for i in range(20):
+        # The sixth hour is missing; what happens after the tenth still counts for the label.
+        psv(folder / f"p{i:06}.psv", [1, 2, 3, 4, 5, 7, 12], sepsis=i % 2)
+    psv(folder / "p000020.psv", [1, 2], sepsis=0)  # too short
+    data = physionet2019(tmp_path, hours=10)
+    assert (data.in_channels, data.size, data.task) == (75, (10,), "multilabel")
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [14, 3, 3]
+    assert data.train.target.mean() == 0.5
+    assert data.train.mask[0].tolist() == [True] * 7 + [False] * 3
+    counts = data.train.inputs[0, 0] * 10
+    torch.testing.assert_close(counts, torch.tensor([1.0, 2, 3, 4, 5, 5, 6, 0, 0, 0]))
+    assert data.train.inputs[0, 34, 5] == 0
+    assert (data.train.inputs[0, 73:, :7] == 0).all()  # units not known
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must start with a line of names, Age among them, and hold at least one row, found 'nothing' and 0 rows"),
+        ("|".join(NAMES), "must start with a line of names"),
+        ("|".join(NAMES) + "\n1|2", "line 2: expected 41 fields, found 2"),
+        ("|".join(NAMES) + "\n" + "|".join(["x"] * 41), "line 2: expected a number for M0, found 'x'"),
+        ("|".join(NAMES) + "\n" + "|".join(["0"] * 41), "expected ICULOS to count the hours from 1 up"),
+    ],
+)
+def test_broken_physionet2019(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "p1.psv").write_text(text)
+    with pytest.raises(ValueError, match=f"p1.psv[,:]? {message}"):
+        physionet2019(tmp_path)
+
+
+def test_missing_physionet2019(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must hold .psv files, found none"):
+        physionet2019(tmp_path)
+
+
+def test_padded_series_are_finite_in_every_loader(icu: Path) -> None:
+    data = physionet2012(icu)
+    for split in (data.train, data.validation, data.test):
+        assert torch.isfinite(split.inputs).all()
+        assert torch.isfinite(split.coords).all()
+        assert np.all(np.diff(split.coords[..., 0].numpy(), axis=1) >= 0)

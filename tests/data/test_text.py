@@ -1,0 +1,90 @@
+"""Text, character by character."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from kernelfield.data.text import END, ptb, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kernelfield.data import Split
+
+
+def letters(split: Split, classes: tuple[str, ...]) -> tuple[str, str]:
+    batch = split.batch(slice(None))
+    assert batch.inputs.dtype == batch.target.dtype == torch.long
+    seen = torch.ones_like(batch.inputs, dtype=torch.bool) if batch.mask is None else batch.mask
+    read = ["".join(classes[i] for i in ids[seen].tolist()) for ids in (batch.inputs, batch.target)]
+    return read[0], read[1]
+
+
+def test_ptb_of_characters(tmp_path: Path) -> None:
+    for part in ("train", "valid", "test"):
+        (tmp_path / f"ptb.char.{part}.txt").write_text(" a b _ c \n d a _ b \n")
+    data = ptb(tmp_path, length=3)
+    assert data.classes == (END, "_", "a", "b", "c", "d")
+    assert data.vocabulary == data.out_channels == 6
+    assert data.task == "language"
+    whole = f"ab_c{END}da_b{END}"
+    given, following = letters(data.test, data.classes)
+    assert given == whole.removesuffix(END)
+    assert following == whole[1:]
+    assert data.train.inputs.shape == (3, 3)  # nine pairs, whole pieces
+    assert data.train.mask is None
+
+
+def test_ptb_of_plain_lines(tmp_path: Path) -> None:
+    for part in ("train", "valid", "test"):
+        (tmp_path / f"ptb.{part}.txt").write_text(" no <unk> here \n on it \n")
+    data = ptb(tmp_path, length=4)
+    given, following = letters(data.validation, data.classes)
+    assert following == f"o <unk> here{END}on it{END}"
+    assert given[0] == "n"
+    assert data.validation.mask.sum() == len("no <unk> here") + 1 + len("on it")
+    assert data.train.inputs.shape == (4, 4)
+
+
+def test_any_text(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("abcdefghi\n" * 100, encoding="utf-8")
+    data = text(path, length=16)
+    assert data.name == "mine"
+    assert data.train.inputs.shape == (56, 16)
+    assert data.train.inputs.dtype == torch.uint8
+    assert data.test.mask.sum() == 49
+    batch = data.train.batch(slice(0, 2))
+    assert torch.equal(batch.inputs.flatten()[1:], batch.target.flatten()[:-1])
+
+
+def test_text_of_many_characters(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("".join(chr(0x4E00 + i) for i in range(500)), encoding="utf-8")
+    data = text(path, length=10)
+    assert data.vocabulary == 501
+    assert data.train.batch(slice(0, 1)).inputs.dtype == torch.long
+
+
+def test_broken_text(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="root must be the path of a text file"):
+        text(tmp_path)
+    path = tmp_path / "mine.txt"
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"mine.txt must hold text, found nothing"):
+        text(path)
+    path.write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(ValueError, match=r"mine.txt must be text in UTF-8"):
+        text(path)
+    path.write_text("short")
+    with pytest.raises(ValueError, match="length must be less than the 6 characters to train on, got 100"):
+        text(path, length=100)
+    (tmp_path / "ptb.char.train.txt").write_text("a bc d")
+    with pytest.raises(ValueError, match=r"ptb.char.train.txt, line 1: expected single characters .* found 'bc'"):
+        ptb(tmp_path)
+    (tmp_path / "ptb.char.train.txt").write_text("a b c d\n" * 200)
+    with pytest.raises(ValueError, match=r"must hold the valid text \(ptb.char.valid.txt or ptb.valid.txt\)"):
+        ptb(tmp_path)

@@ -1,0 +1,173 @@
+"""Every recipe there is, found by itself: read, built, and stepped once on made data of its shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelfield.data.registry import describe, list_data
+from kernelfield.models import list_models
+from kernelfield.training.datasets import made_data
+from kernelfield.training.loop import Loop, evaluate
+from kernelfield.training.recipe import (
+    FOLDER,
+    find_recipe,
+    list_recipes,
+    read_recipe,
+    recipe_from,
+    with_settings,
+)
+from kernelfield.training.run import make_network, make_task
+from kernelfield.training.simple_yaml import read_yaml, write_yaml
+
+RECIPES = list_recipes()
+MINIMAL = {
+    "name": "a",
+    "data": {"name": "digits"},
+    "model": {"name": "ccnn_4_140"},
+    "shape": {"in_channels": 1, "out_channels": 10, "size": [64]},
+}
+
+
+def test_there_are_recipes() -> None:
+    assert len(RECIPES) > 60
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_is_named_by_chapter_and_names_what_exists(name: str) -> None:
+    recipe = find_recipe(name)
+    assert recipe.title
+    assert recipe.model["name"] in list_models()
+    assert recipe.data["name"] in list_data()
+    options = set(recipe.data) - {"name", "root", "download"}
+    assert options <= set(describe(recipe.data["name"]).options)
+    if recipe.chapter:
+        assert name.startswith(f"ch{recipe.chapter:02d}-")
+    assert with_settings(recipe, []) == recipe
+    assert recipe_from(read_yaml(recipe.to_yaml())) == recipe
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_steps_once_on_made_data(name: str) -> None:
+    recipe = find_recipe(name)
+    # One second of sound takes a CPU a few seconds for every sample.
+    samples = 1 if max(recipe.shape.size) > 4000 else 2
+    recipe = with_settings(recipe, [f"training.batch={samples}", "training.epochs=1", "training.precision=32"])
+    data = made_data(recipe.shape, samples=samples)
+    task = make_task(recipe, make_network(recipe, data))
+    before = [p.detach().clone() for p in task.network.parameters()]
+    loop = Loop(task, data.train, None, recipe.training, name=name)
+    state = loop.run()
+    assert state.step == 1
+    after = list(task.network.parameters())
+    assert all(bool(torch.isfinite(p).all()) for p in after)
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    metrics = evaluate(task, data.test, 2).compute()
+    assert recipe.metric in ("", *metrics)
+    for key in recipe.published:
+        assert key.split(" ")[0] in metrics
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trainign": {}}, "recipe: 'trainign' is no key of a recipe; the closest is 'training'"),
+        ({"training": {"epoch": 3}}, "recipe: 'epoch' is no key of training; the closest is 'epochs'"),
+        ({"training": {"epochs": "many"}}, "recipe: training.epochs must be an int, got 'many'"),
+        ({"training": {"epochs": 1.5}}, "recipe: training.epochs must be an int, got 1.5"),
+        ({"training": {"clip": "x"}}, "recipe: training.clip must be a number or null, got 'x'"),
+        ({"training": {"compile": 1}}, "recipe: training.compile must be true or false, got 1"),
+        ({"training": 3}, "recipe: training must be a mapping, got 3"),
+        (
+            {"schedule": {"name": "cosin"}},
+            "recipe: schedule.name must be one of cosine, plateau, constant, got 'cosin'; the closest is 'cosine'",
+        ),
+        ({"shape": {"in_channels": 1, "size": [4]}}, "recipe: shape.out_channels must be given"),
+        ({"shape": {"in_channels": 1, "out_channels": 1, "size": 4}}, "recipe: shape.size must be a list, got 4"),
+        ({"data": {}}, "recipe: data.name must be given"),
+        ({"optimizer": {"betas": [0.9, "b"]}}, "recipe: optimizer.betas must be a list, got [0.9, 'b']"),
+    ],
+)
+def test_errors_name_the_key_and_the_closest(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="recipe:") as error:
+        recipe_from({**MINIMAL, **change})
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("training.epochs", "--set must read a.b=c, got 'training.epochs'"),
+        ("trainin.epochs=3", "'trainin' is no section of a recipe; the closest is 'training'"),
+        ("training.epochs=x", "training.epochs must be an int, got 'x'"),
+        ("training.epochs.more=x", "'epochs' is no section"),
+    ],
+)
+def test_bad_settings(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match="--set") as error:
+        with_settings(recipe_from(MINIMAL), [setting])
+    assert message in str(error.value)
+
+
+def test_settings_reach_everything() -> None:
+    recipe = with_settings(
+        recipe_from(MINIMAL),
+        ["model.channels=8", "data.resolution=16", "regularizers.aliasing.weight=0.1", "training.ema=0.99"],
+    )
+    assert recipe.model["channels"] == 8
+    assert recipe.data["resolution"] == 16
+    assert recipe.regularizers == {"aliasing": {"weight": 0.1}}
+    assert recipe.training.ema == 0.99
+
+
+def test_unknown_model_option_is_named() -> None:
+    with pytest.raises(ValueError, match=r"model of recipe 'a': .*widht"):
+        make_network(with_settings(recipe_from(MINIMAL), ["model.widht=3"]))
+
+
+def test_a_recipe_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_yaml({k: v for k, v in MINIMAL.items() if k != "name"}))
+    assert find_recipe(path).name == "mine"
+    path.write_text("data:\n  name: digits\n\tmodel: x\n")
+    with pytest.raises(ValueError, match="mine.yaml, line 3: a tab"):
+        read_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2\n", "line 2: a is given twice"),
+        ("a\n", "line 1: must read 'key: value', got 'a'"),
+        ("a: [1, 2\n", r"line 1: \[ is not closed"),
+        ("a: 'x\n", "line 1: a quote is not closed"),
+        ("a:\n    b: 1\n  c: 2\n", "line 3: indented"),
+    ],
+)
+def test_bad_yaml(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_yaml(text)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
+def test_recipes_are_yaml_to_others_too(path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert yaml.safe_load(path.read_text(encoding="utf-8")) == read_yaml(path.read_text(encoding="utf-8"))
+
+
+def test_yaml_round_trip() -> None:
+    values = {
+        "a": {"b": {"c": [1, 2.5, "x", None, True]}, "d": 1e-06},
+        "text": "a: b # c",
+        "quote": 'it\'s "so"',
+        "number": "07",
+        "empty": {},
+        "none": [],
+        "inf": float("inf"),
+        "words": "two words",
+        "true": "true",
+    }
+    assert read_yaml(write_yaml(values)) == values
