@@ -143,6 +143,7 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
 
 def _peak_bytes_cpu(call: Callable[[], object]) -> int:
     """Add up, in the order of time, what the profiler reports of CPU tensors allocated and freed."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it announces every start and stop otherwise
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         call()
     events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]

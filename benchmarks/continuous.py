@@ -29,6 +29,7 @@ from _measure import machine, median_seconds, peak_bytes, settle_allocator
 from kernelfield import CCNN, SeparableConv, create_model
 from kernelfield.fields import Table
 from kernelfield.layers import ContinuousConv
+from kernelfield.layers.continuous.together import sample_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,13 +127,14 @@ def training_step(net: nn.Module, x: Tensor) -> Callable[[], None]:
     return step
 
 
-def generation(net: nn.Module) -> Callable[[], None]:
+def generation(net: nn.Module, x: Tensor) -> Callable[[], None]:
     layers = [m for m in net.modules() if isinstance(m, ContinuousConv)]
     parameters = [p for layer in layers for name, p in layer.named_parameters() if name != "bias"]
 
     def generate() -> None:
-        total = torch.stack([layer.kernel().square().sum() for layer in layers]).sum()
-        torch.autograd.grad(total, parameters, allow_unused=True)
+        together = sample_kernels(layers, x)
+        kernels = [layer.kernel() if k is None else k for layer, k in zip(layers, together, strict=True)]
+        torch.autograd.grad(kernels, parameters, [torch.ones_like(k) for k in kernels], allow_unused=True)
 
     return generate
 
@@ -142,7 +144,7 @@ def measure(case: Case, device: torch.device, compiled: bool) -> dict[str, Any]:
     x = torch.randn(case.shape, device=device)
     net = case.build().to(device)
     run = torch.compile(net) if compiled else net
-    calls = {"continuous": training_step(run, x), "generation": generation(net)}
+    calls = {"continuous": training_step(run, x), "generation": generation(net, x)}
     if not compiled:
         if case.table is not None:
             calls["discrete"] = training_step(case.table().to(device), x)

@@ -61,6 +61,11 @@ class Mask(nn.Module):
         values = self.profile(check_coords(coords, self.dim))
         return torch.where(values >= self.threshold, values, 0.0).prod(dim=-1)
 
+    @classmethod
+    def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
+        """Return the values of several masks of this class at the same ``coords``: (points, dim) to (n, points)."""
+        return torch.stack([mask(coords) for mask in masks])
+
     def support(self) -> tuple[Tensor, Tensor]:
         """Return the box outside which the mask is zero: its (dim,) lowest and (dim,) highest coordinates.
 
@@ -140,7 +145,15 @@ class GaussianMask(Mask):
         self.closes_below = bool((centre > self.domain[0]).all())
 
     def profile(self, coords: Tensor) -> Tensor:
-        return torch.exp(-0.5 * ((coords - self.mean) / self.sigma).square())
+        return _gauss(coords, self.mean, self.sigma)
+
+    @classmethod
+    def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
+        if len({mask.threshold for mask in masks}) > 1:
+            return super().together(masks, coords)
+        mean, sigma = (torch.stack([getattr(mask, name) for mask in masks]) for name in ("mean", "sigma"))
+        values = _gauss(coords, mean.unsqueeze(1), sigma.unsqueeze(1))
+        return torch.where(values >= masks[0].threshold, values, 0.0).prod(dim=-1)
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
@@ -198,6 +211,10 @@ class SigmoidMask(Mask):
     def roots(self) -> tuple[Tensor, Tensor]:
         high = self.offset - math.log(1 / (1 - self.threshold) - 1) / self.temperature
         return torch.full_like(high, self.domain[0]), high
+
+
+def _gauss(x: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:
+    return torch.exp(-0.5 * ((x - mean) / sigma).square())
 
 
 def _axes(name: str, value: float | Sequence[float], dim: int) -> Tensor:

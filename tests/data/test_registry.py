@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import tarfile
 import types
 from pathlib import Path
 from typing import Any
@@ -72,11 +73,14 @@ def test_names_and_options() -> None:
 def fake_pooch(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Put a pooch in place that only takes notes."""
     calls: list[dict[str, Any]] = []
-    fake = types.SimpleNamespace(
-        Untar=lambda extract_dir: ("untar", extract_dir),
-        retrieve=lambda url, **rest: calls.append({"url": url, **rest}),
-    )
-    monkeypatch.setitem(sys.modules, "pooch", fake)
+
+    def retrieve(url: str, **rest: Any) -> None:
+        calls.append({"url": url, **rest})
+        if rest["fname"].endswith(".tar.gz"):
+            with tarfile.open(rest["path"] / rest["fname"], "w:gz") as tar:
+                tar.add(__file__, "inside/file.py")
+
+    monkeypatch.setitem(sys.modules, "pooch", types.SimpleNamespace(retrieve=retrieve))
     return calls
 
 
@@ -92,7 +96,7 @@ def test_downloads_have_checksums(name: str, tmp_path: Path, monkeypatch: pytest
         assert call["url"].startswith("http")
         assert call["path"] == tmp_path / "new"
         assert call["url"].endswith(call["fname"])
-        assert (call["processor"] is not None) == call["fname"].endswith(".tar.gz")
+        assert (tmp_path / "new" / "inside" / "file.py").exists() == call["fname"].endswith(".tar.gz")
 
 
 def test_downloads_need_pooch_and_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +105,26 @@ def test_downloads_need_pooch_and_a_folder(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'kernelfield\[data\]'"):
         files.fetch(tmp_path, [("http://localhost/a", "md5:0")])
+
+
+def test_what_is_there_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    files.fetch(tmp_path, [("http://localhost/a", "md5:0")], unless=["a", "b"])
+
+
+def test_archives_stay_in_their_folder(tmp_path: Path) -> None:
+    where, archive = tmp_path / "where", tmp_path / "bad.tar"
+    where.mkdir()
+    with tarfile.open(archive, "w") as tar:
+        tar.add(__file__, "../outside.py")
+    with pytest.raises(ValueError, match=r"bad.tar must hold files of its own folder, found '../outside.py'"):
+        files.untar(archive, where)
+    assert not (tmp_path / "outside.py").exists()
+    archive.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"bad.tar must be a whole tar archive"):
+        files.untar(archive, where)
 
 
 def test_data_need_torch_and_numpy_alone() -> None:

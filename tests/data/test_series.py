@@ -164,6 +164,17 @@ def test_long_csv_at_irregular_times(tmp_path: Path) -> None:
     assert csv_series(path, task="classification").out_channels == 20
 
 
+def test_long_csv_of_dates(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    rows = [f"{i},2020-01-{d:02},{d * i},{'ab'[i % 2]}" for i in range(20) for d in (1, 2, 5)]
+    path.write_text("id,time,value,label\n" + "\n".join(rows))
+    data = csv_series(path, unit=86_400)
+    assert data.train.mask[0].tolist() == [True, True, False, False, True]
+    path.write_text("id,time,value,label\n1,yesterday,2,a")
+    with pytest.raises(ValueError, match=r"mine.csv, line 2: expected a number for a time, found 'yesterday'"):
+        csv_series(path)
+
+
 def test_csv_files_that_say_the_split(tmp_path: Path) -> None:
     for part, n in (("train", 20), ("test", 6)):
         (tmp_path / f"{part}.csv").write_text("label,0,1\n" + "a,1,2\nb,3,4\n" * (n // 2))

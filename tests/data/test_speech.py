@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernelfield.data.fsdd import fsdd
 from kernelfield.data.mfcc import mel_filters, mfcc
 from kernelfield.data.speech import WORDS, speech_commands
 
@@ -123,3 +124,23 @@ def test_arguments_of_coefficients() -> None:
         mfcc(torch.zeros(1, 400), coefficients=9, mels=8)
     with pytest.raises(ValueError, match="window must be even, got 201"):
         mfcc(torch.zeros(1, 400), window=201)
+
+
+def test_spoken_digits(tmp_path: Path) -> None:
+    for digit in range(10):
+        for number in range(15):
+            write(tmp_path / "recordings" / f"{digit}_jackson_{number}.wav", samples=300 + 20 * number, rate=8_000)
+    data = fsdd(tmp_path, length=500)
+    assert [len(s) for s in (data.train, data.validation, data.test)] == [90, 10, 50]
+    assert sorted(data.validation.target.tolist()) == list(range(10))
+    assert data.test.mask.sum(dim=1)[:5].tolist() == [300, 320, 340, 360, 380]
+    assert (data.test.inputs[0, 0, 300:] == 0).all()
+    half = fsdd(tmp_path, length=500, every=2)
+    assert half.test.batch(slice(0, 2)).inputs.shape == (2, 1, 250)
+    assert half.test.step == 2.0
+    write(tmp_path / "recordings" / "seven.wav", rate=8_000)
+    with pytest.raises(ValueError, match=r"must hold files named digit_speaker_number.wav, found seven.wav"):
+        fsdd(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="found no wav file"):
+        fsdd(tmp_path / "empty")

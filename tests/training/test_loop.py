@@ -89,7 +89,9 @@ def test_resumes_bit_for_bit(tmp_path: Path, settings: tuple[str, ...], step: in
     assert_same(weights(whole.folder), weights(parts.folder))
     drop = {"seconds"}
     for name in ("metrics.csv", "masks.csv"):
-        first, second = ([{k: v for k, v in r.items() if k not in drop} for r in x.read_rows(name)] for x in (whole, parts))
+        first, second = (
+            [{k: v for k, v in r.items() if k not in drop} for r in x.read_rows(name)] for x in (whole, parts)
+        )
         assert first == second
     assert whole.result()["metrics"] == parts.result()["metrics"]
 
@@ -119,7 +121,7 @@ def test_killed_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     process = spawn(tmp_path / "killed", 0.2)
     assert process.stdout is not None
     for line in process.stdout:
-        if int(line) >= 8:
+        if int(line) >= 10:
             os.kill(process.pid, signal.SIGKILL)
             break
     assert process.wait() == -signal.SIGKILL
@@ -143,14 +145,18 @@ def test_a_mismatched_network_is_refused(tmp_path: Path) -> None:
     data = small_data()
     recipe = small_recipe("model.channels=5", "model.blocks=2")
     loop = Loop(
-        make_task(recipe, make_network(recipe)), data.train, None, recipe.training, folder=tmp_path / "run" / "checkpoints"
+        make_task(recipe, make_network(recipe)),
+        data.train,
+        None,
+        recipe.training,
+        folder=tmp_path / "run" / "checkpoints",
     )
     before = {k: t.clone() for k, t in loop.task.network.state_dict().items()}
     with pytest.raises(CheckpointMismatch) as error:
         loop.run()
     text = str(error.value)
     assert "is of another network:" in text
-    assert "blocks.0.norm.weight: (6,) in the checkpoint, (5,) in the network" in text
+    assert "blocks.0.norm.bias: (6,) in the checkpoint, (5,) in the network" in text
     assert "more" in text.splitlines()[-1]
     assert_same(before, loop.task.network.state_dict())
 
@@ -216,7 +222,10 @@ def test_without_validation_the_last_network_counts(tmp_path: Path) -> None:
     assert not torch.equal(kept, tensors["network.stem.pointwise.weight"])
 
 
-def test_compiled_and_plain_learn_the_same(tmp_path: Path) -> None:
+def test_compiled_and_plain_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The same graphs as by default, without a C++ compiler to wait for.
+    whole = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: whole(module, backend="aot_eager"))
     recipe = small_recipe("model.dropout=0.0")
     data = small_data()
     losses = []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import shutil
+import tarfile
 import zlib
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-__all__ = ["fetch", "find", "folder", "number", "read_bytes", "read_lines"]
+__all__ = ["fetch", "find", "folder", "number", "read_bytes", "read_lines", "time_of", "untar"]
 
 
 def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path:
@@ -70,23 +73,60 @@ def number(text: str, path: Path, line: int, what: str) -> float:
         raise ValueError(f"{path}, line {line}: expected a number for {what}, found {text!r}") from None
 
 
-def fetch(root: str | os.PathLike[str] | None, files: Iterable[tuple[str, str]], *, unpack: bool = False) -> None:
+def time_of(text: str, path: Path, line: int) -> float:
+    """Return a time: a number, or the seconds of a date such as 2007-01-31 or 2007-01-31 12:00:00."""
+    try:
+        date = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return number(text, path, line, "a time")
+    return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def fetch(
+    root: str | os.PathLike[str] | None,
+    files: Iterable[tuple[str, str]],
+    *,
+    unless: Sequence[str] = (),
+    unpack: bool = False,
+) -> None:
     """Download files into ``root`` with pooch, unless they are there already with the right checksum.
 
     Args:
         root: folder to put them in, made if it does not exist.
         files: address and checksum ("md5:…" or "sha256:…") of each.
+        unless: nothing is done if all of these exist in ``root``.
         unpack: whether they are tar archives to unpack into ``root``.
     """
     if root is None:
         raise ValueError("root must be the folder to download to, got None")
     path = Path(root).expanduser()
+    if unless and all((path / name).exists() for name in unless):
+        return
     try:
         pooch: Any = importlib.import_module("pooch")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("download=True needs pooch: pip install 'kernelfield[data]'", name="pooch") from error
     path.mkdir(parents=True, exist_ok=True)
     for address, checksum in files:
-        # Untar refuses members that would land outside of the folder.
-        processor = pooch.Untar(extract_dir=".") if unpack else None
-        pooch.retrieve(address, known_hash=checksum, fname=address.rsplit("/", 1)[-1], path=path, processor=processor)
+        name = address.rsplit("/", 1)[-1]
+        pooch.retrieve(address, known_hash=checksum, fname=name, path=path)
+        if unpack:
+            untar(path / name, path)
+
+
+def untar(archive: Path, where: Path) -> None:
+    """Unpack the files of a tar archive; links are left out, and nothing may land outside of ``where``."""
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                target = (where / member.name).resolve()
+                content = tar.extractfile(member) if member.isfile() else None
+                if content is None:
+                    continue
+                if not target.is_relative_to(where.resolve()):
+                    raise ValueError(f"{archive} must hold files of its own folder, found {member.name!r}")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise ValueError(f"{archive} must be a whole tar archive, found a broken one: {error}") from error

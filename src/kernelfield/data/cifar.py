@@ -67,7 +67,8 @@ def cifar10(
         Inputs as ``form`` says, kept as bytes; classes (n,) of ten.
     """
     if download:
-        fetch(root, [ARCHIVES[10]], unpack=True)
+        names = *(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"
+        fetch(root, [ARCHIVES[10]], unless=[f"cifar-10-batches-py/{name}" for name in names], unpack=True)
     where = folder(root, "CIFAR-10", "cifar-10-batches-py")
     parts = [
         read_batch(find(where, [f"data_batch_{i}"], "a batch of training images"), "labels", 10) for i in range(1, 6)
@@ -97,7 +98,8 @@ def cifar100(
     colour over the training images.
     """
     if download:
-        fetch(root, [ARCHIVES[100]], unpack=True)
+        names = "train", "test", "meta"
+        fetch(root, [ARCHIVES[100]], unless=[f"cifar-100-python/{name}" for name in names], unpack=True)
     where = folder(root, "CIFAR-100", "cifar-100-python")
     train = read_batch(find(where, ["train"], "the training images"), "fine_labels", 100)
     test = read_batch(find(where, ["test"], "the test images"), "fine_labels", 100)

@@ -62,7 +62,8 @@ def mnist(
         Inputs (n, 1, 28, 28) or (n, 1, 784), kept as bytes; classes (n,) of ten.
     """
     if download:
-        fetch(root, [(f"{ADDRESS}{name}.gz", checksum) for name, checksum in FILES.items()])
+        packed = [(f"{ADDRESS}{name}.gz", checksum) for name, checksum in FILES.items()]
+        fetch(root, packed, unless=[f"MNIST/raw/{name}" for name in FILES])
     images, labels, test_images, test_labels = read_mnist(root)
     if resolution != 28:
         images, test_images = _resized(images, resolution), _resized(test_images, resolution)

@@ -14,6 +14,7 @@ from . import (
     cifar,
     digits,
     folders,
+    fsdd,
     listops,
     memory,
     mnist,
@@ -209,6 +210,7 @@ register("cifar100", cifar.cifar100, "photographs of a hundred kinds of things, 
 register("stl10", stl10.stl10, "photographs of ten kinds of things, 96×96")
 register("speech_commands", speech.speech_commands, "ten spoken words, raw sound at 16 kHz")
 register("speech_commands_mfcc", speech.speech_commands, "ten spoken words, as cepstral coefficients", mfcc=True)
+register("fsdd", fsdd.fsdd, "ten spoken digits, raw sound at 8 kHz")
 register("character_trajectories", ts.character_trajectories, "pen movements of twenty letters")
 register("ts", ts.ts, "any problem of the UEA and UCR archives")
 register("physionet2012", physionet2012.physionet2012, "intensive care at irregular times: who dies?")

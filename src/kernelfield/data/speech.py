@@ -68,7 +68,7 @@ def speech_commands(
     if mfcc and every != 1:
         raise ValueError(f"every must be 1 for coefficients, got {every}")
     if download:
-        fetch(root, [ARCHIVE], unpack=True)
+        fetch(root, [ARCHIVE], unless=words, unpack=True)
     where = folder(root, "Speech Commands", "speech_commands_v0.02", "SpeechCommands/speech_commands_v0.02")
     clips, labels = [], []
     for label, word in enumerate(words):

@@ -54,7 +54,8 @@ def stl10(
         Inputs (n, 3, 96, 96), kept as bytes; classes (n,) of ten.
     """
     if download:
-        fetch(root, [ARCHIVE], unpack=True)
+        binaries = "train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"
+        fetch(root, [ARCHIVE], unless=[f"stl10_binary/{name}" for name in binaries], unpack=True)
     where = folder(root, "STL-10", "stl10_binary")
     x, y = _read(where, "train")
     x_test, y_test = _read(where, "test")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._checks import check_choice
-from ._files import number, read_lines
+from ._files import number, read_lines, time_of
 from .series import Series, build
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def csv_series(
 
     Wide: one series of one channel a line. Empty cells are missing values, and at the end of a line a shorter series.
     Long: one measurement a line; ``channel`` may be left out for one channel. Times on a grid put the series on it,
-    with gaps; others become coords. Several lines of a series agree in their label.
+    with gaps; others become coords; dates count in seconds. Several lines of a series agree in their label.
 
     Source: the user's own. Licence: theirs. Split: at random under a seed, each class in proportion; or, where ``root``
     is a folder, its files ``train.csv``, ``test.csv`` and perhaps ``validation.csv``. Normalisation: zero mean and unit
@@ -133,7 +133,7 @@ def read_long(
         key, mark = row[column["id"]].strip(), _label(row[column[label]], path, i)
         if labels.setdefault(key, mark) != mark:
             raise ValueError(f"{path}, line {i}: expected label {labels[key]!r} for series {key!r}, found {mark!r}")
-        time = number(row[column["time"]], path, i, "time")
+        time = time_of(row[column["time"]], path, i)
         if np.isnan(time):
             raise ValueError(f"{path}, line {i}: expected a time, found none")
         channel = row[column["channel"]].strip() if "channel" in column else "value"

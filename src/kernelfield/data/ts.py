@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._checks import check_choice
-from ._files import find, folder, number, read_lines
+from ._files import find, folder, number, read_lines, time_of
 from .series import Series, build
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def read_ts(path: Path) -> tuple[list[Series], dict[str, str], str, tuple[str, .
     """Return the series of a `.ts` file, its header, the task, and the names of the classes if it has some.
 
     A header of tags (``@classLabel true a b``), ``@data``, then one series a line: channels parted by colons, values by
-    commas, the label last. With ``@timeStamps true`` values are (time, value) pairs.
+    commas, the label last. With ``@timeStamps true`` values are (time, value) pairs, times numbers or dates.
     """
     header: dict[str, str] = {}
     lines = read_lines(path)
@@ -165,7 +165,7 @@ def _pairs(text: str, path: Path, line: int) -> tuple[np.ndarray, np.ndarray]:
     pairs = re.findall(r"\(([^(),]*),([^(),]*)\)", text)
     if not pairs:
         raise ValueError(f"{path}, line {line}: expected (time, value) pairs, found {text[:40]!r}")
-    both = np.array([[number(t, path, line, "a time"), number(v, path, line, "a value")] for t, v in pairs])
+    both = np.array([[time_of(t, path, line), number(v, path, line, "a value")] for t, v in pairs])
     return both[:, 0], both[:, 1]
 
 

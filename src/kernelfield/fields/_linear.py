@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["WeightNormLinear", "scale_linear_"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["WeightNormLinear", "affine", "scale_linear_", "stack_linears"]
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x Wᵀ + b, of one map or of n stacked ones.
+
+    Args:
+        x: (points, in) inputs, shared by all maps, or (n, points, in).
+        weight: (out, in) or (n, out, in).
+        bias: (out,) or (n, out).
+
+    Returns:
+        (points, out) or (n, points, out).
+    """
+    if weight.dim() == 2:
+        return F.linear(x, weight, bias)
+    return torch.baddbmm(bias.unsqueeze(1), x.expand(len(weight), *x.shape[-2:]), weight.mT)
+
+
+def stack_linears(linears: Sequence[nn.Module]) -> tuple[Tensor, Tensor]:
+    """Return the weights (n, out, in) and biases (n, out) of n linear maps, all of one kind and shape."""
+    bias = torch.stack([m.bias for m in linears])  # type: ignore[misc]
+    if isinstance(linears[0], WeightNormLinear):
+        gain, direction = (torch.stack([getattr(m, name) for m in linears]) for name in ("gain", "direction"))
+        return gain * F.normalize(direction, dim=2), bias
+    return torch.stack([m.weight for m in linears]), bias  # type: ignore[misc]
 
 
 class WeightNormLinear(nn.Module):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor, nn
 
 from .._checks import check_coords, check_dim, check_int
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Field"]
 
@@ -41,6 +46,25 @@ class Field(nn.Module):
     def evaluate(self, coords: Tensor) -> Tensor:
         """Return the values at checked ``coords``: (…, dim) to (…, channels)."""
         raise NotImplementedError
+
+    def alike(self) -> tuple[Any, ...] | None:
+        """Return what fields must share to be evaluated by one :meth:`together`; None if each is alone."""
+        return None
+
+    @classmethod
+    def together(cls, fields: Sequence[Field], coords: Tensor) -> Tensor:
+        """Return the values of several fields that are :meth:`alike`, at the same ``coords``.
+
+        The same numbers as evaluating one after the other, in as few operations as one of them takes.
+
+        Args:
+            fields: n fields of this class.
+            coords: (points, dim) coordinates.
+
+        Returns:
+            (n, points, channels) values.
+        """
+        return torch.stack([field(coords) for field in fields])
 
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Field:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .._checks import check_int, check_positive
-from ._linear import scale_linear_
+from ._linear import affine, scale_linear_, stack_linears
 from .base import Field
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["FilterNetwork", "FourierFilter", "GaborFilter", "MAGNet"]
 
@@ -69,20 +72,65 @@ class FilterNetwork(Field):
         for linear in [*self.linears, self.out]:
             nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
 
-    def envelope(self, coords: Tensor) -> Tensor | None:
-        """Return what multiplies the sines, (…, filters · hidden), or None for nothing."""
+    def envelope(self, coords: Tensor, *shape: Tensor) -> Tensor | None:
+        """Return what multiplies the sines, (…, points, filters · hidden), or None for nothing.
+
+        Args:
+            coords: (points, dim) coordinates.
+            shape: the parameters :attr:`envelope_parameters`, of one network or stacked, (…, filters, hidden, ·) each.
+        """
         raise NotImplementedError
 
+    #: names of the parameters that shape the envelope
+    envelope_parameters: tuple[str, ...] = ()
+
     def evaluate(self, coords: Tensor) -> Tensor:
-        filters = torch.sin(F.linear(coords, self.frequency.flatten(0, 1), self.phase.flatten()))
-        envelope = self.envelope(coords)
+        values = self._compute(
+            coords.reshape(-1, self.dim),
+            self.frequency,
+            self.phase,
+            [getattr(self, name) for name in self.envelope_parameters],
+            [(m.weight, m.bias) for m in [*self.linears, self.out]],
+        )
+        return values.view(*coords.shape[:-1], self.channels)
+
+    def alike(self) -> tuple[Any, ...]:
+        return type(self), tuple(p.shape for p in self.parameters())
+
+    @classmethod
+    def together(cls, fields: Sequence[Field], coords: Tensor) -> Tensor:
+        first = fields[0]
+        assert isinstance(first, FilterNetwork)
+
+        def stacked(name: str) -> Tensor:
+            return torch.stack([getattr(f, name) for f in fields])
+
+        linears = zip(*([*f.linears, f.out] for f in fields), strict=True)  # type: ignore[misc]
+        return first._compute(  # noqa: SLF001
+            coords,
+            stacked("frequency"),
+            stacked("phase"),
+            [stacked(name) for name in first.envelope_parameters],
+            [stack_linears(maps) for maps in linears],
+        )
+
+    def _compute(
+        self,
+        coords: Tensor,
+        frequency: Tensor,
+        phase: Tensor,
+        shape: list[Tensor],
+        linears: list[tuple[Tensor, Tensor]],
+    ) -> Tensor:
+        """Return the values of one network, (points, channels), or of n with stacked parameters, (n, points, channels)."""
+        filters = torch.sin(affine(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
+        envelope = self.envelope(coords, *shape)
         if envelope is not None:
             filters = filters * envelope
-        g, *rest = filters.unflatten(-1, self.phase.shape).unbind(-2)
-        h = g
-        for linear, g in zip(self.linears, rest, strict=True):
-            h = linear(h) * g
-        return self.out(h)
+        h, *rest = filters.unflatten(-1, phase.shape[-2:]).unbind(-2)
+        for (weight, bias), g in zip(linears[:-1], rest, strict=True):
+            h = affine(h, weight, bias) * g
+        return affine(h, *linears[-1])
 
     def scale_(self, factor: float | Tensor) -> FilterNetwork:
         scale_linear_(self.out, factor)
@@ -152,7 +200,7 @@ class FourierFilter(FilterNetwork):
             total_gamma=check_int("layers", layers) + 1,
         )
 
-    def envelope(self, coords: Tensor) -> None:  # noqa: ARG002
+    def envelope(self, coords: Tensor, *shape: Tensor) -> None:  # noqa: ARG002
         return None
 
     def inverse_widths(self) -> None:
@@ -196,12 +244,15 @@ class _GaborNetwork(FilterNetwork):
             # Narrow envelopes carry fast sines, so that each unit shows about as many oscillations.
             self.frequency.mul_(self.gamma)
 
-    def envelope(self, coords: Tensor) -> Tensor:
-        gamma, mean = self.gamma.flatten(0, 1).expand(-1, self.dim), self.mean.flatten(0, 1)
-        # Axis by axis: the (…, units, dim) tensor of all offsets is never held.
-        exponent = ((coords[..., 0:1] - mean[:, 0]) * gamma[:, 0]).square()
+    envelope_parameters = ("gamma", "mean")
+
+    def envelope(self, coords: Tensor, *shape: Tensor) -> Tensor:
+        gamma, mean = (t.flatten(-3, -2).unsqueeze(-3) for t in shape)  # (…, 1, units, dim)
+        # Axis by axis: the (…, points, units, dim) tensor of all offsets is never held.
+        exponent = ((coords[:, 0:1] - mean[..., 0]) * gamma[..., 0]).square()
         for d in range(1, self.dim):
-            exponent = exponent + ((coords[..., d : d + 1] - mean[:, d]) * gamma[:, d]).square()
+            width = gamma[..., min(d, gamma.shape[-1] - 1)]
+            exponent = exponent + ((coords[:, d : d + 1] - mean[..., d]) * width).square()
         return torch.exp(-0.5 * exponent)
 
     def inverse_widths(self) -> Tensor:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int, check_positive
-from ._linear import WeightNormLinear, scale_linear_
+from ._linear import WeightNormLinear, affine, scale_linear_, stack_linears
 from .base import Field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["MLP", "SIREN"]
 
@@ -83,6 +83,22 @@ class MLP(Field):
         for i, linear in enumerate(hidden):
             x = self._activate(linear(x), i)
         return last(x)
+
+    def alike(self) -> tuple[Any, ...] | None:
+        if self.norms is not None:
+            return None  # their weights would have to be stacked too, for an ablation
+        return type(self), self.activation, self.omega_0, tuple(p.shape for p in self.parameters())
+
+    @classmethod
+    def together(cls, fields: Sequence[Field], coords: Tensor) -> Tensor:
+        first = fields[0]
+        assert isinstance(first, MLP)
+        x = coords
+        for i, linears in enumerate(zip(*(f.linears for f in fields), strict=True)):  # type: ignore[arg-type]
+            x = affine(x, *stack_linears(linears))
+            if i < len(first.linears) - 1:
+                x = first._activate(x, i)  # noqa: SLF001
+        return x
 
     def scale_(self, factor: float | Tensor) -> MLP:
         scale_linear_(self.linears[-1], factor)

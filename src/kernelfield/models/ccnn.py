@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from .._checks import check_choice, check_int
 from ..fields import Field, MAGNet
 from ..layers import SeparableConv
-from ..layers.continuous.blocks import CCNNBlock, TwoConvBlock
+from ..layers.continuous.blocks import CCNNBlock, TwoConvBlock, run_blocks
 from ..layers.pointwise import make_norm
 from .ckcnn import field_options
 from .readout import Embedding, Readout
@@ -122,8 +122,7 @@ class CCNN(nn.Module):
         if self.embedding is not None:
             x = self.embedding(x)
         x = F.gelu(self.norm(self.stem(self.input_dropout(x), mask=mask, **sampling)))
-        for block in self.blocks:
-            x = block(x, mask=mask, **sampling)
+        x = run_blocks(self.blocks, x, mask=mask, **sampling)
         return self.readout(self.final_norm(x), mask)
 
 

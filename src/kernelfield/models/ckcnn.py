@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .._checks import check_int
 from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field
 from ..layers import CKConv, FlexConv
-from ..layers.continuous.blocks import TwoConvBlock
+from ..layers.continuous.blocks import TwoConvBlock, run_blocks
 from .readout import Embedding, Readout
 from .registry import register
 
@@ -112,8 +112,7 @@ class CKCNN(nn.Module):
         if self.embedding is not None:
             x = self.embedding(x)
         x = self.input_dropout(x)
-        for block in self.blocks:
-            x = block(x, mask=mask, **sampling)
+        x = run_blocks(self.blocks, x, mask=mask, **sampling)
         return self.readout(x, mask)
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..fields import SIREN, Field, FourierFilter, GaborFilter, MAGNet, Table
 from ..layers import BatchNorm
-from ..layers.continuous.blocks import TwoConvBlock
+from ..layers.continuous.blocks import TwoConvBlock, run_blocks
 from .ckcnn import conv_factory, field_options
 from .readout import Readout
 from .registry import register
@@ -79,8 +79,7 @@ class FlexNet(nn.Module):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
         """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
         x = F.relu(self.norm(self.stem(x, mask=mask, **sampling)))
-        for block in self.blocks:
-            x = block(x, mask=mask, **sampling)
+        x = run_blocks(self.blocks, x, mask=mask, **sampling)
         return self.readout(x, mask)
 
 

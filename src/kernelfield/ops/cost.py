@@ -78,17 +78,37 @@ class Work:
         )
 
 
+#: what was chosen before; the model takes longer to evaluate than a small convolution to run
+_chosen: dict[tuple[Any, ...], str] = {}
+
+
 def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...]) -> str:
     """Return the name of the method expected to be the fastest for this convolution."""
-    shape, kernel_shape = tuple(x.shape), tuple(kernel.shape)
-    if is_symbolic(*kernel_shape):
+    training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
+    case = (x.shape, kernel.shape, causal, boundary, x.device.type, training)
+    if torch.compiler.is_compiling():
+        return _cheapest(*case)  # once, while tracing, and perhaps with lengths that are no numbers yet
+    if case not in _chosen:
+        _chosen[case] = _cheapest(*case)
+    return _chosen[case]
+
+
+def _cheapest(
+    shape: tuple[int, ...],
+    kernel_shape: tuple[int, ...],
+    causal: bool,
+    boundary: tuple[str, ...],
+    device: str,
+    training: bool,
+) -> str:
+    points = tuple(kernel_shape[2:])
+    if is_symbolic(*points):
         return "fft"  # as long as the input, however long that will be
     # Both methods grow alike with a length or batch that is not known yet, so that its value hardly matters.
-    shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *kernel_shape[2:]), strict=True))
+    shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *points), strict=True))
     periodic = [name == "periodic" for name in boundary]
-    work = Work.of(shape, kernel_shape, centres(kernel, causal), periodic)
-    training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
-    direct, fft = (seconds(method, work, x.device.type, training) for method in ("direct", "fft"))
+    work = Work.of(shape, tuple(kernel_shape), centres(points, causal), periodic)
+    direct, fft = (seconds(method, work, device, training) for method in ("direct", "fft"))
     return "direct" if direct <= fft else "fft"
 
 

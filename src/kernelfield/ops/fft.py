@@ -9,8 +9,8 @@ where in frequencies :math:`Y = K X`, :math:`\bar X = \overline{K}\, \bar Y`, :m
 The gradients of :math:`(C_x, C_k)` are again these three, so two operators that call each other give
 derivatives of every order, and no spectrum outlives the call that made it.
 
-Both are custom operators, opaque to torch.compile and torch.export: whatever is traced around them, they meet real
-tensors of known lengths, choose transform sizes and chunks by them, and still save no spectrum.
+Under torch.compile and torch.export both are custom operators, opaque to what traces around them: they meet real tensors
+of known lengths, choose transform sizes and chunks by them, and still save no spectrum.
 
 Inputs are worked through in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps
 them in cache.
@@ -31,7 +31,7 @@ __all__ = ["fast_size", "fft_conv", "transform_sizes", "working_dtype"]
 
 # Bytes of one padded chunk of the input. On a CPU this is a few times less than a last-level cache; on a GPU it is what
 # fills the device and still leaves launches cheap. Measured by benchmarks/conv.py --chunks.
-CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 64 << 20}
+CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 128 << 20}
 
 
 def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
@@ -39,14 +39,23 @@ def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ..
     return _conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
 
 
-@torch.library.custom_op("kernelfield::fft_conv", mutates_args=())
-def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
+def _conv(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
     """C(x, k)."""
+    return _conv_op(x, kernel, *how) if torch.compiler.is_compiling() else _Conv.apply(x, kernel, *how)
+
+
+def _conv_grads(grad: Tensor, x: Tensor, kernel: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
+    """(C_x(g, k), C_k(g, x)); one that is not needed comes back empty."""
+    return (_conv_grads_op if torch.compiler.is_compiling() else _ConvGrads.apply)(grad, x, kernel, *how)
+
+
+@torch.library.custom_op("kernelfield::fft_conv", mutates_args=())
+def _conv_op(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
     return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel)
 
 
 @torch.library.custom_op("kernelfield::fft_conv_grads", mutates_args=())
-def _conv_grads(
+def _conv_grads_op(
     grad: Tensor,
     x: Tensor,
     kernel: Tensor,
@@ -56,16 +65,15 @@ def _conv_grads(
     periodic: list[bool],
     groups: int,
 ) -> tuple[Tensor, Tensor]:
-    """(C_x(g, k), C_k(g, x)); one that is not needed comes back empty."""
     return _Transform(x, kernel, causal, periodic, groups).grads(grad, x, kernel, need_x, need_kernel)
 
 
-@_conv.register_fake
+@_conv_op.register_fake
 def _(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
     return x.new_empty((x.shape[0], kernel.shape[0], *x.shape[2:]))
 
 
-@_conv_grads.register_fake
+@_conv_grads_op.register_fake
 def _(
     grad: Tensor,  # noqa: ARG001
     x: Tensor,
@@ -111,8 +119,32 @@ def _conv_grads_backward(ctx: Any, to_x: Tensor, to_kernel: Tensor) -> tuple[Ten
     return to_grad, second_x if ctx.need_kernel else None, second_kernel if ctx.need_x else None, *(None,) * 5
 
 
-_conv.register_autograd(_conv_backward, setup_context=_save_conv)
-_conv_grads.register_autograd(_conv_grads_backward, setup_context=_save_conv_grads)
+_conv_op.register_autograd(_conv_backward, setup_context=_save_conv)
+_conv_grads_op.register_autograd(_conv_grads_backward, setup_context=_save_conv_grads)
+
+
+class _Conv(torch.autograd.Function):
+    """The first operator for eager use, where a custom operator's dispatch takes as long as a small convolution."""
+
+    @staticmethod
+    def forward(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
+        return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel)
+
+    setup_context = staticmethod(_save_conv)
+    backward = staticmethod(_conv_backward)  # type: ignore[assignment]
+
+
+class _ConvGrads(torch.autograd.Function):
+    """The second operator for eager use."""
+
+    @staticmethod
+    def forward(
+        grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any
+    ) -> tuple[Tensor, Tensor]:
+        return _Transform(x, kernel, *how).grads(grad, x, kernel, need_x, need_kernel)
+
+    setup_context = staticmethod(_save_conv_grads)
+    backward = staticmethod(_conv_grads_backward)  # type: ignore[assignment]
 
 
 class _Transform:
@@ -122,8 +154,9 @@ class _Transform:
         self.groups = groups
         self.dtype = working_dtype(x)
         self.lengths, self.points = x.shape[2:], kernel.shape[2:]
-        self.centres = centres(kernel, causal)
+        self.centres = centres(kernel.shape[2:], causal)
         self.sizes = transform_sizes(self.lengths, self.points, self.centres, periodic)
+        self.axes = tuple(range(3, 3 + len(self.sizes)))  # of space, after batch, group and channel
         self.depthwise = kernel.shape[1] == 1
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
@@ -196,18 +229,26 @@ class _Transform:
         return torch.einsum("bgo...,bgi...->goi...", outputs, signals.conj())
 
     def _spectrum(self, signals: Tensor) -> Tensor:
+        signals = signals.to(self.dtype)
+        if signals.is_cuda:  # one launch
+            return torch.fft.rfftn(signals, s=self.sizes, dim=self.axes)
         # Axis by axis from the last: the rows that padding would add to the other axes are never transformed.
-        spectrum = torch.fft.rfft(signals.to(self.dtype), n=self.sizes[-1], dim=-1)
-        for d in range(len(self.sizes) - 2, -1, -1):
-            spectrum = torch.fft.fft(spectrum, n=self.sizes[d], dim=3 + d)
+        spectrum = torch.fft.rfft(signals, n=self.sizes[-1], dim=-1)
+        for axis in reversed(self.axes[:-1]):
+            spectrum = torch.fft.fft(spectrum, n=self.sizes[axis - 3], dim=axis)
         return spectrum
 
     def _signal(self, spectrum: Tensor) -> Tensor:
         return self._inverse(spectrum, self.lengths)
 
     def _inverse(self, spectrum: Tensor, keep: tuple[int, ...]) -> Tensor:
-        for d in range(len(self.sizes) - 1):
-            spectrum = torch.fft.ifft(spectrum, dim=3 + d).narrow(3 + d, 0, keep[d])
+        if spectrum.is_cuda:
+            signals = torch.fft.irfftn(spectrum, s=self.sizes, dim=self.axes)
+            for axis in self.axes:
+                signals = signals.narrow(axis, 0, keep[axis - 3])
+            return signals
+        for axis in self.axes[:-1]:
+            spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, 0, keep[axis - 3])
         return torch.fft.irfft(spectrum, n=self.sizes[-1], dim=-1)[..., : keep[-1]]
 
     def _kernel_spectrum(self, kernels: Tensor) -> Tensor:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
 
 __all__ = ["centres", "is_symbolic"]
 
 
-def centres(kernel: Tensor, causal: bool) -> tuple[int, ...]:
-    """Return, per axis, the index of the kernel point that multiplies the sample at the output's own position.
+def centres(points: Sequence[int], causal: bool) -> tuple[int, ...]:
+    """Return, for each of the kernel's spatial axes, the index of the kernel point that multiplies the sample at the output's own position.
 
     The first of a causal kernel; the middle of a centred one, the lower of the two middles of an even one (as in
     numpy's and scipy's ``mode="same"``).
     """
-    return tuple(0 if causal else (k - 1) // 2 for k in kernel.shape[2:])
+    return tuple(0 if causal else (k - 1) // 2 for k in points)
 
 
 def is_symbolic(*numbers: int) -> bool:

@@ -123,9 +123,7 @@ def load_network(network: nn.Module, tensors: dict[str, Tensor], where: object, 
     network.load_state_dict(have)
 
 
-def optimizer_tensors(
-    network: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the state of an optimiser by the names of the parameters: tensors, and plain values."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}

@@ -71,9 +71,7 @@ def summary(result: dict[str, Any]) -> list[str]:
         value = values[metric]
         shown = f"{value:.1%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
         lines.append(f"{_label(name, metric):<38} {shown}")
-    lines.append(
-        f"parameters {result['parameters']:,}, trained {result['epochs']} epochs in {result['seconds']:.0f} s"
-    )
+    lines.append(f"parameters {result['parameters']:,}, trained {result['epochs']} epochs in {result['seconds']:.0f} s")
     return lines
 
 

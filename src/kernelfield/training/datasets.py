@@ -54,7 +54,9 @@ def _check_shape(data: Data, recipe: Recipe) -> Data:
     got = (data.in_channels, data.out_channels, tuple(data.size), data.task)
     if wanted != got:
         names = ("in_channels", "out_channels", "size", "task")
-        lines = [f"{n} {w} in the recipe, {g} in the data" for n, w, g in zip(names, wanted, got, strict=True) if w != g]
+        lines = [
+            f"{n} {w} in the recipe, {g} in the data" for n, w, g in zip(names, wanted, got, strict=True) if w != g
+        ]
         raise ValueError(f"shape must be that of data {data.name!r}: {'; '.join(lines)}")
     return data
 
@@ -112,4 +114,3 @@ _TARGETS: dict[str, Callable[..., torch.Tensor]] = {
     "segmentation": _classes,
     "language": _classes,
 }
-

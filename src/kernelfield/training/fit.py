@@ -100,9 +100,7 @@ def fit(
     return run
 
 
-def make_fabric(
-    accelerator: str = "auto", devices: int = 1, nodes: int = 1, strategy: str = "auto"
-) -> Fabric:
+def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, strategy: str = "auto") -> Fabric:
     """Return Lightning's Fabric, launched: one process per device, on one or several machines.
 
     Args:
@@ -132,9 +130,7 @@ def _write_rows(run: Run, loop: Loop) -> None:
         run.write_rows("masks.csv", loop.state.masks)
 
 
-def _finish(
-    run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where: dict[str, Any]
-) -> None:
+def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where: dict[str, Any]) -> None:
     import json  # noqa: PLC0415
 
     _write_rows(run, loop)

@@ -24,9 +24,7 @@ __all__ = ["describe_run", "export_run", "listed", "predict_file", "rewrite_repo
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
-def test_run(
-    run: str | Path, wanted: dict[str, Any], *, folder: str | None = None
-) -> dict[str, dict[str, float]]:
+def test_run(run: str | Path, wanted: dict[str, Any], *, folder: str | None = None) -> dict[str, dict[str, float]]:
     """Return the metrics of a run's network on its test split, changed as ``wanted`` says or, if that is empty, not.
 
     Args:

@@ -79,9 +79,7 @@ def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: floa
         return (errors * seen).sum() / seen.sum().clamp(min=1)
     # The sum divided by the count, so that a batch in which nothing counts costs nothing rather than 0/0.
     target = _seen(target, batch.mask)
-    total = F.cross_entropy(
-        prediction, target, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing
-    )
+    total = F.cross_entropy(prediction, target, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
     return total / (target != IGNORED).sum().clamp(min=1)
 
 

@@ -167,7 +167,7 @@ def _confusion(folder: Path) -> Callable[..., None] | None:
     def draw(figure: Any) -> None:
         figure.set_size_inches(5, 4.2)
         axes = figure.subplots()
-        picture = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        picture = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
         if 0 < len(stored["classes"]) <= 30:
@@ -190,7 +190,7 @@ def _spectra(figure: Any, network: nn.Module) -> None:
             kernel = kernel[:, kernel.shape[1] // 2]
         power = torch.fft.rfft(kernel, n=max(256, kernel.shape[-1])).abs().square().mean(dim=0)
         frequencies = torch.linspace(0, 1, len(power))
-        axes.semilogy(frequencies, (power / power.max()).clamp(min=1e-12), linewidth=1, label=name)
+        axes.semilogy(frequencies.numpy(), (power / power.max()).clamp(min=1e-12).numpy(), linewidth=1, label=name)
     axes.axvline(0.5, color="0.4", linestyle=":", linewidth=1)
     axes.set_xlabel("cycles per training step (dotted: Nyquist frequency of the training grid)")
     axes.set_ylabel("power, relative")

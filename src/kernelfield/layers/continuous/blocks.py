@@ -9,13 +9,22 @@ from torch.nn import functional as F
 
 from ..._checks import check_choice
 from ..pointwise import Pointwise, make_norm
+from .base import ContinuousConv
+from .separable import SeparableConv
+from .together import sample_kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["CCNNBlock", "TwoConvBlock"]
+__all__ = ["CCNNBlock", "TwoConvBlock", "continuous", "run_blocks"]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+
+
+def continuous(conv: nn.Module) -> tuple[ContinuousConv, ...]:
+    """Return the continuous convolution in ``conv``, which is one or begins with one; nothing for another module."""
+    core = conv.depthwise if isinstance(conv, SeparableConv) else conv
+    return (core,) if isinstance(core, ContinuousConv) else ()
 
 
 class TwoConvBlock(nn.Module):
@@ -54,11 +63,15 @@ class TwoConvBlock(nn.Module):
         self.activate_branch = activate_branch
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
 
-    def forward(self, x: Tensor, **sampling: Any) -> Tensor:
+    def convolutions(self) -> tuple[ContinuousConv, ...]:
+        """Return the continuous convolutions, in the order of the kernels that :meth:`forward` takes."""
+        return continuous(self.conv1) + continuous(self.conv2)
+
+    def forward(self, x: Tensor, *, kernels: Sequence[Tensor | None] = (None, None), **sampling: Any) -> Tensor:
         """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolutions."""
         act = _ACTIVATIONS[self.activation]
-        branch = self.dropout(act(self.norm1(self.conv1(x, **sampling))))
-        branch = self.norm2(self.conv2(branch, **sampling))
+        branch = self.dropout(act(self.norm1(self.conv1(x, kernel=kernels[0], **sampling))))
+        branch = self.norm2(self.conv2(branch, kernel=kernels[1], **sampling))
         if self.activate_branch:
             branch = self.dropout(act(branch))
         return act(branch + self.shortcut(x))
@@ -98,12 +111,26 @@ class CCNNBlock(nn.Module):
         self.linear = Pointwise(out_channels, out_channels)
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
 
-    def forward(self, x: Tensor, **sampling: Any) -> Tensor:
+    def convolutions(self) -> tuple[ContinuousConv, ...]:
+        """Return the continuous convolution, whose kernel :meth:`forward` takes."""
+        return continuous(self.conv)
+
+    def forward(self, x: Tensor, *, kernels: Sequence[Tensor | None] = (None,), **sampling: Any) -> Tensor:
         """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolution."""
         branch = self.norm(x) if self.prenorm else x
-        branch = self.dropout(F.gelu(self.conv(branch, **sampling)))
+        branch = self.dropout(F.gelu(self.conv(branch, kernel=kernels[0], **sampling)))
         branch = self.linear(branch)
         if self.final_activation:
             branch = F.gelu(branch)
         y = branch + self.shortcut(x)
         return y if self.prenorm else self.norm(y)
+
+
+def run_blocks(blocks: nn.ModuleList, x: Tensor, **sampling: Any) -> Tensor:
+    """Return what ``blocks``, one after the other, make of ``x``, with all their kernels sampled together first."""
+    layers = [layer for block in blocks for layer in block.convolutions()]
+    where = {name: sampling[name] for name in ("step", "coords") if name in sampling}
+    kernels: Iterator[Tensor | None] = iter(sample_kernels(layers, x, **where))
+    for block in blocks:
+        x = block(x, kernels=[next(kernels) for _ in block.convolutions()], **sampling)
+    return x

@@ -2,274 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-
-from ... import grids
-from ..._checks import check_bool, check_choice, check_dim, check_int, floats_per_axis, ints_per_axis
-from ...fields import SIREN, Field, MAGNet, build_field
-from ...masks import GaussianMask, Mask
-from ...ops import conv, point_conv
-from .crop import Crop, refresh
-from .sampling import check_points, sample_weight, smooth_kernel
+from ..._checks import check_dim
+from ...fields import SIREN, Field, MAGNet
+from ...masks import GaussianMask
+from .base import ContinuousConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CKConv", "ContinuousConv", "FlexConv"]
-
-
-class ContinuousConv(nn.Module):
-    r"""A convolution with a field for a kernel, under a mask or not, dense or depthwise.
-
-    .. math::
-        y_o(t) = b_o + \sum_c \sum_\tau (\psi_{oc} m)\big((t - \tau)/\mathrm{size}\big)\, x_c(\tau)\, \mathrm{step}^D
-
-    What :class:`CKConv` and :class:`FlexConv` have in common; see there for the arguments.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        dim: int,
-        size: int | Sequence[int],
-        field: Callable[..., Field] | Field,
-        mask: Mask | None,
-        causal: bool,
-        depthwise: bool,
-        bias: bool,
-        boundary: str,
-        smooth: bool,
-        neighbors: int | None,
-        method: str,
-        gain: float | None,
-        mean_range: tuple[float, float],
-    ) -> None:
-        super().__init__()
-        self.in_channels = check_int("in_channels", in_channels)
-        self.out_channels = check_int("out_channels", out_channels)
-        self.dim, self.size = check_dim(dim), ints_per_axis("size", size, dim)
-        if dim > 3:
-            raise ValueError(f"dim must be 1, 2 or 3, got {dim}")
-        self.causal = check_bool("causal", causal)
-        if causal and dim != 1:
-            raise ValueError(f"causal must be False for dim={dim}: only a line has a past, got causal=True")
-        if check_bool("depthwise", depthwise) and in_channels != out_channels:
-            raise ValueError(f"out_channels must equal in_channels={in_channels} if depthwise, got {out_channels}")
-        self.groups = in_channels if depthwise else 1
-        self.boundary = check_choice("boundary", boundary, ("zero", "periodic"))
-        self.smooth = check_bool("smooth", smooth)
-        self.neighbors = neighbors if neighbors is None else check_int("neighbors", neighbors)
-        self.method = check_choice("method", method, ("auto", "direct", "fft"))
-        self.field = build_field(
-            field,
-            dim,
-            out_channels * in_channels // self.groups,
-            mean_range=mean_range,
-            # Well inside what the training grid can hold, and wide enough to keep the colours of its input apart.
-            bandwidth=0.4 * min(self.size) / 2,
-            beta=0.5,  # the thesis's envelopes, Gamma(α, 1) for coordinates that span [-1, 1] over one input
-            # A table or spline has a coefficient for each offset of the training grid.
-            size=self.size if causal else tuple(2 * n - 1 for n in self.size),
-            spacing=tuple(1 / n for n in self.size),
-            start=0.0 if causal else None,
-        )
-        self.mask = mask
-        self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
-        self.crop = None if mask is None else Crop(mask, self.size)
-        self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
-        self.reach: Tensor
-        self._frozen: dict[tuple[float, ...], Tensor] = {}
-        if gain is not None:
-            self.preserve_variance_(gain)
-
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        step: float | Sequence[float] = 1.0,
-        coords: Tensor | None = None,
-        mask: Tensor | None = None,
-        density: Tensor | str | None = None,
-    ) -> Tensor:
-        """Convolve a signal on a grid, or values at points.
-
-        Args:
-            x: (batch, in, *space) signal, or (batch, in, points) values if ``coords`` are given.
-            step: sampling step of this input in training steps, one or one per axis. The measure it changes is
-                accounted for: outputs agree across steps.
-            coords: (batch, points, dim) coordinates in training steps, or (points, dim) shared by the batch.
-            mask: (batch, *space) or (batch, points) whether a sample was seen; unseen ones contribute nothing.
-            density: (batch, points) samples per unit of space, by which their contributions are divided; "estimate"
-                takes :func:`kernelfield.ops.sample_density`. Relative to one sample per ``step``.
-
-        Returns:
-            (batch, out, *space) signal, or (batch, out, points) values at the same points.
-        """
-        steps = floats_per_axis("step", step, self.dim)
-        points = check_points(x, coords, mask, self.in_channels, self.dim)
-        weight = sample_weight(points, mask, density, steps)
-        if points is not None:
-            y = self._point_conv(x, points, weight, steps)
-        else:
-            y = self._grid_conv(x if weight is None else x * weight.unsqueeze(1).to(x.dtype), steps)
-        if self.bias is not None:
-            y = y + self.bias.view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
-        return y
-
-    def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
-        """Return the kernel sampled at ``step``: (out, in / groups, *points).
-
-        Offsets as :func:`kernelfield.grids.kernel_grid` lists them; only where the mask, if there is one, is not zero.
-
-        Args:
-            step: sampling step in training steps, one or one per axis.
-            measured: weighted by the piece of space that each point stands for, as the convolution uses it; else the
-                values themselves, which are alike at all steps.
-        """
-        return self._sample(floats_per_axis("step", step, self.dim), None, measured)
-
-    def freeze(self, step: float | Sequence[float] = 1.0) -> ContinuousConv:
-        """Sample the kernel for ``step`` once and use it from now on, until :meth:`unfreeze` or training mode."""
-        steps = floats_per_axis("step", step, self.dim)
-        with torch.no_grad():
-            self._frozen[steps] = self._sample(steps, None)
-        return self
-
-    def unfreeze(self) -> ContinuousConv:
-        """Forget frozen kernels."""
-        self._frozen.clear()
-        return self
-
-    def train(self, mode: bool = True) -> ContinuousConv:
-        if mode:
-            self.unfreeze()
-        return super().train(mode)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ContinuousConv:
-        self.unfreeze()  # parameters move to another device or dtype
-        return super()._apply(fn, recurse)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.unfreeze()
-        super()._load_from_state_dict(*args, **kwargs)
-
-    @torch.no_grad()
-    def preserve_variance_(self, gain: float = 1.0, samples: int = 4096) -> None:
-        r"""Scale the field so that the layer maps white noise of variance 1 to variance gain².
-
-        Chapter 3 multiplies the last linear map of the kernel network by :math:`g/\sqrt{N_\mathrm{in} |\Omega|}`, which
-        is right for a field of variance 1. Here the field's energy is measured, at up to ``samples`` of its
-        :math:`|\Omega|` points, and divided out, which is right for any field under any mask.
-        """
-        spans = self._spans((1.0,) * self.dim, None)
-        points = math.prod(n if self.causal else 2 * n - 1 for n in spans)
-        if points <= samples:
-            coords = grids.kernel_grid(self.size, dim=self.dim, causal=self.causal, limit=spans, **self._like())
-        else:
-            low = 0.0 if self.causal else -1.0
-            span = torch.tensor([n / size for n, size in zip(spans, self.size, strict=True)], **self._like())
-            coords = torch.empty(samples, self.dim, **self._like()).uniform_(low, 1.0) * span
-        energy = self._values(coords).square().mean() * (points * self.in_channels / self.groups)
-        self.field.scale_(gain / energy.clamp(min=1e-30).sqrt())
-
-    # How the kernel is sampled.
-
-    def _values(self, coords: Tensor) -> Tensor:
-        """Return field times mask at ``coords``: (…, dim) to (…, out · in / groups)."""
-        values = self.field(coords)
-        return values if self.mask is None else values * self.mask(coords).unsqueeze(-1)
-
-    def _spans(self, steps: tuple[float, ...], lengths: Sequence[int] | None) -> list[int]:
-        """Return how many offsets of at least zero matter along each axis: to the input, and to the mask."""
-        cut = self.size
-        if self.crop is not None:
-            if not torch.compiler.is_compiling() and self.crop.stale:
-                refresh([self.crop])
-            cut = self.crop.steps
-        limits: Sequence[int | None] = (None,) * self.dim if lengths is None else lengths
-        return [grids.reach(n, s, most) for n, s, most in zip(cut, steps, limits, strict=True)]
-
-    def _sample(self, steps: tuple[float, ...], lengths: Sequence[int] | None, measured: bool = True) -> Tensor:
-        spans = self._spans(steps, lengths)
-        coords = grids.kernel_grid(self.size, steps, dim=self.dim, causal=self.causal, limit=spans, **self._like())
-        values = self._values(coords)
-        kernel = values.movedim(-1, 0).unflatten(0, (self.out_channels, self.in_channels // self.groups))
-        if self.smooth and min(steps) < 1:
-            kernel = smooth_kernel(kernel, steps)
-        return self._measured(kernel, steps) if measured else kernel
-
-    def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
-        r"""Weight each kernel point by the piece of space it stands for.
-
-        That is a cell of the grid, :math:`\mathrm{step}^D`, but for the first point of a causal kernel. At the training
-        step its cell is [-½, ½], half of it in the future, and kernels were learned with that. At another step it must
-        still reach from -½ to step/2: a weight of (1 + step)/2. With a full cell, outputs would differ in the first
-        order of the step; so they do in the second.
-        """
-        measure = math.prod(steps)
-        if measure == 1:
-            return kernel
-        kernel = kernel * measure
-        if self.causal:
-            first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
-            kernel = torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
-        return kernel
-
-    def _grid_conv(self, x: Tensor, steps: tuple[float, ...]) -> Tensor:
-        # On a circle every offset of the kernel meets a sample; on a line those beyond the input's length do not.
-        lengths = x.shape[2:] if self.boundary == "zero" else None
-        if steps in self._frozen:
-            kernel = self._crop_frozen(self._frozen[steps], lengths)
-        else:
-            kernel = self._sample(steps, lengths)
-        if not torch.is_autocast_enabled(x.device.type):
-            kernel = kernel.to(x.dtype)
-        return conv(x, kernel, causal=self.causal, boundary=self.boundary, groups=self.groups, method=self.method)
-
-    def _crop_frozen(self, kernel: Tensor, lengths: Sequence[int] | None) -> Tensor:
-        for axis, most in enumerate(lengths or (), start=2):
-            n = kernel.shape[axis]
-            keep = min(n, most if self.causal else 2 * most - 1)
-            kernel = kernel.narrow(axis, 0 if self.causal else (n - keep) // 2, keep)
-        return kernel
-
-    def _point_conv(self, x: Tensor, coords: Tensor, weight: Tensor | None, steps: tuple[float, ...]) -> Tensor:
-        if self.boundary == "periodic":
-            raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
-        coords = coords.to(self.reach.dtype)
-        measure = math.prod(steps)
-        cell = coords.new_tensor(measure).expand(coords.shape[:2]) if weight is None else weight * measure
-        weighted = x * cell.unsqueeze(1).to(x.dtype)
-        y = point_conv(
-            weighted,
-            coords,
-            self._values,
-            self.reach,
-            out_channels=self.out_channels,
-            groups=self.groups,
-            causal=self.causal,
-            neighbors=self.neighbors,
-        )
-        if not self.causal:
-            return y
-        # The half of a training step's cell that lies in the future, in place of half of this sample's own: _measured.
-        here = self._values(coords.new_zeros(1)).view(self.groups, -1, self.in_channels // self.groups)
-        rest = (x * (weight > 0).unsqueeze(1) - weighted if weight is not None else x - weighted) / 2
-        own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (self.groups, -1)))
-        return y + own.flatten(1, 2)
-
-    def _like(self) -> dict[str, Any]:
-        return {"dtype": self.reach.dtype, "device": self.reach.device}
-
-    def extra_repr(self) -> str:
-        kind = "depthwise, " if self.groups > 1 else ""
-        return f"{self.in_channels}, {self.out_channels}, {kind}dim={self.dim}, size={self.size}, causal={self.causal}"
+__all__ = ["CKConv", "FlexConv"]
 
 
 class CKConv(ContinuousConv):
@@ -296,6 +39,7 @@ class CKConv(ContinuousConv):
         gain: the layer maps white noise of variance 1 to variance gain² at initialisation (chapter 3, section 3.3);
             None leaves the field as it was drawn.
 
+    >>> import torch
     >>> layer = CKConv(4, 8, dim=2, size=16)
     >>> layer(torch.randn(2, 4, 16, 16)).shape
     torch.Size([2, 8, 16, 16])
@@ -367,6 +111,7 @@ class FlexConv(ContinuousConv):
         method: how to convolve; see :func:`kernelfield.ops.conv`.
         gain: as in :class:`CKConv`.
 
+    >>> import torch
     >>> layer = FlexConv(4, 8, dim=1, size=784, causal=True, sigma=0.04)
     >>> layer(torch.randn(2, 4, 784)).shape
     torch.Size([2, 8, 784])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...fields import FilterNetwork
 from ...masks import GaussianMask
-from .conv import ContinuousConv
+from .base import ContinuousConv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -65,13 +65,13 @@ def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
     constant kernel stays what it is.
 
     Args:
-        kernel: (out, in, \*points) kernel.
+        kernel: (…, \*points) kernel.
         steps: its sampling step along each axis; axes of step 1 and above are left alone.
 
     >>> smooth_kernel(torch.ones(1, 1, 7), (0.5,))
     tensor([[[1., 1., 1., 1., 1., 1., 1.]]])
     """
-    for axis, step in enumerate(steps, start=2):
+    for axis, step in enumerate(steps, start=kernel.dim() - len(steps)):
         reach = min(round(1 / step), kernel.shape[axis] - 1)
         if step >= 1 or reach < 1:
             continue

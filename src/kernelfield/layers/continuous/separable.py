@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from ...fields import Field, MAGNet
 from ..pointwise import Pointwise
-from .conv import CKConv, ContinuousConv, FlexConv
+from .base import ContinuousConv
+from .conv import CKConv, FlexConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

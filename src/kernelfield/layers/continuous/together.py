@@ -1,0 +1,73 @@
+"""Sampling the kernels of many layers in as few operations as those of one.
+
+A kernel network is small, so that on a GPU it is its launches that take time, not its arithmetic, and a network of ten
+layers launches ten times as many. Layers whose fields have the same shape and whose kernels lie on the same grid are
+evaluated as one batched field instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..._checks import floats_per_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .base import ContinuousConv
+
+__all__ = ["sample_kernels"]
+
+
+def sample_kernels(
+    layers: Sequence[ContinuousConv], x: Tensor, *, step: float | Sequence[float] = 1.0, coords: Tensor | None = None
+) -> list[Tensor | None]:
+    """Return the kernels with which ``layers`` would convolve a signal like ``x``, to give to their ``forward``.
+
+    Args:
+        layers: continuous convolutions of one network.
+        x: (batch, channels, *space) signal on the grid that all of them see.
+        step: its sampling step in training steps.
+        coords: coordinates, if the samples lie on no grid; there is no kernel to sample ahead then.
+
+    Returns:
+        A kernel for each layer, or None for one that samples its own: alone in its kind, frozen, or traced by a
+        compiler, which does its own fusing.
+
+    >>> from kernelfield import CKConv
+    >>> layers = [CKConv(2, 2, size=8) for _ in range(3)]
+    >>> x = torch.randn(1, 2, 8)
+    >>> kernels = sample_kernels(layers, x)
+    >>> all(torch.allclose(layer(x, kernel=k), layer(x), atol=1e-6) for layer, k in zip(layers, kernels))
+    True
+    """
+    kernels: list[Tensor | None] = [None] * len(layers)
+    if coords is not None or torch.compiler.is_compiling():
+        return kernels
+    alike: dict[Any, list[int]] = {}
+    for i, layer in enumerate(layers):
+        steps = floats_per_axis("step", step, layer.dim)
+        key = layer.sampled_alike(x, steps)
+        if key is not None:
+            alike.setdefault((key, steps), []).append(i)
+    for (_, steps), members in alike.items():
+        if len(members) > 1:
+            for i, kernel in zip(members, _sample([layers[i] for i in members], x, steps), strict=True):
+                kernels[i] = kernel
+    return kernels
+
+
+def _sample(layers: list[ContinuousConv], x: Tensor, steps: tuple[float, ...]) -> tuple[Tensor, ...]:
+    first = layers[0]
+    grid = first.kernel_coords(x, steps)
+    flat = grid.flatten(0, -2)
+    with torch.autocast(flat.device.type, enabled=False):
+        values = type(first.field).together([layer.field for layer in layers], flat)
+        if first.mask is not None:
+            masks = [layer.mask for layer in layers]
+            values = values * type(first.mask).together(masks, flat).unsqueeze(-1)  # type: ignore[arg-type]
+        kernels = values.mT.unflatten(1, (first.out_channels, -1)).unflatten(-1, grid.shape[:-1])
+        return first.finish(kernels, steps).unbind(0)

@@ -1,0 +1,298 @@
+"""Estimators for people who live in scikit-learn and aeon.
+
+Arrays (n, channels, length), (n, length), images (n, channels, rows, columns), and lists of series of unequal length
+(channels, length) or (length,); NaN is a missing value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from .data.base import Batch, Split
+from .models import create_model
+from .training.loop import Loop
+from .training.recipe import Optimizer, Schedule, Training
+from .training.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = ["CCNNClassifier", "CCNNRegressor"]
+
+
+class _Estimator(BaseEstimator):
+    """What classifier and regressor share."""
+
+    def __init__(
+        self,
+        *,
+        model: str = "ccnn_4_140",
+        channels: int = 32,
+        blocks: int = 2,
+        epochs: int = 50,
+        batch: int = 32,
+        lr: float = 0.01,
+        weight_decay: float = 1e-4,
+        dropout: float = 0.0,
+        device: str = "cpu",
+        random_state: int | None = 0,
+    ) -> None:
+        self.model = model
+        self.channels = channels
+        self.blocks = blocks
+        self.epochs = epochs
+        self.batch = batch
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.dropout = dropout
+        self.device = device
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        tags.non_deterministic = False
+        return tags
+
+    def _fit(self, inputs: Tensor, mask: Tensor | None, target: Tensor, task: str, out: int) -> None:
+        self.n_features_in_ = int(inputs.shape[-1] if inputs.shape[1] == 1 else inputs.shape[1])
+        self._shape_ = tuple(inputs.shape[1:])
+        seen = _spread(mask, inputs)
+        axes = (0, *range(2, inputs.dim()))
+        count = seen.sum(dim=axes).clamp(min=1)
+        shape = (1, -1, *(1,) * (inputs.dim() - 2))
+        self._mean_ = (inputs * seen).sum(dim=axes).div(count).view(shape)
+        deviation = ((inputs - self._mean_) * seen).square().sum(dim=axes).div(count).sqrt().view(shape)
+        self._deviation_ = torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
+        seed = _seed(self.random_state)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = create_model(
+                self.model,
+                in_channels=inputs.shape[1],
+                out_channels=out,
+                dim=inputs.dim() - 2,
+                size=tuple(inputs.shape[2:]),
+                channels=self.channels,
+                blocks=self.blocks,
+                dropout=self.dropout,
+                # Kernels that begin with a few samples at least, however short the series.
+                sigma=min(1.0, max(0.2, 3 / min(inputs.shape[2:]))),
+            )
+            trained = Task(
+                network,
+                task,
+                out_channels=out,
+                optimizer=Optimizer(lr=self.lr, weight_decay=self.weight_decay),
+                schedule=Schedule("cosine", warmup=min(2, self.epochs / 10)),
+            )
+            settings = Training(
+                epochs=self.epochs, batch=min(self.batch, len(inputs)), seed=seed, clip=1.0, evaluate_every=self.epochs
+            )
+            from lightning.fabric import Fabric  # noqa: PLC0415
+
+            accelerator = "cpu" if self.device == "cpu" else "cuda"
+            fabric = Fabric(accelerator=accelerator, devices=1)
+            split = Split(self._normal(inputs, seen), target, mask=mask)
+            Loop(trained, split, None, settings, fabric=fabric, name=type(self).__name__).run()
+        # What trained it refers to processes and devices, which cannot be pickled. Double, so that the other samples of
+        # a batch do not show in a prediction's last digits.
+        self._task_ = Task(network.double(), task, out_channels=out).eval()
+
+    def _normal(self, inputs: Tensor, seen: Tensor) -> Tensor:
+        return (inputs - self._mean_) / self._deviation_ * seen
+
+    @torch.no_grad()
+    def _outputs(self, X: Any) -> Tensor:  # noqa: N803
+        check_is_fitted(self, "_task_")
+        inputs, mask, is_table = _signals(X)
+        if is_table and inputs.shape[-1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {inputs.shape[-1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        if inputs.shape[1] != self._shape_[0] or inputs.dim() != len(self._shape_) + 1:
+            raise ValueError(f"X must hold samples of shape {tuple(self._shape_)}, got {tuple(inputs.shape[1:])}")
+        device = next(self._task_.parameters()).device
+        inputs = self._normal(inputs, _spread(mask, inputs)).double()
+        parts = []
+        for start in range(0, len(inputs), 256):
+            part = slice(start, start + 256)
+            batch = Batch(inputs[part], mask=None if mask is None else mask[part])
+            parts.append(self._task_(batch.to(device)).cpu())
+        return torch.cat(parts)
+
+
+class CCNNClassifier(ClassifierMixin, _Estimator):
+    """A :class:`kernelfield.CCNN` as a classifier of series and images.
+
+    Args:
+        model: name of the network; see :func:`kernelfield.list_models`.
+        channels: its width.
+        blocks: its depth.
+        epochs: passes over the training samples.
+        batch: samples per step.
+        lr: learning rate.
+        weight_decay: of the weights outside kernels and masks.
+        dropout: probability inside the blocks.
+        device: "cpu" or "cuda".
+        random_state: seed.
+
+    >>> X = np.random.default_rng(0).normal(size=(20, 1, 16))
+    >>> y = np.array(["up", "down"] * 10)
+    >>> X[y == "up"] += np.linspace(0, 4, 16)
+    >>> clf = CCNNClassifier(channels=8, blocks=1, epochs=20).fit(X, y)
+    >>> float(clf.score(X, y)) > 0.8
+    True
+    """
+
+    def fit(self, X: Any, y: Any) -> CCNNClassifier:  # noqa: N803
+        """Fit to series or images ``X`` and their classes ``y`` (n,)."""
+        inputs, mask, _ = _signals(X)
+        y = _labels(y, len(inputs))
+        check_classification_targets(y)
+        self.classes_, index = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y must hold at least 2 classes, got one class: {self.classes_[0]!r}")
+        self._fit(inputs, mask, torch.from_numpy(index).long(), "classification", len(self.classes_))
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Return the probabilities of the classes: (n, classes)."""
+        return self._outputs(X).double().softmax(dim=1).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Return the classes: (n,)."""
+        index = self._outputs(X).argmax(dim=1).numpy()
+        return self.classes_[index]
+
+
+class CCNNRegressor(RegressorMixin, _Estimator):
+    """A :class:`kernelfield.CCNN` as a regressor on series and images; arguments as :class:`CCNNClassifier`.
+
+    >>> X = np.random.default_rng(0).normal(size=(20, 1, 16))
+    >>> CCNNRegressor(channels=4, blocks=1, epochs=1).fit(X, X.mean(axis=(1, 2))).predict(X).shape
+    (20,)
+    """
+
+    def fit(self, X: Any, y: Any) -> CCNNRegressor:  # noqa: N803
+        """Fit to series or images ``X`` and their values ``y`` (n,) or (n, outputs)."""
+        inputs, mask, _ = _signals(X)
+        values = _labels(y, len(inputs), numeric=True)
+        self._one_ = values.ndim == 1
+        target = torch.from_numpy(values.reshape(len(values), -1)).double()
+        self._target_mean_ = target.mean(dim=0)
+        spread = target.std(dim=0, correction=0)
+        self._target_deviation_ = torch.where(spread > 1e-12, spread, torch.ones_like(spread))
+        normal = ((target - self._target_mean_) / self._target_deviation_).float()
+        self._fit(inputs, mask, normal, "regression", target.shape[1])
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Return the values: (n,) or (n, outputs)."""
+        outputs = self._outputs(X).double() * self._target_deviation_ + self._target_mean_
+        return (outputs[:, 0] if self._one_ else outputs).numpy()
+
+
+def _seed(random_state: Any) -> int:
+    from sklearn.utils import check_random_state  # noqa: PLC0415
+
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _labels(y: Any, n: int, numeric: bool = False) -> np.ndarray:
+    from sklearn.utils.validation import column_or_1d  # noqa: PLC0415
+
+    if y is None:
+        raise ValueError("y must hold a target for each sample; requires y to be passed, but the target y is None")
+    array = np.asarray(y)
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported")
+    if numeric:
+        array = array.astype(np.float64)
+        if not np.isfinite(array).all():
+            raise ValueError("y must be finite: Input y contains NaN or infinity")
+    else:
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError("y must be finite: Input y contains NaN or infinity")
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = column_or_1d(array, warn=True)
+    if len(array) != n:
+        raise ValueError(f"y must hold a target for each of the {n} samples, got {len(array)}")
+    return array
+
+
+def _signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:  # noqa: N803
+    """Return (n, channels, *space), (n, *space) whether a sample was seen or None if all were, and if X was a table."""
+    import scipy.sparse  # noqa: PLC0415
+
+    if scipy.sparse.issparse(X):
+        raise TypeError("X must be dense, got a sparse matrix; sparse data were passed, use .toarray()")
+    if isinstance(X, (list, tuple)) and len(X) and np.ndim(X[0]) in (1, 2) and _unequal(X):
+        array = _padded(X)
+    else:
+        array = np.asarray(X)
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported")
+    try:
+        array = array.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"X must hold numbers; argument must be a string or a number: {error}") from error
+    if array.ndim < 2:
+        raise ValueError(
+            f"X must have shape (n, channels, length), got {array.shape}. Reshape your data: Expected 2D array"
+        )
+    if array.shape[0] == 0 or math.prod(array.shape[1:]) == 0:
+        raise ValueError(
+            f"X must not be empty: Found array with {array.shape[0]} sample(s) and {array.shape[1]} feature(s) "
+            f"(shape={array.shape}) while a minimum of 1 is required."
+        )
+    if np.isinf(array).any():
+        raise ValueError("X must be finite or NaN: Input X contains infinity")
+    is_table = array.ndim == 2
+    array = array[:, None] if is_table else array
+    values = torch.from_numpy(np.ascontiguousarray(array))
+    missing = values.isnan()
+    if not bool(missing.any()):
+        return values, None, is_table
+    # A position counts as seen if any of its channels was; what is missing of it is put at the mean.
+    return values, ~missing.all(dim=1), is_table
+
+
+def _spread(mask: Tensor | None, inputs: Tensor) -> Tensor:
+    """Return 1 for values to count and 0 for the others, in the shape of ``inputs``; NaN there become 0."""
+    seen = (~inputs.isnan()).to(inputs.dtype)
+    inputs.nan_to_num_(0.0)
+    return seen if mask is None else seen * mask.unsqueeze(1)
+
+
+def _unequal(series: Sequence[Any]) -> bool:
+    return len({np.shape(s) for s in series}) > 1
+
+
+def _padded(series: Sequence[Any]) -> np.ndarray:
+    rows = [np.atleast_2d(np.asarray(s, dtype=np.float32)) for s in series]
+    channels = {row.shape[0] for row in rows}
+    if len(channels) > 1:
+        raise ValueError(f"X must hold series of the same number of channels, got {sorted(channels)}")
+    whole = np.full((len(rows), channels.pop(), max(row.shape[1] for row in rows)), np.nan, dtype=np.float32)
+    for target, row in zip(whole, rows, strict=True):
+        target[:, : row.shape[1]] = row
+    return whole
