@@ -122,7 +122,7 @@ class FilterNetwork(Field):
         shape: list[Tensor],
         linears: list[tuple[Tensor, Tensor]],
     ) -> Tensor:
-        """Return the values of one network, (points, channels), or of n with stacked parameters, (n, points, channels)."""
+        """Return the values of one network, (points, channels), or of n stacked ones, (n, points, channels)."""
         filters = torch.sin(affine(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
         envelope = self.envelope(coords, *shape)
         if envelope is not None:

@@ -94,7 +94,7 @@ class MLP(Field):
         first = fields[0]
         assert isinstance(first, MLP)
         x = coords
-        for i, linears in enumerate(zip(*(f.linears for f in fields), strict=True)):  # type: ignore[arg-type]
+        for i, linears in enumerate(zip(*(f.linears for f in fields), strict=True)):
             x = affine(x, *stack_linears(linears))
             if i < len(first.linears) - 1:
                 x = first._activate(x, i)  # noqa: SLF001

@@ -9,8 +9,8 @@ where in frequencies :math:`Y = K X`, :math:`\bar X = \overline{K}\, \bar Y`, :m
 The gradients of :math:`(C_x, C_k)` are again these three, so two operators that call each other give
 derivatives of every order, and no spectrum outlives the call that made it.
 
-Under torch.compile and torch.export both are custom operators, opaque to what traces around them: they meet real tensors
-of known lengths, choose transform sizes and chunks by them, and still save no spectrum.
+Under torch.compile and torch.export both are custom operators, opaque to what traces around them: they meet real
+tensors of known lengths, choose transform sizes and chunks by them, and still save no spectrum.
 
 Inputs are worked through in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps
 them in cache.
@@ -131,7 +131,7 @@ class _Conv(torch.autograd.Function):
         return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel)
 
     setup_context = staticmethod(_save_conv)
-    backward = staticmethod(_conv_backward)  # type: ignore[assignment]
+    backward = staticmethod(_conv_backward)
 
 
 class _ConvGrads(torch.autograd.Function):
@@ -144,7 +144,7 @@ class _ConvGrads(torch.autograd.Function):
         return _Transform(x, kernel, *how).grads(grad, x, kernel, need_x, need_kernel)
 
     setup_context = staticmethod(_save_conv_grads)
-    backward = staticmethod(_conv_grads_backward)  # type: ignore[assignment]
+    backward = staticmethod(_conv_grads_backward)
 
 
 class _Transform:

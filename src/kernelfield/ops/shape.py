@@ -11,7 +11,7 @@ __all__ = ["centres", "is_symbolic"]
 
 
 def centres(points: Sequence[int], causal: bool) -> tuple[int, ...]:
-    """Return, for each of the kernel's spatial axes, the index of the kernel point that multiplies the sample at the output's own position.
+    """Return, for each spatial axis, the index of the kernel point that multiplies the sample at the output's position.
 
     The first of a causal kernel; the middle of a centred one, the lower of the two middles of an even one (as in
     numpy's and scipy's ``mode="same"``).

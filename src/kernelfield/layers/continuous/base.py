@@ -223,7 +223,7 @@ class ContinuousConv(nn.Module):
         )
 
     def finish(self, kernel: Tensor, steps: tuple[float, ...], measured: bool = True) -> Tensor:
-        """Smooth and measure kernels (…, out, in / groups, *points) of field times mask, as the convolution wants them."""
+        """Smooth and measure kernels (…, out, in / groups, *points) of field times mask."""
         if self.smooth and min(steps) < 1:
             kernel = smooth_kernel(kernel, steps)
         return self._measured(kernel, steps) if measured else kernel

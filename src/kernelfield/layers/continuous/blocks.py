@@ -14,17 +14,18 @@ from .separable import SeparableConv
 from .together import sample_kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["CCNNBlock", "TwoConvBlock", "continuous", "run_blocks"]
+__all__ = ["CCNNBlock", "TwoConvBlock", "continuous_layers", "run_blocks"]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
-def continuous(conv: nn.Module) -> tuple[ContinuousConv, ...]:
-    """Return the continuous convolution in ``conv``, which is one or begins with one; nothing for another module."""
-    core = conv.depthwise if isinstance(conv, SeparableConv) else conv
-    return (core,) if isinstance(core, ContinuousConv) else ()
+def continuous_layers(block: TwoConvBlock | CCNNBlock) -> list[ContinuousConv]:
+    """Return the continuous convolutions of a block, in the order of the kernels that its ``forward`` takes."""
+    convs = (block.conv1, block.conv2) if isinstance(block, TwoConvBlock) else (block.conv,)
+    cores = [conv.depthwise if isinstance(conv, SeparableConv) else conv for conv in convs]
+    return [core for core in cores if isinstance(core, ContinuousConv)]
 
 
 class TwoConvBlock(nn.Module):
@@ -62,10 +63,6 @@ class TwoConvBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.activate_branch = activate_branch
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
-
-    def convolutions(self) -> tuple[ContinuousConv, ...]:
-        """Return the continuous convolutions, in the order of the kernels that :meth:`forward` takes."""
-        return continuous(self.conv1) + continuous(self.conv2)
 
     def forward(self, x: Tensor, *, kernels: Sequence[Tensor | None] = (None, None), **sampling: Any) -> Tensor:
         """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolutions."""
@@ -111,10 +108,6 @@ class CCNNBlock(nn.Module):
         self.linear = Pointwise(out_channels, out_channels)
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
 
-    def convolutions(self) -> tuple[ContinuousConv, ...]:
-        """Return the continuous convolution, whose kernel :meth:`forward` takes."""
-        return continuous(self.conv)
-
     def forward(self, x: Tensor, *, kernels: Sequence[Tensor | None] = (None,), **sampling: Any) -> Tensor:
         """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolution."""
         branch = self.norm(x) if self.prenorm else x
@@ -126,11 +119,11 @@ class CCNNBlock(nn.Module):
         return y if self.prenorm else self.norm(y)
 
 
-def run_blocks(blocks: nn.ModuleList, x: Tensor, **sampling: Any) -> Tensor:
+def run_blocks(blocks: Iterable[nn.Module], x: Tensor, **sampling: Any) -> Tensor:
     """Return what ``blocks``, one after the other, make of ``x``, with all their kernels sampled together first."""
-    layers = [layer for block in blocks for layer in block.convolutions()]
+    layers = [continuous_layers(block) for block in blocks]  # type: ignore[arg-type]
     where = {name: sampling[name] for name in ("step", "coords") if name in sampling}
-    kernels: Iterator[Tensor | None] = iter(sample_kernels(layers, x, **where))
-    for block in blocks:
-        x = block(x, kernels=[next(kernels) for _ in block.convolutions()], **sampling)
+    kernels = iter(sample_kernels([layer for several in layers for layer in several], x, **where))
+    for block, several in zip(blocks, layers, strict=True):
+        x = block(x, kernels=[next(kernels) for _ in several], **sampling)
     return x

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from ...fields import Field, MAGNet
 from ..pointwise import Pointwise
-from .base import ContinuousConv
 from .conv import CKConv, FlexConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from .base import ContinuousConv
 
 __all__ = ["SeparableConv"]
 
