@@ -98,7 +98,7 @@ def _sample_cuda(call: Callable[[], object], repeats: int) -> float:
 
 
 def _sample_cpu(call: Callable[[], object], repeats: int) -> float:
-    least, deadline = math.inf, time.perf_counter() + 0.3
+    least, deadline = math.inf, time.perf_counter() + 0.1
     while True:
         switches = _involuntary_switches()
         begin = time.perf_counter()

@@ -1,23 +1,59 @@
 """Layers and networks whose kernels are fields: continuous functions, sampled wherever the data lives."""
 
-from . import fields, grids, layers, masks, models, ops, testing
+from . import fields, grids, groups, layers, masks, models, ops, testing
 from ._version import __version__
-from .layers import CKConv, FlexConv, SeparableConv, aliasing_loss, kernel_l2
-from .models import CCNN, CKCNN, FlexNet, FlexTCN, create_model, list_models
+from .layers import (
+    CKConv,
+    FlexConv,
+    GroupConv,
+    LiftingConv,
+    PartialGroupConv,
+    SeparableConv,
+    SeparableGroupConv,
+    aliasing_loss,
+    kernel_l2,
+)
+from .models import (
+    CCNN,
+    CKCNN,
+    GCNN,
+    Augerino,
+    FlexNet,
+    FlexTCN,
+    GroupAllCNN,
+    GroupDenseNet,
+    GroupResNet,
+    PartialGCNN,
+    PartialGCNN13,
+    create_model,
+    list_models,
+)
 
 __all__ = [
     "CCNN",
     "CKCNN",
+    "GCNN",
+    "Augerino",
     "CKConv",
     "FlexConv",
     "FlexNet",
     "FlexTCN",
+    "GroupAllCNN",
+    "GroupConv",
+    "GroupDenseNet",
+    "GroupResNet",
+    "LiftingConv",
+    "PartialGCNN",
+    "PartialGCNN13",
+    "PartialGroupConv",
     "SeparableConv",
+    "SeparableGroupConv",
     "__version__",
     "aliasing_loss",
     "create_model",
     "fields",
     "grids",
+    "groups",
     "kernel_l2",
     "layers",
     "list_models",

@@ -44,7 +44,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _main(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
@@ -109,8 +109,8 @@ def demo(
     train("digits", out=folder, epochs=epochs, seed=seed, accelerator="cpu")
 
 
-@app.command()
-def test(
+@app.command("test")
+def _test(
     run: RunFolder,
     step: Annotated[Optional[list[float]], typer.Option(help="Sampling step, in training steps.")] = None,  # noqa: UP045
     drop: Annotated[Optional[list[float]], typer.Option(help="Share of samples missing.")] = None,  # noqa: UP045
@@ -120,10 +120,10 @@ def test(
 ) -> None:
     """Test a trained network, as trained or at another resolution, with missing samples, on turned images."""
     with _errors():
-        from .training.inspect import test_run  # noqa: PLC0415
+        from .training.inspect import run_test  # noqa: PLC0415
 
         wanted = {kind: values for kind, values in (("step", step), ("drop", drop), ("turn", turn)) if values}
-        found = test_run(run, wanted, folder=None if folder is None else str(folder))
+        found = run_test(run, wanted, folder=None if folder is None else str(folder))
         if as_json:
             typer.echo(json.dumps(found))
         for name, metrics in found.items() if not as_json else ():

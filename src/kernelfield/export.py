@@ -108,7 +108,7 @@ def _save_program(plain: nn.Module, path: Path, example: Tensor, lengths: bool) 
 
 def _save_onnx(plain: nn.Module, path: Path, inputs: list[Tensor]) -> list[Tensor]:
     try:
-        import onnxruntime  # noqa: PLC0415
+        import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"export to ONNX needs {error.name}: pip install 'kernelfield[export]'", name=error.name

@@ -113,7 +113,7 @@ class _Estimator(BaseEstimator):
         return (inputs - self._mean_) / self._deviation_ * seen
 
     @torch.no_grad()
-    def _outputs(self, X: Any) -> Tensor:  # noqa: N803
+    def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self, "_task_")
         inputs, mask, is_table = _signals(X)
         if is_table and inputs.shape[-1] != self.n_features_in_:
@@ -156,7 +156,7 @@ class CCNNClassifier(ClassifierMixin, _Estimator):
     True
     """
 
-    def fit(self, X: Any, y: Any) -> CCNNClassifier:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> CCNNClassifier:
         """Fit to series or images ``X`` and their classes ``y`` (n,)."""
         inputs, mask, _ = _signals(X)
         y = _labels(y, len(inputs))
@@ -167,11 +167,11 @@ class CCNNClassifier(ClassifierMixin, _Estimator):
         self._fit(inputs, mask, torch.from_numpy(index).long(), "classification", len(self.classes_))
         return self
 
-    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes: (n, classes)."""
         return self._outputs(X).double().softmax(dim=1).numpy()
 
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict(self, X: Any) -> np.ndarray:
         """Return the classes: (n,)."""
         index = self._outputs(X).argmax(dim=1).numpy()
         return self.classes_[index]
@@ -185,7 +185,7 @@ class CCNNRegressor(RegressorMixin, _Estimator):
     (20,)
     """
 
-    def fit(self, X: Any, y: Any) -> CCNNRegressor:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> CCNNRegressor:
         """Fit to series or images ``X`` and their values ``y`` (n,) or (n, outputs)."""
         inputs, mask, _ = _signals(X)
         values = _labels(y, len(inputs), numeric=True)
@@ -203,7 +203,7 @@ class CCNNRegressor(RegressorMixin, _Estimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict(self, X: Any) -> np.ndarray:
         """Return the values: (n,) or (n, outputs)."""
         outputs = self._outputs(X).double() * self._target_deviation_ + self._target_mean_
         return (outputs[:, 0] if self._one_ else outputs).numpy()
@@ -239,9 +239,9 @@ def _labels(y: Any, n: int, numeric: bool = False) -> np.ndarray:
     return array
 
 
-def _signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:  # noqa: N803
+def _signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
     """Return (n, channels, *space), (n, *space) whether a sample was seen or None if all were, and if X was a table."""
-    import scipy.sparse  # noqa: PLC0415
+    import scipy.sparse  # type: ignore[import-untyped]  # noqa: PLC0415
 
     if scipy.sparse.issparse(X):
         raise TypeError("X must be dense, got a sparse matrix; sparse data were passed, use .toarray()")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernelfield.data.base import Data, Split
+from kernelfield.training.checkpoint import latest_checkpoint, read_checkpoint
 from kernelfield.training.recipe import Recipe, recipe_from, with_settings
 
 if TYPE_CHECKING:
@@ -58,8 +59,6 @@ def small_data(samples: int = 48) -> Data:
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     """Return all tensors of a run's last checkpoint."""
-    from kernelfield.training.checkpoint import latest_checkpoint, read_checkpoint
-
     path = latest_checkpoint(folder / "checkpoints")
     assert path is not None
     return read_checkpoint(path)[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kernelfield
+from kernelfield.training.run import Run
 
 SETTINGS = (
     *("model.channels=6", "model.blocks=1", "model.hidden=8", "model.norm=layer", "training.epochs=2"),
@@ -21,10 +22,9 @@ SETTINGS = (
 def run(folder: Path, *options: str) -> dict[str, object]:
     env = {**os.environ, "PYTHONPATH": str(Path(kernelfield.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    command = [sys.executable, "-m", "kernelfield", "train", "digits", "--accelerator", "cpu", "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "kernelfield", "train", "digits", "--out", str(folder), "--accelerator", "cpu", "--json"]
-        + settings
-        + list(options),
+        [*command, "--out", str(folder), *settings, *options],
         env=env,
         capture_output=True,
         text=True,
@@ -36,8 +36,6 @@ def run(folder: Path, *options: str) -> dict[str, object]:
 
 
 def test_two_processes_at_half_the_batch(tmp_path: Path) -> None:
-    from kernelfield.training.run import Run
-
     one, two = run(tmp_path / "one"), run(tmp_path / "two", "--devices", "2")
     assert one["steps"] == two["steps"] == 10
     first, second = (Run(tmp_path / name).read_rows("metrics.csv") for name in ("one", "two"))

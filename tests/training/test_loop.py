@@ -55,7 +55,7 @@ def test_a_run_is_a_folder(tmp_path: Path) -> None:
         fit(small_recipe("training.epochs=9"), run.folder, data=small_data())
 
 
-class Killed(Exception):  # noqa: N818
+class Killed(Exception):
     pass
 
 

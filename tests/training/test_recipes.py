@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -22,6 +21,9 @@ from kernelfield.training.recipe import (
 )
 from kernelfield.training.run import make_network, make_task
 from kernelfield.training.simple_yaml import read_yaml, write_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RECIPES = list_recipes()
 MINIMAL = {
@@ -133,7 +135,7 @@ def test_a_recipe_file_of_ones_own(tmp_path: Path) -> None:
     path.write_text(write_yaml({k: v for k, v in MINIMAL.items() if k != "name"}))
     assert find_recipe(path).name == "mine"
     path.write_text("data:\n  name: digits\n\tmodel: x\n")
-    with pytest.raises(ValueError, match="mine.yaml, line 3: a tab"):
+    with pytest.raises(ValueError, match=r"mine\.yaml, line 3: a tab"):
         read_recipe(path)
 
 

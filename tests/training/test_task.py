@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from lightning import Trainer
 from torch.nn import functional as F
 
 from kernelfield import CCNN, create_model
@@ -157,7 +159,7 @@ def test_schedules() -> None:
     values = [rate.factor(step) for step in range(51)]
     assert values[:10] == [(i + 1) / 10 for i in range(10)]
     assert values[10] == 1.0
-    assert all(a >= b for a, b in zip(values[10:], values[11:], strict=False))
+    assert all(a >= b for a, b in pairwise(values[10:]))
     assert values[50] == pytest.approx(0.1)
     plateau = LearningRate(Schedule("plateau", factor=0.5, patience=1), 5, 10, "accuracy")
     for value in (0.5, 0.6, 0.6, 0.55):
@@ -228,14 +230,12 @@ class Batches(torch.utils.data.IterableDataset[Batch]):
             yield self.split.batch(slice(start, start + self.size), training=True)
 
     def __len__(self) -> int:
-        return -(-len(self.split) // self.size)
+        return (len(self.split) + self.size - 1) // self.size
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("schedule", ["cosine", "plateau"])
 def test_in_lightnings_trainer(tmp_path: Any, schedule: str) -> None:
-    from lightning import Trainer
-
     data = small_data()
     task = Task(net(), out_channels=3, optimizer=Optimizer(lr=0.02), schedule=Schedule(schedule, warmup=1))
     trainer = Trainer(
@@ -259,3 +259,11 @@ def test_in_lightnings_trainer(tmp_path: Any, schedule: str) -> None:
 def test_optimizers() -> None:
     assert isinstance(make_optimizer(net(), Optimizer(name="sgd")), torch.optim.SGD)
     assert Shape(1, 1, [2]).task == "classification"
+    # A mask that grows must be seen to: see make_optimizer.
+    network = net(sigma=0.1)
+    optimizer = make_optimizer(network, Optimizer(lr=0.3))
+    conv = network.stem.depthwise
+    before = conv.crop.steps
+    conv.mask.sigma.grad = torch.full_like(conv.mask.sigma, -1.0)
+    optimizer.step()
+    assert conv.crop.steps > before

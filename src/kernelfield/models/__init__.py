@@ -1,8 +1,26 @@
 """Networks, one file per family, and a registry of named configurations."""
 
+from .augerino import Augerino
 from .ccnn import CCNN
 from .ckcnn import CKCNN, FlexTCN
 from .flexnet import FlexNet
+from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
+from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .registry import create_model, list_models, register
 
-__all__ = ["CCNN", "CKCNN", "FlexNet", "FlexTCN", "create_model", "list_models", "register"]
+__all__ = [
+    "CCNN",
+    "CKCNN",
+    "GCNN",
+    "Augerino",
+    "FlexNet",
+    "FlexTCN",
+    "GroupAllCNN",
+    "GroupDenseNet",
+    "GroupResNet",
+    "PartialGCNN",
+    "PartialGCNN13",
+    "create_model",
+    "list_models",
+    "register",
+]

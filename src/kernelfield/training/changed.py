@@ -45,8 +45,10 @@ class Thinned(Batch):
 
     def to(self, *args: Any, **kwargs: Any) -> Thinned:
         """Return the batch with its tensors moved."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Thinned(**{k: v.to(*args, **kwargs) if isinstance(v, torch.Tensor) else v for k, v in moved.items()})
+        given: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, value in given.items():
+            given[name] = value.to(*args, **kwargs) if isinstance(value, torch.Tensor) else value
+        return Thinned(**given)
 
 
 def run_tests(
@@ -66,7 +68,8 @@ def run_tests(
     for kind, values in wanted.items():
         if check_choice("test", kind, KINDS) == "data":
             continue  # other data, for recipe_tests to load
-        change = {"step": at_step, "drop": with_dropped, "turn": turned}[kind]
+        changes: dict[str, Any] = {"step": at_step, "drop": with_dropped, "turn": turned}
+        change = changes[kind]
         for value in values if isinstance(values, (list, tuple)) else [values]:
             found[f"{kind} {float(value)}"] = evaluate(task, change(split, float(value)), batch).compute()
     return found
@@ -123,7 +126,8 @@ def at_step(split: Split, step: float) -> Split:
             mask = None
             if batch.mask is not None:
                 index = [torch.arange(n, device=inputs.device) * old // n for n, old in zip(sizes, space, strict=True)]
-                mask = batch.mask[(slice(None), *torch.meshgrid(*index, indexing="ij"))]
+                places: Any = (slice(None), *torch.meshgrid(*index, indexing="ij"))
+                mask = batch.mask[places]
         old = batch.step if isinstance(batch.step, tuple) else (batch.step,) * len(space)
         steps = tuple(s * n / m for s, n, m in zip(old, space, inputs.shape[2:], strict=True))
         if step == round(step) and len(space) == 1:

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, the rest as JSON, written at once or not at all, read without running anything."""
+"""Checkpoints: tensors as safetensors, the rest as JSON; written at once or not at all, read without running code."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def remove_checkpoints(folder: Path, kind: str, *, keep: int = 0, above: int | N
 def describe_difference(have: dict[str, Tensor], want: dict[str, Tensor], most: int = 8) -> str:
     """Return what differs between the tensors of a checkpoint and those of a network, one line each; "" if nothing.
 
-    >>> print(describe_difference({"a": torch.zeros(2), "b": torch.zeros(1)}, {"a": torch.zeros(3), "c": torch.zeros(1)}))
+    >>> one = torch.zeros(1)
+    >>> print(describe_difference({"a": torch.zeros(2), "b": one}, {"a": torch.zeros(3), "c": one}))
       a: (2,) in the checkpoint, (3,) in the network
       b: in the checkpoint alone
       c: in the network alone
@@ -115,7 +116,7 @@ def describe_difference(have: dict[str, Tensor], want: dict[str, Tensor], most: 
 
 
 def load_network(network: nn.Module, tensors: dict[str, Tensor], where: object, prefix: str = "network.") -> None:
-    """Load the tensors named ``prefix…`` into a network, or raise :class:`CheckpointMismatch` that says what differs."""
+    """Load the tensors named ``prefix…`` into a network, or raise :class:`CheckpointMismatch` with the difference."""
     have = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     difference = describe_difference(have, network.state_dict())
     if difference:
@@ -137,16 +138,16 @@ def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> t
 def restore_optimizer(
     network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, Any]
 ) -> None:
-    """Put a state by names back into an optimiser; Adam's step counts keep their device, the rest moves to the weights'."""
+    """Put a state by names back into an optimiser, each tensor where the optimiser would have it."""
     parameters = dict(network.named_parameters())
     for full, value in (*tensors.items(), *values.items()):
         _, key, name = full.split(".", 2)
         if name not in parameters:
             raise CheckpointMismatch(f"the checkpoint holds the optimiser's {key} of {name}, which is no parameter")
         parameter = parameters[name]
-        if isinstance(value, torch.Tensor) and (value.dim() > 0 or optimizer.defaults.get("fused")):
-            value = value.to(parameter.device)
-        optimizer.state[parameter][key] = value
+        # Adam counts its steps on the CPU unless it is fused; all else lies where the weights do.
+        moves = isinstance(value, torch.Tensor) and (value.dim() > 0 or optimizer.defaults.get("fused"))
+        optimizer.state[parameter][key] = value.to(parameter.device) if moves else value
 
 
 def _step(path: Path) -> int:

@@ -56,11 +56,11 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progr
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    """Return the lines to print of a finished run, one per test, then what it cost.
+    r"""Return the lines to print of a finished run, one per test, then what it cost.
 
     >>> found = {"metric": "accuracy", "metrics": {"test": {"accuracy": 0.97}, "step 2.0": {"accuracy": 0.95}},
     ...          "parameters": 9263, "epochs": 15, "seconds": 61.2}
-    >>> print("\\n".join(summary(found)))
+    >>> print("\n".join(summary(found)))
     test accuracy                          97.0%
     same weights, every second sample      95.0%
     parameters 9,263, trained 15 epochs in 61 s

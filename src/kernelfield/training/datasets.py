@@ -33,7 +33,9 @@ def recipe_data(
     """
     if made:
         return made_data(recipe.shape, samples=2 * min(recipe.training.batch, 4))
-    options = {key: tuple(v) if isinstance(v, list) else v for key, v in recipe.data.items() if key != "name"}
+    options: dict[str, Any] = {
+        key: tuple(v) if isinstance(v, list) else v for key, v in recipe.data.items() if key != "name"
+    }
     name = recipe.data["name"]
     known = describe(name)
     # A root that may be left out is another way to get the data, for the recipe to choose.

@@ -19,12 +19,12 @@ from .run import Run, make_task
 if TYPE_CHECKING:
     from .recipe import Recipe
 
-__all__ = ["describe_run", "export_run", "listed", "predict_file", "rewrite_report", "test_run"]
+__all__ = ["describe_run", "export_run", "listed", "predict_file", "rewrite_report", "run_test"]
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
-def test_run(run: str | Path, wanted: dict[str, Any], *, folder: str | None = None) -> dict[str, dict[str, float]]:
+def run_test(run: str | Path, wanted: dict[str, Any], *, folder: str | None = None) -> dict[str, dict[str, float]]:
     """Return the metrics of a run's network on its test split, changed as ``wanted`` says or, if that is empty, not.
 
     Args:
@@ -40,10 +40,6 @@ def test_run(run: str | Path, wanted: dict[str, Any], *, folder: str | None = No
     if not wanted:
         return {"test": evaluate(task, data.test, batch).compute()}
     return run_tests(task, data, wanted, batch=batch)
-
-
-# pytest takes any function of this name for a test.
-test_run.__test__ = False  # type: ignore[attr-defined]
 
 
 def describe_run(folder: str | Path) -> dict[str, Any]:

@@ -197,9 +197,9 @@ class Loop:
         """Return the mean loss since the last call and begin a new one; raise if a loss was not finite."""
         losses = self.losses.clone()
         if self.fabric.world_size > 1:
-            bad = self.fabric.all_gather(losses[2]).max()
-            losses = self.fabric.all_reduce(losses, reduce_op="sum")
-            losses[2] = bad
+            # Of every process; the first bad step of any of them.
+            each = torch.as_tensor(self.fabric.all_gather(losses))
+            losses = torch.cat([each[:, :2].sum(dim=0), each[:, 2].max().unsqueeze(0)])
         total, count, first = losses.tolist()
         if first >= 0:
             self._stop_at(int(first))

@@ -69,14 +69,17 @@ def parameter_groups(
 
 
 def make_optimizer(network: nn.Module, how: Optimizer) -> torch.optim.Optimizer:
-    """Return the optimiser of ``network`` that a recipe describes; fused where the weights lie on a GPU."""
+    """Return the optimiser of ``network`` that a recipe describes.
+
+    Never a fused one: those change weights without a trace in their version, by which a layer knows that its mask has
+    grown and its kernel must be sampled further out.
+    """
     groups = parameter_groups(
         network, lr=how.lr, weight_decay=how.weight_decay, mask_lr=how.mask_lr, subset_lr=how.subset_lr
     )
     if check_choice("name", how.name, ("adamw", "sgd")) == "sgd":
         return torch.optim.SGD(groups, momentum=how.momentum)
-    on_gpu = all(p.is_cuda for group in groups for p in group["params"])
-    return torch.optim.AdamW(groups, betas=(how.betas[0], how.betas[1]), fused=True if on_gpu else None)
+    return torch.optim.AdamW(groups, betas=(how.betas[0], how.betas[1]), foreach=True)
 
 
 class LearningRate:
@@ -98,8 +101,8 @@ class LearningRate:
         self.how, self.metric = how, metric
         self.warmup = round(how.warmup * check_int("steps_per_epoch", steps_per_epoch))
         self.total = steps_per_epoch * check_int("epochs", epochs)
-        self.scale, self.best, self.waited = 1.0, None, 0
-        self.best: float | None
+        self.scale, self.waited = 1.0, 0
+        self.best: float | None = None
 
     def factor(self, step: int) -> float:
         """Return the factor at a step, counted from zero."""
@@ -172,7 +175,7 @@ class Average:
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         live = [t.detach() for _, t in self._tensors()]
-        torch._foreach_lerp_(list(self.shadow.values()), live, 1 - decay)  # noqa: SLF001
+        torch._foreach_lerp_(list(self.shadow.values()), live, 1 - decay)
 
     @torch.no_grad()
     def _swap(self) -> None:

@@ -18,7 +18,7 @@ SUFFIXES = {".csv": "csv_series", ".ts": "ts", ".txt": "text"}
 
 
 def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
-    """Return the loader for a path and its options: by the suffix of a file; a folder holds images, one folder a class."""
+    """Return the loader for a path and its options: by a file's suffix; a folder holds images."""
     path = Path(path)
     if path.is_dir():
         # The .ts files of the archive, and tables that are divided already, come as several files in a folder.

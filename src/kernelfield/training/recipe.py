@@ -194,7 +194,7 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
     made = _build(Recipe, mapping, where, "")
     for section in ("data", "model"):
         if not isinstance(getattr(made, section).get("name"), str):
-            raise ValueError(f"{where}: {section}.name must be given")
+            raise ValueError(f"{where}: {section}.name must be given")  # noqa: TRY004
     return made
 
 

@@ -93,7 +93,7 @@ def results_table(folder: str | Path) -> str:
     found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     found.sort(key=lambda r: (r.get("chapter", 0), r["recipe"]))
     lines = [
-        "| chapter | experiment | recipe | metric | published | ours | parameters | epochs | time | machine | remarks |",
+        "| chapter | experiment | recipe | metric | published | ours | size | epochs | time | machine | remarks |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [line for result in found for line in _table_rows(result)]

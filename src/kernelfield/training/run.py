@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import datetime
+import datetime as dt
 import json
 import math
 import os
 import platform
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path  # noqa: TC003
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +32,7 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
 
     >>> from kernelfield.training.recipe import find_recipe
     >>> sum(p.numel() for p in make_network(find_recipe("digits")).parameters())
-    9587
+    9263
     """
     shape = recipe.shape
     size = tuple(shape.size) if data is None else tuple(data.size)
@@ -139,7 +139,7 @@ class Run:
 
     def log(self, line: str) -> None:
         """Add a line to the log, with the time."""
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
         with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{now} {line}\n")
 
@@ -172,7 +172,7 @@ def machine(device: torch.device) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
     }
 
 

@@ -21,15 +21,15 @@ _PLAIN = re.compile(r"[A-Za-z_/.][^#:\[\]{},'\"\n]*[^#:\[\]{},'\"\s]|[A-Za-z_]")
 
 
 def read_yaml(text: str, name: str = "<text>") -> dict[str, Any]:
-    """Return the mapping that ``text`` holds.
+    r"""Return the mapping that ``text`` holds.
 
     Args:
         text: the part of YAML described above.
         name: of the file, for errors.
 
-    >>> read_yaml("model:\\n  name: ccnn_4_140   # of chapter 3\\n  dropout: 1e-1\\nsizes: [1, 2.5, x]\\n")
+    >>> read_yaml("model:\n  name: ccnn_4_140   # of chapter 3\n  dropout: 1e-1\nsizes: [1, 2.5, x]\n")
     {'model': {'name': 'ccnn_4_140', 'dropout': 0.1}, 'sizes': [1, 2.5, 'x']}
-    >>> read_yaml("a: 1\\n b: 2\\n")
+    >>> read_yaml("a: 1\n b: 2\n")
     Traceback (most recent call last):
     ValueError: <text>, line 2: indented further than the line above, which holds a value already
     """

@@ -90,7 +90,7 @@ class Task(LightningModule):
         """Return the predictions for a batch."""
         return self.network(batch.inputs, **self._sampling(batch))
 
-    def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:  # type: ignore[override]  # noqa: ARG002
+    def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:  # noqa: ARG002
         """Return the loss of a batch, penalties included."""
         loss = task_loss(self.task, self(batch), batch, self.label_smoothing)
         for weight, penalty, arguments in self.penalties:
@@ -109,22 +109,22 @@ class Task(LightningModule):
 
     # For Lightning's Trainer; fit() below does without.
 
-    def validation_step(self, batch: Batch, batch_idx: int = 0) -> None:  # type: ignore[override]  # noqa: ARG002
+    def validation_step(self, batch: Batch, batch_idx: int = 0) -> None:  # noqa: ARG002
         """Add a batch to the meter."""
         if self._meter is None:
             self._meter = self.meter()
         self._meter.update(self(batch), batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Log the metrics of the epoch as val_…"""
+        """Log the metrics of the epoch, their names after val_."""
         self._log_meter("val")
 
-    def test_step(self, batch: Batch, batch_idx: int = 0) -> None:  # type: ignore[override]
+    def test_step(self, batch: Batch, batch_idx: int = 0) -> None:
         """Add a batch to the meter."""
         self.validation_step(batch, batch_idx)
 
     def on_test_epoch_end(self) -> None:
-        """Log the metrics of the epoch as test_…"""
+        """Log the metrics of the epoch, their names after test_."""
         self._log_meter("test")
 
     def _log_meter(self, prefix: str) -> None:
@@ -144,7 +144,7 @@ class Task(LightningModule):
             self.epochs = max(1, self.trainer.max_epochs or 1)
             self.steps_per_epoch = max(1, int(self.trainer.estimated_stepping_batches) // self.epochs)
         if how.name == "plateau":
-            mode = "min" if self.metric in ("loss", "mse", "mae", "bits") else "max"
+            mode: Any = "min" if self.metric in ("loss", "mse", "mae", "bits") else "max"
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
                 optimizer, mode=mode, factor=how.factor, patience=how.patience
             )

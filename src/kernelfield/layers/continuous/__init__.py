@@ -5,6 +5,7 @@ from .blocks import CCNNBlock, TwoConvBlock
 from .conv import CKConv, FlexConv
 from .regularizers import aliasing_loss, kernel_frequency, kernel_l2, nyquist
 from .separable import SeparableConv
+from .together import sample_kernels
 
 __all__ = [
     "CCNNBlock",
@@ -17,4 +18,5 @@ __all__ = [
     "kernel_frequency",
     "kernel_l2",
     "nyquist",
+    "sample_kernels",
 ]

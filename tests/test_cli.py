@@ -1,0 +1,162 @@
+"""The command: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG, app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+SMALL = (
+    *("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=8"),
+    *("--set", "data.resolution=8", "--set", "shape.size=[64]", "--epochs", "1"),
+)
+
+
+def call(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exit_code != code and result.exception is not None:
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    output = call("train", "--out", folder, "--accelerator", "cpu", *SMALL)
+    assert output.startswith("test accuracy ")
+    assert "same weights, every second sample" in output
+    assert "trained 1 epochs in" in output
+    assert f"kernels: {folder / 'kernels.png'}" in output
+    return folder
+
+
+def test_a_run_that_is_finished_is_told_again(run: Path) -> None:
+    found = json.loads(call("train", "--out", run, "--accelerator", "cpu", *SMALL, "--json"))
+    assert found["status"] == "done"
+    assert found["folder"] == str(run)
+
+
+def test_the_demo_prints_what_train_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+    monkeypatch.setattr("kernelfield.cli.train", lambda recipe, **options: seen.update(options, recipe=recipe))
+    call("demo", "--out", tmp_path / "demo", "--epochs", "2", "--seed", "3")
+    assert seen["recipe"] == "digits"
+    assert (seen["epochs"], seen["seed"]) == (2, 3)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "result.json").write_text("{}")
+    assert "name another folder with --out" in call("demo", "--out", tmp_path / "demo", code=WRONG)
+
+
+def test_test(run: Path) -> None:
+    output = call("test", run, "--step", "2", "--step", "0.5", "--drop", "0.3")
+    assert [line.split("  ")[0] for line in output.splitlines()] == ["step 2.0", "step 0.5", "drop 0.3"]
+    found = json.loads(call("test", run, "--json"))
+    result = json.loads((run / "result.json").read_text())
+    assert found["test"]["accuracy"] == pytest.approx(result["metrics"]["test"]["accuracy"])
+    assert "turn must be 0 for data that are no images" in call("test", run, "--turn", "45", code=WRONG)
+
+
+def test_inspect(run: Path) -> None:
+    assert "stem.depthwise" in call("inspect", run)
+    assert json.loads(call("inspect", run, "--json"))["status"] == "done"
+    assert "recipe.yaml in it" in call("inspect", run.parent, code=NO_DATA)
+
+
+def test_predict(run: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(3, 1, 64)))
+    assert len(call("predict", run, tmp_path / "x.npy").splitlines()) == 3
+    (tmp_path / "x.csv").write_text("value\n" + "\n".join(["0.5"] * 64))
+    rows = json.loads(call("predict", run, tmp_path / "x.csv", "--json"))
+    assert set(rows[0]) == {"class", "probability"}
+    assert rows == json.loads(call("predict", run, tmp_path / "x.csv", "--json", "--raw"))
+    np.save(tmp_path / "two.npy", np.zeros((3, 2, 64)))
+    assert "file must hold samples of shape (1, 64), got (2, 64)" in call(
+        "predict", run, tmp_path / "two.npy", code=WRONG
+    )
+    call("predict", run, tmp_path / "none.npy", code=NO_DATA)
+
+
+@pytest.mark.parametrize("to", ["pt2", "onnx"])
+def test_export(run: Path, to: str) -> None:
+    if to == "onnx":
+        pytest.importorskip("onnxruntime")
+    assert f"network.{to}: differs from the network by at most" in call("export", run, "--to", to)
+    assert (run / f"network.{to}").exists()
+
+
+def test_lists() -> None:
+    assert "ccnn_4_140" in call("list", "models")
+    assert "smnist" in call("list", "data")
+    assert set(json.loads(call("list", "recipes", "ch03-smnist*", "--json"))) == {
+        "ch03-smnist-ccnn-4-140",
+        "ch03-smnist-ccnn-6-380",
+    }
+    call("list", "things", code=WRONG)
+
+
+def test_bench() -> None:
+    found = json.loads(call("bench", "--seconds", "0.1", "--accelerator", "cpu", "--json", "--set", "model.channels=4"))
+    assert found["milliseconds"] > 0
+
+
+def test_reproduce_writes_results_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelfield.training.reproduce import results_table  # noqa: PLC0415
+
+    monkeypatch.chdir(tmp_path)
+    options = ("--accelerator", "cpu", "--set", "training.epochs=1", "--set", "training.batch=4")
+    output = call("reproduce", "ch02-adding-100", "--made", *options, "--note", "made up")
+    assert "published mse 0.0" in output
+    failed = call("reproduce", "ch02-smnist-ckcnn-2-30", *options, code=FAILED)
+    assert "failed: root must be the folder" in failed
+    table = results_table(tmp_path / "results").splitlines()
+    assert len({line.count("|") for line in table}) == 1
+    assert "made up" in table[2]
+    assert "failed: root must be" in table[3]
+
+
+def test_own_images_and_series(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    source = np.random.default_rng(0)
+    for name, level in (("dark", 60), ("light", 180)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(20):
+            pixels = (level + 30 * source.normal(size=(8, 8))).clip(0, 255).astype(np.uint8)
+            image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
+    options = ("--accelerator", "cpu", "--epochs", "3", "--set", "model.channels=8", "--set", "model.blocks=1")
+    output = call("train", tmp_path / "pictures", "--out", tmp_path / "images", *options)
+    assert output.startswith("test accuracy ")
+    picture = tmp_path / "pictures" / "dark" / "0.png"
+    assert json.loads(call("predict", tmp_path / "images", picture, "--json"))[0]["class"] in ("dark", "light")
+    rows = [["label", *map(str, range(20))]]
+    for i in range(40):
+        wave = np.sin(np.arange(20) * (1 + i % 2)) + 0.1 * source.normal(size=20)
+        rows.append([["slow", "fast"][i % 2], *(f"{v:.4f}" for v in wave)])
+    (tmp_path / "waves.csv").write_text("\n".join(",".join(row) for row in rows) + "\n")
+    output = call("train", tmp_path / "waves.csv", "--out", tmp_path / "series", *options)
+    assert output.startswith("test accuracy ")
+    call("new-recipe", tmp_path / "mine.yaml", "--from", tmp_path / "waves.csv")
+    call("train", tmp_path / "mine.yaml", "--out", tmp_path / "again", *options)
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    message = call("train", "digits", "--set", "training.epoch=3", code=WRONG)
+    assert "'epoch' is no key of training; the closest is 'epochs'" in message
+    assert "the closest is 'digits'" in call("train", "digit", code=WRONG)
+    assert "root must be the folder that holds MNIST" in call(
+        "train", "ch02-smnist-ckcnn-2-30", "--accelerator", "cpu", "--out", tmp_path / "a", code=NO_DATA
+    )
+    wild = ("--set", "optimizer.lr=1e30", "--set", "training.log_every=1", "--set", "schedule.warmup=0")
+    output = call("train", *SMALL, *wild, "--accelerator", "cpu", "--out", tmp_path / "b", code=DIVERGED)
+    assert "not finite at step" in output
+    assert call("--version").startswith("kernelfield ")
