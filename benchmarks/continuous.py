@@ -12,7 +12,7 @@ Every row times a training step (forward and backward of a mean of squares, no o
 - (b) local discrete kernels, 3 points per axis,
 - (c) the generation of all its kernels alone, forward and backward, whose share of the step is what counts.
 
-Small networks are bound by launches, so on a GPU every step is also captured and replayed as a CUDA graph (``graphed``),
+Small networks are bound by launches, so on a GPU each step is also captured and replayed as a CUDA graph (``graphed``),
 which leaves the arithmetic. ``--compile`` adds rows under ``torch.compile``.
 """
 
