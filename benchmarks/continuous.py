@@ -166,8 +166,11 @@ def measure(case: Case, device: torch.device, compiled: bool) -> dict[str, Any]:
         if case.local is not None:
             calls["local"] = training_step(case.local().to(device), x)
     if device.type == "cuda" and not compiled:
-        for name in ("continuous", "generation"):
-            calls[f"{name}, graphed"] = graphed(calls[name])
+        try:
+            calls.update({f"{name}, graphed": graphed(calls[name]) for name in ("continuous", "generation")})
+        except RuntimeError as error:  # not everything a library launches can be captured
+            print(f"{case.name}: no CUDA graph: {str(error).splitlines()[0]}")
+            torch.cuda.synchronize()
     seconds = median_seconds(calls, device, budget=2.0)
     row = {
         "name": case.name + (", compiled" if compiled else ""),
