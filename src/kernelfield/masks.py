@@ -7,6 +7,7 @@ is exactly zero, so whatever it multiplies need not be computed there, and since
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ class Mask(nn.Module):
     def forward(self, coords: Tensor) -> Tensor:
         """Return the mask at ``coords``: (…, dim) to (…)."""
         values = self.profile(check_coords(coords, self.dim))
-        return torch.where(values >= self.threshold, values, 0.0).prod(dim=-1)
+        return _product(torch.where(values >= self.threshold, values, 0.0))
 
     @classmethod
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
@@ -153,7 +154,7 @@ class GaussianMask(Mask):
             return super().together(masks, coords)
         mean, sigma = (torch.stack([getattr(mask, name) for mask in masks]) for name in ("mean", "sigma"))
         values = _gauss(coords, mean.unsqueeze(1), sigma.unsqueeze(1))
-        return torch.where(values >= masks[0].threshold, values, 0.0).prod(dim=-1)
+        return _product(torch.where(values >= masks[0].threshold, values, 0.0))
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
@@ -211,6 +212,11 @@ class SigmoidMask(Mask):
     def roots(self) -> tuple[Tensor, Tensor]:
         high = self.offset - math.log(1 / (1 - self.threshold) - 1) / self.temperature
         return torch.full_like(high, self.domain[0]), high
+
+
+def _product(values: Tensor) -> Tensor:
+    # Not Tensor.prod, whose backward asks the device whether there are zeros.
+    return functools.reduce(torch.mul, values.unbind(-1))
 
 
 def _gauss(x: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:

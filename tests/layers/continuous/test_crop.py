@@ -48,6 +48,17 @@ def test_crop_follows_the_optimiser_outside_of_forward() -> None:
     assert layer.crop.steps == (bucket(int(2.146 * 0.3 * 64) + 1),)
 
 
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {}], ids=str)
+def test_crop_follows_every_kind_of_optimiser(options: dict[str, bool]) -> None:
+    layer = FlexConv(1, 1, size=64, sigma=0.1)
+    optimizer = torch.optim.AdamW(layer.mask.parameters(), lr=0.2, **options)
+    layer.mask.sigma.grad, layer.mask.mean.grad = torch.tensor([-1.0]), torch.tensor([0.0])
+    optimizer.step()
+    x = torch.randn(1, 1, 64)
+    torch.testing.assert_close(layer(x), uncropped(layer, x))
+    assert layer.kernel().shape[-1] > 2 * int(2.146 * 0.25 * 64)
+
+
 def test_crop_follows_a_loaded_state() -> None:
     wide, narrow = FlexConv(1, 1, size=64, sigma=0.4), FlexConv(1, 1, size=64, sigma=0.02)
     narrow.load_state_dict(wide.state_dict())

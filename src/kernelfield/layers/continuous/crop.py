@@ -95,10 +95,12 @@ def _rows(tensors: list[torch.Tensor]) -> list[list[float]]:
     return [[next(flat) for _ in range(len(t))] for t in tensors]
 
 
-def _after_optimiser_step(*_: Any) -> None:
-    stale = [crop for crop in _crops if crop.stale]
-    if stale:
-        refresh(stale)
+def _after_optimiser_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    # Whether a mask was changed is not asked: fused optimisers change parameters without counting versions.
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    moved = [crop for crop in _crops if any(id(p) in stepped for p in crop.mask.parameters())]
+    if moved:
+        refresh(moved)
 
 
 register_optimizer_step_post_hook(_after_optimiser_step)
