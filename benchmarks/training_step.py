@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from kernelfield.training.bench import bench_step
-from kernelfield.training.fit import make_fabric
+from kernelfield.training.fitting import make_fabric
 
 #: recipe, samples in its training split, what to change
 CASES = (

@@ -25,7 +25,7 @@ install() {
   echo "setup: installing into .venv (the first time takes a few minutes)"
   # Torch first and by its exact version, so that no range can pull a build with gigabytes of CUDA packages.
   .venv/bin/python -m pip install -q --disable-pip-version-check "$(grep '^torch==' constraints.txt)"
-  .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,data,dev]'
+  .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,data,export,dev]'
   rm -f .venv/.installed-*
   touch "$stamp"
 }

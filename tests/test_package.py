@@ -30,7 +30,9 @@ MAY_IMPORT = {
     "models": FOUNDATION | {"layers"},
     "data": FOUNDATION,
     "viz": FOUNDATION | {"layers", "models"},
-    "training": FOUNDATION | {"layers", "models", "data", "viz"},
+    "export": FOUNDATION | {"layers"},
+    "training": FOUNDATION | {"layers", "models", "data", "viz", "export"},
+    "sklearn": FOUNDATION | {"layers", "models", "data", "training"},
 }
 EVERYTHING = {*MAY_IMPORT, "cli"}
 MAY_IMPORT |= dict.fromkeys(("__init__", "__main__", "cli"), EVERYTHING)

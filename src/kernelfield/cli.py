@@ -76,7 +76,7 @@ def train(
     """
     with _errors():
         from .training.console import progress_bar  # noqa: PLC0415
-        from .training.fit import fit, make_fabric  # noqa: PLC0415
+        from .training.fitting import fit, make_fabric  # noqa: PLC0415
 
         chosen = with_settings(_recipe(recipe, model), [*(settings or []), *_short(epochs, seed)])
         fabric = make_fabric(accelerator, devices, nodes, strategy)
@@ -146,7 +146,7 @@ def reproduce(
     """Run rows of the thesis's tables and write what came out, published and ours, the failures too."""
     with _errors():
         from .training.console import progress_bar, summary  # noqa: PLC0415
-        from .training.fit import make_fabric  # noqa: PLC0415
+        from .training.fitting import make_fabric  # noqa: PLC0415
         from .training.reproduce import recipes_of  # noqa: PLC0415
         from .training.reproduce import reproduce as run_row  # noqa: PLC0415
 
@@ -239,7 +239,7 @@ def bench(
     """Measure how fast a recipe trains here, on made data of its shape."""
     with _errors():
         from .training.bench import bench_step  # noqa: PLC0415
-        from .training.fit import make_fabric  # noqa: PLC0415
+        from .training.fitting import make_fabric  # noqa: PLC0415
 
         found = bench_step(recipe, seconds=seconds, settings=settings, fabric=make_fabric(accelerator))
         if as_json:

@@ -16,7 +16,7 @@ import torch
 
 import kernelfield
 from kernelfield.training.checkpoint import CheckpointMismatch, latest_checkpoint, read_checkpoint
-from kernelfield.training.fit import fit
+from kernelfield.training.fitting import fit
 from kernelfield.training.loop import Loop, NonFiniteLoss, Progress
 from kernelfield.training.run import Run, make_network, make_task
 
@@ -99,7 +99,7 @@ def test_resumes_bit_for_bit(tmp_path: Path, settings: tuple[str, ...], step: in
 CODE = """
 import sys, time
 from pathlib import Path
-from kernelfield.training.fit import fit
+from kernelfield.training.fitting import fit
 from tests.training.helpers import small_data, small_recipe
 
 def slow(now):

@@ -12,7 +12,7 @@ from .recipe import Recipe, find_recipe, list_recipes, with_settings
 
 __all__ = ["Recipe", "Run", "Task", "find_recipe", "fit", "list_recipes", "with_settings"]
 
-_LATER = {"Run": ".run", "Task": ".task", "fit": ".fit"}
+_LATER = {"Run": ".run", "Task": ".task", "fit": ".fitting"}
 
 
 def __getattr__(name: str) -> Any:

@@ -54,9 +54,9 @@ def reproduce(
         settings: values to replace in the recipe; said in the result.
         note: what differs from the publication, said beside the result.
         on_progress: called now and then.
-        options: further arguments of :func:`kernelfield.training.fit.fit`.
+        options: further arguments of :func:`kernelfield.training.fit`.
     """
-    from .fit import fit  # noqa: PLC0415
+    from .fitting import fit  # noqa: PLC0415
 
     recipe = with_settings(find_recipe(name), settings or [])
     folder = Path(runs) / recipe.name

@@ -47,7 +47,7 @@ def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, chan
             else:
                 image = fine[i] if layer.dim == 2 else fine[i, fine.shape[1] // 2]
                 most = image.abs().max()
-                axes.imshow(image, cmap="RdBu_r", vmin=-most, vmax=most)
+                axes.imshow(image.numpy(), cmap="RdBu_r", vmin=-most, vmax=most)
         row[0].set_title(name, fontsize=8, loc="left")
     figure.savefig(path, dpi=120)
 
