@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["describe", "mebibytes", "milliseconds", "number", "ratio", "replace_section", "table"]
+__all__ = ["MISSING", "describe", "mebibytes", "milliseconds", "number", "ratio", "replace_section", "table"]
 
 MISSING = "–"
 

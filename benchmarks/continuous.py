@@ -3,7 +3,7 @@
     python benchmarks/continuous.py                       # on the GPU if there is one
     python benchmarks/continuous.py --quick               # tiny shapes, to see that it runs
     python benchmarks/continuous.py --json benchmarks/results/continuous-cpu.json
-    python benchmarks/continuous.py --from-json benchmarks/results/continuous-cpu.json --markdown docs/continuous-cpu.md
+    python benchmarks/continuous.py --from-json benchmarks/results/continuous-cpu.json --markdown docs/benchmarks.md
 
 Every row times a training step (forward and backward of a mean of squares, no optimiser) of the same network with
 
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from _measure import machine, median_seconds, peak_bytes, settle_allocator
+from _tables import MISSING, describe, number, replace_section, table
 
 from kernelfield import CCNN, SeparableConv, create_model
 from kernelfield.fields import Table
@@ -186,26 +187,21 @@ def measure(case: Case, device: torch.device, compiled: bool) -> dict[str, Any]:
 
 
 HEADER = (
-    "| training step | continuous, ms | discrete | local | kernels' share | graphed, ms | kernels' share | peak, MiB "
-    "| authors' code |"
+    *("training step", "continuous, ms", "discrete", "local", "kernels' share"),
+    *("graphed, ms", "kernels' share, graphed", "peak, MiB", "authors' code"),
 )
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as a Markdown table; other columns as multiples of the first."""
-    lines = [HEADER, "|---" * 9 + "|"]
-    for row in rows:
-        ms = row["milliseconds"]
-        ours = ms["continuous"]
-        ratios = [f"{ms[name] / ours:.2f}×" if name in ms else "–" for name in ("discrete", "local")]
-        shares = [f"{row[name]:.0%}" if name in row else "–" for name in ("generation_share", "graphed_share")]
-        replay = f"{ms['continuous, graphed']:.2f}" if "continuous, graphed" in ms else "–"
-        best = min(ours, ms.get("continuous, graphed", ours))
-        authors = "–" if row["authors_ms"] is None else f"{row['authors_ms']:g} ms, {row['authors_ms'] / best:.1f}×"
-        peak = f"{row['peak_mib']:.0f}"
-        cells = [row["name"], f"{ours:.2f}", *ratios, shares[0], replay, shares[1], peak, authors]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def cells(row: dict[str, Any]) -> list[str]:
+    """Return a row of the table; discrete and local kernels as multiples of the continuous ones."""
+    ms = row["milliseconds"]
+    ours = ms["continuous"]
+    ratios = [f"{ms[name] / ours:.2f}×" if name in ms else MISSING for name in ("discrete", "local")]
+    shares = [f"{row[name]:.0%}" if name in row else MISSING for name in ("generation_share", "graphed_share")]
+    replay = ms.get("continuous, graphed")
+    authors = row["authors_ms"]
+    against = MISSING if authors is None else f"{authors:g} ms, {authors / (replay or ours):.1f}×"
+    return [row["name"], number(ours), *ratios, shares[0], number(replay), shares[1], number(row["peak_mib"]), against]
 
 
 def main() -> None:
@@ -215,7 +211,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="also time each step under torch.compile")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
-    parser.add_argument("--markdown", type=Path, help="where to write the table")
+    parser.add_argument("--markdown", type=Path, help="put the table into this file")
     options = parser.parse_args()
     if options.from_json is not None:
         report = json.loads(options.from_json.read_text())
@@ -226,14 +222,13 @@ def main() -> None:
         for case in cases(device, options.quick):
             for compiled in (False, True) if options.compile else (False,):
                 rows.append(measure(case, device, compiled))
-                print(table(rows[-1:]).splitlines()[-1], flush=True)
+                print(*cells(rows[-1]), sep="   ", flush=True)
         report = {"machine": machine(device, SEED), "rows": rows}
     if options.json is not None:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
-    where = report["machine"]
-    text = f"{where['device_name']}, torch {where['torch']}, {where['date']}\n\n{table(report['rows'])}\n"
+    text = f"{describe(report['machine'])}.\n\n{table(HEADER, [cells(row) for row in report['rows']])}"
     if options.markdown is not None:
-        options.markdown.write_text(text)
+        replace_section(options.markdown, f"continuous-{report['machine']['device']}", text)
     print("\n" + text)
 
 

@@ -77,12 +77,12 @@ def run(device: torch.device, quick: bool, seed: int) -> Results:
     rows = []
     for case in cases(device.type, quick):
         print(f"{case}", file=sys.stderr)
-        rows.append(measure(case, device, bandwidth))
+        rows.append(measure(case, device, bandwidth, budget=0.1 if quick else 1.0))
     return {"machine": machine(device, seed), "copy_bandwidth": bandwidth, "rows": rows}
 
 
-def measure(case: Case, device: torch.device, bandwidth: float) -> Results:
-    """Measure one row."""
+def measure(case: Case, device: torch.device, bandwidth: float, budget: float) -> Results:
+    """Measure one row, for about ``budget`` seconds each time."""
     problem = Problem(case, device)
     row: Results = {"case": asdict(case), "kind": case.kind}
     for mode in MODES:
@@ -92,7 +92,7 @@ def measure(case: Case, device: torch.device, bandwidth: float) -> Results:
             methods.append("torch_direct")
         calls = {name: problem.call(name, training) for name in methods}
         entry: Results = {
-            "seconds": median_seconds(calls, device),
+            "seconds": median_seconds(calls, device, budget=budget),
             "floor_seconds": case.floor_bytes(training) / bandwidth,
             "chosen": problem.chosen(training),
         }

@@ -18,7 +18,7 @@ from kernelfield.sklearn import CCNNClassifier, CCNNRegressor
 SMALL = {"channels": 8, "blocks": 1, "epochs": 30}
 
 
-@pytest.mark.parametrize("kind", [CCNNClassifier, CCNNRegressor])
+@pytest.mark.parametrize("kind", [CCNNClassifier, pytest.param(CCNNRegressor, marks=pytest.mark.slow)])
 def test_scikit_learns_own_checks(kind: type) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # theirs, of what is missing here or will change there

@@ -56,8 +56,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
 def make_norm(name: str, channels: int) -> nn.Module:
     """Return a norm by name: "batch", "layer" (over channels and space together), or "none".
 
-    >>> make_norm("layer", 4)
-    GroupNorm(1, 4, eps=1e-12, affine=True)
+    >>> make_norm("layer", 4).num_groups
+    1
     """
     check_choice("norm", name, ("batch", "layer", "none"))
     if name == "batch":

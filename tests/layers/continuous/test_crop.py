@@ -28,6 +28,17 @@ def test_crop_changes_no_output(causal: bool, sigma: float) -> None:
     assert (layer.kernel().shape[-1] < whole) == (2.146 * sigma < 0.8)  # a bucket may round the rest up
 
 
+def test_shapes_stay_without_a_crop() -> None:
+    torch.manual_seed(0)
+    free = FlexConv(2, 3, size=64, sigma=0.05, crop=False)
+    torch.manual_seed(0)
+    cropped = FlexConv(2, 3, size=64, sigma=0.05)
+    cropped.load_state_dict(free.state_dict())
+    x = torch.randn(1, 2, 64)
+    assert free.kernel().shape[-1] == 127 > cropped.kernel().shape[-1]
+    torch.testing.assert_close(free(x), cropped(x), rtol=1e-4, atol=1e-5)
+
+
 def test_a_moved_mask_is_followed() -> None:
     layer = FlexConv(2, 2, dim=2, size=16, sigma=0.05).double()
     with torch.no_grad():

@@ -41,6 +41,7 @@ class ContinuousConv(nn.Module):
         size: int | Sequence[int],
         field: Callable[..., Field] | Field,
         mask: Mask | None,
+        crop: bool,
         causal: bool,
         depthwise: bool,
         bias: bool,
@@ -82,7 +83,7 @@ class ContinuousConv(nn.Module):
         )
         self.mask = mask
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
-        self.crop = None if mask is None else Crop(mask, self.size)
+        self.crop = Crop(mask, self.size) if check_bool("crop", crop) and mask is not None else None
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], Tensor] = {}

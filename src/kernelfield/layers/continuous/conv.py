@@ -73,6 +73,7 @@ class CKConv(ContinuousConv):
             size=size,
             field=field,
             mask=None,
+            crop=False,
             causal=causal,
             depthwise=depthwise,
             bias=bias,
@@ -102,6 +103,8 @@ class FlexConv(ContinuousConv):
         threshold: below this the mask is zero.
         learn_mean: whether the mask's centre, initially at offset zero, is learned too.
         isotropic: one width for all axes.
+        crop: sample only the mask's support. False keeps the kernel's full reach, whatever the mask: the same numbers
+            in shapes that never change, for CUDA graphs.
         causal: the output depends on no later input; dim 1.
         bias: whether to add one, initially zero.
         depthwise: one kernel per channel, and no mixing of channels.
@@ -131,6 +134,7 @@ class FlexConv(ContinuousConv):
         threshold: float = 0.1,
         learn_mean: bool = True,
         isotropic: bool = False,
+        crop: bool = True,
         causal: bool = False,
         bias: bool = True,
         depthwise: bool = False,
@@ -157,6 +161,7 @@ class FlexConv(ContinuousConv):
             size=size,
             field=field,
             mask=mask,
+            crop=crop,
             causal=causal,
             depthwise=depthwise,
             bias=bias,

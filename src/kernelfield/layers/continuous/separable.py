@@ -35,6 +35,7 @@ class SeparableConv(nn.Module):
         sigma: initial width of a Gaussian mask on the kernel, where 1 is ``size`` steps; None for no mask.
         learn_mean: whether the mask's centre is learned too.
         isotropic: one width of the mask for all axes.
+        crop: sample only the mask's support; see :class:`FlexConv`.
         causal: the output depends on no later input; dim 1.
         bias: whether both parts add one, initially zero.
         options: further arguments of :class:`FlexConv` and :class:`CKConv`: threshold, boundary, smooth, neighbors,
@@ -57,6 +58,7 @@ class SeparableConv(nn.Module):
         sigma: float | Sequence[float] | None = 0.0375,
         learn_mean: bool = False,
         isotropic: bool = False,
+        crop: bool = True,
         causal: bool = False,
         bias: bool = True,
         **options: Any,
@@ -74,6 +76,7 @@ class SeparableConv(nn.Module):
                 sigma=sigma,
                 learn_mean=learn_mean,
                 isotropic=isotropic,
+                crop=crop,
                 **shared,
             )
         # Gain 1: nothing but a linear map lies before it.
