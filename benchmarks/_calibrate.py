@@ -23,8 +23,8 @@ __all__ = ["calibrate"]
 
 METHODS = ("direct", "fft")
 MODES = ("forward", "training")
-#: points of a kernel's side, close together where libraries change from one code to another
-SIDES = {1: (3, 5, 9, 13, 15, 31, 63, 127), 2: (3, 5, 7, 9, 13, 15, 31), 3: (3, 5, 7, 9, 13, 15)}
+#: points of a kernel's side: 1 to tell outputs from multiplies, close together where libraries change their code
+SIDES = {1: (1, 3, 7, 13, 15, 31, 63, 127), 2: (1, 3, 5, 9, 13, 15, 31), 3: (1, 3, 5, 7, 9, 13, 15)}
 #: (batch, channels, length) of signals; channels that fill vector registers and some that do not
 SIGNALS = {
     "1d-depthwise": (
@@ -81,7 +81,7 @@ def calibrate(device: torch.device, seed: int) -> tuple[dict[str, Any], str]:
 
 
 def grid(kind: str, device: str) -> list[Case]:
-    """Return the shapes of one kind: kernels from 3 points to where the FFT has long won."""
+    """Return the shapes of one kind: kernels from one point to where the FFT has long won."""
     dim, depthwise = int(kind[0]), kind.endswith("depthwise")
     cases = [
         Case(batch * LARGER_BATCH[device], channels, (length,) * dim, (side,) * dim, depthwise=depthwise)

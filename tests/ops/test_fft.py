@@ -124,7 +124,7 @@ def test_chunks_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(fft.CHUNK_BYTES, "cpu", budget)
         peaks.append(peak_bytes(lambda: conv(x, kernel, groups=16, method="fft")))
     whole, chunked = peaks
-    assert whole > 4 * x.nbytes
+    assert whole > 3 * x.nbytes
     assert chunked < 2 * x.nbytes
 
 
@@ -156,3 +156,15 @@ def test_training_takes_less_than_half_the_memory_of_the_plain_formula(space: tu
         peaks[name] = peak_bytes(train)
     assert peaks["ours"] >= x.nbytes  # at least its output
     assert peaks["ours"] < peaks["plain"] / 2
+
+
+def test_transforms_of_torch_func() -> None:
+    x, kernel = torch.randn(2, 3, 16), torch.randn(3, 1, 16, requires_grad=True)
+
+    def loss(kernel: torch.Tensor) -> torch.Tensor:
+        return conv(x, kernel, groups=3, method="fft").square().sum()
+
+    (wanted,) = torch.autograd.grad(loss(kernel), kernel)
+    torch.testing.assert_close(torch.func.grad(loss)(kernel), wanted, rtol=1e-4, atol=1e-4)
+    several = torch.stack([kernel.detach(), 2 * kernel.detach()])
+    torch.testing.assert_close(torch.vmap(loss)(several), torch.stack([loss(k) for k in several]), rtol=1e-4, atol=1e-4)

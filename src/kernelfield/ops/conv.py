@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -60,12 +60,38 @@ def conv(
     >>> conv(torch.randn(8, 6, 32, 32), torch.randn(6, 1, 63, 63), groups=6).shape
     torch.Size([8, 6, 32, 32])
     """
+    boundaries, chosen = _plan(x, kernel, causal, boundary, groups, method)
+    x, kernel = _common_dtype(x, kernel)
+    return METHODS[chosen](x, kernel, causal=causal, boundary=boundaries, groups=groups)
+
+
+#: arguments that were checked, and the method that was chosen for them: both take as long as a small convolution
+_plans: dict[tuple[Any, ...], tuple[tuple[str, ...], str]] = {}
+
+
+def _plan(
+    x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int, method: str
+) -> tuple[tuple[str, ...], str]:
+    """Check the arguments; return the boundary of each axis and the method to use."""
+    plain = isinstance(x, Tensor) and isinstance(kernel, Tensor) and isinstance(boundary, str)
+    if not plain or torch.compiler.is_compiling():
+        return _make_plan(x, kernel, causal, boundary, groups, method)
+    training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
+    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, x.device.type, training, causal, boundary, groups, method)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) > 10_000:
+            _plans.clear()
+        plan = _plans[key] = _make_plan(x, kernel, causal, boundary, groups, method)
+    return plan
+
+
+def _make_plan(
+    x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int, method: str
+) -> tuple[tuple[str, ...], str]:
     boundaries = _check(x, kernel, causal, boundary, groups)
     check_choice("method", method, ("auto", *METHODS))
-    x, kernel = _common_dtype(x, kernel)
-    if method == "auto":
-        method = cheapest(x, kernel, causal, boundaries)
-    return METHODS[method](x, kernel, causal=causal, boundary=boundaries, groups=groups)
+    return boundaries, cheapest(x, kernel, causal, boundaries) if method == "auto" else method
 
 
 def _common_dtype(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:

@@ -78,19 +78,10 @@ class Work:
         )
 
 
-#: what was chosen before; the model takes longer to evaluate than a small convolution to run
-_chosen: dict[tuple[Any, ...], str] = {}
-
-
 def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...]) -> str:
     """Return the name of the method expected to be the fastest for this convolution."""
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
-    case = (x.shape, kernel.shape, causal, boundary, x.device.type, training)
-    if torch.compiler.is_compiling():
-        return _cheapest(*case)  # once, while tracing, and perhaps with lengths that are no numbers yet
-    if case not in _chosen:
-        _chosen[case] = _cheapest(*case)
-    return _chosen[case]
+    return _cheapest(x.shape, kernel.shape, causal, boundary, x.device.type, training)
 
 
 def _cheapest(

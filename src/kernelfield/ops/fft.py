@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .direct import direct_conv
 from .shape import centres
 
 __all__ = ["fast_size", "fft_conv", "transform_sizes", "working_dtype"]
@@ -36,12 +37,15 @@ CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 128 << 20}
 
 def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
     """Convolve by spectra; arguments as in :func:`kernelfield.ops.conv`, already checked."""
+    if torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        # Transforms of torch.func look into neither kind of operator below, but into every operation of a sum.
+        return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
     return _conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
 
 
 def _conv(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
     """C(x, k)."""
-    return _conv_op(x, kernel, *how) if torch.compiler.is_compiling() else _Conv.apply(x, kernel, *how)
+    return (_conv_op if torch.compiler.is_compiling() else _Conv.apply)(x, kernel, *how)
 
 
 def _conv_grads(grad: Tensor, x: Tensor, kernel: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
@@ -51,7 +55,7 @@ def _conv_grads(grad: Tensor, x: Tensor, kernel: Tensor, *how: Any) -> tuple[Ten
 
 @torch.library.custom_op("kernelfield::fft_conv", mutates_args=())
 def _conv_op(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
-    return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel)
+    return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel).contiguous()
 
 
 @torch.library.custom_op("kernelfield::fft_conv_grads", mutates_args=())
@@ -87,7 +91,7 @@ def _(
     return x.new_empty(x.shape if need_x else 0), kernel.new_empty(kernel.shape if need_kernel else 0)
 
 
-def _save_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+def _save_conv(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
     x, kernel, *ctx.how = inputs
     ctx.save_for_backward(x, kernel)
 
@@ -124,13 +128,16 @@ _conv_grads_op.register_autograd(_conv_grads_backward, setup_context=_save_conv_
 
 
 class _Conv(torch.autograd.Function):
-    """The first operator for eager use, where a custom operator's dispatch takes as long as a small convolution."""
+    """The first operator for eager use, where a custom operator's dispatch takes as long as a small convolution.
+
+    Without ``setup_context``, for which torch reads the signature of ``forward`` at every call.
+    """
 
     @staticmethod
-    def forward(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
-        return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel)
+    def forward(ctx: Any, x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
+        _save_conv(ctx, (x, kernel, *how), None)
+        return _Transform(x, kernel, *how).conv(x, kernel)
 
-    setup_context = staticmethod(_save_conv)
     backward = staticmethod(_conv_backward)
 
 
@@ -139,12 +146,16 @@ class _ConvGrads(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any
+        ctx: Any, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any
     ) -> tuple[Tensor, Tensor]:
+        _save_conv_grads(ctx, (grad, x, kernel, need_x, need_kernel, *how), None)
         return _Transform(x, kernel, *how).grads(grad, x, kernel, need_x, need_kernel)
 
-    setup_context = staticmethod(_save_conv_grads)
     backward = staticmethod(_conv_grads_backward)
+
+
+#: all groups and all of the batch at once
+WHOLE = [(slice(None), [slice(None)])]
 
 
 class _Transform:
@@ -155,14 +166,17 @@ class _Transform:
         self.dtype = working_dtype(x)
         self.lengths, self.points = x.shape[2:], kernel.shape[2:]
         self.centres = centres(kernel.shape[2:], causal)
-        self.sizes = transform_sizes(self.lengths, self.points, self.centres, periodic)
+        self.sizes = _sizes(self.lengths, self.points, self.centres, periodic)
         self.axes = tuple(range(3, 3 + len(self.sizes)))  # of space, after batch, group and channel
         self.depthwise = kernel.shape[1] == 1
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
         signals, kernels = self._split(x), kernel.unflatten(0, (self.groups, -1))
+        chunks = self._chunks(signals, kernels)
+        if chunks == WHOLE:
+            return self._conv(signals, self._kernel_spectrum(kernels)).flatten(1, 2).to(x.dtype)
         out = x.new_empty((x.shape[0], self.groups, kernels.shape[1], *self.lengths))
-        for group, batches in self._chunks(signals, kernels):
+        for group, batches in chunks:
             spectrum = self._kernel_spectrum(kernels[group])
             for batch in batches:
                 out[batch, group] = self._conv(signals[batch, group], spectrum)
@@ -192,7 +206,6 @@ class _Transform:
 
     def _chunks(self, signals: Tensor, kernels: Tensor) -> list[tuple[slice, list[slice]]]:
         """Cut (batch, groups) into blocks whose padded signals take about CHUNK_BYTES."""
-        whole = slice(None)
         budget = CHUNK_BYTES.get(signals.device.type, CHUNK_BYTES["cuda"])
         batch = signals.shape[0]
         if batch == 0:
@@ -204,7 +217,7 @@ class _Transform:
         group_step = max(1, min(self.groups, rows // batch))
         batch_step = max(1, min(batch, rows // group_step))
         if group_step >= self.groups and batch_step >= batch:
-            return [(whole, [whole])]
+            return WHOLE
         batches = [slice(i, i + batch_step) for i in range(0, batch, batch_step)]
         return [(slice(i, i + group_step), batches) for i in range(0, self.groups, group_step)]
 
@@ -296,6 +309,19 @@ def transform_sizes(
         length if wraps else fast_size(length + max(k - 1 - c, c))
         for length, k, c, wraps in zip(lengths, points, middles, periodic, strict=True)
     )
+
+
+def _sizes(
+    lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: list[bool]
+) -> tuple[int, ...]:
+    """Return :func:`transform_sizes`, searched for once."""
+    key = (lengths, points, middles, *periodic)
+    if key not in _known_sizes:
+        _known_sizes[key] = transform_sizes(lengths, points, middles, periodic)
+    return _known_sizes[key]
+
+
+_known_sizes: dict[Any, tuple[int, ...]] = {}
 
 
 def fast_size(n: int) -> int:
