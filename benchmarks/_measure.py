@@ -72,7 +72,7 @@ def _samples(calls: Mapping[str, Callable[[], object]], device: torch.device, bu
         samples[name] = [warm]
         if warm < budget:
             repeats[name] = math.ceil(_SAMPLE_SECONDS / warm)
-            turns[name] = max(5, min(50, int(budget / (warm * repeats[name]))))
+            turns[name] = max(5, min(50, int(budget / (warm * (repeats[name] + 1)))))
             samples[name].clear()
     # On a busy machine samples are repeated, and turns take longer than they were planned to.
     deadline = time.perf_counter() + 2 * budget * len(calls)
@@ -81,6 +81,7 @@ def _samples(calls: Mapping[str, Callable[[], object]], device: torch.device, bu
             break
         for name, call in calls.items():
             if turn < turns[name]:
+                call()  # untimed, for the caches and the free memory that the one before it left behind
                 samples[name].append(_sample(call, repeats[name], device))
     return samples
 

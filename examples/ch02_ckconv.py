@@ -27,17 +27,17 @@ def copy_memory(batch: int, generator: torch.Generator) -> tuple[torch.Tensor, t
 def main() -> None:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    net = kf.create_model("ckcnn_copy", in_channels=1, out_channels=10, size=SILENCE + 20, omega_0=40.0)
+    net = kf.create_model("ckcnn_copy", in_channels=1, out_channels=10, size=SILENCE + 20, omega_0=80.0)
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=800)
-    for step in range(800):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=1500)
+    for step in range(1500):
         x, target = copy_memory(32, generator)
         loss = F.cross_entropy(net(x), target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-        if (step + 1) % 100 == 0:
+        if (step + 1) % 250 == 0:
             print(f"step {step + 1:4d}   loss {loss.item():.5f}")
     x, target = copy_memory(200, generator)
     recalled = (net(x).argmax(dim=1)[:, -10:] == target[:, -10:]).float().mean()
