@@ -19,7 +19,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from _calibrate import calibrate
@@ -35,6 +35,9 @@ from _measure import (
 from _tables import describe, mebibytes, milliseconds, ratio, replace_section, table
 
 from kernelfield.ops import fft
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: torch's own convolution is left out where the cost model expects it to take longer than this
 LONGEST_SECONDS = 10.0
@@ -87,19 +90,29 @@ def measure(case: Case, device: torch.device, bandwidth: float, budget: float) -
     row: Results = {"case": asdict(case), "kind": case.kind}
     for mode in MODES:
         training = mode == "training"
-        methods = ["auto", "fft", "plain"]
-        if case.estimate("direct", device, training) < LONGEST_SECONDS:
-            methods.append("torch_direct")
-        calls = {name: problem.call(name, training) for name in methods}
+        calls = {name: problem.call(name, training) for name in ("auto", "fft", "plain")}
+        direct = problem.call("torch_direct", training)
+        if case.estimate("direct", device, training) < LONGEST_SECONDS and runs(direct):
+            calls["torch_direct"] = direct
         entry: Results = {
             "seconds": median_seconds(calls, device, budget=budget),
             "floor_seconds": case.floor_bytes(training) / bandwidth,
             "chosen": problem.chosen(training),
         }
         if training:
-            entry["peak_bytes"] = {name: peak_bytes(calls[name], device) for name in methods if name != "auto"}
+            entry["peak_bytes"] = {name: peak_bytes(call, device) for name, call in calls.items() if name != "auto"}
         row[mode] = entry | {"ratios": ratios(entry)}
     return row
+
+
+def runs(call: Callable[[], object]) -> bool:
+    """Return whether a library takes this shape at all; cuDNN refuses some long kernels."""
+    try:
+        call()
+    except RuntimeError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def ratios(entry: Results) -> dict[str, float]:
@@ -131,8 +144,9 @@ Forward and backward to input and kernel, times in ms, peak memory in MiB:
 {render_mode(rows, "training")}
 
 `fft` is ours, `plain` the formula with torch.fft at twice the length, `direct` torch's own convolution (–
-where, by the number of its multiplies, it would take longer than {LONGEST_SECONDS:.0f} s), `floor` the time to read
-the inputs and write the outputs once. `auto/best` is `method="auto"` against the faster of `plain` and `direct`."""
+where, by the number of its multiplies, it would take longer than {LONGEST_SECONDS:.0f} s, or where the library
+refuses the shape), `floor` the time to read the inputs and write the outputs once. `auto/best` is
+`method="auto"` against the faster of `plain` and `direct`."""
 
 
 def render_mode(rows: list[Results], mode: str) -> str:
@@ -180,7 +194,7 @@ def chunks(device: torch.device, quick: bool) -> Results:
     return {"machine": machine(device, 0), "rows": rows}
 
 
-def with_chunks(call: Any, device: torch.device, size: int) -> Any:
+def with_chunks(call: Callable[[], object], device: torch.device, size: int) -> Callable[[], object]:
     """Return the call made with chunks of ``size`` bytes."""
 
     def chunked() -> None:
