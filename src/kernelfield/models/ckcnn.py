@@ -17,7 +17,7 @@ from .registry import register
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CKCNN", "FlexTCN", "conv_factory", "field_options"]
+__all__ = ["CKCNN", "KERNEL_FIELDS", "FlexTCN", "conv_factory", "field_options"]
 
 
 def field_options(field: Callable[..., Field], hidden: int, omega_0: float | None) -> Callable[..., Field]:
@@ -173,11 +173,12 @@ register(
     out_channels=50,
 )
 
-_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
+#: the fields that chapter 5 compares with its own
+KERNEL_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
 for _blocks in (2, 4, 6):
     register(f"flextcn_{_blocks}", FlexTCN, f"FlexTCN-{_blocks} (chapter 5)", blocks=_blocks)
     register(f"cktcn_{_blocks}", FlexTCN, f"CKTCN-{_blocks}: global kernels (chapter 5)", blocks=_blocks, sigma=None)
-    for _name, _field in _FIELDS.items():
+    for _name, _field in KERNEL_FIELDS.items():
         register(
             f"flextcn_{_blocks}_{_name}",
             FlexTCN,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..fields import SIREN, Field, FourierFilter, GaborFilter, MAGNet, Table
+from ..fields import SIREN, Field, MAGNet, Table
 from ..layers import BatchNorm
 from ..layers.continuous.blocks import TwoConvBlock, run_blocks
-from .ckcnn import conv_factory, field_options
+from .ckcnn import KERNEL_FIELDS, conv_factory, field_options
 from .readout import Readout
 from .registry import register
 
@@ -83,13 +83,12 @@ class FlexNet(nn.Module):
         return self.readout(x, mask)
 
 
-_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
 register("flexnet_16", FlexNet, "FlexNet-16: 7 blocks, 16 layers (chapter 5)")
 register("flexnet_5", FlexNet, "FlexNet-5 (chapter 5, ImageNet-k)", channels=22, widths=(1, 1.5, 1.5, 2, 2))
 register("flexnet_3", FlexNet, "FlexNet-3 (chapter 5)", widths=(1, 1.5, 2))
 register("cknet_16", FlexNet, "CKCNN-16 with MAGNet kernels: no masks (chapter 5)", sigma=None)
 register("cknet_16_siren", FlexNet, "CKCNN-16: SIREN kernels, no masks (chapter 5)", field=SIREN, sigma=None)
-for _name, _field in _FIELDS.items():
+for _name, _field in KERNEL_FIELDS.items():
     register(f"flexnet_16_{_name}", FlexNet, f"FlexNet-16 with {_name} kernels (chapter 5)", field=_field)
 for _points in (3, 33):
     register(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch.nn import functional as F
 
 from .shape import centres
@@ -34,7 +35,5 @@ def direct_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str,
 
 def _wrap(x: Tensor, axis: int, before: int, after: int) -> Tensor:
     """Continue ``x`` periodically by any number of samples on both sides."""
-    from torch import arange  # noqa: PLC0415
-
-    index = arange(-before, x.shape[axis] + after, device=x.device) % x.shape[axis]
+    index = torch.arange(-before, x.shape[axis] + after, device=x.device) % x.shape[axis]
     return x.index_select(axis, index)

@@ -31,7 +31,7 @@ from .shape import centres
 __all__ = ["fast_size", "fft_conv", "transform_sizes", "working_dtype"]
 
 # Bytes of one padded chunk of the input. On a CPU this is a few times less than a last-level cache; on a GPU it is what
-# fills the device and still leaves launches cheap. Measured by benchmarks/conv.py --chunks.
+# fills the device and still leaves launches cheap. `benchmarks/conv.py --chunks` shows time against them.
 CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 128 << 20}
 
 
