@@ -145,8 +145,9 @@ def restore_optimizer(
         if name not in parameters:
             raise CheckpointMismatch(f"the checkpoint holds the optimiser's {key} of {name}, which is no parameter")
         parameter = parameters[name]
-        # Adam counts its steps on the CPU unless it is fused; all else lies where the weights do.
-        moves = isinstance(value, torch.Tensor) and (value.dim() > 0 or optimizer.defaults.get("fused"))
+        # Adam counts its steps on the CPU unless it is fused or captured; all else lies where the weights do.
+        on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
+        moves = isinstance(value, torch.Tensor) and (value.dim() > 0 or on_device)
         optimizer.state[parameter][key] = value.to(parameter.device) if moves else value
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..masks import GaussianMask
+from .captured import CapturedStep
 from .checkpoint import (
     latest_checkpoint,
     load_network,
@@ -126,16 +127,18 @@ class Loop:
         if settings.compile:
             task.network.compile()
         self.task = task
-        self.optimizer = make_optimizer(task.network, task.optimizer_settings)
+        self.optimizer = make_optimizer(task.network, task.optimizer_settings, capturable=self._may_capture())
         self.wrapped, self._stepper = self.fabric.setup(task, self.optimizer, _reapply_compile=False)
         self.rate = task.learning_rate()
         self.average = None if settings.ema is None else Average(task.network, settings.ema)
         self.train = _resident(train, self.fabric.device)
         self.validation = None if validation is None else _resident(validation, self.fabric.device)
         self.state = State()
-        #: sum of losses, their number, and the first step whose loss was not finite
-        self.losses = torch.zeros(3, dtype=torch.float64, device=self.fabric.device)
+        #: sum of losses, their number, the first step whose loss was not finite, and the steps done
+        self.losses = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)
         self.losses[2] = -1
+        self.captured = CapturedStep(self._work, task.network) if self._may_capture() else None
+        self.lr = 0.0
         # Weights come from the seed itself; what is drawn in training from one of its own for each process.
         torch.manual_seed((settings.seed + 1) * 1_000_003 + self.fabric.global_rank)
 
@@ -143,6 +146,10 @@ class Loop:
 
     def run(self) -> State:
         """Train from where the last checkpoint stands, or from the beginning, to the end."""
+        with _matmul(self.settings.matmul, self.fabric.device):
+            return self._run()
+
+    def _run(self) -> State:
         self.resume()
         begun, before, seen = time.perf_counter(), self.state.seconds, self.state.step
         while self.state.epoch < self.settings.epochs and not self._stopped():
@@ -172,8 +179,23 @@ class Loop:
             self.state.position += 1
             yield batch.to(self.fabric.device)
 
+    def _may_capture(self) -> bool:
+        alone = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
+        # Of torch's own optimisers only Adam's family keeps its numbers where a graph finds them.
+        return alone and self.settings.capture and self.task.optimizer_settings.name == "adamw"
+
     def _step(self, batch: Batch) -> None:
-        self.rate.apply(self.optimizer, self.state.step)
+        self.lr = self.rate.apply(self.optimizer, self.state.step)
+        if self.captured is None:
+            self._work(batch)
+        else:
+            self.captured(batch)
+        if self.average is not None:
+            self.average.update()
+        self.state.step += 1
+
+    def _work(self, batch: Batch) -> None:
+        """Do what a step does on the device."""
         with self._precision():
             loss = self.wrapped.training_step(batch)
         self.fabric.backward(loss)
@@ -183,15 +205,14 @@ class Loop:
             )
         self._stepper.step()
         self._stepper.zero_grad(set_to_none=True)
-        if self.average is not None:
-            self.average.update()
         value = loss.detach().double()
-        self.losses[0] += value
-        self.losses[1] += 1
+        total, count, first, step = self.losses.unbind()
         # The host asks later; which step it was is noted here.
-        bad = ~torch.isfinite(value) & (self.losses[2] < 0)
-        self.losses[2] = torch.where(bad, float(self.state.step), self.losses[2])
-        self.state.step += 1
+        bad = ~torch.isfinite(value) & (first < 0)
+        first.copy_(torch.where(bad, step, first))
+        total += value
+        count += 1
+        step += 1
 
     def _read_losses(self) -> float:
         """Return the mean loss since the last call and begin a new one; raise if a loss was not finite."""
@@ -199,8 +220,8 @@ class Loop:
         if self.fabric.world_size > 1:
             # Of every process; the first bad step of any of them.
             each = torch.as_tensor(self.fabric.all_gather(losses))
-            losses = torch.cat([each[:, :2].sum(dim=0), each[:, 2].max().unsqueeze(0)])
-        total, count, first = losses.tolist()
+            losses = torch.cat([each[:, :2].sum(dim=0), each[:, 2].max().unsqueeze(0), each[0, 3:]])
+        total, count, first, _ = losses.tolist()
         if first >= 0:
             self._stop_at(int(first))
         self.losses[:2] = 0
@@ -220,10 +241,12 @@ class Loop:
         if state.epoch % settings.evaluate_every and state.epoch < settings.epochs:
             return
         loss = self._read_losses()
+        if self.captured is not None:
+            self.captured.catch_up()
         metrics = {} if self.validation is None else self.evaluate(self.validation)
         state.seconds = before + time.perf_counter() - begun
         row = {"epoch": state.epoch, "step": state.step, "seconds": round(state.seconds, 2)}
-        row |= {"lr": self.optimizer.param_groups[0]["lr"], "train_loss": loss}
+        row |= {"lr": self.lr, "train_loss": loss}
         state.rows.append(row | {f"val_{name}": value for name, value in metrics.items()})
         sizes = mask_sizes(self.task.network)
         if sizes:
@@ -252,9 +275,8 @@ class Loop:
         pace = seconds / max(1, steps)
         state = self.state
         left = pace * (self.total - state.step)
-        lr = self.optimizer.param_groups[0]["lr"]
         rate = self.batch / pace if pace > 0 else 0.0
-        self.on_progress(Progress(state.step, self.total, state.epoch, loss, lr, rate, left, metrics or {}))
+        self.on_progress(Progress(state.step, self.total, state.epoch, loss, self.lr, rate, left, metrics or {}))
 
     def evaluate(self, split: Split) -> dict[str, float]:
         """Return the metrics of a split, by the averaged weights if there are any."""
@@ -349,6 +371,18 @@ def mask_sizes(network: torch.nn.Module) -> dict[str, float]:
     found = {name: m for name, m in network.named_modules() if isinstance(m, GaussianMask)}
     widths: list[Tensor] = [m.sigma.abs().mean() for m in found.values()]
     return dict(zip(found, torch.stack(widths).tolist(), strict=True)) if widths else {}
+
+
+@contextlib.contextmanager
+def _matmul(precision: str, device: torch.device) -> Iterator[None]:
+    """Multiply float32 matrices on a GPU with the given precision inside the ``with`` block."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _resident(split: Split, device: torch.device) -> Split:

@@ -68,8 +68,13 @@ def parameter_groups(
     ]
 
 
-def make_optimizer(network: nn.Module, how: Optimizer) -> torch.optim.Optimizer:
+def make_optimizer(network: nn.Module, how: Optimizer, *, capturable: bool = False) -> torch.optim.Optimizer:
     """Return the optimiser of ``network`` that a recipe describes.
+
+    Args:
+        network: whose parameters to change, where they are to stay.
+        how: name, learning rates, decay.
+        capturable: keep the learning rates and the count of steps on the device, for a step that is a CUDA graph.
 
     Never a fused one: those change weights without a trace in their version, by which a layer knows that its mask has
     grown and its kernel must be sampled further out.
@@ -79,7 +84,11 @@ def make_optimizer(network: nn.Module, how: Optimizer) -> torch.optim.Optimizer:
     )
     if check_choice("name", how.name, ("adamw", "sgd")) == "sgd":
         return torch.optim.SGD(groups, momentum=how.momentum)
-    return torch.optim.AdamW(groups, betas=(how.betas[0], how.betas[1]), foreach=True)
+    if capturable:
+        for group in groups:
+            group["initial_lr"] = group["lr"]
+            group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
+    return torch.optim.AdamW(groups, betas=(how.betas[0], how.betas[1]), foreach=True, capturable=capturable)
 
 
 class LearningRate:
@@ -117,9 +126,12 @@ class LearningRate:
         """Set the learning rates for a step and return the first group's."""
         factor = self.factor(step)
         for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
-            group["lr"] = group["initial_lr"] * factor
-        return float(optimizer.param_groups[0]["lr"])
+            lr = group.setdefault("initial_lr", group["lr"]) * factor
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(lr)  # in place: a CUDA graph looks for it there
+            else:
+                group["lr"] = lr
+        return float(optimizer.param_groups[0]["initial_lr"] * factor)
 
     def observe(self, value: float) -> None:
         """Tell a plateau the metric after an epoch."""
@@ -164,10 +176,11 @@ class Average:
         if not 0 < decay < 1:
             raise ValueError(f"decay must lie between 0 and 1, got {decay}")
         self.decay, self.steps, self.network = decay, 0, network
+        self._live = [(name, t) for name, t in network.state_dict(keep_vars=True).items() if t.is_floating_point()]
         self.shadow = {name: t.detach().clone() for name, t in self._tensors()}
 
     def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        return ((name, t) for name, t in self.network.state_dict(keep_vars=True).items() if t.is_floating_point())
+        return self._live
 
     @torch.no_grad()
     def update(self) -> None:

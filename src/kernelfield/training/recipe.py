@@ -110,6 +110,8 @@ class Training:
         label_smoothing: of cross-entropies.
         precision: "32" or "bf16" (mixed).
         compile: whether to compile the network with torch.compile.
+        capture: whether to replay steps as CUDA graphs, on one GPU and where the network allows it.
+        matmul: precision of float32 matrix products, as of :func:`torch.set_float32_matmul_precision`.
         evaluate_every: epochs between evaluations on the validation split.
         log_every: steps between two looks at the loss.
         checkpoint_every: steps between checkpoints inside an epoch; there is one at the end of each evaluated epoch.
@@ -125,12 +127,17 @@ class Training:
     label_smoothing: float = 0.0
     precision: str = "32"
     compile: bool = False
+    capture: bool = True
+    matmul: str = "highest"
     evaluate_every: int = 1
     log_every: int = 50
     checkpoint_every: int = 1000
     patience: int | None = None
 
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"precision": ("32", "bf16")}
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        "precision": ("32", "bf16"),
+        "matmul": ("highest", "high", "medium"),
+    }
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelfield import FlexConv
-from kernelfield.layers.continuous.crop import bucket
+from kernelfield.layers.continuous.crop import Crop, LateReading, bucket, held
 from kernelfield.testing import assert_compiles
 
 
@@ -99,3 +99,28 @@ def test_buckets_are_few_and_never_too_small() -> None:
     buckets = {bucket(n) for n in range(1, 1025)}
     assert all(n <= bucket(n) < 1.25 * n + 1 for n in range(1, 1025))
     assert len(buckets) < 40
+
+
+def test_a_late_reading_is_two_steps_late_and_reaches_far_enough() -> None:
+    layer = FlexConv(1, 1, size=64, sigma=0.1)
+    x = torch.randn(1, 1, 64)
+    late = LateReading(layer)
+    assert layer.mask is not None
+    assert layer.crop is not None
+    with held():
+        used, read = [], []
+        for width in (0.1, 0.101, 0.3, 0.3, 0.3):
+            with torch.no_grad():
+                layer.mask.sigma.fill_(width)
+            late.take()
+            used.append(layer.crop.steps)
+            read.append(Crop(layer.mask, (64,)).steps)
+            layer(x)  # changes nothing: crops are held
+            assert layer.crop.steps == used[-1]
+            late.measure(late.reach())
+    assert used[2] == used[0] < read[2]
+    assert used[4] >= read[4]
+    # Little growth is covered by the slack.
+    assert used[1] >= read[1]
+    late.catch_up()
+    assert late.steps == (layer.crop.steps,) == (used[4],)

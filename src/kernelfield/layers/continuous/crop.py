@@ -6,25 +6,33 @@ masks of a device together, once. ``forward`` finds the number ready, and torch.
 
 The number is rounded up to one of a few, so that a mask that grows or shrinks a little every step does not mean a new
 shape, and perhaps a compilation, every step. It is never too small: what is cut is zero.
+
+A step that is replayed as a CUDA graph must not wait for the device at all. :class:`LateReading` has the reach copied
+to the host behind the step, looks at it two steps later, and samples a little further than it says.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from torch import Tensor, nn
 
     from ...masks import Mask
 
-__all__ = ["Crop", "bucket"]
+__all__ = ["Crop", "LateReading", "bucket", "held", "refresh"]
 
 _crops: weakref.WeakSet[Crop] = weakref.WeakSet()
+_holders = 0
 
 
 def bucket(n: int) -> int:
@@ -63,7 +71,17 @@ class Crop:
     @property
     def stale(self) -> bool:
         """Whether the mask's parameters were changed, or replaced, since they were last read."""
-        return self._seen != self._state()
+        return _holders == 0 and self._seen != self._state()
+
+    def reach(self) -> Tensor:
+        """Return how far the mask reaches from the origin along each axis, (dim,), where the mask lies."""
+        low, high = self.mask.support()
+        return torch.maximum(low.abs(), high.abs())
+
+    def take(self, reaches: Iterable[float], slack: float = 0.0) -> None:
+        """Set the steps from the reach along each axis, as read, and ``slack`` more."""
+        # A point at the very edge of the support belongs to it, whichever way its coordinate was rounded.
+        self.steps = tuple(_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(reaches, self.size, strict=True))
 
     def _state(self) -> list[tuple[int, int]]:
         return [(id(t), t._version) for t in (*self.mask.parameters(), *self.mask.buffers())]  # noqa: SLF001
@@ -72,16 +90,91 @@ class Crop:
 @torch.no_grad()
 def refresh(crops: Iterable[Crop]) -> None:
     """Read the masks of ``crops``, one wait for all of them on each device."""
-    by_device: dict[Any, list[tuple[Crop, torch.Tensor]]] = {}
+    by_device: dict[Any, list[tuple[Crop, Tensor]]] = {}
     for crop in crops:
-        low, high = crop.mask.support()
-        reach = torch.maximum(low.abs(), high.abs())
+        reach = crop.reach()
         by_device.setdefault(reach.device, []).append((crop, reach))
         crop._seen = crop._state()  # noqa: SLF001
     for entries in by_device.values():
-        for (crop, _), reaches in zip(entries, _rows([r for _, r in entries]), strict=True):
-            # A point at the very edge of the support belongs to it, whichever way its coordinate was rounded.
-            crop.steps = tuple(_count(r * n * (1 + 1e-6), n) for r, n in zip(reaches, crop.size, strict=True))
+        flat = torch.cat([reach.double() for _, reach in entries]).tolist()
+        _share_out([crop for crop, _ in entries], flat)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Leave all crops as they are inside the ``with`` block, whatever happens to their masks."""
+    global _holders  # noqa: PLW0603
+    _holders += 1
+    try:
+        yield
+    finally:
+        _holders -= 1
+
+
+class LateReading:
+    """The crops of a network, read without waiting for the device.
+
+    After each step :meth:`measure` has the reach of every mask copied to the host, behind the step's own work. Before
+    each step :meth:`take` sets the crops from the copy made two steps ago, which has long arrived. In two steps a mask
+    may have grown, so kernels are sampled ``slack`` further than was read; what that adds is zero for a mask that has
+    not.
+
+    Args:
+        network: whose crops to keep.
+        slack: how much further to sample, in units of the layer's size.
+        delay: how many steps late a reading is used.
+    """
+
+    def __init__(self, network: nn.Module, slack: float = 0.02, delay: int = 2) -> None:
+        own = {id(p) for p in network.parameters()}
+        self.crops = [crop for crop in _crops if any(id(p) in own for p in crop.mask.parameters())]
+        self.slack, self.delay = slack, delay
+        self._under_way: deque[tuple[Tensor, Any]] = deque()
+        self.catch_up()
+
+    @property
+    def steps(self) -> tuple[tuple[int, ...], ...]:
+        """What the shapes of kernels depend on."""
+        return tuple(crop.steps for crop in self.crops)
+
+    @torch.no_grad()
+    def reach(self) -> Tensor | None:
+        """Return the reach of all masks as one tensor on their device; None if there are none."""
+        return torch.cat([crop.reach() for crop in self.crops]) if self.crops else None
+
+    def measure(self, reach: Tensor | None) -> None:
+        """Have ``reach``, as the method of that name returned it, copied to the host."""
+        if reach is None:
+            return
+        if reach.device.type != "cuda":
+            self._under_way.append((reach.clone(), None))
+            return
+        host = torch.empty(reach.shape, dtype=reach.dtype, pin_memory=True)
+        host.copy_(reach, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._under_way.append((host, arrived))
+
+    def take(self) -> None:
+        """Set the crops from the reading of ``delay`` steps ago, if there is one."""
+        while len(self._under_way) >= self.delay:
+            host, arrived = self._under_way.popleft()
+            if arrived is not None:
+                arrived.synchronize()
+            _share_out(self.crops, host.tolist(), self.slack)
+
+    def catch_up(self) -> None:
+        """Read the masks as they are now, waiting for the device; forget what is under way."""
+        self._under_way.clear()
+        reach = self.reach()
+        if reach is not None:
+            _share_out(self.crops, reach.tolist(), self.slack)
+
+
+def _share_out(crops: list[Crop], flat: list[float], slack: float = 0.0) -> None:
+    values = iter(flat)
+    for crop in crops:
+        crop.take([next(values) for _ in crop.size], slack)
 
 
 def _count(reach: float, size: int) -> int:
@@ -90,12 +183,9 @@ def _count(reach: float, size: int) -> int:
     return min(size, bucket(math.floor(reach) + 1))
 
 
-def _rows(tensors: list[torch.Tensor]) -> list[list[float]]:
-    flat = iter(torch.cat([t.double() for t in tensors]).tolist())
-    return [[next(flat) for _ in range(len(t))] for t in tensors]
-
-
 def _after_optimiser_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if _holders:
+        return
     # Whether a mask was changed is not asked: fused optimisers change parameters without counting versions.
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     moved = [crop for crop in _crops if any(id(p) in stepped for p in crop.mask.parameters())]
