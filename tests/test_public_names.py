@@ -120,6 +120,7 @@ NAMES = {
         "GroupAllCNN",
         "GroupDenseNet",
         "GroupResNet",
+        "ImageField",
         "PartialGCNN",
         "PartialGCNN13",
         "create_model",

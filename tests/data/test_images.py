@@ -15,6 +15,7 @@ from PIL import Image
 from kernelfield.data.cifar import cifar10, cifar100
 from kernelfield.data.folders import image_folder
 from kernelfield.data.mnist import mnist
+from kernelfield.data.registry import load
 from kernelfield.data.stl10 import stl10
 from kernelfield.data.turned import mnist6_180, mnist6_m, rotated_mnist
 
@@ -31,7 +32,7 @@ def mnist_root(tmp_path: Path) -> Path:
         images = RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8)
         (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(images))
         labels = (np.arange(n) % 10).astype(np.uint8)
-        (tmp_path / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
+        (tmp_path / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels), mtime=0))
     return tmp_path
 
 
@@ -75,16 +76,20 @@ def test_mnist_in_the_folders_of_other_tools(mnist_root: Path, tmp_path: Path) -
             idx(np.zeros((60, 28, 28), np.uint8))[:-5],
             "must be 47056 bytes long .* found 47051",
         ),
-        ("train-labels-idx1-ubyte.gz", gzip.compress(idx(np.zeros(60, np.uint8)))[:-9], "must be a whole gzip file"),
+        (
+            "train-labels-idx1-ubyte.gz",
+            gzip.compress(idx(np.zeros(60, np.uint8)), mtime=0)[:-9],
+            "must be a whole gzip file",
+        ),
         ("train-labels-idx1-ubyte.gz", b"no gzip", "must be a whole gzip file"),
         (
             "train-labels-idx1-ubyte.gz",
-            gzip.compress(idx(np.zeros(59, np.uint8))),
+            gzip.compress(idx(np.zeros(59, np.uint8)), mtime=0),
             "must hold one label for each of 60 images, found 59",
         ),
         (
             "train-labels-idx1-ubyte.gz",
-            gzip.compress(idx(np.full(60, 11, np.uint8))),
+            gzip.compress(idx(np.full(60, 11, np.uint8)), mtime=0),
             "must hold labels of 0 to 9, found 11",
         ),
     ],
@@ -329,3 +334,24 @@ def test_broken_folders_of_images(tmp_path: Path) -> None:
     (tmp_path / "b" / "1.png").write_bytes(b"text")
     with pytest.raises(ValueError, match=r"b/1.png must be a whole image"):
         image_folder(tmp_path)
+
+
+def test_a_photograph_is_a_function_of_position(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    for name in ("a", "b"):
+        Image.fromarray(pixels if name == "b" else pixels[::-1]).save(tmp_path / f"{name}.png")
+    data = load("photograph", tmp_path, image=1, repeat=5)
+    assert (len(data.train), data.size, data.task) == (5, (6, 9), "dense-regression")
+    batch = data.train.batch(slice(0, 2))
+    assert batch.inputs.abs().sum() == 0
+    expected = torch.from_numpy(pixels).permute(2, 0, 1) / 255
+    assert batch.target is not None
+    torch.testing.assert_close(batch.target[1], expected)
+    with pytest.raises(ValueError, match="image must be at least 0 and below the 2 images"):
+        load("photograph", tmp_path, image=2)
+
+
+def test_gray_images_are_the_gray_sequence(cifar_root: Path) -> None:
+    images, sequence = (load(name, cifar_root, validation=4) for name in ("lra_image_2d", "lra_image"))
+    assert images.train.inputs.shape[1:] == (1, 32, 32)
+    assert torch.equal(images.train.inputs.flatten(2), sequence.train.inputs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from kernelfield.data.reviews import imdb
 from kernelfield.data.text import END, ptb, text
 
 if TYPE_CHECKING:
@@ -88,3 +89,29 @@ def test_broken_text(tmp_path: Path) -> None:
     (tmp_path / "ptb.char.train.txt").write_text("a b c d\n" * 200)
     with pytest.raises(ValueError, match=r"must hold the valid text \(ptb.char.valid.txt or ptb.valid.txt\)"):
         ptb(tmp_path)
+
+
+def test_reviews(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for kind, words in (("neg", "bad"), ("pos", "very good")):
+            folder = tmp_path / "aclImdb" / part / kind
+            folder.mkdir(parents=True)
+            for i in range(3):
+                (folder / f"{i}_7.txt").write_text(words)
+    data = imdb(tmp_path, length=6, validation=2)
+    assert (len(data.train), data.validation is not None, len(data.test)) == (4, True, 6)
+    assert (data.vocabulary, data.size, data.classes) == (256, (6,), ("neg", "pos"))
+    batch = data.test.batch(slice(None))
+    assert batch.mask is not None
+    assert [bytes(row[seen].tolist()) for row, seen in zip(batch.inputs, batch.mask, strict=True)] == [
+        *[b"bad"] * 3,
+        *[b"very g"] * 3,
+    ]
+    assert batch.target.tolist() == [0, 0, 0, 1, 1, 1]
+    (tmp_path / "aclImdb" / "test" / "pos" / "1_7.txt").write_text("")
+    with pytest.raises(ValueError, match=r"1_7.txt must hold a review, found an empty file"):
+        imdb(tmp_path)
+    for path in (tmp_path / "aclImdb" / "train" / "neg").iterdir():
+        path.unlink()
+    with pytest.raises(ValueError, match=r"train/neg must hold reviews as text files, found none"):
+        imdb(tmp_path)

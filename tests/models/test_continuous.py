@@ -106,6 +106,10 @@ PUBLISHED = [
     ("ccnn_4_48", {"dim": 3, "in_channels": 6, "out_channels": 40}, "26,353", 26_353, "called 48k in the prose"),
     ("ccnn_4_140_points", {}, "200k", 207_709, ""),
     ("ccnn_6_380_points", {}, "2M", 2_017_503, ""),
+    ("image_magnet", {}, "7.36k", 7_363, ""),
+    ("image_gabor", {}, "7.11k", 7_110, ""),
+    ("image_fourier", {}, "7.40k", 7_403, ""),
+    ("image_siren", {}, "7.14k", 7_137, ""),
 ]
 
 
@@ -120,7 +124,7 @@ def test_parameters_of_the_largest_table() -> None:
 
 
 def test_every_named_configuration_of_these_chapters_is_counted() -> None:
-    families = ("ckcnn_*", "flextcn_*", "cktcn_2*", "flexnet_*", "cknet_*", "ccnn_*", "fccnn_*")
+    families = ("ckcnn_*", "flextcn_*", "cktcn_2*", "flexnet_*", "cknet_*", "ccnn_*", "fccnn_*", "image_*")
     named = {name for family in families for name in list_models(family)}
     # Sizes that the thesis does not print: ablations of activation and block, and more fields at more depths.
     unprinted = {

@@ -30,7 +30,7 @@ ARCHIVES = {
     10: (f"{ADDRESS}cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
     100: (f"{ADDRESS}cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
 }
-FORMS = ("image", "sequence", "gray-sequence", "noise-padded")
+FORMS = ("image", "gray", "sequence", "gray-sequence", "noise-padded")
 
 
 def cifar10(
@@ -55,8 +55,9 @@ def cifar10(
     Args:
         root: folder of the files.
         download: whether to fetch them into ``root`` if they are not there, with a checksum; needs the extra ``data``.
-        form: "image" (n, 3, 32, 32); "sequence" (n, 3, 1024), sCIFAR10; "gray-sequence" (n, 1, 1024), the task Image of
-            the Long Range Arena; "noise-padded" (n, 96, 1000), rows of 32 pixels and 968 steps of noise, npCIFAR10.
+        form: "image" (n, 3, 32, 32); "gray" (n, 1, 32, 32); "sequence" (n, 3, 1024), sCIFAR10; "gray-sequence"
+            (n, 1, 1024), the task Image of the Long Range Arena; "noise-padded" (n, 96, 1000), rows of 32 pixels and
+            968 steps of noise, npCIFAR10.
         augment: whether training images are shifted by up to 4 pixels and mirrored; for images only.
         resolution: pixels per side; other than 32 by spectral resampling.
         noise: of the noise-padded form, as :func:`kernelfield.data.forms.noise_padded` takes it.
@@ -150,9 +151,9 @@ def _build(
     seed: int,
 ) -> Data:
     check_choice("form", form, FORMS)
-    if augment and form != "image":
+    if augment and form not in ("image", "gray"):
         raise ValueError(f"augment must be False for form {form!r}, got True")
-    x, x_test = (_changed(images, resolution, form == "gray-sequence") for images in (train[0], test[0]))
+    x, x_test = (_changed(images, resolution, form.startswith("gray")) for images in (train[0], test[0]))
     sums = [x[:, c].float().div(255) for c in range(x.shape[1])]
     normal = Standardize(tuple(float(s.mean()) for s in sums), tuple(float(s.std()) for s in sums))
     prepare = Chain((CropFlip(), normal)) if augment else normal
@@ -171,7 +172,7 @@ def _build(
     )
     if form == "noise-padded":
         return noise_padded(data, noise=noise, seed=seed, name=f"np{name}")
-    return data if form == "image" else as_sequence(data, name=f"s{name}")
+    return data if form in ("image", "gray") else as_sequence(data, name=f"s{name}")
 
 
 def _changed(images: Tensor, resolution: int, gray: bool) -> Tensor:

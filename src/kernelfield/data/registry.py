@@ -19,8 +19,10 @@ from . import (
     memory,
     mnist,
     pathfinder,
+    photographs,
     physionet2012,
     physionet2019,
+    reviews,
     shapes,
     speech,
     stl10,
@@ -206,6 +208,7 @@ register("cifar10", cifar.cifar10, "photographs of ten kinds of things, 32×32")
 register("scifar10", cifar.cifar10, "CIFAR-10 read pixel by pixel", form="sequence")
 register("npcifar10", cifar.cifar10, "CIFAR-10 read row by row, then noise", form="noise-padded")
 register("lra_image", cifar.cifar10, "CIFAR-10 in gray, read pixel by pixel", form="gray-sequence")
+register("lra_image_2d", cifar.cifar10, "CIFAR-10 in gray, as images", form="gray")
 register("cifar100", cifar.cifar100, "photographs of a hundred kinds of things, 32×32")
 register("stl10", stl10.stl10, "photographs of ten kinds of things, 96×96")
 register("speech_commands", speech.speech_commands, "ten spoken words, raw sound at 16 kHz")
@@ -215,6 +218,8 @@ register("character_trajectories", ts.character_trajectories, "pen movements of 
 register("ts", ts.ts, "any problem of the UEA and UCR archives")
 register("physionet2012", physionet2012.physionet2012, "intensive care at irregular times: who dies?")
 register("physionet2019", physionet2019.physionet2019, "intensive care by the hour: who develops sepsis?")
+register("photograph", photographs.photograph, "one photograph, to be fitted by a field")
+register("imdb", reviews.imdb, "film reviews, byte by byte: praise or blame? (Long Range Arena)")
 register("ptb", text.ptb, "the Penn Treebank, character by character")
 register("text", text.text, "a text file of your own, character by character")
 register("image_folder", folders.image_folder, "images of your own, a folder for each class")

@@ -5,6 +5,7 @@ from .ccnn import CCNN
 from .ckcnn import CKCNN, FlexTCN
 from .flexnet import FlexNet
 from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
+from .image_field import ImageField
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .registry import create_model, list_models, register
 
@@ -18,6 +19,7 @@ __all__ = [
     "GroupAllCNN",
     "GroupDenseNet",
     "GroupResNet",
+    "ImageField",
     "PartialGCNN",
     "PartialGCNN13",
     "create_model",

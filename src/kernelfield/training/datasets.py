@@ -9,6 +9,7 @@ import torch
 
 from .._checks import check_choice
 from ..data.base import Data, Split
+from ..data.irregular import drop_samples
 from ..data.registry import describe, load
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ def recipe_data(
 ) -> Data:
     """Return the data of a recipe, checked against the shape it gives.
 
+    Beside its loader's options, ``data`` may hold ``drop``: the share of all samples, chosen at random, that is not
+    seen, in training neither; a channel says which are (chapter 2, section 5.4).
+
     Args:
         recipe: the recipe.
         folder: where the files are, for loaders that read some; the recipe's own ``data.root`` counts more.
@@ -37,6 +41,7 @@ def recipe_data(
         key: tuple(v) if isinstance(v, list) else v for key, v in recipe.data.items() if key != "name"
     }
     name = recipe.data["name"]
+    dropped = options.pop("drop", None)
     known = describe(name)
     # A root that may be left out is another way to get the data, for the recipe to choose.
     if folder is not None and known.root == "a folder or file":
@@ -47,6 +52,8 @@ def recipe_data(
         data = load(name, **options)
     except TypeError as error:
         raise ValueError(f"data of recipe {recipe.name!r}: {error}") from error
+    if dropped is not None:
+        data = drop_samples(data, dropped, observed=True)
     return _check_shape(data, recipe) if check else data
 
 

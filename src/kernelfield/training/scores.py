@@ -124,8 +124,9 @@ class Meter:
         classes = out_channels if task in ("classification", "segmentation", "language") else 0
         #: (target, predicted) counts
         self.confusion = torch.zeros(classes, classes, dtype=torch.long, device=device)
-        #: sums of losses, squared and absolute errors, and of what they are counted by
-        self.sums = torch.zeros(5, dtype=torch.float64, device=device)
+        #: sums of losses, squared and absolute errors, what they are counted by, and decibels of each sample
+        self.sums = torch.zeros(6, dtype=torch.float64, device=device)
+        self.samples = 0
         self.scores: list[Tensor] = []
         self.labels: list[Tensor] = []
 
@@ -136,7 +137,7 @@ class Meter:
         loss = task_loss(self.task, prediction, batch)
         weight = torch.tensor(float(len(batch)), device=prediction.device)
         zero = torch.zeros((), device=prediction.device)
-        squared = absolute = values = zero
+        squared = absolute = values = decibels = zero
         if self.task == "multilabel":
             self.scores.append(prediction.float())
             self.labels.append(target.view(prediction.shape))
@@ -147,6 +148,10 @@ class Meter:
                 seen = batch.mask.unsqueeze(1).expand_as(errors).double()
             squared, absolute, values = (errors.square() * seen).sum(), (errors.abs() * seen).sum(), seen.sum()
             weight = values
+            if self.task == "dense-regression":
+                each = (errors.square() * seen).flatten(1).sum(dim=1) / seen.flatten(1).sum(dim=1).clamp(min=1)
+                decibels = (-10 * torch.log10(each.clamp(min=1e-20))).sum()
+                self.samples += len(batch)
         else:
             if self.task != "classification":
                 target = _seen(target, batch.mask)
@@ -156,12 +161,12 @@ class Meter:
             index = target.clamp(min=0) * self.out_channels + classes
             self.confusion.view(-1).scatter_add_(0, index, counts)
             weight = counts.sum()
-        entries = (loss.double() * weight, weight, squared, absolute, values)
+        entries = (loss.double() * weight, weight, squared, absolute, values, decibels)
         self.sums += torch.stack([entry.double() for entry in entries])
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of all batches so far."""
-        loss, weight, squared, absolute, values = self.sums.tolist()
+        loss, weight, squared, absolute, values, decibels = self.sums.tolist()
         metrics = {"loss": loss / weight if weight else float("nan")}
         if self.task == "multilabel":
             scores, labels = torch.cat(self.scores).cpu(), torch.cat(self.labels).cpu()
@@ -171,6 +176,9 @@ class Meter:
             metrics["auc"] = sum(known) / len(known) if known else float("nan")
         elif self.task in ("regression", "dense-regression"):
             metrics |= {"mse": squared / max(values, 1), "mae": absolute / max(values, 1)}
+            if self.task == "dense-regression":
+                # Of signals between 0 and 1: what 1 is to the root of the mean squared error.
+                metrics["psnr"] = decibels / max(self.samples, 1)
         else:
             counts = self.confusion.double()
             metrics["accuracy"] = float(counts.diag().sum() / counts.sum().clamp(min=1))

@@ -1,0 +1,67 @@
+"""A field for a network: an image as a function of position."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_dim
+from ..fields import SIREN, FourierFilter, GaborFilter, MAGNet, build_field
+from .registry import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..fields import Field
+
+__all__ = ["ImageField"]
+
+
+class ImageField(nn.Module):
+    r"""A field sampled at the positions of its input, whose values it does not look at (chapter 5, appendix).
+
+    .. math:: y_c(i) = \psi_c\big(2 i / (n - 1) - 1\big)
+
+    How well it can be made to fit an image is how well a kernel of this kind can be.
+
+    Args:
+        in_channels: taken for the sake of other networks' arguments; the values are not used.
+        out_channels: number of values, 3 for colours.
+        dim: number of spatial axes.
+        field: makes a field from (dim, channels).
+
+    >>> ImageField(1, 3, field=MAGNet)(torch.zeros(1, 1, 6, 4)).shape
+    torch.Size([1, 3, 6, 4])
+    """
+
+    def __init__(
+        self, in_channels: int = 1, out_channels: int = 3, *, dim: int = 2, field: Callable[..., Field] = MAGNet
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, check_dim(dim)
+        self.field = build_field(field, dim, out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the field on the grid of ``x``: (batch, in, …) to (batch, out, …)."""
+        if x.dim() != self.dim + 2:
+            raise ValueError(f"x must be (batch, channels, {self.dim} axes), got shape {tuple(x.shape)}")
+        axes = [torch.linspace(-1, 1, n, device=x.device) for n in x.shape[2:]]
+        coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+        values = self.field(coords).movedim(-1, 0)
+        return values.unsqueeze(0).expand(len(x), *values.shape)
+
+
+# The published sizes, 7.36k, 7.11k, 7.40k and 7.14k, are those of ten linear maps; the published input scale of 256 is
+# 2π·ω₀·√(L + 1).
+_SCALE = 256 / (2 * torch.pi * 11**0.5)
+_FIELDS = {
+    "magnet": partial(MAGNet, hidden=23, layers=10, omega_0=_SCALE),
+    "gabor": partial(GaborFilter, hidden=23, layers=10, omega_0=_SCALE),
+    "fourier": partial(FourierFilter, hidden=25, layers=10, omega_0=_SCALE),
+    "siren": partial(SIREN, hidden=29, layers=10),
+}
+for _name, _field in _FIELDS.items():
+    register(f"image_{_name}", ImageField, f"an image as a {_name} field (chapter 5, appendix)", field=_field)
