@@ -67,7 +67,7 @@ def train(
     accelerator: Accelerator = "auto",
     devices: Annotated[int, typer.Option(min=1, help="Devices, or CPU processes, per machine.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
-    strategy: Annotated[str, typer.Option(help="auto or ddp.")] = "auto",
+    strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
     as_json: Json = False,
 ) -> None:
     """Train a network: by a recipe, on your own data, or (nothing named) on bundled digits read as a sequence.

@@ -21,11 +21,27 @@ __all__ = [
     "optimizer_tensors",
     "read_checkpoint",
     "restore_optimizer",
+    "shared_like",
+    "whole",
     "write_checkpoint",
 ]
 
 TENSORS, VALUES = "tensors.safetensors", "values.json"
 FORMAT = 1
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor of which processes hold a share each as a whole; all of them must ask."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def shared_like(tensor: Tensor, other: Any) -> Tensor:
+    """Return ``tensor`` divided among processes as ``other`` is."""
+    if not hasattr(other, "full_tensor"):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
+
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
 
 
 class CheckpointMismatch(ValueError):  # noqa: N818
@@ -118,10 +134,11 @@ def describe_difference(have: dict[str, Tensor], want: dict[str, Tensor], most: 
 def load_network(network: nn.Module, tensors: dict[str, Tensor], where: object, prefix: str = "network.") -> None:
     """Load the tensors named ``prefix…`` into a network, or raise :class:`CheckpointMismatch` with the difference."""
     have = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-    difference = describe_difference(have, network.state_dict())
+    want = network.state_dict()
+    difference = describe_difference(have, want)
     if difference:
         raise CheckpointMismatch(f"the checkpoint at {where} is of another network:\n{difference}")
-    network.load_state_dict(have)
+    network.load_state_dict({name: shared_like(value, want[name]) for name, value in have.items()})
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -131,7 +148,7 @@ def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> t
     for name, parameter in network.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             target = tensors if isinstance(value, torch.Tensor) else values
-            target[f"optimizer.{key}.{name}"] = value
+            target[f"optimizer.{key}.{name}"] = whole(value) if isinstance(value, torch.Tensor) else value
     return tensors, values
 
 
@@ -148,7 +165,10 @@ def restore_optimizer(
         # Adam counts its steps on the CPU unless it is fused or captured; all else lies where the weights do.
         on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
         moves = isinstance(value, torch.Tensor) and (value.dim() > 0 or on_device)
-        optimizer.state[parameter][key] = value.to(parameter.device) if moves else value
+        there = value.to(parameter.device) if moves else value
+        if moves and there.shape == parameter.shape:
+            there = shared_like(there, parameter)
+        optimizer.state[parameter][key] = there
 
 
 def _step(path: Path) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._checks import check_choice
 from .changed import other_data_tests, run_tests
 from .datasets import recipe_data
 from .loop import Loop, evaluate
@@ -107,15 +108,29 @@ def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, str
         accelerator: "auto", "cpu" or "cuda".
         devices: devices, or CPU processes, per machine.
         nodes: machines.
-        strategy: "auto" or "ddp".
+        strategy: "ddp", every process holds the whole network; "fsdp", weights, gradients and the optimiser's state
+            are divided among them; "auto" is the first where there are several.
     """
     from lightning.fabric import Fabric  # noqa: PLC0415
 
-    if devices * nodes > 1 and strategy == "auto":
-        strategy = "ddp"
-    fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
+    check_choice("strategy", strategy, ("auto", "ddp", "fsdp"))
+    how: Any = "ddp" if devices * nodes > 1 and strategy == "auto" else strategy
+    if strategy == "fsdp":
+        from lightning.fabric.strategies import ModelParallelStrategy  # noqa: PLC0415
+
+        world = devices * nodes
+        how = ModelParallelStrategy(_shard, data_parallel_size=world, tensor_parallel_size=1)
+    fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=how)
     fabric.launch()
     return fabric
+
+
+def _shard(module: torch.nn.Module, mesh: Any) -> torch.nn.Module:
+    """Divide all parameters as one: layers look at each other's when kernels are sampled together."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    fully_shard(module, mesh=mesh["data_parallel"])
+    return module
 
 
 def count_parameters(network: torch.nn.Module) -> int:

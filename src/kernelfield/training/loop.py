@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..layers.continuous.crop import drop_crops
 from ..masks import GaussianMask
 from .captured import CapturedStep
 from .checkpoint import (
@@ -18,6 +19,8 @@ from .checkpoint import (
     read_checkpoint,
     remove_checkpoints,
     restore_optimizer,
+    shared_like,
+    whole,
     write_checkpoint,
 )
 from .optim import Average, make_optimizer
@@ -127,8 +130,13 @@ class Loop:
         if settings.compile:
             task.network.compile()
         self.task = task
+        self.wrapped = self.fabric.setup_module(task, _reapply_compile=False)
+        self.sharded = any(hasattr(p, "full_tensor") for p in task.parameters())
+        if self.sharded:
+            drop_crops(task.network)  # a mask of which each process holds a share cannot be read by a layer
+        # After the set-up, which may put shares of parameters in their place.
         self.optimizer = make_optimizer(task.network, task.optimizer_settings, capturable=self._may_capture())
-        self.wrapped, self._stepper = self.fabric.setup(task, self.optimizer, _reapply_compile=False)
+        self._stepper: Any = self.fabric.setup_optimizers(self.optimizer)
         self.rate = task.learning_rate()
         self.average = None if settings.ema is None else Average(task.network, settings.ema)
         self.train = _resident(train, self.fabric.device)
@@ -290,9 +298,9 @@ class Loop:
 
     def save(self) -> None:
         """Write a checkpoint from which :meth:`run` goes on as if nothing had happened; remove the former ones."""
-        if self.folder is None or self.fabric.global_rank != 0:
+        if self.folder is None or not (self.sharded or self.fabric.global_rank == 0):
             return
-        tensors = {f"network.{name}": t for name, t in self.task.network.state_dict().items()}
+        tensors = {f"network.{name}": whole(t) for name, t in self.task.network.state_dict().items()}
         finite = [torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()]
         if not bool(torch.stack(finite).all()) or float(self.losses[2]) >= 0:
             self._stop_at(self.state.step - 1 if float(self.losses[2]) < 0 else int(self.losses[2]))
@@ -302,22 +310,24 @@ class Loop:
             tensors["rng.cuda"] = torch.cuda.get_rng_state(self.fabric.device)
         values: dict[str, Any] = {"state": asdict(self.state), "rate": self.rate.state_dict(), "optimizer": numbers}
         if self.average is not None:
-            tensors |= {f"average.{name}": t for name, t in self.average.shadow.items()}
+            tensors |= {f"average.{name}": whole(t) for name, t in self.average.shadow.items()}
             values["average_steps"] = self.average.steps
         values["recipe"] = self.name
         values["learning_rates"] = [group["initial_lr"] for group in self.optimizer.param_groups]
-        write_checkpoint(self.folder, f"step-{self.state.step:08d}", tensors, values)
-        remove_checkpoints(self.folder, "step", keep=1)
+        if self.fabric.global_rank == 0:
+            write_checkpoint(self.folder, f"step-{self.state.step:08d}", tensors, values)
+            remove_checkpoints(self.folder, "step", keep=1)
 
     def _save_best(self) -> None:
-        if self.folder is None or self.fabric.global_rank != 0:
+        if self.folder is None or not (self.sharded or self.fabric.global_rank == 0):
             return
         with self.average or contextlib.nullcontext():
-            tensors = {f"network.{name}": t for name, t in self.task.network.state_dict().items()}
+            tensors = {f"network.{name}": whole(t) for name, t in self.task.network.state_dict().items()}
+        if self.fabric.global_rank == 0:
             state = {"step": self.state.step, "epoch": self.state.epoch, "best": self.state.best}
             values = {"state": state, "recipe": self.name}
             write_checkpoint(self.folder, f"best-{self.state.step:08d}", tensors, values)
-        remove_checkpoints(self.folder, "best", keep=1)
+            remove_checkpoints(self.folder, "best", keep=1)
 
     def resume(self) -> bool:
         """Take up the last checkpoint in the folder; return whether there was one."""
@@ -334,7 +344,7 @@ class Loop:
         if self.average is not None:
             self.average.steps = values["average_steps"]
             for name, shadow in self.average.shadow.items():
-                shadow.copy_(tensors[f"average.{name}"])
+                shadow.copy_(shared_like(tensors[f"average.{name}"], shadow))
         self.losses.copy_(tensors["losses"])
         self.state = State(**values["state"])
         if self.fabric.global_rank == 0:
@@ -369,7 +379,7 @@ def evaluate(task: Task, split: Split, batch: int = 256) -> Any:
 def mask_sizes(network: torch.nn.Module) -> dict[str, float]:
     """Return the mean width of every Gaussian mask, by name, where 1 is the length of the training input."""
     found = {name: m for name, m in network.named_modules() if isinstance(m, GaussianMask)}
-    widths: list[Tensor] = [m.sigma.abs().mean() for m in found.values()]
+    widths: list[Tensor] = [whole(m.sigma).abs().mean() for m in found.values()]
     return dict(zip(found, torch.stack(widths).tolist(), strict=True)) if widths else {}
 
 

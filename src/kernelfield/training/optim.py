@@ -188,7 +188,10 @@ class Average:
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         live = [t.detach() for _, t in self._tensors()]
-        torch._foreach_lerp_(list(self.shadow.values()), live, 1 - decay)
+        # Parameters that are divided among processes, and buffers, which never are, do not go in one list.
+        for kind in {type(t) for t in live}:
+            pairs = [(s, t) for s, t in zip(self.shadow.values(), live, strict=True) if type(t) is kind]
+            torch._foreach_lerp_([s for s, _ in pairs], [t for _, t in pairs], 1 - decay)
 
     @torch.no_grad()
     def _swap(self) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ...masks import Mask
 
-__all__ = ["Crop", "LateReading", "bucket", "held", "refresh"]
+__all__ = ["Crop", "LateReading", "bucket", "drop_crops", "held", "refresh"]
 
 _crops: weakref.WeakSet[Crop] = weakref.WeakSet()
 _holders = 0
@@ -169,6 +169,13 @@ class LateReading:
         reach = self.reach()
         if reach is not None:
             _share_out(self.crops, reach.tolist(), self.slack)
+
+
+def drop_crops(network: nn.Module) -> None:
+    """Have all kernels of a network sampled whole from now on, whatever their masks."""
+    for module in network.modules():
+        if isinstance(getattr(module, "crop", None), Crop):
+            module.crop = None  # type: ignore[assignment]
 
 
 def _share_out(crops: list[Crop], flat: list[float], slack: float = 0.0) -> None:
