@@ -131,6 +131,7 @@ NAMES = {
         "conv",
         "conv_reference",
         "point_conv",
+        "point_sums",
         "resample",
         "resample_reference",
         "sample_density",

@@ -209,3 +209,11 @@ class FieldContract:
         text = repr(self.build(dim=2, channels=3))
         assert text.startswith(f"{self.field.__name__}(")
         assert "dim=2, channels=3" in text
+
+    def test_features_under_the_readout_are_the_values(self) -> None:
+        field, coords = self.build().double(), self.coords(4, 5, 2, dtype=torch.float64)
+        features = field.features(coords)
+        if features is None:
+            pytest.skip("a field without a last linear map")
+        weight, bias = field.readout()
+        torch.testing.assert_close(features @ weight.mT + bias, field(coords))

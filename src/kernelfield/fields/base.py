@@ -47,6 +47,14 @@ class Field(nn.Module):
         """Return the values at checked ``coords``: (…, dim) to (…, channels)."""
         raise NotImplementedError
 
+    def features(self, coords: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Return what the last linear map is applied to: (…, dim) to (…, hidden); None for a field without one."""
+        return None
+
+    def readout(self) -> tuple[Tensor, Tensor]:
+        """Return the last linear map, (channels, hidden) and (channels,), of a field that has :meth:`features`."""
+        raise NotImplementedError
+
     def alike(self) -> tuple[Any, ...] | None:
         """Return what fields must share to be evaluated by one :meth:`together`; None if each is alone."""
         return None

@@ -85,14 +85,20 @@ class FilterNetwork(Field):
     envelope_parameters: tuple[str, ...] = ()
 
     def evaluate(self, coords: Tensor) -> Tensor:
+        return self.out(self.features(coords))
+
+    def features(self, coords: Tensor) -> Tensor:
         values = self._compute(
             coords.reshape(-1, self.dim),
             self.frequency,
             self.phase,
             [getattr(self, name) for name in self.envelope_parameters],
-            [(m.weight, m.bias) for m in [*self.linears, self.out]],
+            [(m.weight, m.bias) for m in self.linears],  # type: ignore[misc]
         )
-        return values.view(*coords.shape[:-1], self.channels)
+        return values.view(*coords.shape[:-1], values.shape[-1])
+
+    def readout(self) -> tuple[Tensor, Tensor]:
+        return self.out.weight, self.out.bias
 
     def alike(self) -> tuple[Any, ...]:
         return type(self), tuple(p.shape for p in self.parameters())
@@ -105,14 +111,15 @@ class FilterNetwork(Field):
         def stacked(name: str) -> Tensor:
             return torch.stack([getattr(f, name) for f in fields])
 
-        linears = zip(*([*f.linears, f.out] for f in fields), strict=True)  # type: ignore[misc]
-        return first._compute(  # noqa: SLF001
+        linears = zip(*(f.linears for f in fields), strict=True)
+        values = first._compute(  # noqa: SLF001
             coords,
             stacked("frequency"),
             stacked("phase"),
             [stacked(name) for name in first.envelope_parameters],
             [stack_linears(maps) for maps in linears],
         )
+        return affine(values, *stack_linears([f.out for f in fields]))  # type: ignore[misc]
 
     def _compute(
         self,
@@ -122,15 +129,15 @@ class FilterNetwork(Field):
         shape: list[Tensor],
         linears: list[tuple[Tensor, Tensor]],
     ) -> Tensor:
-        """Return the values of one network, (points, channels), or of n stacked ones, (n, points, channels)."""
+        """Return the last filters of one network, (points, hidden), or of n stacked ones, (n, points, hidden)."""
         filters = torch.sin(affine(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
         envelope = self.envelope(coords, *shape)
         if envelope is not None:
             filters = filters * envelope
         h, *rest = filters.unflatten(-1, phase.shape[-2:]).unbind(-2)
-        for (weight, bias), g in zip(linears[:-1], rest, strict=True):
+        for (weight, bias), g in zip(linears, rest, strict=True):
             h = affine(h, weight, bias) * g
-        return affine(h, *linears[-1])
+        return h
 
     def scale_(self, factor: float | Tensor) -> FilterNetwork:
         scale_linear_(self.out, factor)

@@ -78,11 +78,17 @@ class MLP(Field):
         self.linears = nn.ModuleList(WeightNormLinear(m) if weight_norm else m for m in linears)
 
     def evaluate(self, coords: Tensor) -> Tensor:
-        *hidden, last = self.linears
+        return self.linears[-1](self.features(coords))
+
+    def features(self, coords: Tensor) -> Tensor:
         x = coords
-        for i, linear in enumerate(hidden):
+        for i, linear in enumerate(self.linears[:-1]):
             x = self._activate(linear(x), i)
-        return last(x)
+        return x
+
+    def readout(self) -> tuple[Tensor, Tensor]:
+        last: Any = self.linears[-1]
+        return last.weight, last.bias
 
     def alike(self) -> tuple[Any, ...] | None:
         if self.norms is not None:

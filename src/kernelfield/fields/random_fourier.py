@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,12 +77,18 @@ class RandomFourier(Field):
         self.linears = nn.ModuleList(linears)
 
     def evaluate(self, coords: Tensor) -> Tensor:
+        return self.linears[-1](self.features(coords))
+
+    def features(self, coords: Tensor) -> Tensor:
         z = nn.functional.linear(coords, self.frequency, self.phase)
         x = torch.cat([z.cos(), z.sin()], dim=-1)
-        *hidden, last = self.linears
-        for linear in hidden:
+        for linear in self.linears[:-1]:
             x = ACTIVATIONS[self.activation](linear(x))
-        return last(x)
+        return x
+
+    def readout(self) -> tuple[Tensor, Tensor]:
+        last: Any = self.linears[-1]
+        return last.weight, last.bias
 
     def scale_(self, factor: float | Tensor) -> RandomFourier:
         scale_linear_(self.linears[-1], factor)

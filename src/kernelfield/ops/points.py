@@ -15,7 +15,7 @@ from .shape import is_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["point_conv", "sample_density"]
+__all__ = ["point_conv", "point_sums", "sample_density"]
 
 #: kernel values held at once; outputs are computed in chunks of as many points as this allows
 CHUNK_VALUES = 1 << 23
@@ -83,6 +83,62 @@ def point_conv(
     return torch.cat(
         [
             checkpoint(block, signals, queries, use_reentrant=False) if training else block(signals, queries)
+            for queries in coords.split(step, dim=1)
+        ],
+        dim=-1,
+    )
+
+
+def point_sums(
+    x: Tensor,
+    coords: Tensor,
+    kernel: Callable[[Tensor], Tensor],
+    size: Tensor,
+    *,
+    causal: bool = False,
+) -> Tensor:
+    r"""Convolve every channel with every one of a few kernels.
+
+    .. math:: y_{ch}(t_i) = \sum_j k_h\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j)
+
+    A dense convolution whose kernels are linear in H features of the offset, :math:`k_{oc} = \sum_h W_{och} \phi_h`, is
+    such a convolution with the features and one product with W, C · H instead of C · O values for every pair of points.
+
+    Args:
+        x: (batch, in, points) values.
+        coords: (batch or 1, points, dim) coordinates in training steps.
+        kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, kernels) values.
+        size: (dim,) reach in training steps.
+        causal: a point meets only those at or before its own time; dim 1.
+
+    Returns:
+        (batch, in, kernels, points) values.
+
+    >>> x, t = torch.ones(1, 2, 3), torch.tensor([[[0.0], [1.0], [4.0]]])
+    >>> point_sums(x, t, lambda offsets: torch.ones(*offsets.shape[:-1], 5), torch.tensor([2.0])).shape
+    torch.Size([1, 2, 5, 3])
+    """
+    points = coords.shape[1]
+
+    def block(x: Tensor, queries: Tensor) -> Tensor:
+        offsets = (queries.unsqueeze(2) - coords.unsqueeze(1)) / size
+        meets = (offsets.abs() < 1).all(dim=-1)
+        if causal:
+            meets = meets & (offsets[..., 0] >= 0)
+        values = kernel(offsets) * meets.unsqueeze(-1)
+        if coords.shape[0] == 1:
+            return torch.einsum("qnh,bcn->bchq", values.squeeze(0), x)
+        return torch.einsum("bqnh,bcn->bchq", values, x)
+
+    with torch.no_grad():
+        kernels = kernel(coords.new_zeros(1, coords.shape[-1])).shape[-1]
+    step = _chunk(points, coords.shape[0] * points * kernels)
+    if step >= points:
+        return block(x, coords)
+    training = torch.is_grad_enabled()
+    return torch.cat(
+        [
+            checkpoint(block, x, queries, use_reentrant=False) if training else block(x, queries)
             for queries in coords.split(step, dim=1)
         ],
         dim=-1,

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
+import pytest
+import torch
+
 from kernelfield import CKConv, FlexConv, SeparableConv
+from kernelfield.fields import MAGNet
+from kernelfield.ops import points
 from tests.contracts.layers import ContinuousLayerContract
 
 
@@ -25,3 +31,23 @@ class TestSeparableConv(ContinuousLayerContract):
 class TestSeparableConvWithoutMask(ContinuousLayerContract):
     layer = SeparableConv
     arguments: ClassVar[dict[str, Any]] = {"sigma": None}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_points_by_features_are_points_by_values(causal: bool, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = FlexConv(6, 8, size=16, sigma=0.3, causal=causal, field=partial(MAGNet, hidden=5)).double()
+    x = torch.randn(3, 6, 40, dtype=torch.float64, requires_grad=True)
+    coords = (torch.rand(1 if shared else 3, 40, 1, dtype=torch.float64) * 20).sort(dim=1).values
+    coords = coords[0] if shared else coords
+    assert layer._factors()
+    parameters = [x, *(p for p in layer.parameters())]
+    fast = layer(x, coords=coords)
+    gradients = torch.autograd.grad(fast.square().sum(), parameters)
+    monkeypatch.setattr(points, "CHUNK_VALUES", 1000)  # in pieces
+    torch.testing.assert_close(layer(x, coords=coords), fast)
+    monkeypatch.setattr(type(layer), "_factors", lambda _: False)
+    slow = layer(x, coords=coords)
+    torch.testing.assert_close(fast, slow)
+    for a, b in zip(gradients, torch.autograd.grad(slow.square().sum(), parameters), strict=True):
+        torch.testing.assert_close(a, b)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ... import grids
 from ..._checks import check_bool, check_choice, check_dim, check_int, floats_per_axis, ints_per_axis
 from ...fields import Field, build_field
-from ...ops import conv, point_conv
+from ...ops import conv, point_conv, point_sums
 from .crop import Crop, refresh
 from .sampling import check_points, sample_weight, smooth_kernel
 
@@ -274,15 +274,19 @@ class ContinuousConv(nn.Module):
         measure = math.prod(steps)
         cell = coords.new_tensor(measure).expand(coords.shape[:2]) if weight is None else weight * measure
         weighted = x * cell.unsqueeze(1).to(x.dtype)
-        y = point_conv(
-            weighted,
-            coords,
-            self._values,
-            self.reach,
-            out_channels=self.out_channels,
-            groups=self.groups,
-            causal=self.causal,
-            neighbors=self.neighbors,
+        y = (
+            self._from_features(weighted, coords)
+            if self._factors()
+            else point_conv(
+                weighted,
+                coords,
+                self._values,
+                self.reach,
+                out_channels=self.out_channels,
+                groups=self.groups,
+                causal=self.causal,
+                neighbors=self.neighbors,
+            )
         )
         if not self.causal:
             return y
@@ -291,6 +295,30 @@ class ContinuousConv(nn.Module):
         rest = (x * (weight > 0).unsqueeze(1) - weighted if weight is not None else x - weighted) / 2
         own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (self.groups, -1)))
         return y + own.flatten(1, 2)
+
+    def _factors(self) -> bool:
+        """Whether a pair of points is cheaper by the field's features than by its values."""
+        pairs = self.in_channels * self.out_channels // self.groups
+        features = self.field.features(self.reach.new_zeros(1, self.dim)) if self.groups == 1 else None
+        return features is not None and self.neighbors is None and 2 * (features.shape[-1] + 1) <= pairs
+
+    def _from_features(self, weighted: Tensor, coords: Tensor) -> Tensor:
+        """Convolve with the field's features, under the mask, and apply its last linear map to the sums.
+
+        The map and the sum over points may change places, and there are far fewer features than pairs of channels.
+        """
+
+        def features(offsets: Tensor) -> Tensor:
+            with torch.autocast(offsets.device.type, enabled=False):
+                values = self.field.features(offsets)
+            assert values is not None
+            values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)  # the last for the bias
+            return values if self.mask is None else values * self.mask(offsets).unsqueeze(-1)
+
+        sums = point_sums(weighted, coords, features, self.reach, causal=self.causal)
+        weight, bias = self.field.readout()
+        whole = torch.cat([weight, bias.unsqueeze(1)], dim=1).unflatten(0, (self.out_channels, self.in_channels))
+        return torch.einsum("och,bchn->bon", whole.to(sums.dtype), sums)
 
     def _like(self) -> dict[str, Any]:
         return {"dtype": self.reach.dtype, "device": self.reach.device}
