@@ -82,7 +82,9 @@ def point_conv(
     training = torch.is_grad_enabled()
     return torch.cat(
         [
-            checkpoint(block, signals, queries, use_reentrant=False) if training else block(signals, queries)
+            checkpoint(block, signals, queries, use_reentrant=False, preserve_rng_state=False)
+            if training
+            else block(signals, queries)
             for queries in coords.split(step, dim=1)
         ],
         dim=-1,
@@ -138,7 +140,9 @@ def point_sums(
     training = torch.is_grad_enabled()
     return torch.cat(
         [
-            checkpoint(block, x, queries, use_reentrant=False) if training else block(x, queries)
+            checkpoint(block, x, queries, use_reentrant=False, preserve_rng_state=False)
+            if training
+            else block(x, queries)
             for queries in coords.split(step, dim=1)
         ],
         dim=-1,
