@@ -49,8 +49,14 @@ class CapturedStep:
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Batch]] = {}
         self._met: dict[Any, int] = {}
         self._looked = False
+        self._captured = 0
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs were captured."""
+        return self._captured
 
     def __call__(self, batch: Batch) -> None:
         """Take a step."""
@@ -106,6 +112,7 @@ class CapturedStep:
             self._late.catch_up()
             return False
         self._graphs[key] = (graph, static)
+        self._captured += 1
         return True
 
 

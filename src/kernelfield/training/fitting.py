@@ -94,6 +94,9 @@ def fit(
         torch.cuda.reset_peak_memory_stats(fabric.device)
     state = loop.run()
     fabric.barrier()
+    if leads and loop.captured is not None:
+        how = f"not captured: {loop.captured.refusal}" if loop.captured.refusal else f"{loop.captured.graphs} CUDA graphs"
+        run.log(f"steps: {how}")
     if leads:
         _finish(run, recipe, data, loop, report, {} if made else {"folder": folder, "download": download})
         run.log(f"finished after {state.seconds:.1f} s")
