@@ -95,8 +95,8 @@ def fit(
     state = loop.run()
     fabric.barrier()
     if leads and loop.captured is not None:
-        how = f"not captured: {loop.captured.refusal}" if loop.captured.refusal else f"{loop.captured.graphs} CUDA graphs"
-        run.log(f"steps: {how}")
+        refusal = loop.captured.refusal
+        run.log(f"steps not captured: {refusal}" if refusal else f"steps as {loop.captured.graphs} CUDA graphs")
     if leads:
         _finish(run, recipe, data, loop, report, {} if made else {"folder": folder, "download": download})
         run.log(f"finished after {state.seconds:.1f} s")
