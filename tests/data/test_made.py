@@ -182,7 +182,8 @@ def test_pathfinder_is_balanced_and_its_classes_have_the_same_ink() -> None:
     assert pathfinder(24, sequence=True, train=2, validation=0, test=2).train.inputs.shape == (2, 1, 576)
 
 
-def test_pathfinder_without_room() -> None:
+def test_pathfinder_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelfield.data.pathfinder.TRIES", 10)
     with pytest.raises(ValueError, match="dashes must leave room"):
         pathfinder(16, dashes=200, train=1, validation=0, test=1)
 

@@ -13,6 +13,9 @@ from .base import Data, Split
 
 __all__ = ["pathfinder"]
 
+#: drawings to begin before there is said to be no room
+TRIES = 1_000
+
 
 def pathfinder(
     resolution: int = 32,
@@ -82,7 +85,7 @@ def pathfinder(
 
 def _draw(source: np.random.Generator, resolution: int, joined: bool, dashes: int, distractors: int) -> np.ndarray:
     """Return one image, (resolution, resolution) bytes."""
-    for _ in range(1_000):
+    for _ in range(TRIES):
         canvas = _Canvas(source, resolution)
         ends = [canvas.path(dashes) for _ in range(2)]
         if None in ends:
