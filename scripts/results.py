@@ -47,24 +47,24 @@ BF16 = ("training.precision=bf16",)
 
 SETS: dict[str, list[Row]] = {
     "memory": [
-        *(Row(f"ch02-copy-{n}", 40, FAST) for n in (6000, 3000, 1000, 200, 100)),
+        *(Row(f"ch02-copy-{n}", 25, FAST) for n in (6000, 3000, 1000, 200, 100)),
         *(Row(f"ch02-adding-{n}", 3, FAST) for n in (6000, 3000, 1000, 200, 100)),
     ],
     "mnist": [
-        *(Row(f"ch03-{task}-ccnn-4-140", 8, SHORT) for task in ("smnist", "pmnist")),
-        *(Row(f"ch02-{task}-ckcnn-2-30", 15, SHORT) for task in ("smnist", "pmnist")),
-        *(Row(f"ch05-{task}-flextcn-2", 15, SHORT) for task in ("smnist", "pmnist")),
+        *(Row(f"ch03-{task}-ccnn-4-140", 6, SHORT) for task in ("smnist", "pmnist")),
+        *(Row(f"ch02-{task}-ckcnn-2-30", 8, SHORT) for task in ("smnist", "pmnist")),
+        *(Row(f"ch05-{task}-flextcn-2", 8, SHORT) for task in ("smnist", "pmnist")),
     ],
     "cifar": [
-        Row("ch03-cifar10-ccnn-4-140", 12, (*SHORT, *BF16)),
-        Row("ch05-cifar10-flexnet-16", 10, (*SHORT, *BF16)),
-        Row("ch03-scifar10-ccnn-4-140", 10, SHORT),
-        Row("ch05-cifar16-flexnet-16-plain", 10, SHORT),
-        Row("ch05-cifar16-flexnet-16-aliasing", 10, SHORT),
+        Row("ch03-cifar10-ccnn-4-140", 8, (*SHORT, *BF16)),
+        Row("ch05-cifar10-flexnet-16", 5, (*SHORT, *BF16)),
+        Row("ch03-scifar10-ccnn-4-140", 6, (*SHORT, *BF16)),
+        Row("ch05-cifar16-flexnet-16-plain", 5, SHORT),
+        Row("ch05-cifar16-flexnet-16-aliasing", 5, SHORT),
     ],
     "series": [
-        Row("ch03-fsdd-ccnn-4-140", 30, SHORT),
-        Row("ch02-physionet2012-ckcnn-2-30", 12, (*SHORT, "data.sets=[a, b]")),
+        Row("ch03-fsdd-ccnn-4-140", 12, SHORT),
+        Row("ch02-physionet2012-ckcnn-2-30", 4, (*SHORT, "data.sets=[a, b]")),
     ],
     "kodak": [Row(f"ch05-kodak-{field}", 15, FAST) for field in ("magnet", "gabor", "fourier", "siren")],
 }
