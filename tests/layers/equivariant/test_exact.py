@@ -174,7 +174,7 @@ def test_values_keep_their_variance():
         ),
         (
             lambda: LiftingConv(3, 4, group=Cyclic(4), kernel_size=4, boundary="valid")(torch.randn(1, 3, 3, 3)),
-            "x must be at least as long",
+            "at most as many points as x",
         ),
         (lambda: LiftingConv(3, 4, group=Cyclic(4))(torch.randn(1, 2, 8, 8)), "x must have shape"),
     ],
