@@ -44,8 +44,8 @@ def conv(
         x: (batch, in, \*space) signal with 1 to 3 spatial axes.
         kernel: (out, in / groups, \*points) kernel, up to twice as long as the signal along each axis.
         causal: the output depends on no later input; 1D only.
-        boundary: what lies beyond the signal, "zero" or "periodic", or "valid": nothing does, and only those outputs are
-            returned that see all of the kernel, length - points + 1 of them; one for all axes or one per axis.
+        boundary: what lies beyond the signal, "zero" or "periodic", or "valid": nothing does, and only those outputs
+            are returned that see all of the kernel, length - points + 1 of them; one for all axes or one per axis.
         groups: number of groups the channels are parted in; ``in`` of them make a depthwise convolution.
         method: "direct" sums, "fft" multiplies spectra, "auto" takes the one that a cost model measured on this kind
             of device expects to be faster.

@@ -31,8 +31,9 @@ class GroupKernel(nn.Module):
 
     A :class:`~kernelfield.fields.Table` on a group that maps the grid to itself has all these points on its nodes: the
     kernel is then a permuted copy of the table. On another finite group the table is first turned in space, a fixed
-    linear map, and then permuted. Any other field is evaluated at the moved points. Where the group does not map the grid to itself, points further than
-    1 from the centre are zero, so that what lies in the corners of the grid does not come and go as the kernel turns.
+    linear map, and then permuted. Any other field is evaluated at the moved points. Where the group does not map the
+    grid to itself, points further than 1 from the centre are zero, so that what lies in the corners of the grid does
+    not come and go as the kernel turns.
 
     Args:
         group: the group H.
