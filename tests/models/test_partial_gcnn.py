@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelfield.data.digits import digit_images
 from kernelfield.data.rotated import mnist6_180, mnist6_m
@@ -138,6 +139,45 @@ def test_compiles_and_exports_in_evaluation():
     assert_compiles(net, torch.randn(2, 1, 20, 20), rtol=1e-4)
     batch = torch.export.Dim("batch", min=2, max=64)
     assert_exports(net, (torch.randn(2, 1, 20, 20),), ({0: batch},), [(torch.randn(5, 1, 20, 20),)])
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuse whatever would make the host wait for a device, or cannot be captured as a CUDA graph."""
+
+    REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "is_nonzero", "equal")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in self.REFUSED, f"a training step calls {name}"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("p4cnn", {}),
+        ("p4cnn", {"group": Cyclic(8), "channels": 2}),
+        ("allcnn_p4m", {"channels": 2}),
+        ("resnet44_p4m", {"channels": (2, 2), "blocks": 1}),
+        ("full_gcnn_se2", SMALL),
+        ("full_gcnn_e2", SMALL),
+        ("partial_gcnn_se2", SMALL),
+    ],
+)
+def test_training_steps_never_wait_for_the_device(name, options):
+    net = create_model(name, **options).train()
+    x = torch.randn(2, 3 if name[0] in "ar" else 1, 28, 28)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    target = torch.tensor([0, 1])
+    with NoWaiting():
+        F.cross_entropy(net(x), target).backward()
+        optimizer.step()
+        F.cross_entropy(net(x), target).backward()
+
+
+def test_waiting_is_found_out():
+    with NoWaiting(), pytest.raises(AssertionError, match="_local_scalar_dense"):
+        float(torch.ones(()))
 
 
 def toy_task(name):

@@ -54,6 +54,7 @@ class GroupKernel(nn.Module):
 
     table_index: Tensor | None
     turn_map: Tensor | None
+    disc: Tensor | None
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class GroupKernel(nn.Module):
         self.register_buffer("turn_map", self._turn_all() if turned else None, persistent=False)
         listed = table and (self.looked_up or self.turn_map is not None)
         self.register_buffer("table_index", self._index_all() if listed else None, persistent=False)
+        self.register_buffer("disc", self._disc(), persistent=False)
         self._scale(fan_in or in_channels * self.kernel_size**group.dim)
 
     def forward(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
@@ -97,15 +99,25 @@ class GroupKernel(nn.Module):
                 return self._look_up(table if self.turn_map is None else self._turned(table))
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
-        coords = self.coordinates(out, into)
         if self.looked_up:
-            return self._arrange(self._table()[_nodes(coords, self._table_size())])
-        return self._arrange(self._evaluate(coords, out))
+            return self._arrange(self._table()[_nodes(self.coordinates(out, into), self._table_size())])
+        if self.disc is None:
+            return self._arrange(self._evaluate(self.coordinates(out, into), out))
+        grid = self._grid(out)
+        inside = self._arrange(self.field(self.coordinates(out, into, grid.flatten(0, -2).index_select(0, self.disc))))
+        whole = inside.new_zeros(*inside.shape[:-1], math.prod(grid.shape[:-1]))
+        return whole.index_copy(-1, self.disc, inside).unflatten(-1, grid.shape[:-1])
 
-    def coordinates(self, out_elements: Tensor, in_elements: Tensor) -> Tensor:
-        r"""Return where the field is sampled: (n_out, n_in, \*points, dim), group coordinates first."""
+    def coordinates(self, out_elements: Tensor, in_elements: Tensor, grid: Tensor | None = None) -> Tensor:
+        r"""Return where the field is sampled: (n_out, n_in, \*points, dim), group coordinates first.
+
+        Args:
+            out_elements: (n_out, coords) elements.
+            in_elements: (n_in, coords) elements.
+            grid: (\*points, dim) offsets; those of the whole kernel if not given.
+        """
         parts = []
-        grid = self._grid(out_elements)
+        grid = self._grid(out_elements) if grid is None else grid
         points = grid.shape[:-1]
         n_in = len(in_elements) if self.on_group else 1
         if self.on_group:
@@ -121,18 +133,25 @@ class GroupKernel(nn.Module):
     def _evaluate(self, coords: Tensor, out_elements: Tensor) -> Tensor:
         values = self.field(coords)
         if self.on_space and not self.group.on_grid and self.kernel_size > 1:
-            values = values * self._inside(coords)
+            values = values * self._inside(coords).unsqueeze(-1)
         if not self.group.isometric and self.on_space:
             shrink = 1 / self.group.determinant(out_elements)
             values = values * shrink.view(-1, *[1] * (values.dim() - 1))
         return values
 
     def _inside(self, coords: Tensor) -> Tensor:
-        """Return 1 where the kernel is, 0 further out: (…, 1)."""
+        """Return whether the kernel is there or ends before: (…)."""
         own = coords[..., -self.group.dim :]
         # The length is the same for all rotations; compared with a little room, so that rounding decides nothing.
         reach = own.norm(dim=-1) if self.group.isometric else own.abs().amax(dim=-1)
-        return (reach <= 1 + 1e-4).to(coords.dtype).unsqueeze(-1)
+        return reach <= 1 + 1e-4
+
+    def _disc(self) -> Tensor | None:
+        """Return the points of the grid where the kernel is, whichever way it turns; None if all or not the same."""
+        cut = self.on_space and self.kernel_size > 1 and not self.group.on_grid
+        if not cut or not self.group.isometric:
+            return None
+        return self._inside(self._grid(torch.zeros(1, dtype=torch.float64)).flatten(0, -2)).nonzero().squeeze(-1)
 
     def _arrange(self, values: Tensor) -> Tensor:
         """(n_out, n_in, *points, out·in) to (out, n_out, in, n_in, *points)."""
@@ -201,7 +220,7 @@ class GroupKernel(nn.Module):
         basis.coefficients.copy_(torch.eye(nodes))
         values = basis(coords)
         if self.kernel_size > 1:
-            values = values * self._inside(coords)
+            values = values * self._inside(coords).unsqueeze(-1)
         return values.flatten(0, -2).to(self._place()[0])
 
     def _table_size(self) -> tuple[int, ...]:
