@@ -96,6 +96,25 @@ def test_looked_up_kernels_are_the_field_at_the_moved_points(group, kernel_size)
         torch.testing.assert_close(kernel(part, elements), wanted[:, : len(part)], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("group", [Cyclic(4), Dihedral(4), Cyclic(8)], ids=str)
+@pytest.mark.parametrize("on_group", [True, False])
+def test_gradients_of_looked_up_kernels(group, on_group):
+    kernel = GroupKernel(group, Table, 2, 1, kernel_size=3, on_group=on_group)
+    table = kernel.field.coefficients
+    weights = torch.randn_like(kernel())
+    elements = group.elements()
+    (got,) = torch.autograd.grad(kernel(), table, weights)
+    (wanted,) = torch.autograd.grad(kernel(elements, elements), table, weights)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+    def rendered(values):
+        return torch.func.functional_call(kernel, {"field.coefficients": values}, ())
+
+    double = torch.randn_like(table)
+    pulled = torch.func.grad(lambda values: (rendered(values) * weights).sum())(double)
+    torch.testing.assert_close(pulled, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("group", [Cyclic(8), Dihedral(3)], ids=str)
 @pytest.mark.parametrize("kernel_size", [1, 3])
 def test_mapped_tables_are_the_field_at_the_moved_points(group, kernel_size):

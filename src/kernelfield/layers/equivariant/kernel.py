@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,7 @@ class GroupKernel(nn.Module):
     """
 
     table_index: Tensor | None
+    table_inverse: Tensor | None
     turn_map: Tensor | None
     disc: Tensor | None
 
@@ -80,7 +81,9 @@ class GroupKernel(nn.Module):
         turned = table and not self.looked_up
         self.register_buffer("turn_map", self._turn_all() if turned else None, persistent=False)
         listed = table and (self.looked_up or self.turn_map is not None)
-        self.register_buffer("table_index", self._index_all() if listed else None, persistent=False)
+        index = self._index_all() if listed else None
+        self.register_buffer("table_index", index, persistent=False)
+        self.register_buffer("table_inverse", None if index is None else self._invert(index), persistent=False)
         self.register_buffer("disc", self._disc(), persistent=False)
         self._scale(fan_in or in_channels * self.kernel_size**group.dim)
 
@@ -176,8 +179,12 @@ class GroupKernel(nn.Module):
     def _look_up(self, table: Tensor) -> Tensor:
         """Return the kernel as a permuted copy of the table: (out, n_out, in, n_in, *points)."""
         assert self.table_index is not None
-        # index_select: its gradient is one addition, that of indexing sorts first
-        return table.flatten().index_select(0, self.table_index.flatten()).view(self.table_index.shape)
+        index = self.table_index.flatten()
+        if torch.compiler.is_compiling():
+            values = table.flatten().index_select(0, index)
+        else:
+            values = _Permuted.apply(table.flatten(), index, self.table_inverse)
+        return values.view(self.table_index.shape)
 
     def _turned(self, table: Tensor) -> Tensor:
         """Return the table turned in space by every output element: (n_out·points, group nodes·out·in)."""
@@ -203,6 +210,14 @@ class GroupKernel(nn.Module):
             rows = torch.arange(n_out * math.prod(points)).view(n_out, 1, *points)
             nodes = rows * math.prod(steps) + _nodes(coords, steps)
         return self._arrange(nodes.unsqueeze(-1) * channels + torch.arange(channels)).contiguous().int()
+
+    def _invert(self, index: Tensor) -> Tensor:
+        """Return the places in the kernel at which each entry of the table is looked up: (times, entries)."""
+        places = torch.arange(index.numel(), dtype=torch.int32).view(index.shape)
+        # Once by every output element; an entry of a table that was turned for each of them once in all.
+        shape = (index.shape[1], -1) if self.looked_up else (1, -1)
+        index, places = (t.movedim(1, 0).reshape(shape) for t in (index, places))
+        return torch.empty_like(places).scatter_(1, index.long(), places)
 
     @torch.no_grad()
     def _turn_all(self) -> Tensor | None:
@@ -254,6 +269,25 @@ class GroupKernel(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.group}, kernel_size={self.kernel_size}"
+
+
+class _Permuted(torch.autograd.Function):
+    """Entries of a table, each of them equally often. Its gradient looks up, too, where that of torch's scatters."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(table: Tensor, index: Tensor, inverse: Tensor) -> Tensor:  # noqa: ARG004
+        return table.index_select(0, index)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (inverse,) = ctx.saved_tensors
+        return grad.index_select(0, inverse.flatten()).view(inverse.shape).sum(dim=0), None, None
 
 
 def _nodes(coords: Tensor, sizes: tuple[int, ...]) -> Tensor:
