@@ -230,3 +230,11 @@ def test_the_host_reads_all_logits_at_once():
     read_logits(several)
     for distribution in several:
         assert distribution._known[0] == pytest.approx(distribution.logits.tolist())
+
+
+def test_size_is_the_number_of_elements_of_the_next_pass():
+    several = [Uniform(SO2(), 6), Uniform(Cyclic(4)), Interval(SO2(), 8, 0.4), Bernoulli(Cyclic(4)), learned(O2(), 8)]
+    for distribution in several:
+        assert distribution.eval().size() == len(distribution(like)[0])
+        drawn = isinstance(distribution, (Bernoulli, Independent))
+        assert distribution.train().size() == (None if drawn else len(distribution(like)[0]))

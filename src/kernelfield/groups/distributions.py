@@ -73,6 +73,10 @@ class Distribution(nn.Module):
         """Return the share of the group in the support, per factor, between 0 and 1, differentiable: (factors,)."""
         raise NotImplementedError
 
+    def size(self) -> int | None:
+        """Return how many elements the next pass has, None where it draws their number."""
+        raise NotImplementedError
+
     def adapt_(self) -> Distribution:
         """Set the number of elements to what the learned support needs."""
         self._adapted_to = self._changes()
@@ -143,6 +147,9 @@ class Uniform(Distribution):
     def limits(self) -> Tensor:
         return torch.ones(len(self.group.factors))
 
+    def size(self) -> int | None:
+        return self.group.order or self.samples
+
 
 class Interval(Distribution):
     r"""Uniform on a learned interval around the identity of a one-dimensional group.
@@ -185,6 +192,9 @@ class Interval(Distribution):
 
     def limits(self) -> Tensor:
         return (self.width + (self.width.clamp(0, 1) - self.width).detach())[None]
+
+    def size(self) -> int | None:
+        return self.count
 
     @torch.no_grad()
     def adapt_(self) -> Interval:
@@ -269,6 +279,9 @@ class Bernoulli(Distribution):
     def limits(self) -> Tensor:
         return self.probabilities().mean()[None]
 
+    def size(self) -> int | None:
+        return None if self.random else len(self.kept)
+
     def anneal_(self, progress: float, start: float = 0.5, end: float = 1e-4) -> None:
         """Set the temperature on the line from ``start`` to ``end``, at ``progress`` in [0, 1] of the training."""
         self.temperature = start + (end - start) * min(max(progress, 0.0), 1.0)
@@ -320,6 +333,10 @@ class Independent(Distribution):
 
     def limits(self) -> Tensor:
         return torch.cat([part.limits() for part in self._distributions()])
+
+    def size(self) -> int | None:
+        sizes = [part.size() for part in self._distributions()]
+        return None if None in sizes else math.prod(n for n in sizes if n is not None)
 
     def freeze(self, frozen: bool = True) -> Independent:
         for part in self._distributions():
