@@ -163,7 +163,17 @@ def make(build: Callable[[], nn.Module], device: torch.device) -> nn.Module:
     return build().to(device).train()
 
 
-def measure(case: Case, device: torch.device, compiled: bool) -> dict[str, Any]:
+def captured(name: str, call: Callable[[], object]) -> dict[str, Callable[[], object]]:
+    """Return the call's replay as a CUDA graph, under its name; nothing where it cannot be captured."""
+    try:
+        return {f"{name}, graphed": graphed(call)}
+    except RuntimeError as error:  # not everything a library launches can be
+        print(f"{name}: no CUDA graph: {str(error).splitlines()[0]}")
+        torch.cuda.synchronize()
+        return {}
+
+
+def measure(case: Case, device: torch.device, compiled: bool, budget: float) -> dict[str, Any]:
     torch.manual_seed(SEED)
     x = torch.randn(case.shape, device=device)
     nets = {"ours": case.build, "e2cnn": case.theirs if enn is not None else None, "plain": case.plain}
@@ -171,16 +181,12 @@ def measure(case: Case, device: torch.device, compiled: bool) -> dict[str, Any]:
     calls: dict[str, Callable[[], object]] = {name: training_step(net, x) for name, net in made.items()}
     if compiled:
         calls["ours, compiled"] = training_step(torch.compile(make(case.build, device)), x)  # type: ignore[arg-type]
-        if "plain" in made:
-            calls["plain, compiled"] = training_step(torch.compile(make(nets["plain"], device)), x)  # type: ignore[arg-type]
+        for _ in range(2):  # a first step compiles
+            calls["ours, compiled"]()
     if device.type == "cuda":
         for name in [name for name in calls if name != "e2cnn"]:
-            try:
-                calls[f"{name}, graphed"] = graphed(calls[name])
-            except RuntimeError as error:  # not everything a library launches can be captured
-                print(f"{case.name}, {name}: no CUDA graph: {str(error).splitlines()[0]}")
-                torch.cuda.synchronize()
-    seconds = median_seconds(calls, device, budget=2.0)
+            calls |= captured(name, calls[name])
+    seconds = median_seconds(calls, device, budget=budget)
     return {
         "name": case.name,
         "parameters": sum(p.numel() for p in made["ours"].parameters()),
@@ -191,8 +197,6 @@ def measure(case: Case, device: torch.device, compiled: bool) -> dict[str, Any]:
     }
 
 
-#: columns: heading, how to find the number in a row
-OURS = ("eager", "compiled", "graphed", "compiled, graphed")
 HEADER = (
     *("training step", "ours, ms", "compiled", "graphed", "both", "e2cnn", "plain CNN", "plain, graphed"),
     *("peak, MiB", "e2cnn, MiB", "plain, MiB", "e2cnn's time / ours", "authors' / ours"),
@@ -228,7 +232,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compile", action="store_true", help="also time each step under torch.compile")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--only", default="", help="rows whose name contains this; of saved ones the others are kept")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds for each step that is timed")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
     parser.add_argument("--markdown", type=Path, help="put the table into this file")
@@ -240,10 +245,14 @@ def main() -> None:
         settle_allocator()
         warnings.filterwarnings("ignore")  # e2cnn's, of torch's newer versions
         report = {"machine": machine(device, SEED), "e2cnn": enn is not None, "rows": []}
+        if options.only and options.json is not None and options.json.exists():
+            report["rows"] = json.loads(options.json.read_text())["rows"]
         for case in cases(device, options.quick):
             if options.only in case.name:
-                report["rows"].append(measure(case, device, options.compile))
-                print(*cells(report["rows"][-1]), sep="   ", flush=True)
+                row = measure(case, device, options.compile, options.budget)
+                kept = [r for r in report["rows"] if r["name"] != case.name]
+                report["rows"] = [*kept, row]
+                print(*cells(row), sep="   ", flush=True)
                 if options.json is not None:  # what was measured is kept, whatever ends the rest
                     options.json.write_text(json.dumps(report, indent=1) + "\n")
     text = f"{describe(report['machine'])}.\n\n{table(HEADER, [cells(row) for row in report['rows']])}"
