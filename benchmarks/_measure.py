@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_peak_bytes",
     "copy_bandwidth",
+    "graphed",
     "least_seconds",
     "machine",
     "median_seconds",
@@ -120,6 +121,20 @@ def _sample_cpu(call: Callable[[], object], repeats: int) -> float:
 
 def _involuntary_switches() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def graphed(call: Callable[[], object]) -> Callable[[], object]:
+    """Capture ``call`` as a CUDA graph and return its replay."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # plans and workspaces are made before the capture
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
 
 
 def copy_bandwidth(device: torch.device) -> float:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _measure import machine, median_seconds, peak_bytes, settle_allocator
+from _measure import graphed, machine, median_seconds, peak_bytes, settle_allocator
 from _tables import MISSING, describe, number, replace_section, table
 
 from kernelfield import CCNN, SeparableConv, create_model
@@ -139,20 +139,6 @@ def generation(net: nn.Module, x: Tensor) -> Callable[[], None]:
         torch.autograd.grad(kernels, parameters, [torch.ones_like(k) for k in kernels], allow_unused=True)
 
     return generate
-
-
-def graphed(call: Callable[[], None]) -> Callable[[], None]:
-    """Capture ``call`` as a CUDA graph and return its replay."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):  # plans and workspaces are made before the capture
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
 
 
 def measure(case: Case, device: torch.device, compiled: bool) -> dict[str, Any]:

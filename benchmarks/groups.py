@@ -1,172 +1,266 @@
-"""How long does a training step on a group take, and how much memory, against e2cnn and against a plain CNN?
+"""How long a training step on a group takes, and how much memory, against e2cnn and against a plain CNN of equal width.
 
-    python benchmarks/groups.py --device cuda --batch 128
-    python benchmarks/groups.py --device cpu --batch 16 --quick
+    python benchmarks/groups.py                           # on the GPU if there is one
+    python benchmarks/groups.py --compile                 # also under torch.compile
+    python benchmarks/groups.py --quick                   # small networks, to see that it runs
+    python benchmarks/groups.py --json benchmarks/results/groups-cpu.json
+    python benchmarks/groups.py --from-json benchmarks/results/groups-cpu.json --markdown docs/benchmarks.md
 
-One run prints a table and writes benchmarks/results/groups-<device>.json. e2cnn needs numpy 1; where it is missing its
-rows are left out and the table says so.
+A training step is forward, cross-entropy, backward and Adam. Every row times, in turns,
+
+- ours,
+- e2cnn: the same layers in e2cnn's modules, where it is installed (it needs numpy 1 and an environment of its own); a
+  continuous group with n samples against its rotations by 1/n of a turn,
+- plain: the same layers in torch's own modules, with as many channels as the group network has in all.
+
+Small networks are bound by launches, so on a GPU each step is also captured and replayed as a CUDA graph (``graphed``).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
-import statistics
-import time
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from _measure import graphed, machine, median_seconds, peak_bytes, settle_allocator
+from _plain import e2cnn_all_cnn, e2cnn_cnn, e2cnn_residual, enn, plain_all_cnn, plain_cnn, plain_residual
+from _tables import MISSING, describe, number, replace_section, table
 from torch.nn import functional as F
 
-from kernelfield.groups import O2, SO2, Cyclic, Dihedral, Trivial
+from kernelfield.groups import SO2, Cyclic, Dihedral, Group
 from kernelfield.models.gcnn import GCNN, GroupAllCNN
 from kernelfield.models.partial_gcnn import PartialGCNN
 
-try:
-    from e2cnn import gspaces
-    from e2cnn import nn as enn
-except ImportError:
-    enn = None
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+SEED = 0
+CLASSES = 10
 
 
-def plain_cnn(width: int) -> nn.Module:
-    """The layers of GCNN on the plane, in torch's own modules, with as many channels as the group net has in all."""
-    layers: list[nn.Module] = []
-    channels = 1
-    for i in range(6):
-        layers += [nn.Conv2d(channels, width, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-        layers += [nn.MaxPool2d(2)] if i == 1 else [nn.Dropout(0.3)]
-        channels = width
-    return nn.Sequential(*layers, nn.Conv2d(width, 10, 4, bias=False), nn.Flatten(1))
+@dataclass(frozen=True)
+class Case:
+    """One row: a network and the input it is timed on.
+
+    Args:
+        name: what the row is called.
+        build: makes ours.
+        shape: of the input.
+        plain: makes the plain CNN; None to leave it out.
+        theirs: makes e2cnn's; None to leave it out.
+        e2cnn_ms: what e2cnn took for this step on an H200, batch 128, where it was measured before.
+        authors_ms: what the authors' code took there.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    plain: Callable[[], nn.Module] | None = None
+    theirs: Callable[[], nn.Module] | None = None
+    e2cnn_ms: float | None = None
+    authors_ms: float | None = None
 
 
-def e2cnn_net(n: int, mirrored: bool, width: int) -> nn.Module:
-    """The layers of GCNN in e2cnn's modules."""
-    space = gspaces.FlipRot2dOnR2(n) if mirrored else gspaces.Rot2dOnR2(n)
-    regular = enn.FieldType(space, width * [space.regular_repr])
-    classes = enn.FieldType(space, 10 * [space.regular_repr])
-    source = enn.FieldType(space, [space.trivial_repr])
-    layers: list[nn.Module] = []
-    here = source
-    for i in range(6):
-        layers += [enn.R2Conv(here, regular, 3, bias=False), enn.InnerBatchNorm(regular), enn.ReLU(regular)]
-        layers += [enn.PointwiseMaxPool(regular, 2, 2)] if i == 1 else [enn.PointwiseDropout(regular, 0.3)]
-        here = regular
-    layers += [enn.R2Conv(regular, classes, 5, padding=1, bias=False), enn.GroupPooling(classes)]
-    net = enn.SequentialModule(*layers)
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(enn.GeometricTensor(x, source)).tensor.amax(dim=(-2, -1))
-
-    return Net()
+def small(name: str, group: Group, channels: int, batch: int, **measured: float) -> Case:
+    """The rotated-MNIST network, 28²."""
+    mirrored = isinstance(group, Dihedral)
+    n = (group.order or 1) // (2 if mirrored else 1)
+    return Case(
+        f"{name}-CNN, 28², batch {batch}",
+        lambda: GCNN(group=group, channels=channels),
+        (batch, 1, 28, 28),
+        lambda: plain_cnn(channels * (group.order or 1)),
+        lambda: e2cnn_cnn(n, mirrored, channels),
+        **measured,
+    )
 
 
-def rows(quick: bool) -> dict[str, tuple[int, int, object]]:
-    """Return name: (input channels, input size, how to build it)."""
-    table: dict[str, tuple[int, int, object]] = {
-        "plain CNN, 40 channels": (1, 28, lambda: plain_cnn(40)),
-        "Z2CNN, 40 channels": (1, 28, lambda: GCNN(group=Trivial(), channels=40)),
-        "p4-CNN": (1, 28, lambda: GCNN(group=Cyclic(4), channels=10)),
-        "e2cnn p4-CNN": (1, 28, lambda: e2cnn_net(4, False, 10)),
-        "p4m-CNN": (1, 28, lambda: GCNN(group=Dihedral(4), channels=7)),
-        "e2cnn p4m-CNN": (1, 28, lambda: e2cnn_net(4, True, 7)),
-        "C8-CNN": (1, 28, lambda: GCNN(group=Cyclic(8), channels=7)),
-        "e2cnn C8-CNN": (1, 28, lambda: e2cnn_net(8, False, 7)),
-    }
+def large(name: str, group: Group, channels: int, batch: int, **measured: float) -> Case:
+    """All-CNN-C, 32²."""
+    mirrored = isinstance(group, Dihedral)
+    n = (group.order or 1) // (2 if mirrored else 1)
+    return Case(
+        f"{name} All-CNN, 32², batch {batch}",
+        lambda: GroupAllCNN(group=group, channels=channels),
+        (batch, 3, 32, 32),
+        lambda: plain_all_cnn(channels * (group.order or 1)),
+        lambda: e2cnn_all_cnn(n, mirrored, channels),
+        **measured,
+    )
+
+
+def sampled(width: int, size: int, batch: int, *, partial: bool = False, share: float = 1.0) -> Case:
+    """The two-block network of chapter 11 on 16 samples of SE(2)."""
+    channels = (width, width, 2 * width, 2 * width)
+    inputs = 1 if size == 28 else 3
+    kind = "" if not partial else ", partial" if share == 1 else f", partial, {share:g} of the circle"
+
+    def build() -> nn.Module:
+        net = PartialGCNN(inputs, CLASSES, group=SO2(), samples=16, partial=partial, channels=channels)
+        with torch.no_grad():
+            for distribution in net.distributions():
+                distribution.width.fill_(share)  # type: ignore[union-attr, operator]
+        return net
+
+    return Case(
+        f"SE(2), 16 samples, {width} channels{kind}, {size}², batch {batch}",
+        build,
+        (batch, inputs, size, size),
+        None if partial else lambda: plain_residual(inputs, 16 * width),
+        None if partial else lambda: e2cnn_residual(inputs, 16, width),
+    )
+
+
+def cases(device: torch.device, quick: bool) -> list[Case]:
     if quick:
-        return table
-    table |= {
-        "p4 All-CNN": (3, 32, lambda: GroupAllCNN(group=Cyclic(4), channels=48)),
-        "p4m All-CNN": (3, 32, lambda: GroupAllCNN(group=Dihedral(4), channels=32)),
-        "T(2) network": (1, 28, lambda: PartialGCNN(group=Trivial(), partial=False)),
-        "SE(2) network, 16 samples": (1, 28, lambda: PartialGCNN(group=SO2(), samples=16, partial=False)),
-        "partial SE(2), 16 samples": (1, 28, lambda: PartialGCNN(group=SO2(), samples=16)),
-        "partial SE(2), half width": (1, 28, lambda: narrow(PartialGCNN(group=SO2(), samples=16))),
-        "E(2) network, 16 samples": (1, 28, lambda: PartialGCNN(group=O2(), samples=16, partial=False)),
-    }
-    return table
+        return [small("p4", Cyclic(4), 2, 4), large("p4m", Dihedral(4), 2, 2), sampled(2, 28, 2, partial=True)]
+    if device.type != "cuda":
+        return [
+            small("p4", Cyclic(4), 10, 16),
+            small("p4m", Dihedral(4), 7, 16),
+            small("C8", Cyclic(8), 7, 16),
+            large("p4", Cyclic(4), 12, 8),
+            large("p4m", Dihedral(4), 8, 8),
+            large("C8", Cyclic(8), 8, 8),
+            *(sampled(4, size, 8) for size in (28, 32)),
+            sampled(4, 28, 8, partial=True),
+            sampled(4, 28, 8, partial=True, share=0.5),
+        ]
+    return [
+        small("p4", Cyclic(4), 10, 128, e2cnn_ms=9.3, authors_ms=6.9),
+        small("p4m", Dihedral(4), 7, 128, e2cnn_ms=10.6),
+        small("C8", Cyclic(8), 7, 128, e2cnn_ms=10.9),
+        large("p4", Cyclic(4), 48, 128, authors_ms=15.1),
+        large("p4m", Dihedral(4), 32, 128, authors_ms=35.0),
+        large("C8", Cyclic(8), 32, 128),
+        *(sampled(32, size, 64) for size in (28, 32)),
+        sampled(32, 28, 64, partial=True),
+        sampled(32, 28, 64, partial=True, share=0.5),
+    ]
 
 
-def narrow(net: PartialGCNN) -> PartialGCNN:
-    with torch.no_grad():
-        for distribution in net.distributions():
-            distribution.width.fill_(0.5)
-    return net.train()
-
-
-def measure(net: nn.Module, x: torch.Tensor, repeats: int) -> tuple[float, float]:
-    """Return the median milliseconds of a training step and the peak memory in MiB (0 on a CPU)."""
-    y = torch.randint(10, (len(x),), device=x.device)
-    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
-    cuda = x.is_cuda
+def training_step(net: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    """Return a function that takes one step, without waiting for the device."""
+    target = torch.randint(CLASSES, (len(x),), device=x.device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, capturable=x.is_cuda)
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
-        F.cross_entropy(net(x), y).backward()
-        optimiser.step()
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(net(x), target).backward()
+        optimizer.step()
 
-    for _ in range(3 if not cuda else 10):
-        step()
-    if cuda:
+    return step
+
+
+def make(build: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+    torch.manual_seed(SEED)
+    return build().to(device).train()
+
+
+def captured(name: str, call: Callable[[], object]) -> dict[str, Callable[[], object]]:
+    """Return the call's replay as a CUDA graph, under its name; nothing where it cannot be captured."""
+    try:
+        return {f"{name}, graphed": graphed(call)}
+    except RuntimeError as error:  # not everything a library launches can be
+        print(f"{name}: no CUDA graph: {str(error).splitlines()[0]}")
         torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        step()
-        if cuda:
-            torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times), torch.cuda.max_memory_allocated() / 2**20 if cuda else 0.0
+        return {}
+
+
+def measure(case: Case, device: torch.device, compiled: bool, budget: float) -> dict[str, Any]:
+    torch.manual_seed(SEED)
+    x = torch.randn(case.shape, device=device)
+    nets = {"ours": case.build, "e2cnn": case.theirs if enn is not None else None, "plain": case.plain}
+    made = {name: make(build, device) for name, build in nets.items() if build is not None}
+    calls: dict[str, Callable[[], object]] = {name: training_step(net, x) for name, net in made.items()}
+    if compiled:
+        calls["ours, compiled"] = training_step(torch.compile(make(case.build, device)), x)  # type: ignore[arg-type]
+        for _ in range(2):  # a first step compiles
+            calls["ours, compiled"]()
+    if device.type == "cuda":
+        for name in [name for name in calls if name != "e2cnn"]:
+            calls |= captured(name, calls[name])
+    seconds = median_seconds(calls, device, budget=budget)
+    return {
+        "name": case.name,
+        "parameters": sum(p.numel() for p in made["ours"].parameters()),
+        "milliseconds": {name: 1e3 * s for name, s in seconds.items()},
+        "peak_mib": {name: peak_bytes(calls[name], device) / 2**20 for name in made},
+        "e2cnn_ms": case.e2cnn_ms,
+        "authors_ms": case.authors_ms,
+    }
+
+
+HEADER = (
+    *("training step", "ours, ms", "compiled", "graphed", "both", "e2cnn", "plain CNN", "plain, graphed"),
+    *("peak, MiB", "e2cnn, MiB", "plain, MiB", "e2cnn's time / ours", "authors' / ours"),
+)
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Return a row of the table. Ratios are to our fastest way to take the same step."""
+    ms, mib = row["milliseconds"], row["peak_mib"]
+    names = ("ours", "ours, compiled", "ours, graphed", "ours, compiled, graphed")
+    best = min(ms[name] for name in names if name in ms)
+    # e2cnn is compared as it runs, launch by launch: with our step launched likewise, and with the fastest.
+    theirs = ms.get("e2cnn") or row["e2cnn_ms"]
+    ratios = [
+        MISSING
+        if theirs is None
+        else f"{theirs / ms['ours']:.2f}×" + (f", {theirs / best:.1f}×" if best < ms["ours"] else ""),
+        MISSING if row["authors_ms"] is None else f"{row['authors_ms']:g} ms, {row['authors_ms'] / best:.1f}×",
+    ]
+    earlier = "" if "e2cnn" in ms or theirs is None else "*"
+    return [
+        row["name"],
+        *(number(ms.get(name)) for name in names),
+        number(theirs) + earlier,
+        *(number(ms.get(name)) for name in ("plain", "plain, graphed")),
+        *(number(mib.get(name)) for name in ("ours", "e2cnn", "plain")),
+        *ratios,
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--quick", action="store_true", help="small networks only")
-    parser.add_argument("--compile", action="store_true", help="also with torch.compile, where one graph is possible")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    arguments = parser.parse_args()
-    device = torch.device(arguments.device)
-    results = []
-    print(f"{'network':30} {'ms/step':>9} {'MiB':>8} {'parameters':>11}")
-    for name, (channels, size, build) in rows(arguments.quick).items():
-        if name.startswith("e2cnn") and enn is None:
-            print(f"{name:30} {'e2cnn is not installed':>30}")
-            continue
-        torch.manual_seed(0)
-        net = build().to(device).train()  # type: ignore[operator]
-        x = torch.randn(arguments.batch, channels, size, size, device=device)
-        for compiled in (False, True) if arguments.compile and not name.startswith("e2cnn") else (False,):
-            runs = torch.compile(net) if compiled else net
-            label = f"{name} (compiled)" if compiled else name
-            milliseconds, memory = measure(runs, x, arguments.repeats)
-            count = sum(p.numel() for p in net.parameters())
-            print(f"{label:30} {milliseconds:9.2f} {memory:8.0f} {count:11,}", flush=True)
-            results.append({"network": label, "ms": milliseconds, "mib": memory, "parameters": count})
-        del net
-    place = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    report = {
-        "question": "training step and peak memory on groups",
-        "device": place,
-        "torch": torch.__version__,
-        "batch": arguments.batch,
-        "e2cnn": enn is not None,
-        "rows": results,
-    }
-    file = arguments.out / f"groups-{device.type}.json"
-    file.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"written to {file}")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="also time each step under torch.compile")
+    parser.add_argument("--only", default="", help="rows whose name contains this; of saved ones the others are kept")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds for each step that is timed")
+    parser.add_argument("--json", type=Path, help="where to write the measurements")
+    parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
+    parser.add_argument("--markdown", type=Path, help="put the table into this file")
+    options = parser.parse_args()
+    if options.from_json is not None:
+        report = json.loads(options.from_json.read_text())
+    else:
+        device = torch.device(options.device)
+        settle_allocator()
+        warnings.filterwarnings("ignore")  # e2cnn's, of torch's newer versions
+        report = {"machine": machine(device, SEED), "e2cnn": enn is not None, "rows": []}
+        if options.only and options.json is not None and options.json.exists():
+            report["rows"] = json.loads(options.json.read_text())["rows"]
+        for case in cases(device, options.quick):
+            if options.only in case.name:
+                row = measure(case, device, options.compile, options.budget)
+                kept = [r for r in report["rows"] if r["name"] != case.name]
+                report["rows"] = [*kept, row]
+                print(*cells(row), sep="   ", flush=True)
+                if options.json is not None:  # what was measured is kept, whatever ends the rest
+                    options.json.write_text(json.dumps(report, indent=1) + "\n")
+    text = f"{describe(report['machine'])}.\n\n{table(HEADER, [cells(row) for row in report['rows']])}"
+    if any(row["e2cnn_ms"] for row in report["rows"]) and not report["e2cnn"]:
+        text += "\n\n\\* measured on the same kind of GPU at another time, in an environment of its own."
+    if options.markdown is not None:
+        replace_section(options.markdown, f"groups-{report['machine']['device']}", text)
+    print("\n" + text)
 
 
 if __name__ == "__main__":

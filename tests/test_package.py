@@ -16,7 +16,7 @@ ROOT = Path(kernelfield.__file__).parent
 #: what the extras bring, and what they bring along; core needs torch and numpy alone
 EXTRAS = (
     *("lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics", "tensorboard", "safetensors"),
-    *("typer", "click", "rich", "yaml", "sklearn", "scipy", "pandas", "matplotlib", "PIL", "pooch"),
+    *("typer", "click", "rich", "yaml", "sklearn", "scipy", "pandas", "matplotlib", "PIL", "pooch", "h5py"),
     *("onnx", "onnxruntime", "onnxscript", "pytest", "hypothesis", "torchvision", "torchaudio"),
 )
 

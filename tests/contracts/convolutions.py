@@ -47,10 +47,13 @@ class Case:
 def cases(draw: st.DrawFn) -> Case:
     dim = draw(st.integers(1, 3))
     lengths = tuple(draw(st.integers(1, LONGEST[dim])) for _ in range(dim))
-    points = tuple(draw(st.integers(1, 2 * n)) for n in lengths)
     groups, fan_in, fan_out = (draw(st.integers(1, 3)) for _ in range(3))
     causal = dim == 1 and draw(st.booleans())
-    boundary = tuple("zero" if causal else draw(st.sampled_from(["zero", "periodic"])) for _ in range(dim))
+    kinds = ["zero", "valid"] if causal else ["zero", "periodic", "valid"]
+    boundary = tuple(draw(st.sampled_from(kinds)) for _ in range(dim))
+    points = tuple(
+        draw(st.integers(1, n if name == "valid" else 2 * n)) for n, name in zip(lengths, boundary, strict=True)
+    )
     x = (draw(st.integers(1, 3)), groups * fan_in, *lengths)
     return Case(x, (groups * fan_out, fan_in, *points), groups, boundary, causal)
 
@@ -65,6 +68,9 @@ KINDS = {
     "periodic, twice as long": Case((1, 2, 4), (2, 2, 8), boundary="periodic"),
     "plane": Case((1, 2, 3, 4), (2, 1, 5, 2), groups=2),
     "cylinder": Case((1, 1, 3, 4), (2, 1, 3, 5), boundary=("periodic", "zero")),
+    "valid": Case((2, 3, 6), (2, 3, 4), boundary="valid"),
+    "valid, causal": Case((2, 2, 5), (3, 2, 3), boundary="valid", causal=True),
+    "valid and zero": Case((1, 2, 4, 3), (2, 1, 3, 2), groups=2, boundary=("valid", "zero")),
     "space": Case((1, 2, 2, 3, 2), (1, 2, 3, 2, 1)),
 }
 kinds = pytest.mark.parametrize("case", KINDS.values(), ids=KINDS)
@@ -152,7 +158,7 @@ BAD_ARGUMENTS = [
         None,
         {"boundary": "reflect"},
         ValueError,
-        "boundary must be one of 'zero', 'periodic', got 'reflect'",
+        "boundary must be one of 'zero', 'periodic', 'valid', got 'reflect'",
     ),
     (
         None,
@@ -168,6 +174,13 @@ BAD_ARGUMENTS = [
         {},
         ValueError,
         "kernel must have at most twice as many points as x along each axis, got 17 for 8 along",
+    ),
+    (
+        None,
+        torch.ones(2, 2, 9),
+        {"boundary": "valid"},
+        ValueError,
+        "kernel must have at most as many points as x along an axis with boundary 'valid', got 9 for 8 along",
     ),
     (
         torch.ones(1, 2, 0),
@@ -326,11 +339,13 @@ class ConvContract:
         tensors = [t.requires_grad_() for t in case.tensors(torch.float32)]
         assert_compiles(lambda x, k: self.conv(x, k, **case.how), *tensors, atol=1e-5)
 
-    @pytest.mark.parametrize("name", ["dense", "depthwise", "causal", "periodic, twice as long", "cylinder"])
+    @pytest.mark.parametrize("name", ["dense", "depthwise", "causal", "periodic, twice as long", "cylinder", "valid"])
     def test_exports_with_any_length_and_batch(self, name: str) -> None:
         case = KINDS[name]
         kernel = case.tensors(torch.float32)[1]
-        batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+        # Without a boundary there are no outputs below the kernel's length, and from one to several is another graph.
+        least = case.kernel[-1] + 1 if case.boundary == "valid" else 0
+        batch, length = torch.export.Dim("batch"), torch.export.Dim("length", min=least)
         axis = len(case.x) - 1
 
         def signal(batch: int, length: int) -> torch.Tensor:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -20,6 +21,7 @@ from kernelfield.groups import (
     monotonicity,
     parameter_groups,
 )
+from kernelfield.groups.distributions import read_logits
 
 like = torch.zeros((), dtype=torch.float64)
 
@@ -189,3 +191,50 @@ def test_annealing():
 def test_arguments_are_checked(make):
     with pytest.raises(ValueError, match="must"):
         make()
+
+
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {}], ids=str)
+@pytest.mark.parametrize("copied", [False, True])
+def test_evaluation_follows_every_kind_of_optimiser(options, copied):
+    """Fused optimisers change parameters without counting versions; copies are followed too."""
+    interval, gates = Interval(SO2(), 16), Bernoulli(Cyclic(4))
+    if copied:
+        interval, gates = copy.deepcopy([interval, gates])
+    for distribution in (interval, gates):
+        distribution.eval()
+        optimizer = torch.optim.AdamW(
+            distribution.parameters(), lr=0.75 if distribution is interval else 5.0, **options
+        )
+        for p in distribution.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    assert len(interval(like)[0]) == 4
+    assert gates(like)[0].tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("options", [{"fused": True}, {}], ids=str)
+def test_draws_follow_every_kind_of_optimiser_and_every_other_change(options):
+    gates = Bernoulli(Cyclic(4), probability=1 - 1e-5)
+    assert len(gates(like)[0]) == 4
+    optimizer = torch.optim.AdamW(gates.parameters(), lr=30.0, **options)
+    gates.logits.grad = torch.ones(3)
+    optimizer.step()
+    assert len(gates(like)[0]) == 1
+    with torch.no_grad():
+        gates.logits.copy_(torch.tensor([20.0, -20.0, 20.0]))
+    assert gates(like)[0].squeeze(-1).tolist() == [0, 1, 3]
+
+
+def test_the_host_reads_all_logits_at_once():
+    several = [Bernoulli(Cyclic(4)), Bernoulli(Mirror(), 0.3)]
+    read_logits(several)
+    for distribution in several:
+        assert distribution._known[0] == pytest.approx(distribution.logits.tolist())
+
+
+def test_size_is_the_number_of_elements_of_the_next_pass():
+    several = [Uniform(SO2(), 6), Uniform(Cyclic(4)), Interval(SO2(), 8, 0.4), Bernoulli(Cyclic(4)), learned(O2(), 8)]
+    for distribution in several:
+        assert distribution.eval().size() == len(distribution(like)[0])
+        drawn = isinstance(distribution, (Bernoulli, Independent))
+        assert distribution.train().size() == (None if drawn else len(distribution(like)[0]))

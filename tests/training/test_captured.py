@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from kernelfield.data.digits import digits
+from kernelfield.models import create_model
 from kernelfield.training.fitting import fit, make_fabric
 from kernelfield.training.loop import Loop
 from kernelfield.training.run import make_network, make_task
@@ -40,6 +42,19 @@ def test_steps_are_replayed() -> None:
     assert loop.captured is not None
     assert not loop.captured.refusal
     assert loop.captured._graphs
+
+
+@pytest.mark.parametrize(("name", "replayed"), [("partial_gcnn_se2", True), ("partial_gcnn_mirror", False)])
+def test_learned_subsets(name: str, replayed: bool) -> None:
+    """A subset of a continuous group has a number of elements until the next epoch; of a discrete one it is drawn."""
+    recipe, data = small_recipe("training.epochs=3", "shape.out_channels=10", "optimizer.subset_lr=10.0"), digits(16)
+    network = create_model(name, channels=(2, 2, 2, 2), kernel_size=3)
+    task = make_task(recipe, network)
+    loop = Loop(task, data.train, data.validation, recipe.training, fabric=make_fabric())
+    loop.run()
+    assert loop.captured is not None
+    assert bool(loop.captured._graphs) == replayed
+    assert bool(loop.captured.refusal) != replayed
 
 
 def test_what_cannot_be_captured_is_called_as_it_is() -> None:

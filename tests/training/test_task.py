@@ -267,3 +267,18 @@ def test_optimizers() -> None:
     conv.mask.sigma.grad = torch.full_like(conv.mask.sigma, -1.0)
     optimizer.step()
     assert conv.crop.steps > before
+
+
+def test_monotonicity_compares_layers() -> None:
+    network = create_model("partial_gcnn_e2", channels=(2, 2, 2, 2), kernel_size=3, samples=4)
+    task = Task(network, out_channels=10, regularizers={"monotonicity": 1.0})
+    ((_, penalty, _),) = task.penalties
+    assert float(penalty(network).detach()) == 0
+    _, rotations = network.distributions()[2].parts
+    with torch.no_grad():
+        rotations.width.fill_(0.25)  # a narrow layer between wide ones: the next one grows by 0.75
+    assert float(penalty(network).detach()) == pytest.approx(0.75)
+    with torch.no_grad():
+        for distribution in network.distributions():
+            distribution.parts[1].width.fill_(0.25)
+    assert float(penalty(network).detach()) == 0

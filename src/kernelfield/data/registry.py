@@ -19,6 +19,7 @@ from . import (
     memory,
     mnist,
     pathfinder,
+    pcam,
     photographs,
     physionet2012,
     physionet2019,
@@ -211,6 +212,7 @@ register("lra_image", cifar.cifar10, "CIFAR-10 in gray, read pixel by pixel", fo
 register("lra_image_2d", cifar.cifar10, "CIFAR-10 in gray, as images", form="gray")
 register("cifar100", cifar.cifar100, "photographs of a hundred kinds of things, 32×32")
 register("stl10", stl10.stl10, "photographs of ten kinds of things, 96×96")
+register("pcam", pcam.pcam, "patches of lymph nodes, 96×96: is there a tumour?")
 register("speech_commands", speech.speech_commands, "ten spoken words, raw sound at 16 kHz")
 register("speech_commands_mfcc", speech.speech_commands, "ten spoken words, as cepstral coefficients", mfcc=True)
 register("fsdd", fsdd.fsdd, "ten spoken digits, raw sound at 8 kHz")

@@ -131,7 +131,9 @@ class Group:
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Return all combinations of elements of the :attr:`factors`: (n₁·n₂·…, coords), the last the fastest."""
         indices = torch.meshgrid(*(torch.arange(len(p), device=p.device) for p in parts), indexing="ij")
-        return self.assemble([part[index.flatten()] for part, index in zip(parts, indices, strict=True)])
+        return self.assemble(
+            [part.index_select(0, index.flatten()) for part, index in zip(parts, indices, strict=True)]
+        )
 
     def identity(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         """Return the identity: (coords,)."""

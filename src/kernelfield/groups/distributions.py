@@ -6,21 +6,23 @@ A layer asks its distribution for elements and, where those are chosen one by on
 - in evaluation, or if :attr:`Distribution.frozen`, they are the same at every call: the middles of equal parts of the
   support for continuous factors, the elements that are more likely kept than not for discrete ones.
 
-How *many* elements there are follows the learned support. That number is read from the parameters when the mode is
-switched (once an epoch, in an ordinary loop), when a state is loaded, by :meth:`Distribution.adapt_`, and in evaluation
-when the parameters have changed since; a training pass of a continuous factor never waits for the device.
+How *many* elements there are follows the learned support. For continuous factors that number is read from the
+parameters when the mode is switched (once an epoch, in an ordinary loop), when a state is loaded, by
+:meth:`Distribution.adapt_`, and in evaluation when the parameters have changed since. Discrete ones draw it at every
+call, by probabilities read after each step of an optimiser, all layers together. No training pass waits for the device.
 """
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from .._checks import check_int, check_positive
+from .._steps import after_steps
 from .base import Group
 
 if TYPE_CHECKING:
@@ -52,8 +54,13 @@ class Distribution(nn.Module):
         self.group = group
         #: draw nothing: give the elements of evaluation in training too
         self.frozen = False
-        self._adapted_to: tuple[int, ...] = ()
+        self._adapted_to: tuple[int, ...] | None = None
+        _followers.add(self)
         self.register_load_state_dict_post_hook(_adapt_after_loading)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _followers.add(self)  # a copy, too, is told of the steps of optimisers
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return elements in the dtype and on the device of ``like``, (n, coords), and their gates, (n,) or None.
@@ -66,13 +73,21 @@ class Distribution(nn.Module):
         """Return the share of the group in the support, per factor, between 0 and 1, differentiable: (factors,)."""
         raise NotImplementedError
 
+    def size(self) -> int | None:
+        """Return how many elements the next pass has, None where it draws their number."""
+        raise NotImplementedError
+
     def adapt_(self) -> Distribution:
         """Set the number of elements to what the learned support needs."""
         self._adapted_to = self._changes()
         return self
 
+    def stepped_(self) -> None:
+        """Note that an optimiser has changed the parameters."""
+        self._adapted_to = None
+
     def _changes(self) -> tuple[int, ...]:
-        """Return a number per parameter that grows when it is changed in place."""
+        """Return a number per parameter that grows when it is changed in place, by all but fused optimisers."""
         return tuple(p._version for p in self.parameters(recurse=False))  # noqa: SLF001
 
     def _adapt_if_changed(self) -> None:
@@ -132,6 +147,9 @@ class Uniform(Distribution):
     def limits(self) -> Tensor:
         return torch.ones(len(self.group.factors))
 
+    def size(self) -> int | None:
+        return self.group.order or self.samples
+
 
 class Interval(Distribution):
     r"""Uniform on a learned interval around the identity of a one-dimensional group.
@@ -175,6 +193,9 @@ class Interval(Distribution):
     def limits(self) -> Tensor:
         return (self.width + (self.width.clamp(0, 1) - self.width).detach())[None]
 
+    def size(self) -> int | None:
+        return self.count
+
     @torch.no_grad()
     def adapt_(self) -> Interval:
         self.width.clamp_(0, 1)
@@ -196,8 +217,12 @@ class Bernoulli(Distribution):
 
     so that element i is kept with probability :math:`p_i = \mathrm{sigm}(a_i)`, whatever the temperature τ. The
     gradient is that of the soft s (straight-through Gumbel-softmax between two outcomes). Elements that are not kept
-    are not computed: they get no gradient from that call, and training waits for the device once a call to learn how
-    many there are.
+    are not computed, and get no gradient from that call. Which are kept is drawn on the host, which knows the logits
+    since the last step of an optimiser.
+
+    An optimiser of Adam's kind moves a logit by at most about its learning rate a step, and from a probability of 0.9
+    to one of 0.5 it is 2.2: with the published rate of 1e-4 that takes the published tens of thousands of steps, and
+    shorter trainings need a higher one in proportion.
 
     Args:
         group: a finite group.
@@ -222,6 +247,8 @@ class Bernoulli(Distribution):
         self.logits = nn.Parameter(torch.full((group.order - 1,), start))
         self.temperature = check_positive("temperature", temperature)
         self.register_buffer("kept", torch.arange(group.order), persistent=False)
+        #: the logits as the host knows them, and the change of them that it has seen
+        self._known: tuple[list[float], tuple[int, ...] | None] = ([], None)
         self.adapt_()
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -229,12 +256,21 @@ class Bernoulli(Distribution):
         everything = self.group.elements(like.dtype, like.device)
         if not self.random:
             return everything.index_select(0, self.kept), None
-        uniform = torch.rand_like(self.logits).clamp(1e-6, 1 - 1e-6)
-        soft = torch.sigmoid((self.logits + torch.logit(uniform)) / self.temperature)
-        hard = (soft > 0.5).to(soft.dtype)
-        gates = torch.cat([soft.new_ones(1), hard + (soft - soft.detach())])
-        kept = gates.detach().nonzero().squeeze(-1) if len(soft) else self.kept
+        kept, noise = self._draw(like.device)
+        soft = torch.sigmoid((self.logits + noise.to(self.logits.dtype)) / self.temperature)
+        # Kept, so 1 in value; elements that are not are nowhere to be seen.
+        gates = torch.cat([soft.new_ones(1), 1 + (soft - soft.detach())])
         return everything.index_select(0, kept), gates.index_select(0, kept).to(like)
+
+    def _draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the indices of the elements that are kept, (n,), and the noise that decided it, (order - 1,)."""
+        if self._known[1] != self._changes():
+            read_logits([self])
+        noise = torch.logit(torch.rand(len(self.logits), dtype=torch.float64).clamp(1e-6, 1 - 1e-6))
+        odds = zip(self._known[0], noise.tolist(), strict=True)
+        kept = torch.tensor([0, *(i for i, (a, e) in enumerate(odds, start=1) if a + e > 0)])
+        # Without a wait: what is copied from memory that is not pinned is copied before the call returns.
+        return kept.to(device, non_blocking=True), noise.float().to(device, non_blocking=True)
 
     def probabilities(self) -> Tensor:
         """Return the probability to keep each element, the identity's 1 first: (order,)."""
@@ -243,9 +279,16 @@ class Bernoulli(Distribution):
     def limits(self) -> Tensor:
         return self.probabilities().mean()[None]
 
+    def size(self) -> int | None:
+        return None if self.random else len(self.kept)
+
     def anneal_(self, progress: float, start: float = 0.5, end: float = 1e-4) -> None:
         """Set the temperature on the line from ``start`` to ``end``, at ``progress`` in [0, 1] of the training."""
         self.temperature = start + (end - start) * min(max(progress, 0.0), 1.0)
+
+    def stepped_(self) -> None:
+        super().stepped_()
+        self._known = [], None
 
     @torch.no_grad()
     def adapt_(self) -> Bernoulli:
@@ -290,6 +333,10 @@ class Independent(Distribution):
 
     def limits(self) -> Tensor:
         return torch.cat([part.limits() for part in self._distributions()])
+
+    def size(self) -> int | None:
+        sizes = [part.size() for part in self._distributions()]
+        return None if None in sizes else math.prod(n for n in sizes if n is not None)
 
     def freeze(self, frozen: bool = True) -> Independent:
         for part in self._distributions():
@@ -355,6 +402,27 @@ def parameter_groups(model: nn.Module, lr: float = 1e-3, ratio: float = 0.1) -> 
         {"params": rest, "lr": lr},
         {"params": list(slow.values()), "lr": lr * ratio, "weight_decay": 0.0},
     ]
+
+
+@torch.no_grad()
+def read_logits(distributions: Iterable[Bernoulli]) -> None:
+    """Tell the host the logits of ``distributions``, one wait for all of them on each device."""
+    by_device: dict[torch.device, list[Bernoulli]] = {}
+    for distribution in distributions:
+        by_device.setdefault(distribution.logits.device, []).append(distribution)
+    for members in by_device.values():
+        values = iter(torch.cat([d.logits.double() for d in members]).tolist())
+        for d in members:
+            d._known = [next(values) for _ in range(len(d.logits))], d._changes()  # noqa: SLF001
+
+
+def _after_step(distributions: list[Distribution]) -> None:
+    for distribution in distributions:
+        distribution.stepped_()
+    read_logits(d for d in distributions if isinstance(d, Bernoulli) and d.random)
+
+
+_followers = after_steps(lambda distribution: distribution.parameters(recurse=False), _after_step)
 
 
 def _adapt_after_loading(module: nn.Module, incompatible: object) -> None:  # noqa: ARG001

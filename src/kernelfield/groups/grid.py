@@ -84,10 +84,11 @@ def warp(signal: Tensor, matrices: Tensor, shift: Tensor | None = None) -> Tenso
     if shift is not None:
         points = points - shift
     # grid_sample counts from -1 to 1 between the outermost samples, and its last coordinate is the first axis.
-    half = torch.tensor([max((k - 1) / 2, 0.5) for k in space], dtype=inverse.dtype, device=inverse.device)
-    at = (torch.einsum("nij,pj->npi", inverse, points) / half).flip(-1).unflatten(1, space).to(signal.dtype)
+    moved = torch.einsum("nij,pj->npi", inverse, points).unbind(-1)
+    at = torch.stack([x / max((k - 1) / 2, 0.5) for x, k in zip(moved, space, strict=True)][::-1], dim=-1)
+    at = at.unflatten(1, space).to(signal.dtype)
     flat = signal.reshape(1, -1, *space).expand(n, *[-1] * (dim + 1))
     if dim == 1:  # grid_sample begins at two dimensions
         flat, at = flat.unsqueeze(-2), torch.cat([at, torch.zeros_like(at)], dim=-1).unsqueeze(1)
-    moved = F.grid_sample(flat, at, mode="bilinear", padding_mode="zeros", align_corners=True)
-    return moved.reshape(n, *signal.shape)
+    values = F.grid_sample(flat, at, mode="bilinear", padding_mode="zeros", align_corners=True)
+    return values.reshape(n, *signal.shape)

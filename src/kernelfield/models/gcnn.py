@@ -73,8 +73,9 @@ class GCNN(nn.Module):
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
         x = self.dropout(F.relu(self.norms[0](self.lift(x).values)))
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True)):
-            x = F.relu(norm(conv(x).values))
-            x = self.pool(x) if i == 0 else self.dropout(x)
+            x = norm(conv(x).values)
+            # Maximum and ReLU commute; in this order there is less to rectify.
+            x = F.relu(self.pool(x)) if i == 0 else self.dropout(F.relu(x))
         return self.head(self.last(x).values)
 
 

@@ -11,6 +11,7 @@ from .._checks import check_bool, check_choice, check_int
 from .cost import cheapest
 from .direct import direct_conv
 from .fft import fft_conv
+from .shape import whole_windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "conv"]
 
 METHODS = {"direct": direct_conv, "fft": fft_conv}
-_BOUNDARIES = ("zero", "periodic")
+_BOUNDARIES = ("zero", "periodic", "valid")
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -43,13 +44,15 @@ def conv(
         x: (batch, in, \*space) signal with 1 to 3 spatial axes.
         kernel: (out, in / groups, \*points) kernel, up to twice as long as the signal along each axis.
         causal: the output depends on no later input; 1D only.
-        boundary: what lies beyond the signal, "zero" or "periodic", one for all axes or one per axis.
+        boundary: what lies beyond the signal, "zero" or "periodic", or "valid": nothing does, and only those outputs
+            are returned that see all of the kernel, length - points + 1 of them; one for all axes or one per axis.
         groups: number of groups the channels are parted in; ``in`` of them make a depthwise convolution.
         method: "direct" sums, "fft" multiplies spectra, "auto" takes the one that a cost model measured on this kind
             of device expects to be faster.
 
     Returns:
-        (batch, out, \*space) signal. FFTs of half-precision signals run in float32.
+        (batch, out, \*space) signal, shorter along axes with a "valid" boundary. FFTs of half-precision signals run in
+        float32.
 
     >>> x = torch.tensor([[[0.0, 1.0, 0.0, 0.0]]])
     >>> k = torch.tensor([[[1.0, 2.0, 3.0]]])
@@ -57,12 +60,19 @@ def conv(
     tensor([[[1., 2., 3., 0.]]])
     >>> conv(x, k, causal=True, method="direct")
     tensor([[[0., 1., 2., 3.]]])
+    >>> conv(x, k, boundary="valid", method="direct")
+    tensor([[[2., 3.]]])
     >>> conv(torch.randn(8, 6, 32, 32), torch.randn(6, 1, 63, 63), groups=6).shape
     torch.Size([8, 6, 32, 32])
     """
     boundaries, chosen = _plan(x, kernel, causal, boundary, groups, method)
     x, kernel = _common_dtype(x, kernel)
-    return METHODS[chosen](x, kernel, causal=causal, boundary=boundaries, groups=groups)
+    if chosen == "direct" or "valid" not in boundaries:
+        return METHODS[chosen](x, kernel, causal=causal, boundary=boundaries, groups=groups)
+    # A sum computes no more than is asked for; other methods get all outputs at once, of which some are kept.
+    zeros = tuple("zero" if name == "valid" else name for name in boundaries)
+    y = METHODS[chosen](x, kernel, causal=causal, boundary=zeros, groups=groups)
+    return whole_windows(y, kernel.shape[2:], causal, boundaries)
 
 
 #: arguments that were checked, and the method that was chosen for them: both take as long as a small convolution
@@ -119,9 +129,10 @@ def _check(x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str
             f"got {tuple(kernel.shape)}"
         )
     _check_channels(x, kernel, groups)
-    for axis, (length, points) in enumerate(zip(x.shape[2:], kernel.shape[2:], strict=True)):
-        _check_axis(axis, length, points)
-    return _check_boundary(boundary, causal, dim=x.dim() - 2)
+    boundaries = _check_boundary(boundary, causal, dim=x.dim() - 2)
+    for axis, (length, points, name) in enumerate(zip(x.shape[2:], kernel.shape[2:], boundaries, strict=True)):
+        _check_axis(axis, length, points, name)
+    return boundaries
 
 
 def _check_channels(x: Tensor, kernel: Tensor, groups: int) -> None:
@@ -154,11 +165,16 @@ def _check_boundary(boundary: str | Sequence[str], causal: bool, dim: int) -> tu
     return boundaries
 
 
-def _check_axis(axis: int, length: int, points: int) -> None:
+def _check_axis(axis: int, length: int, points: int, boundary: str) -> None:
     if type(length) is not int or type(points) is not int:
         return  # a dynamic length; a guard on it would fix it
     if length == 0 or points == 0:
         raise ValueError(f"x and kernel must not be empty, got lengths {length} and {points} along spatial axis {axis}")
+    if boundary == "valid" and points > length:
+        raise ValueError(
+            f"kernel must have at most as many points as x along an axis with boundary 'valid', got {points} for "
+            f"{length} along spatial axis {axis}"
+        )
     if points > 2 * length:
         raise ValueError(
             f"kernel must have at most twice as many points as x along each axis, got {points} for {length} "

@@ -24,6 +24,8 @@ def direct_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str,
     flipped = kernel.flip(tuple(range(2, 2 + dim)))  # torch's convolution is a correlation
     padding: list[int] = [0] * dim
     for d, (before, after) in enumerate(reaches):
+        if boundary[d] == "valid":
+            continue
         if boundary[d] == "periodic":
             x = _wrap(x, 2 + d, before, after)
         elif before == after:

@@ -37,7 +37,9 @@ def conv_reference(
         centre = 0 if causal else (points - 1) // 2
         out, point, sample = torch.arange(length)[:, None, None], torch.arange(points)[:, None], torch.arange(length)
         meets = out + centre - point - sample
-        operands.append((meets % length == 0 if name == "periodic" else meets == 0).to(x))
+        meet = (meets % length == 0 if name == "periodic" else meets == 0).to(x)
+        # An output sees all of the kernel if each of its points meets a sample.
+        operands.append(meet[meet.sum(dim=(1, 2)) == points] if name == "valid" else meet)
         terms.append("xyz"[d] + "jkl"[d] + "stu"[d])
     return torch.einsum(f"{','.join(terms)}->bgo{'xyz'[:dim]}", *operands).flatten(1, 2)
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["centres", "is_symbolic"]
+    from torch import Tensor
+
+__all__ = ["centres", "is_symbolic", "whole_windows"]
 
 
 def centres(points: Sequence[int], causal: bool) -> tuple[int, ...]:
@@ -17,6 +19,17 @@ def centres(points: Sequence[int], causal: bool) -> tuple[int, ...]:
     numpy's and scipy's ``mode="same"``).
     """
     return tuple(0 if causal else (k - 1) // 2 for k in points)
+
+
+def whole_windows(y: Tensor, points: Sequence[int], causal: bool, boundary: Sequence[str]) -> Tensor:
+    """Return those of all outputs that see a whole kernel within the signal, along each axis whose boundary is "valid".
+
+    Output t sees the samples t + c - points + 1 … t + c, c the kernel's centre.
+    """
+    for axis, (k, c, name) in enumerate(zip(points, centres(points, causal), boundary, strict=True), start=2):
+        if name == "valid":
+            y = y.narrow(axis, k - 1 - c, y.shape[axis] - k + 1)
+    return y
 
 
 def is_symbolic(*numbers: int) -> bool:

@@ -3,7 +3,8 @@
 A step of a small network is a few thousand small kernels, and the host needs longer to launch them than the device to
 run them. A graph is launched at once. What a graph does is fixed, so the batch is copied into tensors that stay in
 place, learning rates lie on the device, and there is one graph for each set of shapes. Shapes change when a mask grows
-or shrinks by so much that its kernel is sampled further out or less far: :class:`LateReading`.
+or shrinks by so much that its kernel is sampled further out or less far: :class:`LateReading`; and when a learned
+subset of a group has another number of elements, which it is asked for when the mode is switched.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..data.base import Batch
+from ..groups import Distribution
 from ..layers.continuous.crop import LateReading, held
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class CapturedStep:
     def __init__(self, work: Callable[[Batch], None], network: nn.Module) -> None:
         self.work, self.network = work, network
         self.refusal = ""
+        self._subsets = [m for m in network.modules() if isinstance(m, Distribution)]
         self._late = LateReading(network)
         self._reach = self._late.reach()
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Batch]] = {}
@@ -60,6 +63,9 @@ class CapturedStep:
 
     def __call__(self, batch: Batch) -> None:
         """Take a step."""
+        sizes = tuple(m.size() for m in self._subsets)
+        if None in sizes:
+            self.refusal = "the number of elements of a group is drawn at every step"
         if self.refusal:
             self.work(batch)
             return
@@ -67,7 +73,7 @@ class CapturedStep:
             self._late.catch_up()  # an evaluation has read the masks its own way
             self._looked = False
         self._late.take()
-        key = (_signature(batch), self._late.steps)
+        key = (_signature(batch), self._late.steps, sizes)
         self._met[key] = self._met.get(key, 0) + 1
         if key not in self._graphs and self._met[key] > _WARM_STEPS and not self._capture(key, batch):
             self.work(batch)

@@ -9,8 +9,8 @@ import torch
 from lightning import LightningModule
 
 from .._checks import check_choice
-from ..groups import Distribution, monotonicity
-from ..layers import aliasing_loss, kernel_l2
+from ..groups import monotonicity
+from ..layers import PartialGroupConv, aliasing_loss, kernel_l2
 from .optim import LearningRate, make_optimizer
 from .recipe import Optimizer, Schedule
 from .scores import TASKS, Meter, main_metric, task_loss
@@ -26,7 +26,8 @@ __all__ = ["REGULARIZERS", "Task"]
 
 
 def _monotonicity(network: nn.Module) -> Tensor:
-    learned = [m for m in network.modules() if isinstance(m, Distribution)]
+    # Layer by layer: neither the parts of a product on their own nor distributions that nothing is learned of.
+    learned = [m.distribution for m in network.modules() if isinstance(m, PartialGroupConv)]
     return monotonicity(learned) if learned else torch.zeros(())
 
 

@@ -96,12 +96,32 @@ def test_looked_up_kernels_are_the_field_at_the_moved_points(group, kernel_size)
         torch.testing.assert_close(kernel(part, elements), wanted[:, : len(part)], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("group", [Cyclic(4), Dihedral(4), Cyclic(8)], ids=str)
+@pytest.mark.parametrize("on_group", [True, False])
+def test_gradients_of_looked_up_kernels(group, on_group):
+    kernel = GroupKernel(group, Table, 2, 1, kernel_size=3, on_group=on_group)
+    table = kernel.field.coefficients
+    weights = torch.randn_like(kernel())
+    elements = group.elements()
+    (got,) = torch.autograd.grad(kernel(), table, weights)
+    (wanted,) = torch.autograd.grad(kernel(elements, elements), table, weights)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+    def rendered(values):
+        return torch.func.functional_call(kernel, {"field.coefficients": values}, ())
+
+    double = torch.randn_like(table)
+    pulled = torch.func.grad(lambda values: (rendered(values) * weights).sum())(double)
+    torch.testing.assert_close(pulled, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("group", [Cyclic(8), Dihedral(3)], ids=str)
 @pytest.mark.parametrize("kernel_size", [1, 3])
 def test_mapped_tables_are_the_field_at_the_moved_points(group, kernel_size):
     for on_group in (True, False):
         kernel = GroupKernel(group, Table, 3, 2, kernel_size=kernel_size, on_group=on_group)
-        assert kernel.table_map is not None
+        assert kernel.turn_map is not None or (kernel_size == 1 and not on_group)
+        assert kernel.table_index is not None
         torch.testing.assert_close(kernel(), kernel(group.elements(), group.elements()), rtol=1e-4, atol=1e-5)
         wide = kernel.double()
         elements = group.elements(torch.float64)
@@ -174,7 +194,7 @@ def test_values_keep_their_variance():
         ),
         (
             lambda: LiftingConv(3, 4, group=Cyclic(4), kernel_size=4, boundary="valid")(torch.randn(1, 3, 3, 3)),
-            "x must be at least as long",
+            "at most as many points as x",
         ),
         (lambda: LiftingConv(3, 4, group=Cyclic(4))(torch.randn(1, 2, 8, 8)), "x must have shape"),
     ],

@@ -13,26 +13,22 @@ to the host behind the step, looks at it two steps later, and samples a little f
 
 from __future__ import annotations
 
-import contextlib
 import math
-import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ..._steps import after_steps, held, is_held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from torch import Tensor, nn
 
     from ...masks import Mask
 
 __all__ = ["Crop", "LateReading", "bucket", "drop_crops", "held", "refresh"]
-
-_crops: weakref.WeakSet[Crop] = weakref.WeakSet()
-_holders = 0
 
 
 def bucket(n: int) -> int:
@@ -71,7 +67,7 @@ class Crop:
     @property
     def stale(self) -> bool:
         """Whether the mask's parameters were changed, or replaced, since they were last read."""
-        return _holders == 0 and self._seen != self._state()
+        return not is_held() and self._seen != self._state()
 
     def reach(self) -> Tensor:
         """Return how far the mask reaches from the origin along each axis, (dim,), where the mask lies."""
@@ -98,17 +94,6 @@ def refresh(crops: Iterable[Crop]) -> None:
     for entries in by_device.values():
         flat = torch.cat([reach.double() for _, reach in entries]).tolist()
         _share_out([crop for crop, _ in entries], flat)
-
-
-@contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Leave all crops as they are inside the ``with`` block, whatever happens to their masks."""
-    global _holders  # noqa: PLW0603
-    _holders += 1
-    try:
-        yield
-    finally:
-        _holders -= 1
 
 
 class LateReading:
@@ -190,14 +175,4 @@ def _count(reach: float, size: int) -> int:
     return min(size, bucket(math.floor(reach) + 1))
 
 
-def _after_optimiser_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    if _holders:
-        return
-    # Whether a mask was changed is not asked: fused optimisers change parameters without counting versions.
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    moved = [crop for crop in _crops if any(id(p) in stepped for p in crop.mask.parameters())]
-    if moved:
-        refresh(moved)
-
-
-register_optimizer_step_post_hook(_after_optimiser_step)
+_crops = after_steps(lambda crop: crop.mask.parameters(), refresh)

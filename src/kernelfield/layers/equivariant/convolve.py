@@ -25,19 +25,7 @@ def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tenso
     each axis. They lie symmetrically for even kernels too, whose centre is between two samples.
     """
     method = "direct" if max(kernel.shape[2:]) <= DIRECT_POINTS else "auto"
-    if boundary != "valid":
-        return conv(x, kernel, boundary=boundary, groups=groups, method=method)
-    y = conv(x, kernel, groups=groups, method=method)
-    for axis in range(2, x.dim()):
-        length, points = x.shape[axis], kernel.shape[axis]
-        if length < points:
-            raise ValueError(
-                f"x must be at least as long as the kernel for boundary='valid', got {length} for {points} points "
-                f"along spatial axis {axis - 2}"
-            )
-        # Output t sees the samples t + c - points + 1 … t + c, c the kernel's lower middle.
-        y = y.narrow(axis, points - 1 - (points - 1) // 2, length - points + 1)
-    return y
+    return conv(x, kernel, boundary=boundary, groups=groups, method=method)
 
 
 def check_even(kernel_size: int, boundary: str) -> None:

@@ -209,7 +209,7 @@ class GroupConv(_Conv):
         else:
             chosen = self.group.elements(x.dtype, x.device) if elements is None else elements
         kernel = self.kernel() if whole else self.kernel(chosen, elements)
-        kernel = weighted(kernel, self.group.weight(x.shape[2]), gates)
+        x = weighted(x, self.group.weight(x.shape[2]), gates)
         y = convolve(x.flatten(1, 2), folded(kernel), self.boundary)
         return self._finish(y, chosen, chosen_gates)
 
@@ -220,11 +220,14 @@ def folded(kernel: Tensor) -> Tensor:
     return kernel.reshape(out * n_out, into * n_in, *points)
 
 
-def weighted(kernel: Tensor, measure: float, gates: Tensor | None) -> Tensor:
-    r"""Return the kernel (out, n_out, in, n_in, \*points) times the measure of its input elements."""
+def weighted(x: Tensor, measure: float, gates: Tensor | None) -> Tensor:
+    r"""Return the signal (batch, in, group, \*space) times the measure of its elements.
+
+    The signal rather than the kernel, which has as many numbers for each pair of elements.
+    """
     if gates is not None:
-        return kernel * (measure * gates.to(kernel.dtype)).view(-1, *[1] * (kernel.dim() - 4))
-    return kernel if measure == 1.0 else kernel * measure
+        return x * (measure * gates.to(x.dtype)).view(-1, *[1] * (x.dim() - 3))
+    return x if measure == 1.0 else x * measure
 
 
 def check_group_signal(x: Tensor, elements: Tensor | None, group: Group, channels: int) -> None:

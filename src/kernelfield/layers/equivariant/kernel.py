@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupKernel"]
 
-#: largest linear map from a table to its kernels that is kept instead of being evaluated each time
-MOST_ENTRIES = 1 << 20
+#: most entries of a kernel, and of a map of its points, that are kept instead of being worked out each time
+MOST_ENTRIES = 1 << 22
 
 
 class GroupKernel(nn.Module):
@@ -30,9 +30,10 @@ class GroupKernel(nn.Module):
     for output elements h, input elements :math:`\tilde h`, and offsets x on a grid with its outermost points at ±1.
 
     A :class:`~kernelfield.fields.Table` on a group that maps the grid to itself has all these points on its nodes: the
-    kernel is then a permuted copy of the table. On another finite group it is a fixed linear map of the table. Any
-    other field is evaluated at the moved points. Where the group does not map the grid to itself, points further than
-    1 from the centre are zero, so that what lies in the corners of the grid does not come and go as the kernel turns.
+    kernel is then a permuted copy of the table. On another finite group the table is first turned in space, a fixed
+    linear map, and then permuted. Any other field is evaluated at the moved points. Where the group does not map the
+    grid to itself, points further than 1 from the centre are zero, so that what lies in the corners of the grid does
+    not come and go as the kernel turns.
 
     Args:
         group: the group H.
@@ -52,7 +53,9 @@ class GroupKernel(nn.Module):
     """
 
     table_index: Tensor | None
-    table_map: Tensor | None
+    table_inverse: Tensor | None
+    turn_map: Tensor | None
+    disc: Tensor | None
 
     def __init__(
         self,
@@ -74,9 +77,14 @@ class GroupKernel(nn.Module):
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)
         table = isinstance(self.field, Table) and group.isometric and group.finite
-        self.looked_up = table and group.on_grid
-        self.register_buffer("table_index", self._index_all() if self.looked_up else None, persistent=False)
-        self.register_buffer("table_map", self._map_all() if table and not group.on_grid else None, persistent=False)
+        self.looked_up = table and (group.on_grid or not on_space)
+        turned = table and not self.looked_up
+        self.register_buffer("turn_map", self._turn_all() if turned else None, persistent=False)
+        listed = table and (self.looked_up or self.turn_map is not None)
+        index = self._index_all() if listed else None
+        self.register_buffer("table_index", index, persistent=False)
+        self.register_buffer("table_inverse", None if index is None else self._invert(index), persistent=False)
+        self.register_buffer("disc", self._disc(), persistent=False)
         self._scale(fan_in or in_channels * self.kernel_size**group.dim)
 
     def forward(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
@@ -88,25 +96,31 @@ class GroupKernel(nn.Module):
                 none and has n_in = 1.
         """
         dtype, device = self._place()
-        whole = out_elements is None and in_elements is None
-        if whole and self.table_map is not None and dtype == self.table_map.dtype:
-            with torch.autocast(device.type, enabled=False):
-                return self._arrange(torch.tensordot(self.table_map, self._table(), 1))
-        if whole and self.table_index is not None:
-            # index_select: its gradient is one addition, that of indexing sorts first
-            values = self._table().flatten().index_select(0, self.table_index.flatten())
-            return values.view(self.table_index.shape)
+        if out_elements is None and in_elements is None and self.table_index is not None:
+            table = self._table()
+            if self.turn_map is None or self.turn_map.dtype == dtype:
+                return self._look_up(table if self.turn_map is None else self._turned(table))
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
-        coords = self.coordinates(out, into)
         if self.looked_up:
-            return self._arrange(self._table()[self._nodes(coords)])
-        return self._arrange(self._evaluate(coords, out))
+            return self._arrange(self._table()[_nodes(self.coordinates(out, into), self._table_size())])
+        if self.disc is None:
+            return self._arrange(self._evaluate(self.coordinates(out, into), out))
+        grid = self._grid(out)
+        inside = self._arrange(self.field(self.coordinates(out, into, grid.flatten(0, -2).index_select(0, self.disc))))
+        whole = inside.new_zeros(*inside.shape[:-1], math.prod(grid.shape[:-1]))
+        return whole.index_copy(-1, self.disc, inside).unflatten(-1, grid.shape[:-1])
 
-    def coordinates(self, out_elements: Tensor, in_elements: Tensor) -> Tensor:
-        r"""Return where the field is sampled: (n_out, n_in, \*points, dim), group coordinates first."""
+    def coordinates(self, out_elements: Tensor, in_elements: Tensor, grid: Tensor | None = None) -> Tensor:
+        r"""Return where the field is sampled: (n_out, n_in, \*points, dim), group coordinates first.
+
+        Args:
+            out_elements: (n_out, coords) elements.
+            in_elements: (n_in, coords) elements.
+            grid: (\*points, dim) offsets; those of the whole kernel if not given.
+        """
         parts = []
-        grid = self._grid(out_elements)
+        grid = self._grid(out_elements) if grid is None else grid
         points = grid.shape[:-1]
         n_in = len(in_elements) if self.on_group else 1
         if self.on_group:
@@ -122,18 +136,25 @@ class GroupKernel(nn.Module):
     def _evaluate(self, coords: Tensor, out_elements: Tensor) -> Tensor:
         values = self.field(coords)
         if self.on_space and not self.group.on_grid and self.kernel_size > 1:
-            values = values * self._inside(coords)
+            values = values * self._inside(coords).unsqueeze(-1)
         if not self.group.isometric and self.on_space:
             shrink = 1 / self.group.determinant(out_elements)
             values = values * shrink.view(-1, *[1] * (values.dim() - 1))
         return values
 
     def _inside(self, coords: Tensor) -> Tensor:
-        """Return 1 where the kernel is, 0 further out: (…, 1)."""
+        """Return whether the kernel is there or ends before: (…)."""
         own = coords[..., -self.group.dim :]
         # The length is the same for all rotations; compared with a little room, so that rounding decides nothing.
         reach = own.norm(dim=-1) if self.group.isometric else own.abs().amax(dim=-1)
-        return (reach <= 1 + 1e-4).to(coords.dtype).unsqueeze(-1)
+        return reach <= 1 + 1e-4
+
+    def _disc(self) -> Tensor | None:
+        """Return the points of the grid where the kernel is, whichever way it turns; None if all or not the same."""
+        cut = self.on_space and self.kernel_size > 1 and not self.group.on_grid
+        if not cut or not self.group.isometric:
+            return None
+        return self._inside(self._grid(torch.zeros(1, dtype=torch.float64)).flatten(0, -2)).nonzero().squeeze(-1)
 
     def _arrange(self, values: Tensor) -> Tensor:
         """(n_out, n_in, *points, out·in) to (out, n_out, in, n_in, *points)."""
@@ -155,40 +176,67 @@ class GroupKernel(nn.Module):
         volume = self.group.determinant(self.group.elements(torch.float64)).max()
         return float(volume) ** (1 / self.group.dim)
 
-    def _index_all(self) -> Tensor | None:
-        """Return the place in the table of every entry of the kernel, in its final order; None if too many."""
-        everything = self.group.elements(torch.float64)
-        nodes = self._nodes(self.coordinates(everything, everything))
-        channels = math.prod(self.shape)
-        if nodes.numel() * channels > 4 * MOST_ENTRIES:
-            return None
-        return self._arrange(nodes.unsqueeze(-1) * channels + torch.arange(channels)).contiguous()
+    def _look_up(self, table: Tensor) -> Tensor:
+        """Return the kernel as a permuted copy of the table: (out, n_out, in, n_in, *points)."""
+        assert self.table_index is not None
+        index = self.table_index.flatten()
+        if torch.compiler.is_compiling():
+            values = table.flatten().index_select(0, index)
+        else:
+            values = _Permuted.apply(table.flatten(), index, self.table_inverse)
+        return values.view(self.table_index.shape)
+
+    def _turned(self, table: Tensor) -> Tensor:
+        """Return the table turned in space by every output element: (n_out·points, group nodes·out·in)."""
+        assert self.turn_map is not None
+        by_space = table.view(-1, self.turn_map.shape[1], table.shape[1]).transpose(0, 1).flatten(1)
+        with torch.autocast(table.device.type, enabled=False):
+            return self.turn_map @ by_space
 
     @torch.no_grad()
-    def _map_all(self) -> Tensor | None:
-        r"""Return the kernel as a linear map of the table, (n_out, n_in, \*points, nodes); None if it is too large.
+    def _index_all(self) -> Tensor | None:
+        """Return the place in the (turned) table of every entry of the kernel, in its final order; None if too many."""
+        everything = self.group.elements(torch.float64)
+        coords = self.coordinates(everything, everything)
+        channels = math.prod(self.shape)
+        if coords[..., 0].numel() * channels > MOST_ENTRIES:
+            return None
+        sizes = self._table_size()
+        if self.looked_up:
+            nodes = _nodes(coords, sizes)
+        else:  # row: output element and point; within it the node on the group
+            steps = sizes[: -self.group.dim]
+            n_out, points = len(everything), coords.shape[2:-1]
+            rows = torch.arange(n_out * math.prod(points)).view(n_out, 1, *points)
+            nodes = rows * math.prod(steps) + _nodes(coords, steps)
+        return self._arrange(nodes.unsqueeze(-1) * channels + torch.arange(channels)).contiguous().int()
+
+    def _invert(self, index: Tensor) -> Tensor:
+        """Return the places in the kernel at which each entry of the table is looked up: (times, entries)."""
+        places = torch.arange(index.numel(), dtype=torch.int32).view(index.shape)
+        # Once by every output element; an entry of a table that was turned for each of them once in all.
+        shape = (index.shape[1], -1) if self.looked_up else (1, -1)
+        index, places = (t.movedim(1, 0).reshape(shape) for t in (index, places))
+        return torch.empty_like(places).scatter_(1, index.long(), places)
+
+    @torch.no_grad()
+    def _turn_all(self) -> Tensor | None:
+        r"""Return the kernel's points at all output elements as a linear map of the table's: (n_out·points, nodes).
 
         It has the dtype at construction. After a change of dtype the field is evaluated instead, at full precision.
         """
         everything = self.group.elements(torch.float64)
-        coords = self.coordinates(everything, everything)
-        nodes = math.prod(self._table_size())
+        coords = self.coordinates(everything, everything[:1])[:, 0, ..., -self.group.dim :]
+        sizes = self._table_size()[-self.group.dim :]
+        nodes = math.prod(sizes)
         if nodes * coords[..., 0].numel() > MOST_ENTRIES:
             return None
-        basis = Table(self.field.dim, nodes, size=self._table_size()).double()
+        basis = Table(self.group.dim, nodes, size=sizes).double()
         basis.coefficients.copy_(torch.eye(nodes))
         values = basis(coords)
-        if self.on_space and self.kernel_size > 1:
-            values = values * self._inside(coords)
-        return values.to(self._place()[0])
-
-    def _nodes(self, coords: Tensor) -> Tensor:
-        """Return the rows of the table that lie at ``coords``."""
-        index = torch.zeros_like(coords[..., 0], dtype=torch.long)
-        for d, n in enumerate(self._table_size()):
-            node = torch.round((coords[..., d] + 1) * ((n - 1) / 2)).long()
-            index = index * n + node
-        return index
+        if self.kernel_size > 1:
+            values = values * self._inside(coords).unsqueeze(-1)
+        return values.flatten(0, -2).to(self._place()[0])
 
     def _table_size(self) -> tuple[int, ...]:
         group = self.group.table_size or () if self.on_group else ()
@@ -221,3 +269,31 @@ class GroupKernel(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.group}, kernel_size={self.kernel_size}"
+
+
+class _Permuted(torch.autograd.Function):
+    """Entries of a table, each of them equally often. Its gradient looks up, too, where that of torch's scatters."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(table: Tensor, index: Tensor, inverse: Tensor) -> Tensor:  # noqa: ARG004
+        return table.index_select(0, index)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (inverse,) = ctx.saved_tensors
+        return grad.index_select(0, inverse.flatten()).view(inverse.shape).sum(dim=0), None, None
+
+
+def _nodes(coords: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Return the rows of a table of ``sizes`` that lie at the first ``len(sizes)`` of ``coords``."""
+    index = torch.zeros_like(coords[..., 0], dtype=torch.long)
+    for d, n in enumerate(sizes):
+        node = torch.round((coords[..., d] + 1) * ((n - 1) / 2)).long()
+        index = index * n + node
+    return index

@@ -90,7 +90,7 @@ class SeparableGroupConv(_Conv):
             mix, space = self.mix(), self.space()
         else:
             mix, space = self.mix(chosen, elements), self.space(chosen, chosen)
-        mix = weighted(mix, self.group.weight(x.shape[2]), gates)
+        x = weighted(x, self.group.weight(x.shape[2]), gates)
         groups = 1 if self.form == "pointwise" else self.in_channels
         y = convolve(x.flatten(1, 2), folded(mix), "zero", groups)
         y = convolve(y, folded(space), self.boundary, y.shape[1])
