@@ -75,7 +75,9 @@ def nearest(
     """
     _check_clouds(queries, points, mask)
     check_choice("method", method, METHODS)
-    count = min(check_int("count", count), points.shape[1])
+    check_int("count", count)
+    if not is_symbolic(points.shape[1]):  # of a number only known later, there are taken to be enough
+        count = min(count, points.shape[1])
     with torch.no_grad():
         # The coordinates of a cloud in half precision are apart, their squared distances need not be.
         queries, points = (c.float() if c.dtype in (torch.float16, torch.bfloat16) else c for c in (queries, points))
@@ -88,7 +90,9 @@ def nearest(
             method = "all" if few else "cells"
         if method == "cells":
             return search_cells(queries.contiguous(), points.contiguous(), seen, count)
-        step = queries.shape[1] if is_symbolic(*sizes) else max(1, CHUNK_VALUES // (sizes[0] * sizes[2]))
+        if is_symbolic(*sizes):
+            return _all_distances(queries, points, seen, count)
+        step = max(1, CHUNK_VALUES // (sizes[0] * sizes[2]))
         found = [_all_distances(part, points, seen, count) for part in queries.split(step, dim=1)]
         return torch.cat([index for index, _ in found], dim=1), torch.cat([squared for _, squared in found], dim=1)
 
@@ -137,8 +141,9 @@ def nearest_nodes(
     ranks = _low_products(tuple(min(count, n) for n in sizes), count)
     with torch.no_grad():
         points = points.float() if points.dtype in (torch.float16, torch.bfloat16) else points
-        n, values = points.shape[1], points.shape[0] * len(ranks) * 2
-        step = n if is_symbolic(n, values) else max(1, CHUNK_VALUES // max(1, values))
+        if is_symbolic(*points.shape[:2]):
+            return _nearest_nodes(points, sizes, lows, highs, ranks, count)
+        step = max(1, CHUNK_VALUES // (2 * points.shape[0] * len(ranks)))
         return torch.cat(
             [_nearest_nodes(part, sizes, lows, highs, ranks, count) for part in points.split(step, dim=1)], dim=1
         )

@@ -89,7 +89,7 @@ def point_conv(
         met = signals.gather(-1, index).unflatten(-1, values.shape[1:3])
         return torch.einsum("bqngoi,bgiqn->bgoq", values, met).flatten(1, 2)
 
-    met = points if neighbors is None else min(neighbors, points)
+    met = points if neighbors is None else neighbors
     step = _chunk(points, coords.shape[0] * met * out_channels * fan_in, coords.device.type)
     if step >= points:
         return block(signals, coords)
@@ -165,7 +165,8 @@ def point_sums(
 
 def _nearest(offsets: Tensor, meets: Tensor, size: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Keep, for each query, the ``count`` nearest of the points it meets: offsets, whether they meet, and which."""
-    count = min(check_int("neighbors", count), meets.shape[-1])
+    if not is_symbolic(meets.shape[-1]):  # of a number only known later, there are taken to be enough
+        count = min(check_int("neighbors", count), meets.shape[-1])
     distance = (offsets.detach() * size).square().sum(dim=-1).masked_fill(~meets, math.inf)
     index = distance.topk(count, dim=-1, largest=False, sorted=False).indices  # (batch or 1, queries, count)
     if offsets.shape[0] != index.shape[0]:

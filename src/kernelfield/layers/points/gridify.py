@@ -22,9 +22,6 @@ __all__ = ["Degridify", "Gridify"]
 class _Grid(nn.Module):
     """A regular grid over a box, and the edges between it and a cloud: what both directions share."""
 
-    nodes: Tensor
-    unit: Tensor
-
     def __init__(
         self,
         in_channels: int,
@@ -46,10 +43,6 @@ class _Grid(nn.Module):
             raise ValueError(f"group must be None or groups.Trivial(), got {group!r}: see the documentation")
         self.group = group
         self.messages = MessageLayer(in_channels, out_channels, dim=dim, **message)
-        nodes = grids.box_grid(self.grid, self.low, self.high).flatten(0, -2).unsqueeze(0)
-        self.register_buffer("nodes", nodes, persistent=False)
-        unit = torch.tensor([(b - a) / 2 for a, b in zip(self.low, self.high, strict=True)])
-        self.register_buffer("unit", unit.to(nodes.dtype), persistent=False)
 
     def edges(self, coords: Tensor, mask: Tensor | None = None) -> Edges:
         """Return the edges between a cloud, (batch, points, dim) coordinates, and the grid; they have no gradient."""
@@ -62,8 +55,11 @@ class _Grid(nn.Module):
                 f"coords must be floating-point coordinates of shape (batch, points, {self.dim}), "
                 f"got {tuple(coords.shape)} of {coords.dtype}"
             )
-        middle = (self.nodes[:, :1] + self.nodes[:, -1:]) / 2
-        return (coords.to(self.nodes.dtype) - middle) / self.unit, (self.nodes - middle) / self.unit
+        dtype = self.messages.dtype
+        ends = zip(coords.to(dtype).unbind(-1), self.low, self.high, strict=True)
+        placed = torch.stack([(c - (a + b) / 2) / ((b - a) / 2) for c, a, b in ends], dim=-1)
+        nodes = grids.box_grid(self.grid, dtype=dtype, device=coords.device)
+        return placed, nodes.flatten(0, -2).unsqueeze(0)
 
     def extra_repr(self) -> str:
         return f"grid={self.grid}, extent={(self.low, self.high)}, neighbors={self.neighbors}"

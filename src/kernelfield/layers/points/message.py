@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..._checks import check_choice, check_dim, check_int
 from ...fields import Field, RandomFourier, build_field
 from ...ops import pass_messages
+from ..pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,11 +70,11 @@ class MessageLayer(nn.Module):
         self.kind = check_choice("message", message, MESSAGES)
         self.reduce = check_choice("reduce", reduce, ("mean", "max", "sum"))
         width = self.channels
-        self.node = perceptron(in_channels, width, width) if in_channels else None
+        self.node = _pointwise(in_channels, width, width) if in_channels else None
         self.position = build_field(field, dim, width, hidden=width, omega_0=omega_0)
         parts = 2 if in_channels else 1
-        self.message = perceptron(parts * width, width, width) if message == "mlp" else None
-        self.update = perceptron(width, width, out_channels)
+        self.message = _linear(parts * width, width, width) if message == "mlp" else None
+        self.update = _pointwise(width, width, out_channels)
 
     def forward(self, x: Tensor | None, sources: Tensor, targets: Tensor, edges: Edges) -> Tensor:
         """Return (batch, out, targets) values.
@@ -89,18 +90,22 @@ class MessageLayer(nn.Module):
             raise ValueError(f"x must be {wanted}, got {None if x is None else tuple(x.shape)}")
         if x is not None and (x.dim() != 3 or x.shape[1] != self.in_channels):
             raise ValueError(f"x must have shape (batch, {self.in_channels}, points), got {tuple(x.shape)}")
-        like = next(self.update.parameters()).dtype
-        values = None if self.node is None or x is None else self.node(x.mT)
+        values = None if self.node is None or x is None else self.node(x).mT
         gathered = pass_messages(
             values,
-            sources.to(like),
-            targets.to(like),
+            sources.to(self.dtype),
+            targets.to(self.dtype),
             edges,
             self._message,
             channels=self.channels,
             reduce=self.reduce,
         )
-        return self.update(gathered).mT
+        return self.update(gathered.mT)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype in which offsets are taken: that of the weights."""
+        return next(self.update.parameters()).dtype
 
     def _message(self, values: Tensor | None, offsets: Tensor) -> Tensor:
         """Return the message of each edge; what of two places enters it is their offset, and nothing else."""
@@ -114,8 +119,13 @@ class MessageLayer(nn.Module):
         return f"{self.in_channels}, {self.out_channels}, dim={self.dim}, message={self.kind}, reduce={self.reduce}"
 
 
-def perceptron(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
-    """Return two linear maps with a GELU between them, which keep the variance at first."""
+def _pointwise(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
+    """Return a perceptron of two layers at every point of a signal."""
+    return nn.Sequential(Pointwise(in_channels, hidden, gain=1.0), nn.GELU(), Pointwise(hidden, out_channels, gain=1.0))
+
+
+def _linear(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
+    """Return a perceptron of two layers for edges, whose channels come last."""
     linears = [nn.Linear(in_channels, hidden), nn.Linear(hidden, out_channels)]
     for linear in linears:
         nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
