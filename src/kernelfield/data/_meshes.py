@@ -64,9 +64,9 @@ def sample_mesh(
     Returns:
         (count, 3) points and (count, 3) normals of unit length.
 
-    >>> corners = torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    >>> corners = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     >>> points, normals = sample_mesh(corners, torch.tensor([[0, 1, 2]]), 5)
-    >>> bool((points[:, 2] == 1).all()), normals[0]
+    >>> bool((points[:, 2] == 0).all()), normals[0]
     (True, tensor([0., 0., 1.]))
     """
     check_int("count", count)

@@ -41,8 +41,8 @@ def modelnet40(
 
     Args:
         root: folder of the kinds.
-        points: in each cloud; twice as many are drawn, eight times as many for voxels, of which training takes others in
-            every epoch.
+        points: in each cloud; twice as many are drawn, for voxels eight times as many, of which training takes others
+            in every epoch.
         voxels: move the points to the middles of voxels, as many along each axis, one point in each; None for not.
         normals: whether the surface's normals are given too, as three more channels.
         validation_share: of the training objects.

@@ -48,8 +48,8 @@ def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, n
     Source: ``shapenetcore_partanno_segmentation_benchmark_v0_normal``, unpacked into ``root``: lines of position,
     normal and label in ``02691156/1a04e3eab45ca15dd86060f189eb133.txt``, kinds in ``synsetoffset2category.txt``, splits
     in ``train_test_split/``. No checksum is published, so that nothing is downloaded. Licence: ShapeNet's terms of use,
-    for research. Split: the published one, 12,137 to train, 1,870 to choose by, 2,874 to test. Normalisation: the mean of
-    each cloud at the origin, its farthest coordinate at 1.
+    for research. Split: the published one, 12,137 to train, 1,870 to choose by, 2,874 to test. Normalisation: the mean
+    of each cloud at the origin, its farthest coordinate at 1.
 
     Args:
         root: folder of the files.

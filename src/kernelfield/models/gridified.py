@@ -45,8 +45,8 @@ class GridifiedNet(nn.Module):
         norm: "batch", "layer" or "none".
         dropout: probability inside the blocks.
         readout: "mean" predicts for the whole cloud, "dense" at every point.
+        sigma: initial width of Gaussian masks on the kernels, where 1 is their reach; None for no masks.
         group: None; see :class:`Gridify`.
-        options: further arguments of :class:`SeparableConv`.
 
     >>> import torch
     >>> net = GridifiedNet(6, 10, grid=4, channels=8, blocks=1, kernel_size=3)
@@ -76,8 +76,8 @@ class GridifiedNet(nn.Module):
         norm: str = "batch",
         dropout: float = 0.0,
         readout: str = "mean",
+        sigma: float | None = None,
         group: Group | None = None,
-        **options: Any,
     ) -> None:
         super().__init__()
         check_int("blocks", blocks, least=0)
@@ -97,10 +97,7 @@ class GridifiedNet(nn.Module):
         }
         self.gridify = Gridify(in_channels, channels, **shared)
         make_conv: Callable[..., nn.Module] = partial(
-            SeparableConv,
-            dim=dim,
-            size=tuple((n + 1) // 2 for n in reach),
-            **{"field": field, "sigma": None, **options},
+            SeparableConv, dim=dim, size=tuple((n + 1) // 2 for n in reach), field=field, sigma=sigma
         )
         self.blocks = nn.ModuleList(
             CCNNBlock(make_conv, channels, channels, norm=norm, dropout=dropout) for _ in range(blocks)
