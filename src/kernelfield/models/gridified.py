@@ -171,7 +171,6 @@ register(
     dim=3,
     blocks=0,
     channels=64,
-    message="mlp",
     omega_0=1.0,
     norm="none",
     readout="dense",
