@@ -57,7 +57,7 @@ def job(data: str, network: str, split: int, options: argparse.Namespace) -> Non
     mapping = find_recipe(name).to_dict()
     settings = {key: value for key, value in changes.items() if "." in key}
     mapping |= {key: value for key, value in changes.items() if "." not in key}
-    settings |= {SPLITS[data][0]: split}
+    settings |= {SPLITS[data][0]: split, "training.matmul": "high", "training.eval_batch": 64}
     if options.epochs is not None:
         settings["training.epochs"] = options.epochs
     recipe = with_settings(recipe_from(mapping), settings)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernelfield import CCNN, GridifiedNet, SeparableConv, create_model, list_models
+from kernelfield.data import load
 from kernelfield.fields import MAGNet
 from kernelfield.layers import CCNNBlock, ContinuousConv
 from kernelfield.ops import points
@@ -137,6 +138,40 @@ def test_chunks_of_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         y.square().sum().backward()
         results.append([y.detach(), *(p.grad.clone() for p in layer.parameters())])
     torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.slow
+def test_a_network_trained_on_voxels_reads_points() -> None:
+    """Chapter 3's ModelNet10 experiment, on made solids: trained on voxels, tested on what they were made of."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {
+        "points": 96,
+        "normals": False,
+        "pose": "none",
+        "train": 320,
+        "validation": 0,
+        "test": 300,
+    }
+    voxels, clouds = load("solids", voxels=16, **options), load("solids", **options)
+    small: dict[str, Any] = {"channels": 8, "blocks": 2, "neighbors": 24, "sigma": 0.2, "gain": 24**-0.5}
+    net = create_model("ccnn_4_16", in_channels=3, out_channels=8, **small)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=6 * 20)
+    for _ in range(6):
+        for index in torch.randperm(320).split(16):
+            batch = voxels.train.batch(index, training=True)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(batch.inputs, **batch.sampling), batch.target).backward()
+            optimizer.step()
+            schedule.step()
+    net.eval()
+    accuracy = []
+    for data in (voxels, clouds):
+        batch = data.test.batch(slice(None))
+        with torch.no_grad():
+            accuracy.append(float((net(batch.inputs, **batch.sampling).argmax(1) == batch.target).float().mean()))
+    assert accuracy[0] > 0.8
+    assert abs(accuracy[1] - accuracy[0]) < 0.03, accuracy
 
 
 def test_published_point_networks_keep_their_signals_in_range() -> None:

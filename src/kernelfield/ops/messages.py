@@ -100,7 +100,10 @@ def pass_messages(
     parts = []
     for source, target, valid in zip(*(t.split(step, dim=1) for t in edges), strict=True):
         some = type(edges)(source, target, valid)
-        parts.append(checkpoint(part, values, some, use_reentrant=False) if training else part(values, some))
+        if training:
+            parts.append(checkpoint(part, values, some, use_reentrant=False, preserve_rng_state=False))
+        else:
+            parts.append(part(values, some))
         if len(parts) == 2:  # one at a time: they are as large as the result
             one, other = parts
             parts = [torch.maximum(one, other) if reduce == "max" else one + other]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
@@ -138,7 +139,8 @@ def nearest_nodes(
     sizes = ints_per_axis("shape", tuple(shape), dim)
     lows, highs = check_range("low", low, "high", high, dim)
     count = min(check_int("count", count), math.prod(sizes))
-    ranks = _low_products(tuple(min(count, n) for n in sizes), count)
+    table = _ranks.__wrapped__ if torch.compiler.is_compiling() else _ranks
+    ranks = table(tuple(min(count, n) for n in sizes), count, points.device)
     with torch.no_grad():
         points = points.float() if points.dtype in (torch.float16, torch.bfloat16) else points
         if is_symbolic(*points.shape[:2]):
@@ -154,12 +156,12 @@ def _nearest_nodes(
     sizes: tuple[int, ...],
     lows: tuple[float, ...],
     highs: tuple[float, ...],
-    ranks: list[tuple[int, ...]],
+    ranks: Tensor,
     count: int,
 ) -> Tensor:
     squared, index = points.new_zeros(()), torch.zeros((), dtype=torch.long, device=points.device)
     for d, (size, low, high) in enumerate(zip(sizes, lows, highs, strict=True)):
-        taken = torch.tensor([rank[d] for rank in ranks], device=points.device)
+        taken = ranks[:, d]
         node, far = _axis_ranks(points[..., d], size, low, high, min(count, size))
         squared = squared + far[..., taken]
         index = index * size + node[..., taken]
@@ -177,6 +179,12 @@ def _axis_ranks(x: Tensor, size: int, low: float, high: float, count: int) -> tu
     node = start.unsqueeze(-1) + torch.arange(width, dtype=x.dtype, device=x.device)
     far, order = (x.unsqueeze(-1) - (first + spacing * node)).square().sort(dim=-1, stable=True)
     return node.long().gather(-1, order[..., :count]), far[..., :count]
+
+
+@functools.lru_cache(maxsize=32)
+def _ranks(largest: tuple[int, ...], most: int, device: torch.device) -> Tensor:
+    """Return :func:`_low_products` on a device, where it is copied once: a copy at every call would wait for it."""
+    return torch.tensor(_low_products(largest, most), device=device)
 
 
 def _low_products(largest: tuple[int, ...], most: int) -> list[tuple[int, ...]]:

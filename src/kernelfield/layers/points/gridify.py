@@ -61,6 +61,10 @@ class _Grid(nn.Module):
         nodes = grids.box_grid(self.grid, dtype=dtype, device=coords.device)
         return placed, nodes.flatten(0, -2).unsqueeze(0)
 
+    def nodes(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        """Return the (nodes, dim) coordinates of the grid's nodes, the last axis changing fastest."""
+        return grids.box_grid(self.grid, self.low, self.high, dtype=dtype, device=device).flatten(0, -2)
+
     def extra_repr(self) -> str:
         return f"grid={self.grid}, extent={(self.low, self.high)}, neighbors={self.neighbors}"
 
