@@ -88,6 +88,24 @@ def floats_per_axis(name: str, value: Any, dim: int) -> tuple[float, ...]:
     return _per_axis(name, value, dim, "number", _is_number, lambda v: check_positive(name, v))
 
 
+def check_range(
+    low_name: str, low: Any, high_name: str, high: Any, dim: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return ``dim`` lower and upper ends from numbers or sequences of ``dim`` numbers, each lower one below its upper.
+
+    >>> check_range("low", -1, "high", (1, 2), dim=2)
+    ((-1.0, -1.0), (1.0, 2.0))
+    >>> check_range("low", 1, "high", 1, dim=1)
+    Traceback (most recent call last):
+    ValueError: high must be above low along every axis, got (1.0,) and (1.0,)
+    """
+    lows = _per_axis(low_name, low, dim, "number", _is_number, float)
+    highs = _per_axis(high_name, high, dim, "number", _is_number, float)
+    if not all(a < b < math.inf and a > -math.inf for a, b in zip(lows, highs, strict=True)):
+        raise ValueError(f"{high_name} must be above {low_name} along every axis, got {highs} and {lows}")
+    return lows, highs
+
+
 def check_coords(coords: Any, dim: int) -> Tensor:
     """Return ``coords`` if it is a floating-point tensor of shape (…, dim)."""
     shape = getattr(coords, "shape", None)

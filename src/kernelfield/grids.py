@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ._checks import check_bool, check_dim, check_int, check_positive, floats_per_axis, ints_per_axis
+from ._checks import check_bool, check_dim, check_int, check_positive, check_range, floats_per_axis, ints_per_axis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["kernel_axis", "kernel_grid", "local_grid", "positions", "reach", "signal_grid"]
+__all__ = ["box_grid", "kernel_axis", "kernel_grid", "local_grid", "positions", "reach", "signal_grid"]
 
 
 def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
@@ -135,6 +135,40 @@ def local_grid(
     """
     counts = ints_per_axis("kernel_size", kernel_size, check_dim(dim))
     return _mesh([_closed_axis(n, 1.0, n, dtype, device) if n > 1 else _zero(dtype, device) for n in counts])
+
+
+def box_grid(
+    shape: Sequence[int],
+    low: float | Sequence[float] = -1.0,
+    high: float | Sequence[float] = 1.0,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the nodes of a grid over a box, the outermost on its faces; of a single node along an axis, its middle.
+
+    Args:
+        shape: number of nodes along each axis.
+        low: lower end of the box, one for all axes or one per axis.
+        high: upper end of the box.
+        dtype: of the result; torch's default otherwise.
+        device: of the result.
+
+    Returns:
+        (*shape, dim) coordinates.
+
+    >>> box_grid([3], 0, 4).squeeze(-1)
+    tensor([0., 2., 4.])
+    >>> box_grid((9, 9, 9)).shape
+    torch.Size([9, 9, 9, 3])
+    """
+    counts = ints_per_axis("shape", tuple(shape), check_dim(len(shape)))
+    lows, highs = check_range("low", low, "high", high, len(counts))
+    axes = []
+    for n, a, b in zip(counts, lows, highs, strict=True):
+        index = torch.arange(n, dtype=dtype or _default(), device=device)
+        axes.append(a + index * ((b - a) / (n - 1)) if n > 1 else index + (a + b) / 2)
+    return _mesh(axes)
 
 
 def signal_grid(

@@ -15,16 +15,20 @@ from . import (
     digits,
     folders,
     fsdd,
+    furniture,
     listops,
     memory,
     mnist,
+    modelnet,
     pathfinder,
     pcam,
     photographs,
     physionet2012,
     physionet2019,
     reviews,
+    shapenet_part,
     shapes,
+    solids,
     speech,
     stl10,
     tables,
@@ -225,4 +229,11 @@ register("imdb", reviews.imdb, "film reviews, byte by byte: praise or blame? (Lo
 register("ptb", text.ptb, "the Penn Treebank, character by character")
 register("text", text.text, "a text file of your own, character by character")
 register("image_folder", folders.image_folder, "images of your own, a folder for each class")
+register("solids", solids.solids, "points on spheres, tori, cubes and other surfaces, in any pose")
+register("random_clouds", solids.random_clouds, "random points with a random value at each, to give back")
+register("modelnet10", modelnet.modelnet10, "objects of ten kinds, as points on their surfaces")
+register("modelnet40", modelnet.modelnet40, "objects of forty kinds, as points on their surfaces")
+register("shapenet_part", shapenet_part.shapenet_part, "objects of sixteen kinds: which part is each point of?")
+register("furniture", furniture.furniture, "furniture of twelve categories, as points on its surface")
+register("chair_monitor", furniture.chair_monitor, "chairs and monitors, as voxels or as points")
 register("csv_series", tables.csv_series, "time series of your own, in a CSV file")

@@ -28,6 +28,7 @@ from .equivariant import (
     SeparableGroupConv,
     SpatialPool,
 )
+from .points import Degridify, Gridify, MessageLayer
 from .pointwise import BatchNorm, Pointwise
 
 __all__ = [
@@ -35,7 +36,9 @@ __all__ = [
     "CCNNBlock",
     "CKConv",
     "ContinuousConv",
+    "Degridify",
     "FlexConv",
+    "Gridify",
     "GroupBatchNorm",
     "GroupConv",
     "GroupDropout",
@@ -45,6 +48,7 @@ __all__ = [
     "GroupResidualBlock",
     "GroupSignal",
     "LiftingConv",
+    "MessageLayer",
     "PartialGroupConv",
     "PartialResidualBlock",
     "Pointwise",

@@ -5,6 +5,7 @@ from .ccnn import CCNN
 from .ckcnn import CKCNN, FlexTCN
 from .flexnet import FlexNet
 from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
+from .gridified import GridifiedNet
 from .image_field import ImageField
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .registry import create_model, list_models, register
@@ -16,6 +17,7 @@ __all__ = [
     "Augerino",
     "FlexNet",
     "FlexTCN",
+    "GridifiedNet",
     "GroupAllCNN",
     "GroupDenseNet",
     "GroupResNet",

@@ -169,4 +169,5 @@ for _size, _blocks, _channels, _hidden, _near in (
         neighbors=_near,
         sigma=0.075,
         omega_0=1.0,  # there is no grid to choose it by
+        gain=_near**-0.5,  # as many points as neighbours add up, where a grid of this step would have one
     )

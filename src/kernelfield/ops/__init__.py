@@ -1,8 +1,24 @@
 """Operators: pure functions of tensors, no parameters. Each fast path stands beside a readable reference."""
 
 from .conv import conv
+from .messages import aggregate, pass_messages
+from .neighbors import Edges, bilateral_edges, nearest, nearest_nodes
 from .points import point_conv, point_sums, sample_density
 from .reference import conv_reference, resample_reference
 from .spectral import resample
 
-__all__ = ["conv", "conv_reference", "point_conv", "point_sums", "resample", "resample_reference", "sample_density"]
+__all__ = [
+    "Edges",
+    "aggregate",
+    "bilateral_edges",
+    "conv",
+    "conv_reference",
+    "nearest",
+    "nearest_nodes",
+    "pass_messages",
+    "point_conv",
+    "point_sums",
+    "resample",
+    "resample_reference",
+    "sample_density",
+]

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["point_conv", "point_sums", "sample_density"]
 
-#: kernel values held at once; outputs are computed in chunks of as many points as this allows
-CHUNK_VALUES = 1 << 23
+#: kernel values held at once; outputs are computed in chunks of as many points as this allows. A GPU is idle between
+#: small chunks, and has the memory for larger ones.
+CHUNK_VALUES = {"cpu": 1 << 23, "cuda": 1 << 26}
 
 
 def point_conv(
@@ -31,6 +32,7 @@ def point_conv(
     groups: int = 1,
     causal: bool = False,
     neighbors: int | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     r"""Convolve values at points with a kernel that is a function of the offset between them (chapter 2, section 4.1).
 
@@ -50,6 +52,7 @@ def point_conv(
         groups: number of groups the channels are parted in; ``in`` of them make a depthwise convolution.
         causal: a point meets only those at or before its own time; dim 1.
         neighbors: meet only this many nearest points, the point itself included.
+        mask: (batch, points) which points there are: others, whose values are zero, are no neighbours.
 
     Returns:
         (batch, out, points) values.
@@ -60,23 +63,34 @@ def point_conv(
     """
     points = coords.shape[1]
     fan_in, fan_out = x.shape[1] // groups, out_channels // groups
-    signals = x.unflatten(1, (groups, fan_in))
+    # Of a depthwise convolution with few neighbours, values of all channels lie together: one row to read for each.
+    rows = neighbors is not None and fan_in == fan_out == 1
+    signals = x.mT.contiguous() if rows else x.unflatten(1, (groups, fan_in))
+    seen = None if mask is None else mask.unsqueeze(1)
 
     def block(signals: Tensor, queries: Tensor) -> Tensor:
         offsets = (queries.unsqueeze(2) - coords.unsqueeze(1)) / size  # (batch or 1, queries, points, dim)
         meets = (offsets.abs() < 1).all(dim=-1)
         if causal:
             meets = meets & (offsets[..., 0] >= 0)
-        if neighbors is not None:
-            offsets, meets, signals = _nearest(offsets, meets, signals, size, neighbors)
-        values = (kernel(offsets) * meets.unsqueeze(-1)).unflatten(-1, (groups, fan_out, fan_in))
-        # Offsets that all samples share are not repeated for each of them.
-        shared, values = ("", values.squeeze(0)) if coords.shape[0] == 1 else ("b", values)
-        gathered = "" if neighbors is None else "q"
-        return torch.einsum(f"{shared}qngoi,bgi{gathered}n->bgoq", values, signals).flatten(1, 2)
+        if neighbors is None:
+            values = (kernel(offsets) * meets.unsqueeze(-1)).unflatten(-1, (groups, fan_out, fan_in))
+            # Offsets that all samples share are not repeated for each of them.
+            shared, values = ("", values.squeeze(0)) if coords.shape[0] == 1 else ("b", values)
+            return torch.einsum(f"{shared}qngoi,bgin->bgoq", values, signals).flatten(1, 2)
+        offsets, meets, index = _nearest(offsets, meets if seen is None else meets & seen, size, neighbors)
+        values = kernel(offsets) * meets.unsqueeze(-1)
+        index = index.expand(x.shape[0], -1, -1)
+        if rows:
+            sample = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1)
+            return (values * signals[sample, index]).sum(dim=2).mT
+        values = values.unflatten(-1, (groups, fan_out, fan_in)).expand(x.shape[0], *(-1,) * 5)
+        index = index.flatten(1)[:, None, None].expand(-1, groups, fan_in, -1)
+        met = signals.gather(-1, index).unflatten(-1, values.shape[1:3])
+        return torch.einsum("bqngoi,bgiqn->bgoq", values, met).flatten(1, 2)
 
     met = points if neighbors is None else neighbors
-    step = _chunk(points, coords.shape[0] * met * out_channels * fan_in)
+    step = _chunk(points, coords.shape[0] * met * out_channels * fan_in, coords.device.type)
     if step >= points:
         return block(signals, coords)
     training = torch.is_grad_enabled()
@@ -149,24 +163,22 @@ def point_sums(
     )
 
 
-def _nearest(
-    offsets: Tensor, meets: Tensor, signals: Tensor, size: Tensor, count: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep, for each query, the ``count`` nearest of the points it meets: offsets, whether they meet, and signals."""
-    count = min(check_int("neighbors", count), meets.shape[-1])
-    distance = (offsets * size).square().sum(dim=-1).masked_fill(~meets, math.inf)
-    index = distance.topk(count, dim=-1, largest=False).indices  # (batch or 1, queries, count)
+def _nearest(offsets: Tensor, meets: Tensor, size: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Keep, for each query, the ``count`` nearest of the points it meets: offsets, whether they meet, and which."""
+    if not is_symbolic(meets.shape[-1]):  # of a number only known later, there are taken to be enough
+        count = min(check_int("neighbors", count), meets.shape[-1])
+    distance = (offsets.detach() * size).square().sum(dim=-1).masked_fill(~meets, math.inf)
+    index = distance.topk(count, dim=-1, largest=False, sorted=False).indices  # (batch or 1, queries, count)
+    if offsets.shape[0] != index.shape[0]:
+        offsets = offsets.expand(index.shape[0], *(-1,) * 3)
     offsets = offsets.gather(2, index.unsqueeze(-1).expand(*index.shape, offsets.shape[-1]))
-    meets = meets.gather(2, index)
-    batch, groups, fan_in, _ = signals.shape
-    index = index.expand(batch, -1, -1).flatten(1)[:, None, None].expand(-1, groups, fan_in, -1)
-    return offsets, meets, signals.gather(-1, index).unflatten(-1, (-1, count))
+    return offsets, meets.gather(2, index), index
 
 
-def _chunk(points: int, values_per_point: int) -> int:
+def _chunk(points: int, values_per_point: int, device: str = "cpu") -> int:
     if is_symbolic(points, values_per_point):
         return points  # a traced loop would fix a dynamic number of points
-    return max(1, CHUNK_VALUES // values_per_point)
+    return max(1, CHUNK_VALUES.get(device, 1 << 26) // values_per_point)
 
 
 def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 8) -> Tensor:
@@ -208,8 +220,9 @@ def _ball_density(coords: Tensor, seen: Tensor, neighbors: int) -> Tensor:
     dim = coords.shape[-1]
     count = min(neighbors, coords.shape[1] - 1)
     volume = math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)
+    step = _chunk(coords.shape[1], coords.shape[0] * coords.shape[1], coords.device.type)
     radii = [
         torch.cdist(queries, coords).masked_fill(~seen.unsqueeze(1), math.inf).kthvalue(count + 1, dim=-1).values
-        for queries in coords.split(_chunk(coords.shape[1], coords.shape[0] * coords.shape[1]), dim=1)
+        for queries in coords.split(step, dim=1)
     ]
     return count / (volume * torch.cat(radii, dim=1).pow(dim))

@@ -119,7 +119,7 @@ class ContinuousConv(nn.Module):
         points = check_points(x, coords, mask, self.in_channels, self.dim)
         weight = sample_weight(points, mask, density, steps)
         if points is not None:
-            y = self._point_conv(x, points, weight, steps)
+            y = self._point_conv(x, points, weight, steps, mask)
         else:
             y = self._grid_conv(x if weight is None else x * weight.unsqueeze(1).to(x.dtype), steps, kernel)
         if self.bias is not None:
@@ -267,7 +267,9 @@ class ContinuousConv(nn.Module):
             kernel = kernel.narrow(axis, 0 if self.causal else (n - keep) // 2, keep)
         return kernel
 
-    def _point_conv(self, x: Tensor, coords: Tensor, weight: Tensor | None, steps: tuple[float, ...]) -> Tensor:
+    def _point_conv(
+        self, x: Tensor, coords: Tensor, weight: Tensor | None, steps: tuple[float, ...], mask: Tensor | None
+    ) -> Tensor:
         if self.boundary == "periodic":
             raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
         coords = coords.to(self.reach.dtype)
@@ -286,6 +288,7 @@ class ContinuousConv(nn.Module):
                 groups=self.groups,
                 causal=self.causal,
                 neighbors=self.neighbors,
+                mask=mask,
             )
         )
         if not self.causal:

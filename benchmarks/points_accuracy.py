@@ -1,0 +1,142 @@
+"""How well are clouds told apart: gridified networks against a CCNN on points against PointNet++, at equal epochs.
+
+    python benchmarks/points_accuracy.py --data .data                  # furniture, five splits, and chairs and monitors
+    python benchmarks/points_accuracy.py --data .data --epochs 1 --splits 1 --networks gridified    # a trial
+    python benchmarks/points_accuracy.py --data .data --sets furniture --workers 5
+
+Every network is trained by its recipe (``ch04-furniture-gridified`` and so on; PointNet++ by the gridified network's,
+with its own learning rate), splits and networks in processes of their own, several at a time on one device. Writes one
+JSON for each network and data set to results/, the mean over the splits, of which docs/make_results.py makes a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+#: recipe and what is changed of it
+NETWORKS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "furniture": {
+        "gridified": ("ch04-furniture-gridified", {}),
+        "ccnn": ("ch04-furniture-ccnn-4-32", {}),
+        "pointnet2": ("ch04-furniture-gridified", {"model": {"name": "pointnet2"}, "optimizer.lr": 0.001}),
+        "ccnn-voxels": ("ch03-furniture-voxels-ccnn-4-32", {}),
+    },
+    "chair_monitor": {
+        "gridified": ("ch04-chair-monitor-gridified", {}),
+        "ccnn": ("ch04-chair-monitor-ccnn-4-32", {}),
+        "pointnet2": ("ch04-chair-monitor-gridified", {"model": {"name": "pointnet2"}, "optimizer.lr": 0.001}),
+    },
+}
+#: what tells the splits of a data set apart
+SPLITS = {"furniture": ("data.split", 5), "chair_monitor": ("data.seed", 5)}
+
+
+def job(data: str, network: str, split: int, options: argparse.Namespace) -> None:
+    """Train one network on one split, in this process, and leave the run's result in its folder."""
+    import torch  # noqa: PLC0415
+    from _pointnet2 import PARTS, PointNet2  # noqa: PLC0415
+
+    from kernelfield.models.registry import register  # noqa: PLC0415
+    from kernelfield.training import find_recipe, fit  # noqa: PLC0415
+    from kernelfield.training.fitting import make_fabric  # noqa: PLC0415
+    from kernelfield.training.recipe import recipe_from, with_settings  # noqa: PLC0415
+
+    # Positions are among the channels already; the published network adds them to offsets, and so does this one.
+    register("pointnet2", PointNet2, f"PointNet++, parts of {PARTS}")
+    name, changes = NETWORKS[data][network]
+    mapping = find_recipe(name).to_dict()
+    settings = {key: value for key, value in changes.items() if "." in key}
+    mapping |= {key: value for key, value in changes.items() if "." not in key}
+    settings |= {SPLITS[data][0]: split, "training.matmul": "high", "training.eval_batch": 64}
+    if options.epochs is not None:
+        settings["training.epochs"] = options.epochs
+    recipe = with_settings(recipe_from(mapping), settings)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.workers))
+    fabric = make_fabric("cuda" if torch.cuda.is_available() else "cpu")
+    fit(recipe, folder_of(data, network, split, options), folder=str(options.data), fabric=fabric, report=False)
+
+
+def folder_of(data: str, network: str, split: int, options: argparse.Namespace) -> Path:
+    return options.runs / f"points-{data}-{network}-{split}"
+
+
+def start(data: str, network: str, split: int, options: argparse.Namespace) -> None:
+    begin = time.perf_counter()
+    command = [sys.executable, __file__, "--job", data, network, str(split), "--data", str(options.data)]
+    command += ["--runs", str(options.runs), "--workers", str(options.workers)]
+    command += [] if options.epochs is None else ["--epochs", str(options.epochs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    took = time.perf_counter() - begin
+    if done.returncode:
+        print(f"{data} {network} {split}: failed\n{done.stderr[-2000:]}", flush=True)
+        return
+    metrics = json.loads((folder_of(data, network, split, options) / "result.json").read_text())["metrics"]
+    shown = ", ".join(f"{test} {values['accuracy']:.1%}" for test, values in metrics.items())
+    print(f"{data} {network} {split}: {shown}, {took:.0f} s", flush=True)
+
+
+def collect(data: str, network: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the mean of a network's results over the splits, as ``kernelfield reproduce`` would write one."""
+    files = [folder_of(data, network, i, options) / "result.json" for i in range(options.splits)]
+    found = [json.loads(file.read_text()) for file in files if file.exists()]
+    if not found:
+        return None
+    metrics = {
+        test: {name: statistics.fmean(run["metrics"][test][name] for run in found) for name in values}
+        for test, values in found[0]["metrics"].items()
+    }
+    every = [run["metrics"]["test"]["accuracy"] for run in found]
+    spread = statistics.stdev(every) if len(every) > 1 else 0.0
+    names = {"pointnet2": "PointNet++"}
+    result = {**found[0], "metrics": metrics, "seconds": round(statistics.fmean(run["seconds"] for run in found), 2)}
+    notes = (
+        f"mean of {len(found)} splits, standard deviation {100 * spread:.2f}; {options.workers} at a time on one device"
+    )
+    if network in names:
+        kind = data.replace("_", "-")
+        result |= {"recipe": f"ch04-{kind}-pointnet2", "title": f"{found[0]['title'].split(',')[0]}, {names[network]}"}
+        notes += "; benchmarks/points_accuracy.py"
+    return result | {"notes": notes, "accuracies": every, "settings": []}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path(".data"), help="folder of the two files")
+    parser.add_argument("--sets", nargs="+", choices=[*NETWORKS], default=[*NETWORKS])
+    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS["furniture"]], default=[*NETWORKS["furniture"]])
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--epochs", type=int, help="instead of the recipes'")
+    parser.add_argument("--workers", type=int, default=6, help="processes at a time")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--results", type=Path, default=HERE.parent / "results")
+    parser.add_argument("--job", nargs=3, metavar=("SET", "NETWORK", "SPLIT"), help="train this one only, here")
+    options = parser.parse_args()
+    if options.job is not None:
+        job(options.job[0], options.job[1], int(options.job[2]), options)
+        return
+    chosen = [(data, network) for data in options.sets for network in NETWORKS[data] if network in options.networks]
+    # The same network's splits one after the other: a slow network is then not left for the end.
+    jobs = [(data, network, split) for data, network in chosen for split in range(options.splits)]
+    with ThreadPoolExecutor(options.workers) as pool:
+        list(pool.map(lambda one: start(*one, options), jobs))
+    options.results.mkdir(parents=True, exist_ok=True)
+    for data, network in chosen:
+        result = collect(data, network, options)
+        if result is not None:
+            (options.results / f"{result['recipe']}.json").write_text(json.dumps(result, indent=2) + "\n")
+            accuracies = ", ".join(f"{100 * a:.1f}" for a in result["accuracies"])
+            print(f"{result['recipe']}: {result['metrics']['test']['accuracy']:.2%} ({accuracies})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""From a point cloud to a compact grid, and back (chapter 4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import grids
+from ..._checks import check_dim, check_int, check_range, ints_per_axis
+from ...groups import Group, Trivial
+from ...ops import Edges, bilateral_edges
+from .message import MessageLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Degridify", "Gridify"]
+
+
+class _Grid(nn.Module):
+    """A regular grid over a box, and the edges between it and a cloud: what both directions share."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        dim: int = 3,
+        grid: int | Sequence[int] = 9,
+        extent: tuple[float | Sequence[float], float | Sequence[float]] = (-1.0, 1.0),
+        neighbors: int = 9,
+        group: Group | None = None,
+        **message: Any,
+    ) -> None:
+        super().__init__()
+        self.dim, self.grid = check_dim(dim), ints_per_axis("grid", grid, dim)
+        self.neighbors = check_int("neighbors", neighbors)
+        low, high = extent
+        self.low, self.high = check_range("extent[0]", low, "extent[1]", high, dim)
+        if group is not None and not isinstance(group, Trivial):
+            raise ValueError(f"group must be None or groups.Trivial(), got {group!r}: see the documentation")
+        self.group = group
+        self.messages = MessageLayer(in_channels, out_channels, dim=dim, **message)
+
+    def edges(self, coords: Tensor, mask: Tensor | None = None) -> Edges:
+        """Return the edges between a cloud, (batch, points, dim) coordinates, and the grid; they have no gradient."""
+        return bilateral_edges(coords, self.grid, self.neighbors, low=self.low, high=self.high, mask=mask)
+
+    def _placed(self, coords: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cloud and the grid in units of half the grid's extent, around its middle."""
+        if coords.dim() != 3 or coords.shape[-1] != self.dim or not coords.is_floating_point():
+            raise ValueError(
+                f"coords must be floating-point coordinates of shape (batch, points, {self.dim}), "
+                f"got {tuple(coords.shape)} of {coords.dtype}"
+            )
+        dtype = self.messages.dtype
+        ends = zip(coords.to(dtype).unbind(-1), self.low, self.high, strict=True)
+        placed = torch.stack([(c - (a + b) / 2) / ((b - a) / 2) for c, a, b in ends], dim=-1)
+        nodes = grids.box_grid(self.grid, dtype=dtype, device=coords.device)
+        return placed, nodes.flatten(0, -2).unsqueeze(0)
+
+    def nodes(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        """Return the (nodes, dim) coordinates of the grid's nodes, the last axis changing fastest."""
+        return grids.box_grid(self.grid, self.low, self.high, dtype=dtype, device=device).flatten(0, -2)
+
+    def extra_repr(self) -> str:
+        return f"grid={self.grid}, extent={(self.low, self.high)}, neighbors={self.neighbors}"
+
+
+class Gridify(_Grid):
+    r"""Map a point cloud to a regular grid by one layer of message passing (chapter 4, section 2.2).
+
+    .. math::
+        x^G_i = \phi_\mathrm{upd}\Big(\bigoplus_{j \to i} \phi_\mathrm{msg}\big(\phi_\mathrm{node}(x^P_j),
+        \phi_\mathrm{pos}(c^G_i - c^P_j)\big)\Big)
+
+    The edges connect every node of the grid with its nearest points and every point with its nearest nodes
+    (:func:`kernelfield.ops.bilateral_edges`), so that no point is lost and no node is empty.
+
+    Args:
+        in_channels: channels at the points; 0 for clouds that have nothing but their coordinates.
+        out_channels: channels on the grid.
+        dim: number of spatial dimensions.
+        grid: nodes along each axis, one for all or one per axis. About as many in all as there are points.
+        extent: lower and upper end of the grid, each one number or one per axis. Offsets are measured in halves of it,
+            so that a layer carries over to clouds of another size or place.
+        neighbors: k.
+        group: None. Gridification that respects a symmetry is future work of the thesis; this is where its group will
+            be given.
+        message: further arguments of :class:`MessageLayer`: channels, field, omega_0, message, reduce.
+
+    >>> layer = Gridify(3, 16, grid=5)
+    >>> layer(torch.randn(2, 3, 100), 2 * torch.rand(2, 100, 3) - 1).shape
+    torch.Size([2, 16, 5, 5, 5])
+    """
+
+    def forward(
+        self, x: Tensor | None, coords: Tensor, *, mask: Tensor | None = None, edges: Edges | None = None
+    ) -> Tensor:
+        """Return (batch, out, \\*grid) values.
+
+        Args:
+            x: (batch, in, points) values; None if there are none.
+            coords: (batch, points, dim) coordinates.
+            mask: (batch, points) which points there are; the others are padding.
+            edges: of these coordinates and this mask, if they are known already.
+        """  # noqa: D301
+        cloud, nodes = self._placed(coords)
+        if edges is None:
+            edges = self.edges(coords, mask)
+        return self.messages(x, _finite(cloud, mask), nodes, edges).unflatten(-1, self.grid)
+
+
+class Degridify(_Grid):
+    r"""Map a grid back to the points of a cloud: the edges of :class:`Gridify` turned around (chapter 4, section 2.3).
+
+    Args:
+        in_channels: channels on the grid.
+        out_channels: channels at the points.
+        dim: number of spatial dimensions.
+        grid: nodes along each axis.
+        extent: lower and upper end of the grid.
+        neighbors: k.
+        group: None; see :class:`Gridify`.
+        message: further arguments of :class:`MessageLayer`.
+
+    >>> layer = Degridify(16, 4, grid=5)
+    >>> layer(torch.randn(2, 16, 5, 5, 5), 2 * torch.rand(2, 100, 3) - 1).shape
+    torch.Size([2, 4, 100])
+    """
+
+    def forward(self, x: Tensor, coords: Tensor, *, mask: Tensor | None = None, edges: Edges | None = None) -> Tensor:
+        """Return (batch, out, points) values; zero at padding.
+
+        Args:
+            x: (batch, in, \\*grid) values.
+            coords: (batch, points, dim) coordinates.
+            mask: (batch, points) which points there are; the others are padding.
+            edges: from the points to the grid, as :class:`Gridify` used them, if they are known already.
+        """  # noqa: D301
+        if tuple(x.shape[2:]) != self.grid:
+            raise ValueError(f"x must have shape (batch, channels, {self.grid}), got {tuple(x.shape)}")
+        cloud, nodes = self._placed(coords)
+        if edges is None:
+            edges = self.edges(coords, mask)
+        y = self.messages(x.flatten(2), nodes, _finite(cloud, mask), edges.reversed())
+        return y if mask is None else y.masked_fill(~mask.unsqueeze(1), 0.0)
+
+
+def _finite(coords: Tensor, mask: Tensor | None) -> Tensor:
+    # An edge that does not count is computed all the same, and NaN times zero is NaN in the backward pass.
+    return coords if mask is None else coords.masked_fill(~mask.unsqueeze(-1), 0.0)

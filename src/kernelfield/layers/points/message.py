@@ -1,0 +1,133 @@
+"""Convolutional message passing between two sets of points (chapter 4, section 2.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..._checks import check_choice, check_dim, check_int
+from ...fields import Field, RandomFourier, build_field
+from ...ops import pass_messages
+from ..pointwise import Pointwise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...ops import Edges
+
+__all__ = ["MESSAGES", "MessageLayer"]
+
+MESSAGES = ("product", "mlp")
+
+
+class MessageLayer(nn.Module):
+    r"""Messages from sources to targets, made of the sources' values and of the offsets between them.
+
+    .. math::
+        y_i = \phi_\mathrm{upd}\Big(\bigoplus_{j \to i} \phi_\mathrm{msg}\big(\phi_\mathrm{node}(x_j),
+        \phi_\mathrm{pos}(c_i - c_j)\big)\Big)
+
+    The position network is a field, so that the layer is a convolution with a kernel between two sets of points. Node
+    and update networks are perceptrons of two layers.
+
+    Args:
+        in_channels: channels at the sources; 0 if they have nothing but their coordinates.
+        out_channels: channels at the targets.
+        dim: number of spatial dimensions.
+        channels: width of all networks and of the messages; ``out_channels`` if not given.
+        field: makes the position network from ``(dim, channels)``.
+        omega_0: Ω, the frequencies' standard deviation in cycles per unit of offset, where the field takes one.
+        message: "product" multiplies node and position embeddings (the published network for ModelNet40), "mlp" is a
+            perceptron of both (that for ShapeNet).
+        reduce: "mean", "max" or "sum".
+
+    >>> from kernelfield.ops import bilateral_edges
+    >>> layer = MessageLayer(6, 16, dim=3)
+    >>> cloud, grid = torch.rand(2, 50, 3), torch.rand(1, 27, 3)
+    >>> layer(torch.randn(2, 6, 50), cloud, grid, bilateral_edges(cloud, (3, 3, 3), 4)).shape
+    torch.Size([2, 16, 27])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        dim: int = 3,
+        channels: int | None = None,
+        field: Callable[..., Field] | Field = RandomFourier,
+        omega_0: float = 0.1,
+        message: str = "product",
+        reduce: str = "mean",
+    ) -> None:
+        super().__init__()
+        self.in_channels = check_int("in_channels", in_channels, least=0)
+        self.out_channels = check_int("out_channels", out_channels)
+        self.dim = check_dim(dim)
+        self.channels = self.out_channels if channels is None else check_int("channels", channels)
+        self.kind = check_choice("message", message, MESSAGES)
+        self.reduce = check_choice("reduce", reduce, ("mean", "max", "sum"))
+        width = self.channels
+        self.node = _pointwise(in_channels, width, width) if in_channels else None
+        self.position = build_field(field, dim, width, hidden=width, omega_0=omega_0)
+        parts = 2 if in_channels else 1
+        self.message = _linear(parts * width, width, width) if message == "mlp" else None
+        self.update = _pointwise(width, width, out_channels)
+
+    def forward(self, x: Tensor | None, sources: Tensor, targets: Tensor, edges: Edges) -> Tensor:
+        """Return (batch, out, targets) values.
+
+        Args:
+            x: (batch, in, sources) values; None if there are none.
+            sources: (batch or 1, sources, dim) coordinates.
+            targets: (batch or 1, targets, dim) coordinates.
+            edges: from sources to targets.
+        """
+        if (x is None) != (self.in_channels == 0):
+            wanted = f"(batch, {self.in_channels}, points) values" if self.in_channels else "None for in_channels=0"
+            raise ValueError(f"x must be {wanted}, got {None if x is None else tuple(x.shape)}")
+        if x is not None and (x.dim() != 3 or x.shape[1] != self.in_channels):
+            raise ValueError(f"x must have shape (batch, {self.in_channels}, points), got {tuple(x.shape)}")
+        values = None if self.node is None or x is None else self.node(x).mT
+        gathered = pass_messages(
+            values,
+            sources.to(self.dtype),
+            targets.to(self.dtype),
+            edges,
+            self._message,
+            channels=self.channels,
+            reduce=self.reduce,
+        )
+        return self.update(gathered.mT)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype in which offsets are taken: that of the weights."""
+        return next(self.update.parameters()).dtype
+
+    def _message(self, values: Tensor | None, offsets: Tensor) -> Tensor:
+        """Return the message of each edge; what of two places enters it is their offset, and nothing else."""
+        position = self.position(offsets)
+        if values is None:
+            return position if self.message is None else self.message(position)
+        position = position.to(values.dtype)
+        return values * position if self.message is None else self.message(torch.cat([values, position], dim=-1))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}, dim={self.dim}, message={self.kind}, reduce={self.reduce}"
+
+
+def _pointwise(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
+    """Return a perceptron of two layers at every point of a signal."""
+    return nn.Sequential(Pointwise(in_channels, hidden, gain=1.0), nn.GELU(), Pointwise(hidden, out_channels, gain=1.0))
+
+
+def _linear(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
+    """Return a perceptron of two layers for edges, whose channels come last."""
+    linears = [nn.Linear(in_channels, hidden), nn.Linear(hidden, out_channels)]
+    for linear in linears:
+        nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
+        nn.init.zeros_(linear.bias)
+    return nn.Sequential(linears[0], nn.GELU(), linears[1])

@@ -1,0 +1,278 @@
+"""Nearest neighbours by cell lists: points sorted into cubes, of which a query looks only into those around it.
+
+Cubes are numbered so that those in a row along the last axis follow each other, and points are sorted by the number of
+theirs: the points of a row of cubes are then one range of that order. How many points a box of cubes holds is read off
+a table of partial sums, whatever the box's size. A query therefore
+
+1. finds, by halving, the smallest box of cubes around it that holds enough points, and the distance of the last of the
+   ``count`` nearest among them, an upper bound of the distance sought;
+2. looks into all cubes within that bound, unless it has seen them already.
+
+The cubes are about as many as the points, so that memory is linear, and so is time for points that fill a space: a box
+holds a number of points that depends on ``count`` but not on how many there are. On a surface, queries far from it have
+more cubes to look into as the cubes grow smaller. Whatever the points, what is found is exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["search_cells"]
+
+#: cubes for each point
+CELLS_PER_POINT = 1
+#: distances held at once
+CHUNK_VALUES = 1 << 22
+
+
+class _Cells(NamedTuple):
+    """Points sorted into cubes.
+
+    Args:
+        per_axis: cubes along each axis.
+        low: (batch, dim) corner of the first cube.
+        width: (batch, 1) of the cubes.
+        order: (batch, points) indices of points, by the number of their cube.
+        start: (batch, cubes + 1) where in ``order`` each cube begins.
+        sums: (batch, (per_axis + 1)^dim) points in all cubes up to a corner.
+    """
+
+    per_axis: int
+    low: Tensor
+    width: Tensor
+    order: Tensor
+    start: Tensor
+    sums: Tensor
+
+
+@torch.library.custom_op("kernelfield::search_cells", mutates_args=())
+def search_cells(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the indices and squared distances of the ``count`` nearest points, both (batch, queries, count).
+
+    An operator of its own, as its number of steps depends on the data, which a compiler cannot look into.
+
+    Args:
+        queries: (batch, queries, dim) coordinates.
+        points: (batch, points, dim) coordinates.
+        seen: (batch, points) which points there are.
+        count: at most as many as there are points.
+
+    >>> line = torch.arange(5.0).view(1, 5, 1)
+    >>> search_cells(line[:, 3:4] + 0.1, line, torch.ones(1, 5, dtype=torch.bool), 2)[0]
+    tensor([[[3, 4]]])
+    """
+    batch, each, dim = queries.shape
+    cells = _sort_into_cells(points, seen)
+    flat = queries.reshape(-1, dim)
+    sample = torch.arange(batch, device=points.device).repeat_interleave(each, output_size=batch * each)
+    first, last = _boxes_with(cells, flat, sample, seen.sum(dim=1).clamp(max=count)[sample])
+    index, squared = _search(cells, flat, points, first, last, sample, count)
+    # A thousandth of a cube more than the bound, for rounding.
+    bound = squared[:, -1:].sqrt() * (1 + 1e-5) + 1e-3 * cells.width[sample]
+    near, far = _cell_of(flat - bound, cells, sample), _cell_of(flat + bound, cells, sample)
+    more = ((near < first) | (far > last)).any(dim=-1).nonzero().squeeze(-1)
+    again = _search(cells, flat[more], points, near[more], far[more], sample[more], count, bound[more])
+    index[more], squared[more] = again
+    return index.view(batch, each, count), squared.view(batch, each, count)
+
+
+@search_cells.register_fake
+def _(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    shape = (queries.shape[0], queries.shape[1], count)
+    return queries.new_empty(shape, dtype=torch.long), queries.new_empty(shape)
+
+
+def _sort_into_cells(points: Tensor, seen: Tensor) -> _Cells:
+    batch, count, dim = points.shape
+    per_axis = max(1, round((CELLS_PER_POINT * count) ** (1 / dim)))
+    there = seen.unsqueeze(-1)
+    low = torch.where(there, points, math.inf).amin(dim=1)
+    high = torch.where(there, points, -math.inf).amax(dim=1)
+    low = torch.where(low.isfinite(), low, 0.0)  # a sample without points
+    width = (high - low).amax(dim=-1, keepdim=True) / per_axis
+    width = torch.where(width.isfinite() & (width > 0), width, 1.0)
+    none = torch.zeros(0, dtype=torch.long, device=points.device)
+    total = per_axis**dim
+    sample = torch.arange(batch, device=points.device).unsqueeze(1)
+    number = _ravel(_cell_of(points, _Cells(per_axis, low, width, none, none, none), sample), per_axis)
+    number = torch.where(seen, number, total)  # what is not there comes after all cubes
+    held = torch.zeros(batch, total + 1, dtype=torch.long, device=points.device)
+    held = held.scatter_add_(1, number, torch.ones_like(number))[:, :-1]
+    sums = held.view(batch, *(per_axis,) * dim)
+    for axis in range(1, dim + 1):
+        sums = sums.cumsum(dim=axis)
+    start = pad(held.cumsum(dim=1), (1, 0))
+    return _Cells(per_axis, low, width, number.argsort(dim=1), start, pad(sums, (1, 0) * dim).flatten(1))
+
+
+def _cell_of(x: Tensor, cells: _Cells, sample: Tensor) -> Tensor:
+    """Return the (…, dim) cube of each point, the nearest one for a point outside of all."""
+    at = ((x - cells.low[sample]) / cells.width[sample]).floor()
+    return at.nan_to_num(nan=0.0).clamp(0, cells.per_axis - 1).long()
+
+
+def _ravel(cell: Tensor, per_axis: int) -> Tensor:
+    number = cell[..., 0]
+    for axis in range(1, cell.shape[-1]):
+        number = number * per_axis + cell[..., axis]
+    return number
+
+
+def _held(cells: _Cells, first: Tensor, last: Tensor, sample: Tensor) -> Tensor:
+    """Return how many points the boxes of cubes ``first`` … ``last`` hold."""
+    held = torch.zeros_like(sample)
+    for corner in itertools.product((False, True), repeat=first.shape[-1]):
+        at = torch.stack([last[:, a] + 1 if upper else first[:, a] for a, upper in enumerate(corner)], dim=-1)
+        sign = -1 if corner.count(False) % 2 else 1
+        held += sign * cells.sums[sample, _ravel(at, cells.per_axis + 1)]
+    return held
+
+
+def _boxes_with(cells: _Cells, queries: Tensor, sample: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, for each query, the smallest box of cubes around its own that holds as many points as are wanted."""
+    home, most = _cell_of(queries, cells, sample), cells.per_axis - 1
+    least, enough = torch.zeros_like(sample), torch.full_like(sample, most)
+    for _ in range(cells.per_axis.bit_length()):
+        middle = (least + enough) // 2
+        reach = middle.unsqueeze(-1)
+        holds = _held(cells, (home - reach).clamp(min=0), (home + reach).clamp(max=most), sample) >= wanted
+        enough, least = torch.where(holds, middle, enough), torch.where(holds, least, middle + 1)
+    reach = enough.unsqueeze(-1)
+    return (home - reach).clamp(min=0), (home + reach).clamp(max=most)
+
+
+def _search(
+    cells: _Cells,
+    queries: Tensor,
+    points: Tensor,
+    first: Tensor,
+    last: Tensor,
+    sample: Tensor,
+    count: int,
+    bound: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the nearest points of (n, dim) queries, each of a sample, among those in boxes of cubes.
+
+    Args:
+        cells: the points, sorted.
+        queries: (n, dim) coordinates.
+        points: (batch, points, dim) coordinates.
+        first: (n, dim) first cube of each query's box.
+        last: (n, dim) last cube of each query's box.
+        sample: (n,) which sample each query is of.
+        count: number of neighbours.
+        bound: (n, 1) distance beyond which no point matters.
+    """
+    n = len(queries)
+    index = torch.zeros(n, count, dtype=torch.long, device=queries.device)
+    squared = torch.full((n, count), math.inf, dtype=queries.dtype, device=queries.device)
+    lines = (last - first + 1)[:, :-1].prod(dim=-1)  # rows of cubes in each box
+    for some, (rows,) in _parts(torch.arange(n, device=queries.device), [lines]):
+        box, begin, length = _ranges(
+            cells, queries[some], first[some], last[some], sample[some], None if bound is None else bound[some], rows
+        )
+        count_rows = torch.zeros_like(some).index_add(0, box, torch.ones_like(box))
+        held = torch.zeros_like(some).index_add(0, box, length)
+        first_row = _before(count_rows)
+        # Queries with like numbers of candidates together: the longest line is then not much longer than the others.
+        by_size = held.argsort()
+        for few, (ranges, total, most) in _parts(by_size, [count_rows[by_size], held[by_size]], alike=1):
+            which, row = _ragged(first_row[few], count_rows[few], ranges)
+            inner, place = _ragged(begin[row], length[row], total)
+            which = which[inner]
+            query = some[few[which]]
+            point = cells.order[sample[query], place]
+            far = (queries[query] - points[sample[query], point]).square().sum(dim=-1)
+            slot = torch.arange(total, device=queries.device) - _before(held[few])[which]
+            shape = (len(few), max(most, count))
+            distance = torch.full(shape, math.inf, dtype=queries.dtype, device=queries.device)
+            candidate = torch.zeros(shape, dtype=torch.long, device=queries.device)
+            distance[which, slot], candidate[which, slot] = far, point
+            best = distance.topk(count, dim=1, largest=False)
+            squared[some[few]], index[some[few]] = best.values, candidate.gather(1, best.indices)
+    return index, squared
+
+
+def _ranges(
+    cells: _Cells, queries: Tensor, first: Tensor, last: Tensor, sample: Tensor, bound: Tensor | None, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows of cubes of all boxes that hold points: whose, where in the order they begin, and how many."""
+    extent = last - first + 1
+    box, rest = _ragged(torch.zeros_like(sample), extent[:, :-1].prod(dim=-1), rows)
+    begin, end = first[box, -1], last[box, -1]
+    number, weight = torch.zeros_like(rest), cells.per_axis
+    low, width, apart = cells.low[sample], cells.width[sample, 0], queries.new_zeros(())
+    for axis in range(queries.shape[-1] - 2, -1, -1):
+        cell = first[box, axis] + rest % extent[box, axis]
+        rest = rest // extent[box, axis]
+        number, weight = number + cell * weight, weight * cells.per_axis
+        if bound is not None:
+            at = ((queries[:, axis] - low[:, axis]) / width)[box]
+            apart = apart + torch.maximum(cell - at, at - cell - 1).clamp(min=0).square()
+    if bound is not None:
+        # Of a row, the part inside the ball; of one that the ball does not reach, nothing.
+        left = (bound[:, 0] / width).square()[box] - apart
+        half = left.clamp(min=0).sqrt()
+        at = ((queries[:, -1] - low[:, -1]) / width)[box]
+        begin = torch.maximum(begin, (at - half).floor().clamp(0, cells.per_axis - 1).long())
+        end = torch.minimum(end, (at + half).floor().clamp(0, cells.per_axis - 1).long())
+        end = torch.where(left < 0, begin - 1, end)
+    start = cells.start[sample[box], number + begin]
+    length = (cells.start[sample[box], number + end + 1] - start).clamp(min=0)
+    some = length.nonzero().squeeze(-1)
+    return box[some], start[some], length[some]
+
+
+def _ragged(start: Tensor, length: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """Return all numbers start, start + 1, … of several ranges, and of which range each is.
+
+    >>> _ragged(torch.tensor([5, 0]), torch.tensor([2, 3]), 5)
+    (tensor([0, 0, 1, 1, 1]), tensor([5, 6, 0, 1, 2]))
+    """
+    which = torch.arange(len(start), device=start.device).repeat_interleave(length, output_size=total)
+    return which, torch.arange(total, device=start.device) + (start - _before(length))[which]
+
+
+def _before(counts: Tensor) -> Tensor:
+    """Return the sum of all counts before each."""
+    return counts.cumsum(0) - counts
+
+
+def _parts(items: Tensor, loads: list[Tensor], alike: int | None = None) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
+    """Part items so that no part's loads are more than memory should hold.
+
+    Args:
+        items: (n,) what to part.
+        loads: (n,) how much each of them takes, of several kinds.
+        alike: the kind by which items are ordered; the largest of a part is at most twice its smallest, or 32.
+
+    Returns:
+        Items, the sum of each kind of load, and, if ``alike`` is given, the largest of that kind.
+    """
+    sizes = torch.stack(loads).cpu().numpy()  # one look at the device for all parts
+    sums = sizes.cumsum(axis=1)
+    begin, n = 0, sizes.shape[1]
+    while begin < n:
+        before = sums[:, begin - 1] if begin else 0 * sums[:, 0]
+        end = min(
+            int(kind.searchsorted(was + CHUNK_VALUES, side="right")) for kind, was in zip(sums, before, strict=True)
+        )
+        largest: tuple[int, ...] = ()
+        if alike is not None:
+            limit = max(32, 2 * int(sizes[alike, begin]))
+            end = min(end, int(sizes[alike].searchsorted(limit, side="right")))
+            end = min(end, begin + max(1, CHUNK_VALUES // limit))
+        end = max(end, begin + 1)
+        if alike is not None:
+            largest = (int(sizes[alike, end - 1]),)
+        yield items[begin:end], (*(int(v) for v in sums[:, end - 1] - before), *largest)
+        begin = end

@@ -1,0 +1,203 @@
+"""Gridification and back: the contract, gradients, and chapter 4's reconstruction experiment in small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from kernelfield import Degridify, GridifiedNet, Gridify
+from kernelfield.fields import SIREN
+from kernelfield.groups import Cyclic, Trivial
+from kernelfield.ops import bilateral_edges
+from tests.contracts.clouds import CloudContract
+
+
+class TestGridify(CloudContract):
+    dims = (1, 3)
+    traced = False
+
+    def make(self, dim: int, low: float = -1.0) -> nn.Module:
+        return Gridify(2, 6, dim=dim, grid=4, neighbors=5, extent=(low, low + 2), message="mlp", omega_0=0.5)
+
+
+class TestGridifyOfMaxima(CloudContract):
+    dims = (2,)
+    traced = False
+
+    def make(self, dim: int, low: float = -1.0) -> nn.Module:
+        return Gridify(2, 6, dim=dim, grid=4, neighbors=5, extent=(low, low + 2), reduce="max", field=SIREN)
+
+
+class _ThereAndBack(nn.Module):
+    """What degridification is for: the contract speaks of clouds, and a grid alone has none."""
+
+    def __init__(self, dim: int, low: float) -> None:
+        super().__init__()
+        shared: dict[str, Any] = {"dim": dim, "grid": (4, 3, 5)[:dim], "neighbors": 4, "extent": (low, low + 2)}
+        self.there = Gridify(2, 5, **shared)
+        self.back = Degridify(5, 3, **shared, reduce="sum")
+
+    def forward(self, x: torch.Tensor, *, coords: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        edges = self.there.edges(coords, mask)
+        return self.back(self.there(x, coords, mask=mask, edges=edges), coords, mask=mask, edges=edges)
+
+
+class TestThereAndBack(CloudContract):
+    at_points = True
+    traced = False
+
+    def make(self, dim: int, low: float = -1.0) -> nn.Module:
+        return _ThereAndBack(dim, low)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max", "sum"])
+def test_gradcheck_there_and_back(reduce: str) -> None:
+    torch.manual_seed(2)
+    shared: dict[str, Any] = {"dim": 2, "grid": 3, "neighbors": 2, "reduce": reduce, "channels": 4}
+    there, back = Gridify(2, 3, **shared).double(), Degridify(3, 2, **shared).double()
+    x, coords = torch.randn(1, 2, 6, dtype=torch.float64), 2 * torch.rand(1, 6, 2, dtype=torch.float64) - 1
+    edges = there.edges(coords)
+    inputs = (x.requires_grad_(), coords.requires_grad_())
+    assert torch.autograd.gradcheck(lambda x, c: back(there(x, c, edges=edges), c, edges=edges), inputs)
+    weight = there.messages.position.frequency
+    assert torch.autograd.gradcheck(
+        lambda w: back(torch.func.functional_call(there, {"messages.position.frequency": w}, (x, coords)), coords),
+        (weight.detach().clone().requires_grad_(),),
+    )
+
+
+def test_clouds_without_values() -> None:
+    layer = Gridify(0, 4, grid=3, neighbors=2)
+    coords = 2 * torch.rand(2, 20, 3) - 1
+    assert layer(None, coords).shape == (2, 4, 3, 3, 3)
+    assert layer.messages.node is None
+    with pytest.raises(ValueError, match="x must be None for in_channels=0"):
+        layer(torch.randn(2, 1, 20), coords)
+    with pytest.raises(ValueError, match=r"x must be \(batch, 3, points\) values"):
+        Gridify(3, 4, grid=3)(None, coords)
+
+
+def test_the_way_back_is_the_same_edges_turned_around() -> None:
+    layer = Gridify(1, 2, grid=3, neighbors=2, dim=2)
+    coords = 2 * torch.rand(1, 9, 2) - 1
+    there = layer.edges(coords)
+    back = Degridify(2, 1, grid=3, neighbors=2, dim=2).edges(coords).reversed()
+    assert torch.equal(there.source, back.target)
+    assert torch.equal(there.target, back.source)
+
+
+def test_a_layer_carries_over_to_clouds_of_another_scale() -> None:
+    torch.manual_seed(0)
+    small = Gridify(1, 4, grid=3, neighbors=3, dim=2).double()
+    large = Gridify(1, 4, grid=3, neighbors=3, dim=2, extent=((0.0, -40.0), (20.0, 0.0))).double()
+    large.load_state_dict(small.state_dict())
+    x, coords = torch.randn(1, 1, 30, dtype=torch.float64), 2 * torch.rand(1, 30, 2, dtype=torch.float64) - 1
+    # Nearest in one is nearest in the other only where the axes are stretched alike: the edges are given.
+    edges = small.edges(coords)
+    moved = torch.stack([10 * coords[..., 0] + 10, 20 * coords[..., 1] - 20], dim=-1)
+    torch.testing.assert_close(large(x, moved, edges=edges), small(x, coords, edges=edges))
+
+
+def test_padding_may_be_anything() -> None:
+    layer = Gridify(2, 4, grid=3, neighbors=3)
+    x, coords = torch.randn(1, 2, 20), 2 * torch.rand(1, 20, 3) - 1
+    mask = torch.arange(20).unsqueeze(0) < 15
+    wrong = torch.where(mask.unsqueeze(-1), coords, torch.nan)
+    y = layer(x, wrong, mask=mask)
+    torch.testing.assert_close(y, layer(x[..., :15], coords[:, :15]))
+    y.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelfield.ops import messages  # noqa: PLC0415
+
+    for reduce in ("mean", "max", "sum"):
+        torch.manual_seed(0)
+        layer = Gridify(2, 4, grid=3, neighbors=3, reduce=reduce, message="mlp").double()
+        x, coords = torch.randn(2, 2, 20, dtype=torch.float64), 2 * torch.rand(2, 20, 3, dtype=torch.float64) - 1
+        results = []
+        for most in (1 << 26, 100):
+            monkeypatch.setattr(messages, "CHUNK_VALUES", {True: most, False: most})
+            layer.zero_grad()
+            layer(x, coords).square().sum().backward()
+            with torch.no_grad():
+                results.append((layer(x, coords), *[p.grad.clone() for p in layer.parameters()]))
+        torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grid": (3, 3)}, r"grid must be an int or 3 ints for dim=3"),
+        ({"neighbors": 0}, r"neighbors must be an int of at least 1, got 0"),
+        ({"extent": (1.0, -1.0)}, r"extent\[1\] must be above extent\[0\]"),
+        ({"message": "sum"}, r"message must be one of 'product', 'mlp', got 'sum'"),
+        ({"reduce": "min"}, r"reduce must be one of 'mean', 'max', 'sum', got 'min'"),
+        ({"group": Cyclic(4)}, r"group must be None or groups.Trivial\(\), got"),
+    ],
+)
+def test_bad_arguments(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Gridify(3, 4, **change)
+
+
+def test_the_door_for_a_group_lets_the_trivial_one_in() -> None:
+    assert Gridify(3, 4, grid=2, group=Trivial(3))(torch.randn(1, 3, 9), torch.rand(1, 9, 3)).shape == (1, 4, 2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("coords", "message"),
+    [(torch.rand(1, 9, 2), r"coords must be floating-point coordinates of shape \(batch, points, 3\)")],
+)
+def test_bad_inputs(coords: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Gridify(3, 4, grid=2)(torch.randn(1, 3, 9), coords)
+    with pytest.raises(ValueError, match="x must have shape"):
+        Degridify(3, 4, grid=2)(torch.randn(1, 3, 3, 3, 3), torch.rand(1, 9, 3))
+
+
+def reconstruction_error(grid: int, channels: int, steps: int = 120) -> float:
+    """Train a pair to give back the random values of random clouds, and return the squared error on other clouds."""
+    torch.manual_seed(0)
+    shared: dict[str, Any] = {"dim": 2, "blocks": 0, "neighbors": 4, "omega_0": 1.0, "norm": "none"}
+    net = GridifiedNet(1, 1, grid=grid, channels=channels, readout="dense", **shared)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(steps):
+        coords = 2 * torch.rand(8, 25, 2, generator=generator) - 1
+        x = 2 * torch.rand(8, 1, 25, generator=generator) - 1
+        optimizer.zero_grad()
+        (net(x, coords=coords) - x).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        coords = 2 * torch.rand(64, 25, 2, generator=generator) - 1
+        x = 2 * torch.rand(64, 1, 25, generator=generator) - 1
+        return float((net(x, coords=coords) - x).square().mean())
+
+
+def test_reconstruction_improves_with_resolution() -> None:
+    errors = [reconstruction_error(grid, 16) for grid in (2, 4, 8)]
+    assert errors[0] > errors[1] > errors[2], errors
+    assert errors[2] < 0.6 * errors[0]
+
+
+def test_reconstruction_improves_with_channels() -> None:
+    errors = [reconstruction_error(4, channels) for channels in (2, 8, 32)]
+    assert errors[0] > errors[1] > errors[2], errors
+    assert errors[2] < 0.6 * errors[0]
+
+
+def test_no_point_is_lost_and_no_node_is_empty() -> None:
+    # All points in one corner: every node hears of some, every point is heard.
+    coords = torch.rand(1, 30, 3) * 0.05 - 1
+    edges = bilateral_edges(coords, (4, 4, 4), 3)
+    heard = torch.bincount(edges.source[edges.valid], minlength=30)
+    hears = torch.bincount(edges.target[edges.valid], minlength=64)
+    assert heard.min() >= 3
+    assert hears.min() >= 3

@@ -1,0 +1,189 @@
+"""Gridified networks and the CCNN on points keep the contract of clouds, and their published sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from kernelfield import CCNN, GridifiedNet, SeparableConv, create_model, list_models
+from kernelfield.data import load
+from kernelfield.fields import MAGNet
+from kernelfield.layers import CCNNBlock, ContinuousConv
+from kernelfield.ops import points
+from kernelfield.testing import count_parameters
+from tests.contracts.clouds import CloudContract
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class TestGridifiedNet(CloudContract):
+    dims = (3,)
+
+    def make(self, dim: int, low: float = -1.0) -> nn.Module:
+        shared: dict[str, Any] = {"grid": 4, "channels": 6, "blocks": 2, "kernel_size": 3, "neighbors": 5}
+        return GridifiedNet(2, 3, dim=dim, extent=(low, low + 2), **shared)
+
+
+class TestDenseGridifiedNet(CloudContract):
+    dims = (3,)
+    at_points = True
+    traced = False
+
+    def make(self, dim: int, low: float = -1.0) -> nn.Module:
+        shared: dict[str, Any] = {"grid": 4, "channels": 6, "blocks": 1, "kernel_size": 3, "neighbors": 5}
+        more: dict[str, Any] = {"message": "mlp", "reduce": "max", "omega_0": 1.0, "readout": "dense"}
+        return GridifiedNet(2, 3, dim=dim, extent=(low, low + 2), **shared, **more)
+
+
+class TestGridifiedNetWithContinuousKernels(CloudContract):
+    dims = (2,)
+    traced = False
+
+    def make(self, dim: int, low: float = -1.0) -> nn.Module:
+        more: dict[str, Any] = {"field": MAGNet, "sigma": 0.3}
+        return GridifiedNet(2, 3, dim=dim, extent=(low, low + 2), grid=5, channels=6, blocks=1, kernel_size=9, **more)
+
+
+class TestPointCCNN(CloudContract):
+    dims = (3,)
+    traced = False
+
+    def make(self, dim: int, low: float = -1.0) -> nn.Module:
+        # Nothing in it knows where the cloud lies.
+        shared: dict[str, Any] = {"channels": 5, "blocks": 1, "hidden": 4, "omega_0": 1.0, "isotropic": True}
+        return CCNN(2, 3, dim=dim, size=2, sigma=0.3, neighbors=12, norm="none", **shared)
+
+
+# Name, arguments, what the thesis prints, and our count.
+PUBLISHED = [
+    ("gridified_modelnet40", {}, "0.47M", 469_288, ""),
+    ("gridified_modelnet40", {"message": "mlp"}, "not printed", 518_696, "the thesis's text, and not its size"),
+    ("gridified_modelnet40_3", {}, "0.28M", 199_720, "not reconciled: no reading of the text gives 0.28M"),
+    ("gridified_shapenet", {}, "not printed", 3_047_986, ""),
+    ("gridified_shapenet", {"blocks": 4, "channels": 128}, "not printed", 795_442, "the authors' code"),
+    ("gridified_reconstruction", {}, "not printed", 46_209, ""),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "published", "count", "note"), PUBLISHED)
+def test_parameters(name: str, arguments: dict[str, Any], published: str, count: int, note: str) -> None:
+    assert count_parameters(create_model(name, **arguments)) == count
+
+
+def test_every_gridified_configuration_is_counted() -> None:
+    assert set(list_models("gridified_*")) == {name for name, *_ in PUBLISHED}
+
+
+def test_parts_of_the_published_network() -> None:
+    net = create_model("gridified_modelnet40")
+    counts = {name: count_parameters(part) for name, part in net.gridify.messages.named_children()}
+    assert counts == {"node": 17_408, "position": 33_280, "update": 33_024}
+    assert [count_parameters(block) for block in net.blocks] == [126_720] * 3
+    assert all(isinstance(block, CCNNBlock) for block in net.blocks)
+    assert net.gridify.grid == (9, 9, 9)
+    assert net.blocks[0].conv.kernel().shape == (128, 1, 9, 9, 9)
+
+
+def test_edges_may_be_given() -> None:
+    net = GridifiedNet(1, 2, grid=3, channels=4, blocks=1, kernel_size=3, readout="dense").eval()
+    x, coords = torch.randn(2, 1, 20), 2 * torch.rand(2, 20, 3) - 1
+    torch.testing.assert_close(net(x, coords=coords, edges=net.gridify.edges(coords)), net(x, coords=coords))
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="kernel_size must be odd, got 4"):
+        GridifiedNet(1, 2, kernel_size=4)
+    with pytest.raises(ValueError, match="readout must be one of 'mean', 'dense', got 'last'"):
+        GridifiedNet(1, 2, readout="last")
+
+
+class _Largest(torch.utils._python_dispatch.TorchDispatchMode):
+    """Remembers the largest tensor that any operation made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return result
+
+
+@pytest.mark.parametrize("count", [512, 2048])
+def test_points_are_convolved_in_bounded_memory(count: int) -> None:
+    """256 neighbours of 2,048 points in 48 channels are 25 million kernel values; no tensor holds them all."""
+    torch.manual_seed(0)
+    layer = SeparableConv(48, 48, dim=3, size=2, field=lambda d, c: MAGNet(d, c, hidden=8), sigma=0.075, neighbors=256)
+    x, coords = torch.randn(1, 48, count, requires_grad=True), 2 * torch.rand(1, count, 3) - 1
+    with _Largest() as largest:
+        y = layer(x, coords=coords)
+        if count == 512:
+            y.sum().backward()
+    assert y.shape == (1, 48, count)
+    assert largest.numel <= points.CHUNK_VALUES["cpu"]
+
+
+def test_chunks_of_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = SeparableConv(3, 4, dim=3, size=2, sigma=0.3, neighbors=7).double()
+    x, coords = torch.randn(2, 3, 40, dtype=torch.float64), 2 * torch.rand(2, 40, 3, dtype=torch.float64) - 1
+    results = []
+    for most in (1 << 23, 500):
+        monkeypatch.setattr(points, "CHUNK_VALUES", {"cpu": most})
+        layer.zero_grad()
+        y = layer(x, coords=coords)
+        y.square().sum().backward()
+        results.append([y.detach(), *(p.grad.clone() for p in layer.parameters())])
+    torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.slow
+def test_a_network_trained_on_voxels_reads_points() -> None:
+    """Chapter 3's ModelNet10 experiment, on made solids: trained on voxels, tested on what they were made of."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {
+        "points": 96,
+        "normals": False,
+        "pose": "none",
+        "train": 320,
+        "validation": 0,
+        "test": 300,
+    }
+    voxels, clouds = load("solids", voxels=16, **options), load("solids", **options)
+    small: dict[str, Any] = {"channels": 8, "blocks": 2, "neighbors": 24, "sigma": 0.2, "gain": 24**-0.5}
+    net = create_model("ccnn_4_16", in_channels=3, out_channels=8, **small)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=6 * 20)
+    for _ in range(6):
+        for index in torch.randperm(320).split(16):
+            batch = voxels.train.batch(index, training=True)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(batch.inputs, **batch.sampling), batch.target).backward()
+            optimizer.step()
+            schedule.step()
+    net.eval()
+    accuracy = []
+    for data in (voxels, clouds):
+        batch = data.test.batch(slice(None))
+        with torch.no_grad():
+            accuracy.append(float((net(batch.inputs, **batch.sampling).argmax(1) == batch.target).float().mean()))
+    assert accuracy[0] > 0.8
+    assert abs(accuracy[1] - accuracy[0]) < 0.03, accuracy
+
+
+def test_published_point_networks_keep_their_signals_in_range() -> None:
+    torch.manual_seed(0)
+    net = create_model("ccnn_4_16")
+    sizes = []
+    for module in net.modules():
+        if isinstance(module, ContinuousConv):
+            module.register_forward_hook(lambda _, inputs, out: sizes.append(float(out.std() / inputs[0].std())))
+    normals = torch.nn.functional.normalize(torch.randn(2, 512, 3), dim=-1)
+    coords = 0.8 * normals
+    with torch.no_grad():
+        net(torch.cat([coords, normals], dim=-1).mT, coords=coords)
+    assert len(sizes) == 5
+    assert all(0.1 < size < 10 for size in sizes), sizes
