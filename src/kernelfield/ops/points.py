@@ -148,7 +148,7 @@ def point_sums(
 
     with torch.no_grad():
         kernels = kernel(coords.new_zeros(1, coords.shape[-1])).shape[-1]
-    step = _chunk(points, coords.shape[0] * points * kernels)
+    step = _chunk(points, coords.shape[0] * points * kernels, coords.device.type)
     if step >= points:
         return block(x, coords)
     training = torch.is_grad_enabled()
