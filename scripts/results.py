@@ -66,6 +66,19 @@ SETS: dict[str, list[Row]] = {
         Row("ch03-fsdd-ccnn-4-140", 12, SHORT),
         Row("ch02-physionet2012-ckcnn-2-30", 4, (*SHORT, "data.sets=[a, b]")),
     ],
+    "groups": [
+        Row("ch11-rotmnist-se2-8-full", 30, (*FAST, *BF16)),
+        Row("ch11-rotmnist-se2-8-partial", 30, (*FAST, *BF16, "optimizer.subset_lr=1")),
+        Row("ch11-mnist6-m-mirror-full", 10, SHORT),
+        Row("ch11-mnist6-m-mirror-partial", 10, (*SHORT, "optimizer.subset_lr=5")),
+        Row("ch11-mnist6-180-se2-8-full", 6, (*SHORT, *BF16)),
+        Row("ch11-mnist6-180-se2-8-partial", 6, (*SHORT, *BF16, "optimizer.subset_lr=5")),
+        *(Row(f"ch11-cifar10-{group}-8-full", 3, (*SHORT, *BF16)) for group in ("se2", "e2")),
+        *(
+            Row(f"ch11-cifar10-{group}-8-partial", 3, (*SHORT, *BF16, "optimizer.subset_lr=5"))
+            for group in ("se2", "e2")
+        ),
+    ],
     "kodak": [Row(f"ch05-kodak-{field}", 15, FAST) for field in ("magnet", "gabor", "fourier", "siren")],
 }
 
