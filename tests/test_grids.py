@@ -231,3 +231,13 @@ def test_compiles_with_a_dynamic_length() -> None:
 def test_bad_arguments(call: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=re.escape(says)):
         call()
+
+
+def test_a_box_grid_has_its_outermost_nodes_on_the_faces() -> None:
+    nodes = grids.box_grid((3, 1, 5), (-1.0, 0.0, 2.0), (1.0, 4.0, 3.0), dtype=torch.float64)
+    assert nodes.shape == (3, 1, 5, 3)
+    assert nodes[0, 0, 0].tolist() == [-1.0, 2.0, 2.0]  # of a single node along an axis, the middle
+    assert nodes[-1, -1, -1].tolist() == [1.0, 2.0, 3.0]
+    torch.testing.assert_close(nodes.diff(dim=2)[..., 2], torch.full((3, 1, 4), 0.25, dtype=torch.float64))
+    with pytest.raises(ValueError, match="high must be above low along every axis"):
+        grids.box_grid((3,), 1.0, 1.0)

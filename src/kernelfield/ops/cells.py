@@ -30,7 +30,7 @@ __all__ = ["search_cells"]
 
 #: cubes for each point
 CELLS_PER_POINT = 1
-#: distances held at once
+#: distances held at once; a GPU, which is idle between small chunks, holds eight times as many
 CHUNK_VALUES = 1 << 22
 
 
@@ -258,19 +258,18 @@ def _parts(items: Tensor, loads: list[Tensor], alike: int | None = None) -> Iter
     Returns:
         Items, the sum of each kind of load, and, if ``alike`` is given, the largest of that kind.
     """
+    most = CHUNK_VALUES if items.device.type == "cpu" else 8 * CHUNK_VALUES
     sizes = torch.stack(loads).cpu().numpy()  # one look at the device for all parts
     sums = sizes.cumsum(axis=1)
     begin, n = 0, sizes.shape[1]
     while begin < n:
         before = sums[:, begin - 1] if begin else 0 * sums[:, 0]
-        end = min(
-            int(kind.searchsorted(was + CHUNK_VALUES, side="right")) for kind, was in zip(sums, before, strict=True)
-        )
+        end = min(int(kind.searchsorted(was + most, side="right")) for kind, was in zip(sums, before, strict=True))
         largest: tuple[int, ...] = ()
         if alike is not None:
             limit = max(32, 2 * int(sizes[alike, begin]))
             end = min(end, int(sizes[alike].searchsorted(limit, side="right")))
-            end = min(end, begin + max(1, CHUNK_VALUES // limit))
+            end = min(end, begin + max(1, most // limit))
         end = max(end, begin + 1)
         if alike is not None:
             largest = (int(sizes[alike, end - 1]),)
