@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernelfield.grids import kernel_axis, kernel_grid, local_grid, positions, reach, signal_grid
+from kernelfield.grids import box_grid, kernel_axis, kernel_grid, local_grid, positions, reach, signal_grid
 from kernelfield.testing import assert_compiles, assert_exports
 
 STEPS = [1, 2, 3, 0.5, 0.4, 0.37, 1.7]
@@ -234,10 +234,10 @@ def test_bad_arguments(call: Any, error: type[Exception], says: str) -> None:
 
 
 def test_a_box_grid_has_its_outermost_nodes_on_the_faces() -> None:
-    nodes = grids.box_grid((3, 1, 5), (-1.0, 0.0, 2.0), (1.0, 4.0, 3.0), dtype=torch.float64)
+    nodes = box_grid((3, 1, 5), (-1.0, 0.0, 2.0), (1.0, 4.0, 3.0), dtype=torch.float64)
     assert nodes.shape == (3, 1, 5, 3)
     assert nodes[0, 0, 0].tolist() == [-1.0, 2.0, 2.0]  # of a single node along an axis, the middle
     assert nodes[-1, -1, -1].tolist() == [1.0, 2.0, 3.0]
     torch.testing.assert_close(nodes.diff(dim=2)[..., 2], torch.full((3, 1, 4), 0.25, dtype=torch.float64))
     with pytest.raises(ValueError, match="high must be above low along every axis"):
-        grids.box_grid((3,), 1.0, 1.0)
+        box_grid((3,), 1.0, 1.0)

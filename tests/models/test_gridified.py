@@ -181,7 +181,7 @@ def test_published_point_networks_keep_their_signals_in_range() -> None:
     for module in net.modules():
         if isinstance(module, ContinuousConv):
             module.register_forward_hook(lambda _, inputs, out: sizes.append(float(out.std() / inputs[0].std())))
-    normals = torch.nn.functional.normalize(torch.randn(2, 512, 3), dim=-1)
+    normals = torch.nn.functional.normalize(torch.randn(1, 400, 3), dim=-1)
     coords = 0.8 * normals
     with torch.no_grad():
         net(torch.cat([coords, normals], dim=-1).mT, coords=coords)

@@ -165,24 +165,27 @@ def test_cells_compute_few_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     assert each[1] < 150  # rows of cubes and points looked at for each query, of 27,000 points
 
 
-def test_memory_is_linear() -> None:
-    largest = []
+@pytest.mark.parametrize("method", ["all", "cells"])
+def test_memory_is_linear(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 points and 1,728 nodes are 3.5 million pairs; no tensor is much larger than the list of edges."""
 
     class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        numel = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN202
             result = func(*args, **(kwargs or {}))
             for tensor in result if isinstance(result, (tuple, list)) else (result,):
                 if isinstance(tensor, torch.Tensor):
-                    largest[-1] = max(largest[-1], tensor.numel())
+                    self.numel = max(self.numel, tensor.numel())
             return result
 
-    for n, r in ((1_000, 10), (8_000, 20)):
-        largest.append(0)
-        points = torch.rand(1, n, 3) * 2 - 1
-        with Largest():
-            bilateral_edges(points, (r, r, r), 4, method="all")
-            bilateral_edges(points, (r, r, r), 4, method="cells")
-    assert largest[1] <= max(neighbors.CHUNK_VALUES, 10 * largest[0])
+    for module in (cells, neighbors):
+        monkeypatch.setattr(module, "CHUNK_VALUES", 1 << 15)
+    points = torch.rand(1, 2_000, 3) * 2 - 1
+    with Largest() as largest:
+        edges = bilateral_edges(points, (12, 12, 12), 4, method=method)
+    assert edges.source.shape[1] == 4 * (2_000 + 1_728)
+    assert largest.numel < 6 * edges.source.shape[1]
 
 
 def test_search_in_cells_compiles_as_one_graph() -> None:

@@ -38,7 +38,7 @@ def plot_gridification(layer: Gridify, coords: Tensor, path: str | Path, *, few:
     coords = coords.cpu()
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     kind = {"projection": "3d"} if layer.dim == 3 else {}
-    panels = [figure.add_subplot(1, 3, i + 1, **kind) for i in range(3)]
+    panels: list[Any] = [figure.add_subplot(1, 3, i + 1, **kind) for i in range(3)]
     counts = torch.bincount(target, minlength=len(nodes))
     _draw(panels[0], coords, "C0", 6)
     panels[0].set_title(f"a cloud of {len(coords):,} points", fontsize=9)

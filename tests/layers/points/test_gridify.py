@@ -160,7 +160,7 @@ def test_bad_inputs(coords: torch.Tensor, message: str) -> None:
         Degridify(3, 4, grid=2)(torch.randn(1, 3, 3, 3, 3), torch.rand(1, 9, 3))
 
 
-def reconstruction_error(grid: int, channels: int, steps: int = 120) -> float:
+def reconstruction_error(grid: int, channels: int, steps: int = 80) -> float:
     """Train a pair to give back the random values of random clouds, and return the squared error on other clouds."""
     torch.manual_seed(0)
     shared: dict[str, Any] = {"dim": 2, "blocks": 0, "neighbors": 4, "omega_0": 1.0, "norm": "none"}
