@@ -1,0 +1,77 @@
+"""The sum of products of three tensors, each of which lacks another index, without the tensor that has them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["contract"]
+
+# The four indices of the tensors are named for group attention: g the query's element, h the output's, m the key's, j
+# the key's position. Each tensor has three of them, in this order: gmj, ghj, ghm, and hmj of the result.
+
+
+class _Contract(torch.autograd.Function):
+    """The gradients are contractions of the same kind: each of the four tensors is the others' sum over its index."""
+
+    @staticmethod
+    def forward(ctx: Any, gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
+        ctx.save_for_backward(gmj, ghj, ghm)
+        return _over_g(gmj, ghj, ghm)
+
+    @staticmethod
+    def backward(ctx: Any, hmj: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        gmj, ghj, ghm = ctx.saved_tensors
+        # In the roles of (gmj, ghj, ghm), summed over the first index of all three, stand the others by turns.
+        d_gmj = _over_g(hmj, ghj.transpose(-3, -2), ghm.transpose(-3, -2))
+        d_ghj = _over_g(hmj.transpose(-3, -2), gmj.transpose(-3, -2), ghm.movedim(-1, -3))
+        d_ghm = _over_last(gmj, ghj, hmj)
+        return d_gmj, d_ghj, d_ghm
+
+
+def _over_g(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
+    """Return Σ_g gmj · ghj · ghm, with indices hmj, one term of the sum at a time."""
+    if torch.compiler.is_compiling():
+        # A compiler sums the product where it stands: nothing with all four indices is ever written.
+        return (gmj.unsqueeze(-3) * ghj.unsqueeze(-2) * ghm.unsqueeze(-1)).sum(dim=-4)
+    total: Tensor | None = None
+    for g in range(gmj.shape[-3]):
+        term = gmj.select(-3, g).unsqueeze(-3) * ghj.select(-3, g).unsqueeze(-2)
+        weight = ghm.select(-3, g).unsqueeze(-1)
+        total = term.mul_(weight) if total is None else total.addcmul_(term, weight)
+    assert total is not None
+    return total
+
+
+def _over_last(gmj: Tensor, ghj: Tensor, hmj: Tensor) -> Tensor:
+    """Return Σ_j gmj · ghj · hmj, with indices ghm."""
+    if torch.compiler.is_compiling():
+        return (gmj.unsqueeze(-3) * ghj.unsqueeze(-2) * hmj.unsqueeze(-4)).sum(dim=-1)
+    rows = [
+        (gmj * hmj.select(-3, h).unsqueeze(-3)).mul_(ghj.select(-2, h).unsqueeze(-2)).sum(dim=-1)
+        for h in range(hmj.shape[-3])
+    ]
+    return torch.stack(rows, dim=-2)
+
+
+def contract(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
+    r"""Return :math:`a_{hmj} = \sum_g x_{gmj}\, y_{ghj}\, w_{ghm}`.
+
+    The product of all four indices is never held: the sum is taken a term at a time, in the backward pass too, whose
+    three gradients are sums of the same form.
+
+    Args:
+        gmj: (…, g, m, j) tensor.
+        ghj: (…, g, h, j) tensor.
+        ghm: (…, g, h, m) tensor.
+
+    Returns:
+        (…, h, m, j) tensor.
+
+    >>> x, y, w = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 6, 5), torch.randn(2, 3, 6, 4)
+    >>> torch.allclose(contract(x, y, w), torch.einsum("agmj,aghj,aghm->ahmj", x, y, w), atol=1e-5)
+    True
+    """
+    return _Contract.apply(gmj, ghj, ghm)
