@@ -6,6 +6,7 @@ from .ckcnn import CKCNN, FlexTCN
 from .flexnet import FlexNet
 from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
 from .gridified import GridifiedNet
+from .gsanet import GSANet
 from .image_field import ImageField
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .registry import create_model, list_models, register
@@ -17,6 +18,7 @@ __all__ = [
     "Augerino",
     "FlexNet",
     "FlexTCN",
+    "GSANet",
     "GridifiedNet",
     "GroupAllCNN",
     "GroupDenseNet",

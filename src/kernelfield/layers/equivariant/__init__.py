@@ -1,10 +1,13 @@
 """Layers on groups. Signals are (batch, channels, group, *space) and travel with the elements they are sampled at."""
 
+from .attention_block import SelfAttentionBlock
+from .encoding import RelativeEncoding
 from .gconv import GroupConv, LiftingConv
 from .kernel import GroupKernel
 from .partial import PartialGroupConv
 from .pointwise import GroupBatchNorm, GroupDropout, GroupLayerNorm, GroupPool, SpatialPool
 from .residual import GroupResidualBlock, PartialResidualBlock
+from .self_attention import GroupSelfAttention, LiftingSelfAttention
 from .separable import SeparableGroupConv
 from .signal import GroupSignal
 
@@ -16,10 +19,14 @@ __all__ = [
     "GroupLayerNorm",
     "GroupPool",
     "GroupResidualBlock",
+    "GroupSelfAttention",
     "GroupSignal",
     "LiftingConv",
+    "LiftingSelfAttention",
     "PartialGroupConv",
     "PartialResidualBlock",
+    "RelativeEncoding",
+    "SelfAttentionBlock",
     "SeparableGroupConv",
     "SpatialPool",
 ]

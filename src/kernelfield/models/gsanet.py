@@ -1,0 +1,121 @@
+"""Networks of group self-attention (chapter 9)."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .._checks import check_int
+from ..groups import Cyclic
+from ..layers.equivariant import GroupPool, LiftingSelfAttention, SelfAttentionBlock, SpatialPool
+from ..layers.pointwise import Pointwise, make_norm
+from .registry import register
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..groups import Group
+
+__all__ = ["GSANet"]
+
+
+class GSANet(nn.Module):
+    r"""A network of self-attention alone, equivariant to a group (chapter 9, figure 4 and section 6).
+
+    Lifting attention, norm, swish; stages of :class:`~kernelfield.layers.equivariant.SelfAttentionBlock` with max-pooling
+    between them; a linear map to the classes, the mean over space, the maximum over the group.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of classes.
+        group: a finite group; ``Trivial()`` makes the network the chapter calls Z2.
+        channels: width of the lifting layer.
+        widths: for each stage the widths of its blocks.
+        crops: for each block the positions it takes off each end of each axis, none if not given.
+        pool_last: pool after the last stage too.
+        norm_after: norm and swish after each block.
+        heads: number of heads.
+        neighborhood: number of positions a query sees along each axis; None for all of them.
+        size: length of the input along each axis, which only a global neighbourhood needs.
+        dropout: probability to drop a weight of attention, and a value after it.
+        dropout_in: probability to drop a value of the input.
+        dropout_pool: probability to drop a value before pooling.
+        chunk: samples and heads that attention computes at once; see ``kernelfield.ops.attention.group_attention``.
+
+    >>> net = GSANet(1, 10, group=Cyclic(4), channels=4, widths=((4,), (6,)), heads=2, neighborhood=3)
+    >>> net(torch.randn(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        out_channels: int = 10,
+        *,
+        group: Group,
+        channels: int = 20,
+        widths: Sequence[Sequence[int]] = ((20, 20), (20, 20, 20)),
+        crops: Sequence[int] | None = None,
+        pool_last: bool = False,
+        norm_after: bool = False,
+        heads: int = 9,
+        neighborhood: int | None = 5,
+        size: int | None = None,
+        dropout: float = 0.1,
+        dropout_in: float = 0.0,
+        dropout_pool: float = 0.0,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__()
+        count = sum(map(len, widths))
+        left = list(crops) if crops is not None else [0] * count
+        if len(left) != count:
+            raise ValueError(f"crops must have one entry for each of {count} blocks, got {len(left)}")
+        attention = functools.partial(
+            dict, group=group, heads=heads, neighborhood=neighborhood, dropout=dropout, chunk=chunk
+        )
+        length = check_int("size", size) if neighborhood is None and size is not None else size
+        self.lift = LiftingSelfAttention(in_channels, channels, **attention(size=length))
+        self.norm = make_norm("layer", channels)
+        self.stages = nn.ModuleList()
+        width = channels
+        for stage in widths:
+            blocks = nn.Sequential()
+            for wide in stage:
+                crop = left.pop(0)
+                options = attention(size=length, value_dropout=dropout, crop=crop, norm_after=norm_after)
+                blocks.append(SelfAttentionBlock(width, wide, **options))
+                width = wide
+                length = None if length is None else length - 2 * crop
+            self.stages.append(blocks)
+            length = None if length is None else -(-length // 2)
+        self.pool = SpatialPool(2, dim=group.dim)
+        self.pool_last = pool_last
+        self.dropout_in, self.dropout_pool = nn.Dropout(dropout_in), nn.Dropout(dropout_pool)
+        self.classify = Pointwise(width, out_channels, bias=False)
+        self.head = GroupPool("max", "group")
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        x = F.silu(self.norm(self.lift(self.dropout_in(x)).values))
+        for i, stage in enumerate(self.stages, start=1):
+            x = stage(x)
+            if i < len(self.stages) or self.pool_last:
+                x = self.pool(self.dropout_pool(x))
+        # The map to the classes is linear: averaged first, it sees one position instead of all.
+        x = x.mean(dim=tuple(range(3, x.dim())))
+        return self.head(self.classify(x))
+
+
+_ROTMNIST = {"channels": 20, "widths": ((20, 20), (20, 20, 20)), "crops": (2, 0, 2, 1, 1)}
+_CIFAR = {"channels": 96, "widths": ((96, 96), (192, 192), (192, 192)), "norm_after": True}
+_CIFAR |= {"dropout_in": 0.3, "dropout_pool": 0.2}
+_PCAM = {"channels": 12, "widths": ((), (24,), (48, 48), (96,)), "crops": (0, 2, 1, 1), "norm_after": True}
+_PCAM |= {"pool_last": True}
+register("gsanet_rotmnist", GSANet, "chapter 9: group self-attention for rotated MNIST", group=Cyclic(4), **_ROTMNIST)
+register("gsanet_cifar10", GSANet, "chapter 9: group self-attention for CIFAR-10", in_channels=3, group=Cyclic(1), **_CIFAR)
+register("gsanet_pcam", GSANet, "chapter 9: group self-attention for PCam", in_channels=3, out_channels=2, group=Cyclic(4), **_PCAM)
