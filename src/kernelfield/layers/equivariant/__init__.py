@@ -1,8 +1,11 @@
 """Layers on groups. Signals are (batch, channels, group, *space) and travel with the elements they are sampled at."""
 
 from .attention_block import SelfAttentionBlock
+from .attentive import AttentiveGroupConv, AttentiveLiftingConv
+from .coattention import CyclicSelfAttention
 from .encoding import RelativeEncoding
 from .gconv import GroupConv, LiftingConv
+from .input_attention import InputAttention
 from .kernel import GroupKernel
 from .partial import PartialGroupConv
 from .pointwise import GroupBatchNorm, GroupDropout, GroupLayerNorm, GroupPool, SpatialPool
@@ -12,6 +15,9 @@ from .separable import SeparableGroupConv
 from .signal import GroupSignal
 
 __all__ = [
+    "AttentiveGroupConv",
+    "AttentiveLiftingConv",
+    "CyclicSelfAttention",
     "GroupBatchNorm",
     "GroupConv",
     "GroupDropout",
@@ -21,6 +27,7 @@ __all__ = [
     "GroupResidualBlock",
     "GroupSelfAttention",
     "GroupSignal",
+    "InputAttention",
     "LiftingConv",
     "LiftingSelfAttention",
     "PartialGroupConv",

@@ -1,0 +1,121 @@
+"""Attention over the elements of a group at every position (chapter 7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..._checks import check_choice, check_int
+from ...fields import Table
+from ...groups import Group
+from .kernel import GroupKernel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["CyclicSelfAttention"]
+
+FORMS = ("group", "blocks", "free")
+
+
+class CyclicSelfAttention(nn.Module):
+    r"""Co-attention of the responses of one channel at one position to each other (chapter 7, Eq. 11 to 14).
+
+    .. math:: y = \frac{\tilde a}{\max \tilde a} \odot x, \qquad \tilde a = \mathrm{softmax}(x A / n), \qquad
+        A_{gh} = a(h^{-1} g)
+
+    for the n = |H| responses x of a channel. A commutes with the action of the group on them: for a cyclic group it is
+    circulant. It begins as the identity, up to small numbers, and has n learned numbers for each channel.
+
+    Args:
+        channels: number of channels.
+        group: a finite group.
+        form: "group" for the matrix above; "blocks", for a group of rotations and mirror, the chapter's arrangement of
+            circulant blocks [[B, C], [C, B]], which commutes with the mirror but not with rotations; "free" for n² free
+            numbers. The last two are not equivariant (a circulant one block is), and stand for comparison.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> attention = CyclicSelfAttention(3, group=Cyclic(4))
+    >>> attention(torch.randn(2, 3, 4, 8, 8)).shape
+    torch.Size([2, 3, 4, 8, 8])
+    >>> attention.matrix().shape
+    torch.Size([3, 4, 4])
+    """
+
+    def __init__(self, channels: int, *, group: Group, form: str = "group") -> None:
+        super().__init__()
+        if not isinstance(group, Group):
+            raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
+        if group.order is None:
+            raise ValueError(f"group must be finite for attention over its elements, got {group}")
+        self.group, self.channels = group, check_int("channels", channels)
+        self.form = check_choice("form", form, FORMS)
+        n = group.order
+        if form == "group":
+            self.kernel: GroupKernel | None = GroupKernel(
+                group, Table, channels, 1, kernel_size=1, on_space=False, fan_in=n
+            )
+            self.weight: nn.Parameter | None = None
+        else:
+            self.kernel = None
+            self.weight = nn.Parameter(torch.randn(channels, n * n if form == "free" else n) / n**0.5)
+            self.register_buffer("index", _entries(n, form, _mirrored(group)), persistent=False)
+        self._make_identity()
+
+    def matrix(self) -> Tensor:
+        """Return A of every channel: (channels, n, n), rows the responses and columns their weights."""
+        if self.kernel is not None:
+            return self.kernel().flatten(1).unflatten(1, (self.group.order or 1, -1)).mT
+        assert self.weight is not None
+        return self.weight[:, self.get_buffer("index")]
+
+    def weights(self, x: Tensor) -> Tensor:
+        """Return the weights of (batch, channels, n, *space) responses, the largest of each position 1."""
+        if x.dim() < 3 or x.shape[1] != self.channels or x.shape[2] != self.group.order:
+            raise ValueError(
+                f"x must have shape (batch, {self.channels}, {self.group.order}, *space), got {tuple(x.shape)}"
+            )
+        flat = x.flatten(3) if x.dim() > 3 else x.unsqueeze(3)
+        scores = torch.matmul(self.matrix().mT.to(flat.dtype), flat) / x.shape[2]
+        # softmax over its own maximum: the exponential of what is left after subtracting the largest score.
+        return (scores - scores.amax(dim=2, keepdim=True)).exp().view(x.shape).to(x.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return (batch, channels, group, \*space) weighted responses."""
+        return self.weights(x) * x
+
+    @torch.no_grad()
+    def _make_identity(self) -> None:
+        """Set the diagonal of the matrix to one."""
+        if self.kernel is None:
+            assert self.weight is not None
+            self.weight[:, self.get_buffer("index").diagonal()] = 1.0
+            return
+        table = self.kernel.field
+        assert isinstance(table, Table)
+        at = self.group.chart(self.group.identity(torch.float64))[None, None, None]
+        table.coefficients[self.kernel._nodes(at).flatten()] = 1.0  # noqa: SLF001
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, group={self.group}, form={self.form!r}"
+
+
+def _mirrored(group: Group) -> bool:
+    return any(factor.coords == 1 and factor.identity_coords == (1.0,) for factor in group.factors) and (
+        group.order or 0
+    ) > 2
+
+
+def _entries(n: int, form: str, mirrored: bool) -> Tensor:
+    """Return which learned number each entry of the matrix is."""
+    if form == "free":
+        return torch.arange(n * n).view(n, n)
+    size = n // 2 if mirrored else n
+    step: Sequence[int] = range(size)
+    circulant = torch.tensor([[(i - j) % size for j in step] for i in step])
+    if not mirrored:
+        return circulant
+    other = circulant + size
+    return torch.cat([torch.cat([circulant, other], dim=1), torch.cat([other, circulant], dim=1)])
