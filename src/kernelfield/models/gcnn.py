@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +13,16 @@ from .._checks import check_int
 from ..groups import Cyclic, Dihedral, Group, Trivial
 from ..layers.equivariant import (
     GroupBatchNorm,
-    GroupConv,
     GroupPool,
     GroupResidualBlock,
-    LiftingConv,
     SpatialPool,
+    make_group_conv,
+    make_lifting_conv,
 )
 from .registry import register
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["GCNN", "GroupAllCNN", "GroupDenseNet", "GroupResNet"]
 
@@ -41,6 +41,8 @@ class GCNN(nn.Module):
         channels: width N.
         dropout: probability to drop a value.
         bias: whether convolutions have one.
+        attention: None; "co" for chapter 7's, after each convolution ("free" without its constraint); "full", "channel"
+            or "spatial" for chapter 8's, inside of it; "input" for chapter 8's before it.
 
     >>> net = GCNN(1, 10, group=Cyclic(4), channels=10)
     >>> net(torch.randn(2, 1, 28, 28)).shape
@@ -56,12 +58,14 @@ class GCNN(nn.Module):
         channels: int = 10,
         dropout: float = 0.3,
         bias: bool = False,
+        attention: str | None = None,
     ) -> None:
         super().__init__()
         _check_finite(group)
-        lift = functools.partial(LiftingConv, group=group, boundary="valid", bias=bias)
-        conv = functools.partial(GroupConv, group=group, boundary="valid", bias=bias)
-        self.lift = lift(in_channels, channels, kernel_size=3)
+        options: dict[str, Any] = {"group": group, "boundary": "valid", "bias": bias, "attention": attention}
+        conv: Callable[..., nn.Module] = functools.partial(make_group_conv, **options)
+        # The first attention on an input looks as far around as the digit is large.
+        self.lift = make_lifting_conv(in_channels, channels, kernel_size=3, dilation=4, **options)
         self.convs = nn.ModuleList(conv(channels, channels, kernel_size=3) for _ in range(5))
         self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(6))
         self.last = conv(channels, out_channels, kernel_size=4)
@@ -90,23 +94,32 @@ class GroupAllCNN(nn.Module):
         group: a finite group.
         channels: width of the first three convolutions; the others have twice as many.
         bias: whether convolutions have one.
+        attention: as in :class:`GCNN`; channel attention is a sixteenth as wide inside.
 
     >>> GroupAllCNN(3, 10, group=Cyclic(4), channels=4)(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])
     """
 
     def __init__(
-        self, in_channels: int = 3, out_channels: int = 10, *, group: Group, channels: int = 48, bias: bool = False
+        self,
+        in_channels: int = 3,
+        out_channels: int = 10,
+        *,
+        group: Group,
+        channels: int = 48,
+        bias: bool = False,
+        attention: str | None = None,
     ) -> None:
         super().__init__()
         _check_finite(group)
         check_int("channels", channels)
         wide = 2 * channels
-        self.lift = LiftingConv(in_channels, channels, group=group, bias=bias)
+        options: dict[str, Any] = {"group": group, "bias": bias, "attention": attention}
+        self.lift = make_lifting_conv(in_channels, channels, **options)
         widths = [channels, channels, channels, wide, wide, wide, wide, wide, out_channels]
         sizes = [3, 3, 3, 3, 3, 3, 1, 1]
         self.convs = nn.ModuleList(
-            GroupConv(i, o, group=group, kernel_size=k, bias=bias)
+            make_group_conv(i, o, kernel_size=k, hidden=max(1, i // 16), **options)
             for i, o, k in zip(widths[:-1], widths[1:], sizes, strict=True)
         )
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
@@ -136,6 +149,7 @@ class GroupResNet(nn.Module):
         channels: width of each stage; all but the first halve the resolution.
         blocks: blocks in each stage; 7 in three stages make 44 layers.
         bias: whether convolutions have one.
+        attention: as in :class:`GCNN`; channel attention is 2 wide inside.
 
     >>> GroupResNet(3, 10, group=Dihedral(4), channels=(2, 3), blocks=1)(torch.randn(2, 3, 8, 8)).shape
     torch.Size([2, 10])
@@ -150,19 +164,21 @@ class GroupResNet(nn.Module):
         channels: Sequence[int] = (11, 23, 45),
         blocks: int = 7,
         bias: bool = False,
+        attention: str | None = None,
     ) -> None:
         super().__init__()
         _check_finite(group)
-        self.lift = LiftingConv(in_channels, channels[0], group=group, bias=bias)
+        options: dict[str, Any] = {"group": group, "bias": bias, "attention": attention}
+        self.lift = make_lifting_conv(in_channels, channels[0], **options)
         self.blocks = nn.Sequential()
         width = channels[0]
         for stage, wide in enumerate(channels):
             for block in range(check_int("blocks", blocks)):
                 pool = stage > 0 and block == 0
-                self.blocks.append(GroupResidualBlock(width, wide, group=group, pool=pool, bias=bias))
+                self.blocks.append(GroupResidualBlock(width, wide, pool=pool, **options))
                 width = wide
         self.norm = GroupBatchNorm(width)
-        self.last = GroupConv(width, out_channels, group=group, kernel_size=1, bias=bias)
+        self.last = make_group_conv(width, out_channels, kernel_size=1, hidden=2, **options)
         self.head = GroupPool("mean", "all")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -185,28 +201,51 @@ class GroupDenseNet(nn.Module):
         group: a finite group.
         growth: channels that each block adds.
         blocks: number of dense blocks.
+        attention: as in :class:`GCNN`; channel attention is 2 wide inside, and the reach of spatial attention on
+            an input shrinks with the map.
 
     >>> GroupDenseNet(3, 2, group=Cyclic(4), growth=2, blocks=2)(torch.randn(2, 3, 12, 12)).shape
     torch.Size([2, 2])
     """
 
     def __init__(
-        self, in_channels: int = 3, out_channels: int = 2, *, group: Group, growth: int = 13, blocks: int = 5
+        self,
+        in_channels: int = 3,
+        out_channels: int = 2,
+        *,
+        group: Group,
+        growth: int = 13,
+        blocks: int = 5,
+        attention: str | None = None,
     ) -> None:
         super().__init__()
         _check_finite(group)
-        lift = functools.partial(LiftingConv, group=group, boundary="valid", bias=False)
-        conv = functools.partial(GroupConv, group=group, boundary="valid", bias=False)
-        self.lift = lift(in_channels, growth)
+        options: dict[str, Any] = {"group": group, "boundary": "valid", "bias": False, "attention": attention}
+        conv: Callable[..., nn.Module] = functools.partial(make_group_conv, hidden=2, **options)
+        self.lift = make_lifting_conv(in_channels, growth, dilation=4, **options)
         widths = [growth * (i + 1) for i in range(check_int("blocks", blocks))]
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
-        self.convs = nn.ModuleList(conv(width, growth, kernel_size=3) for width in widths)
+        # The published reach of spatial attention; the last block's is 5 points wide.
+        far, near = (4, 4, 3, 2), (4, 4, 3, 1)
+        self.convs = nn.ModuleList(
+            conv(
+                width,
+                growth,
+                kernel_size=3,
+                dilation=far[i] if i < len(far) else 1,
+                attention_size=5 if i == blocks - 1 else 7,
+            )
+            for i, width in enumerate(widths)
+        )
         self.between_norms = nn.ModuleList(GroupBatchNorm(width) for width in widths[1:])
-        self.between = nn.ModuleList(conv(width, width, kernel_size=1) for width in widths[1:])
+        self.between = nn.ModuleList(
+            conv(width, width, kernel_size=1, dilation=near[i] if i < len(near) else 1)
+            for i, width in enumerate(widths[1:])
+        )
         self.pool = SpatialPool(2, "mean", dim=group.dim)
         width = widths[-1] + growth
         self.norm = GroupBatchNorm(width)
-        self.last = conv(width, out_channels, kernel_size=1)
+        self.last = conv(width, out_channels, kernel_size=1, attention_size=3)
         self.head = GroupPool("mean", "all")
 
     def forward(self, x: Tensor) -> Tensor:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_int
-from ..groups import Cyclic
+from ..groups import Cyclic, Dihedral, Group, Mirror, Trivial
 from ..layers.equivariant import GroupPool, LiftingSelfAttention, SelfAttentionBlock, SpatialPool
 from ..layers.pointwise import Pointwise, make_norm
 from .registry import register
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..groups import Group
+    from collections.abc import Callable, Sequence
 
 __all__ = ["GSANet"]
 
@@ -26,8 +23,8 @@ __all__ = ["GSANet"]
 class GSANet(nn.Module):
     r"""A network of self-attention alone, equivariant to a group (chapter 9, figure 4 and section 6).
 
-    Lifting attention, norm, swish; stages of :class:`~kernelfield.layers.equivariant.SelfAttentionBlock` with max-pooling
-    between them; a linear map to the classes, the mean over space, the maximum over the group.
+    Lifting attention, norm, swish; stages of :class:`~kernelfield.layers.equivariant.SelfAttentionBlock` with
+    max-pooling between them; a linear map to the classes, the mean over space, the maximum over the group.
 
     Args:
         in_channels: channels of the input.
@@ -75,7 +72,7 @@ class GSANet(nn.Module):
         left = list(crops) if crops is not None else [0] * count
         if len(left) != count:
             raise ValueError(f"crops must have one entry for each of {count} blocks, got {len(left)}")
-        attention = functools.partial(
+        attention: Callable[..., dict[str, Any]] = functools.partial(
             dict, group=group, heads=heads, neighborhood=neighborhood, dropout=dropout, chunk=chunk
         )
         length = check_int("size", size) if neighborhood is None and size is not None else size
@@ -111,11 +108,33 @@ class GSANet(nn.Module):
         return self.head(self.classify(x))
 
 
-_ROTMNIST = {"channels": 20, "widths": ((20, 20), (20, 20, 20)), "crops": (2, 0, 2, 1, 1)}
-_CIFAR = {"channels": 96, "widths": ((96, 96), (192, 192), (192, 192)), "norm_after": True}
+_ROTMNIST: dict[str, Any] = {"channels": 20, "widths": ((20, 20), (20, 20, 20)), "crops": (2, 0, 2, 1, 1)}
+_CIFAR: dict[str, Any] = {
+    "in_channels": 3,
+    "channels": 96,
+    "widths": ((96, 96), (192, 192), (192, 192)),
+    "norm_after": True,
+}
 _CIFAR |= {"dropout_in": 0.3, "dropout_pool": 0.2}
-_PCAM = {"channels": 12, "widths": ((), (24,), (48, 48), (96,)), "crops": (0, 2, 1, 1), "norm_after": True}
+_PCAM: dict[str, Any] = {
+    "in_channels": 3,
+    "out_channels": 2,
+    "channels": 12,
+    "widths": ((), (24,), (48, 48), (96,)),
+    "crops": (0, 2, 1, 1),
+    "norm_after": True,
+}
 _PCAM |= {"pool_last": True}
-register("gsanet_rotmnist", GSANet, "chapter 9: group self-attention for rotated MNIST", group=Cyclic(4), **_ROTMNIST)
-register("gsanet_cifar10", GSANet, "chapter 9: group self-attention for CIFAR-10", in_channels=3, group=Cyclic(1), **_CIFAR)
-register("gsanet_pcam", GSANet, "chapter 9: group self-attention for PCam", in_channels=3, out_channels=2, group=Cyclic(4), **_PCAM)
+_GROUPS: dict[str, Group] = {"z2": Trivial(), "r4": Cyclic(4), "r8": Cyclic(8), "r12": Cyclic(12), "r16": Cyclic(16)}
+_GROUPS |= {"m": Mirror(), "r4m": Dihedral(4)}
+for _data, _summary, _arguments, _names in (
+    ("rotmnist", "rotated MNIST", _ROTMNIST, ("z2", "r4", "r8", "r12", "r16")),
+    ("cifar10", "CIFAR-10", _CIFAR, ("z2", "m")),
+    ("pcam", "PCam", _PCAM, ("z2", "r4", "r8", "r4m")),
+):
+    register(
+        f"gsanet_{_data}", GSANet, f"chapter 9: group self-attention for {_summary}", group=Cyclic(4), **_arguments
+    )
+    for _name in _names:
+        _line = f"chapter 9: {_name.upper()} self-attention for {_summary}"
+        register(f"gsanet_{_data}_{_name}", GSANet, _line, group=_GROUPS[_name], **_arguments)

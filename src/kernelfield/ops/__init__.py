@@ -1,5 +1,6 @@
 """Operators: pure functions of tensors, no parameters. Each fast path stands beside a readable reference."""
 
+from .attention import group_attention, group_attention_reference
 from .conv import conv
 from .messages import aggregate, pass_messages
 from .neighbors import Edges, bilateral_edges, nearest, nearest_nodes
@@ -13,6 +14,8 @@ __all__ = [
     "bilateral_edges",
     "conv",
     "conv_reference",
+    "group_attention",
+    "group_attention_reference",
     "nearest",
     "nearest_nodes",
     "pass_messages",

@@ -63,8 +63,8 @@ def group_attention(
         q: (n, elements, \*space, channels) queries, already scaled; n counts samples and heads.
         k: (n, elements, \*space, channels) keys.
         v: (n, elements, \*space, channels) values.
-        positions: (out_elements, \*neighborhood, a) codes of the offset of a key from its query; (out_elements, queries,
-            keys, a) for a global neighbourhood. a may be zero.
+        positions: (out_elements, \*neighborhood, a) codes of the offset of a key from its query; (out_elements,
+            queries, keys, a) for a global neighbourhood. a may be zero.
         elements: (out_elements, elements, b) codes of a key's element relative to the output's. b may be zero.
         neighborhood: number of positions along each axis, odd; all positions if not given.
         dilation: distance of the neighbourhood's positions.

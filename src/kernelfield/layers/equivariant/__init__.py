@@ -2,6 +2,7 @@
 
 from .attention_block import SelfAttentionBlock
 from .attentive import AttentiveGroupConv, AttentiveLiftingConv
+from .choose import CoAttentive, make_group_conv, make_lifting_conv
 from .coattention import CyclicSelfAttention
 from .encoding import RelativeEncoding
 from .gconv import GroupConv, LiftingConv
@@ -17,6 +18,7 @@ from .signal import GroupSignal
 __all__ = [
     "AttentiveGroupConv",
     "AttentiveLiftingConv",
+    "CoAttentive",
     "CyclicSelfAttention",
     "GroupBatchNorm",
     "GroupConv",
@@ -36,4 +38,6 @@ __all__ = [
     "SelfAttentionBlock",
     "SeparableGroupConv",
     "SpatialPool",
+    "make_group_conv",
+    "make_lifting_conv",
 ]

@@ -141,8 +141,10 @@ def _prepare(
         raise ValueError(f"attention_size must be odd, got {attention_size}")
     chunk = None if chunk is None else check_int("chunk", chunk)
     if attention == "input":
-        options = {"hidden": hidden, "kernel_size": attention_size, "dilation": dilation}
-        return InputAttention(into, group=group, lifting=lifting, **options), chunk
+        branch = InputAttention(
+            into, group=group, lifting=lifting, hidden=hidden, kernel_size=attention_size, dilation=dilation
+        )
+        return branch, chunk
     width = hidden_width(into, hidden, lifting)
     return _Attention(into, out, group, attention, width, attention_size, lifting), chunk
 
@@ -216,13 +218,13 @@ def _maps(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor
         return alpha.unsqueeze(1).expand(shape) if branch.lifting else alpha
     assert isinstance(branch, _Attention)
     responses = _responses(x, layer.kernel(), layer.boundary)
-    _, channel, spatial = _residual(responses, *branch.rendered())
+    _, alpha_c, alpha_x = _residual(responses, *branch.rendered())
     batch, _, _, out, h = responses.shape[:5]
     minus = responses.new_ones(batch, out, h, 1, *[1] * dim)
-    if channel is not None:
-        minus = minus * channel.mean(dim=1).movedim(1, 3).view(batch, out, h, -1, *[1] * dim)
-    if spatial is not None:
-        minus = minus * spatial
+    if alpha_c is not None:
+        minus = minus * alpha_c.mean(dim=1).movedim(1, 3).view(batch, out, h, -1, *[1] * dim)
+    if alpha_x is not None:
+        minus = minus * alpha_x
     return (1 - minus.mean(dim=(1, 3))).expand(batch, h, *responses.shape[5:])
 
 
@@ -253,9 +255,7 @@ class AttentiveLiftingConv(LiftingConv):
         dilation: int = 1,
         chunk: int | None = None,
     ) -> None:
-        super().__init__(
-            in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias
-        )
+        super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
         self.branch, self.chunk = _prepare(self, attention, None, attention_size, dilation, chunk, lifting=True)
 
     def forward(self, x: Tensor) -> GroupSignal:
@@ -322,9 +322,7 @@ class AttentiveGroupConv(GroupConv):
         dilation: int = 1,
         chunk: int | None = None,
     ) -> None:
-        super().__init__(
-            in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias
-        )
+        super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
         self.branch, self.chunk = _prepare(self, attention, hidden, attention_size, dilation, chunk, lifting=False)
 
     def forward(  # type: ignore[override]

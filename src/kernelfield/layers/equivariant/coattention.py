@@ -103,9 +103,10 @@ class CyclicSelfAttention(nn.Module):
 
 
 def _mirrored(group: Group) -> bool:
-    return any(factor.coords == 1 and factor.identity_coords == (1.0,) for factor in group.factors) and (
-        group.order or 0
-    ) > 2
+    return (
+        any(factor.coords == 1 and factor.identity_coords == (1.0,) for factor in group.factors)
+        and (group.order or 0) > 2
+    )
 
 
 def _entries(n: int, form: str, mirrored: bool) -> Tensor:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .gconv import GroupConv
+from .choose import make_group_conv
 from .pointwise import GroupBatchNorm, GroupDropout, GroupLayerNorm, SpatialPool
 from .signal import GroupSignal
 
 if TYPE_CHECKING:
     from ...groups import Group
+    from .gconv import GroupConv
 
 __all__ = ["GroupResidualBlock", "PartialResidualBlock"]
 
@@ -29,6 +31,8 @@ class GroupResidualBlock(nn.Module):
         group: a finite group.
         pool: halve the resolution after the first convolution and on the shortcut.
         bias: whether convolutions have one.
+        attention: of the convolutions; see :func:`~kernelfield.layers.equivariant.make_group_conv`. Channel attention
+            is 2 wide inside.
 
     >>> import torch
     >>> from kernelfield.groups import Dihedral
@@ -37,15 +41,22 @@ class GroupResidualBlock(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, *, group: Group, pool: bool = False, bias: bool = False
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        group: Group,
+        pool: bool = False,
+        bias: bool = False,
+        attention: str | None = None,
     ) -> None:
         super().__init__()
+        conv = functools.partial(make_group_conv, group=group, bias=bias, attention=attention, hidden=2)
         self.norm1, self.norm2 = GroupBatchNorm(in_channels), GroupBatchNorm(out_channels)
-        self.conv1 = GroupConv(in_channels, out_channels, group=group, bias=bias)
-        self.conv2 = GroupConv(out_channels, out_channels, group=group, bias=bias)
+        self.conv1, self.conv2 = conv(in_channels, out_channels), conv(out_channels, out_channels)
         self.pool = SpatialPool(2, dim=group.dim) if pool else nn.Identity()
         changes = pool or in_channels != out_channels
-        self.shortcut = GroupConv(in_channels, out_channels, group=group, kernel_size=1, bias=bias) if changes else None
+        self.shortcut = conv(in_channels, out_channels, kernel_size=1) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.pool(self.conv1(F.relu(self.norm1(x))).values)

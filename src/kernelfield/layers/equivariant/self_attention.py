@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..._checks import check_choice, check_int, check_positive
-from ...fields import Field
 from ...groups import Group
 from ...ops.attention import attention_map, group_attention
 from ..pointwise import Pointwise
@@ -21,6 +20,8 @@ from .signal import GroupSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from ...fields import Field
 
 __all__ = ["GroupSelfAttention", "LiftingSelfAttention"]
 
@@ -57,8 +58,9 @@ class _SelfAttention(nn.Module):
         self.in_channels = check_int("in_channels", in_channels)
         self.out_channels = check_int("out_channels", out_channels)
         self.heads = check_int("heads", heads)
-        inner = max(1, out_channels // 2) if head_channels is None else head_channels
-        self.head_channels = check_int("head_channels", inner)
+        codes = group.dim + (not self.lifts) if encoding == "relative" else 1
+        inner = max(codes, out_channels // 2) if head_channels is None else head_channels
+        self.head_channels = check_int("head_channels", inner, least=codes)
         self.neighborhood, self.reach = _check_neighborhood(neighborhood, size)
         dilates = not group.isometric and neighborhood is not None
         self.dilations = _dilations(group, group.elements(torch.float64)) if dilates else None
@@ -73,9 +75,7 @@ class _SelfAttention(nn.Module):
             if encoding == "relative"
             else None
         )
-        self.places = (
-            nn.ModuleList(field(1, in_channels) for _ in range(group.dim)) if encoding == "absolute" else None
-        )
+        self.places = nn.ModuleList(field(1, in_channels) for _ in range(group.dim)) if encoding == "absolute" else None
 
     def _attend(
         self, x: Tensor, elements: Tensor | None, coords: Tensor | None, mask: Tensor | None, crop: int
@@ -113,9 +113,7 @@ class _SelfAttention(nn.Module):
             v = F.dropout(v, self.value_dropout, self.training)
         return q / math.sqrt(self.in_channels), k, v
 
-    def _grid(
-        self, q: Tensor, k: Tensor, v: Tensor, some: Tensor, here: Tensor, dilation: int, crop: int
-    ) -> Tensor:
+    def _grid(self, q: Tensor, k: Tensor, v: Tensor, some: Tensor, here: Tensor, dilation: int, crop: int) -> Tensor:
         """Return attention at some of the elements, whose neighbourhoods are dilated alike."""
         positions, relative = self._codes(some, here, q.shape[2:-1], q.dtype, dilation, crop)
         places = math.prod(n - 2 * crop for n in q.shape[2:-1])
@@ -319,7 +317,7 @@ class GroupSelfAttention(_SelfAttention):
 
     lifts = False
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Tensor,
         elements: Tensor | None = None,
