@@ -56,8 +56,8 @@ def group_attention(
     position of the key at once, and values are weighted |H| times less often than scores are compared. Samples and
     heads are worked through in chunks, which are recomputed in the backward pass.
 
-    Each exponential is taken relative to its own largest; scores of position or of element that lie further than 40
-    (float64: 300) below the largest of their kind are taken as lying that far, which keeps every product representable.
+    Each exponential is taken relative to its own largest. Where content, position and element disagree so much that the
+    best key lies more than 85 (float64: 700) below the sum of the three largest, all weights vanish.
 
     Args:
         q: (n, elements, \*space, channels) queries, already scaled; n counts samples and heads.
@@ -174,12 +174,13 @@ def _weights(
     content, place, element = (t.float() if t.dtype.itemsize < 4 else t for t in (content, place, element))
     if valid is not None:
         content = content.masked_fill(~valid.unsqueeze(1).unsqueeze(1), -math.inf)
-    floor = -300.0 if content.dtype == torch.float64 else -40.0
     content = (content - content.detach().amax(dim=(-2, -1), keepdim=True)).exp()
-    place = (place - place.detach().amax(dim=-1, keepdim=True)).clamp(min=floor).exp()
-    element = (element - element.detach().amax(dim=-1, keepdim=True)).clamp(min=floor).exp()
-    total = (element * (place @ content.mT)).sum(dim=-1, keepdim=True)  # (n, positions, g, h, 1)
-    return contract(content, place, element / total), v
+    place = (place - place.detach().amax(dim=-1, keepdim=True)).exp()
+    element = element - element.detach().amax(dim=-1, keepdim=True)
+    total = (element.exp() * (place @ content.mT)).sum(dim=-1, keepdim=True)  # (n, positions, g, h, 1)
+    # Divided as logarithms: a total may be so small that its square, in the gradient of a quotient, is zero.
+    least = 10 * torch.finfo(total.dtype).tiny
+    return contract(content, place, (element - total.clamp(min=least).log()).exp()), v
 
 
 def _apply(weights: Tensor, values: Tensor) -> Tensor:
@@ -220,7 +221,7 @@ def _index(
 def _chunk(q: Tensor, positions: Tensor, elements: Tensor, neighborhood: Sequence[int] | None, crop: int) -> int:
     if is_symbolic(*q.shape):
         return 1  # not used: a traced loop would fix the number of chunks
-    places = math.prod(n - 2 * crop for n in q.shape[2:-1])
+    places = math.prod([n - 2 * crop for n in q.shape[2:-1]])
     keys = positions.shape[2] if neighborhood is None else math.prod(neighborhood)
     h, m = elements.shape[:2]
     g = q.shape[1]

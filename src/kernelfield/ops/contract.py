@@ -22,7 +22,7 @@ class _Contract(torch.autograd.Function):
         return _over_g(gmj, ghj, ghm)
 
     @staticmethod
-    def backward(ctx: Any, hmj: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, hmj: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gmj, ghj, ghm = ctx.saved_tensors
         # In the roles of (gmj, ghj, ghm), summed over the first index of all three, stand the others by turns.
         d_gmj = _over_g(hmj, ghj.transpose(-3, -2), ghm.transpose(-3, -2))
@@ -33,9 +33,6 @@ class _Contract(torch.autograd.Function):
 
 def _over_g(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
     """Return Σ_g gmj · ghj · ghm, with indices hmj, one term of the sum at a time."""
-    if torch.compiler.is_compiling():
-        # A compiler sums the product where it stands: nothing with all four indices is ever written.
-        return (gmj.unsqueeze(-3) * ghj.unsqueeze(-2) * ghm.unsqueeze(-1)).sum(dim=-4)
     total: Tensor | None = None
     for g in range(gmj.shape[-3]):
         term = gmj.select(-3, g).unsqueeze(-3) * ghj.select(-3, g).unsqueeze(-2)
@@ -47,8 +44,6 @@ def _over_g(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
 
 def _over_last(gmj: Tensor, ghj: Tensor, hmj: Tensor) -> Tensor:
     """Return Σ_j gmj · ghj · hmj, with indices ghm."""
-    if torch.compiler.is_compiling():
-        return (gmj.unsqueeze(-3) * ghj.unsqueeze(-2) * hmj.unsqueeze(-4)).sum(dim=-1)
     rows = [
         (gmj * hmj.select(-3, h).unsqueeze(-3)).mul_(ghj.select(-2, h).unsqueeze(-2)).sum(dim=-1)
         for h in range(hmj.shape[-3])
@@ -74,4 +69,7 @@ def contract(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
     >>> torch.allclose(contract(x, y, w), torch.einsum("agmj,aghj,aghm->ahmj", x, y, w), atol=1e-5)
     True
     """
+    if torch.compiler.is_compiling():
+        # A compiler sums the product where it stands: nothing with all four indices is ever written.
+        return (gmj.unsqueeze(-3) * ghj.unsqueeze(-2) * ghm.unsqueeze(-1)).sum(dim=-4)
     return _Contract.apply(gmj, ghj, ghm)

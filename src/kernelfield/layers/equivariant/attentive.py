@@ -201,7 +201,7 @@ def _chunk(x: Tensor, kernel: Tensor, boundary: str, chunk: int | None) -> tuple
     if is_symbolic(*x.shape):
         return out, len(x)
     lost = [n - 1 if boundary == "valid" else 0 for n in kernel.shape[4:]]
-    places = math.prod(n - m for n, m in zip(x.shape[3:], lost, strict=True))
+    places = math.prod([n - m for n, m in zip(x.shape[3:], lost, strict=True)])
     one = x.shape[1] * x.shape[2] * h * places * x.element_size()
     count = max(1, max(CHUNK_BYTES, CHUNK_INPUTS * x.numel() * x.element_size()) // max(one, 1))
     return (min(out, count // len(x)), len(x)) if count >= len(x) else (1, count)

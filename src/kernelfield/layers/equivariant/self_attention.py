@@ -116,7 +116,7 @@ class _SelfAttention(nn.Module):
     def _grid(self, q: Tensor, k: Tensor, v: Tensor, some: Tensor, here: Tensor, dilation: int, crop: int) -> Tensor:
         """Return attention at some of the elements, whose neighbourhoods are dilated alike."""
         positions, relative = self._codes(some, here, q.shape[2:-1], q.dtype, dilation, crop)
-        places = math.prod(n - 2 * crop for n in q.shape[2:-1])
+        places = math.prod([n - 2 * crop for n in q.shape[2:-1]])
         keys = positions.shape[2] if self.neighborhood is None else self.neighborhood**self.group.dim
         y = group_attention(
             q,
