@@ -64,7 +64,8 @@ class RelativeEncoding(nn.Module):
     def position(self, elements: Tensor, offsets: Tensor) -> Tensor:
         """Return the codes of offsets moved back by elements: (h, coords) and (…, dim) to (h, …, a)."""
         back = self.group.matrix(self.group.inverse(elements)).to(offsets.dtype)
-        moved = torch.einsum("hij,...j->h...i", back, offsets)
+        with torch.autocast(offsets.device.type, enabled=False):
+            moved = torch.einsum("hij,...j->h...i", back, offsets)
         return torch.cat([field(moved[..., i : i + 1]) for i, field in enumerate(self.axes)], dim=-1)
 
     def element(self, out_elements: Tensor, in_elements: Tensor) -> Tensor:
