@@ -97,7 +97,9 @@ def test_large_scores_stay_finite_and_right():
 
 def test_what_is_kept_for_the_backward_pass_is_small():
     """R12 attention on 12² with 5×5: reference and ours, by all that autograd saves."""
-    q, k, v, positions, elements = inputs(g=12, h=12, space=(12, 12), c=5, neighborhood=(5, 5), n=1, dtype=torch.float32)
+    q, k, v, positions, elements = inputs(
+        g=12, h=12, space=(12, 12), c=5, neighborhood=(5, 5), n=1, dtype=torch.float32
+    )
 
     def saved(function):
         seen = {}

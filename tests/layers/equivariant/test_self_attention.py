@@ -150,7 +150,9 @@ def test_without_encoding_it_is_permutation_equivariant():
     wanted = layer(x).values.flatten(3)[..., order].unflatten(3, (5, 5))
     torch.testing.assert_close(layer(shuffled).values, wanted, rtol=0, atol=1e-12)
     relative = lifting(Trivial(), **GLOBAL)
-    assert not torch.allclose(relative(shuffled).values.flatten(3), relative(x).values.flatten(3)[..., order], atol=1e-3)
+    assert not torch.allclose(
+        relative(shuffled).values.flatten(3), relative(x).values.flatten(3)[..., order], atol=1e-3
+    )
 
 
 def test_with_a_relative_encoding_it_is_translation_equivariant():

@@ -1,0 +1,149 @@
+"""Networks of chapters 7, 8 and 9 with attention: published sizes, invariance, training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial
+from kernelfield.models import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet, GSANet, create_model
+from kernelfield.testing import assert_equivariant, assert_exports, assert_state_dict_round_trip, count_parameters
+
+D = torch.float64
+
+#: name, attention, with biases, our count, the published one
+COUNTS = [
+    ("p4cnn", "full", False, 73_130, "73.13k"),
+    ("p4cnn", "channel", False, 48_630, "48.63k"),
+    ("p4cnn", "spatial", False, 49_110, "49.11k"),
+    ("p4cnn", "input", False, 29_462, "29.46k"),
+    ("allcnn_p4", "input", False, 1_400_120, "1.40M"),
+    ("allcnn_p4m", "input", False, 1_249_192, "1.25M"),
+    ("resnet44_p4m", "input", False, 2_693_911, "2.70M (2.69M when rounded)"),
+    ("densenet_p4", "input", None, 140_453, "140.45k"),
+    ("densenet_p4m", "input", None, 141_221, "141.22k"),
+    ("allcnn_p4", "co", True, 1_373_542, "1.373M"),
+    ("allcnn_p4m", "co", True, 1_223_086, "1.223M"),
+    ("resnet44_p4m", "co", True, 2_632_438, "2.632M"),
+]
+GSANETS = [
+    ("gsanet_rotmnist", Trivial(), 44_368, "44.67k for all groups"),
+    ("gsanet_rotmnist", Cyclic(4), 44_428, "44.67k"),
+    ("gsanet_rotmnist", Cyclic(8), 44_508, "44.67k"),
+    ("gsanet_rotmnist", Cyclic(12), 44_588, "44.67k"),
+    ("gsanet_rotmnist", Cyclic(16), 44_668, "44.67k"),
+    ("gsanet_cifar10", Trivial(), 3_001_648, "2.99M"),
+    ("gsanet_cifar10", Mirror(), 3_001_808, "2.99M"),
+    ("gsanet_pcam", Trivial(), 206_926, "205.66k"),
+    ("gsanet_pcam", Cyclic(4), 207_034, "205.66k"),
+    ("gsanet_pcam", Cyclic(8), 207_178, "205.66k"),
+    ("gsanet_pcam", Dihedral(4), 207_178, "205.66k"),
+]
+
+
+@pytest.mark.parametrize(("name", "attention", "bias", "count", "published"), COUNTS)
+def test_parameter_counts_beside_the_published_ones(name, attention, bias, count, published):
+    options = {} if bias is None else {"bias": bias}
+    assert count_parameters(create_model(name, attention=attention, **options)) == count, published
+
+
+@pytest.mark.parametrize(("name", "group", "count", "published"), GSANETS, ids=str)
+def test_parameter_counts_of_self_attention(name, group, count, published):
+    assert count_parameters(create_model(name, group=group)) == count, published
+
+
+def settle(net):
+    """Give norms statistics of their own, and co-attention numbers that matter, as training would."""
+    for name, buffer in net.named_buffers():
+        if name.endswith("running_var"):
+            buffer.uniform_(0.5, 1.5)
+        if name.endswith("running_mean"):
+            buffer.normal_(std=0.1)
+    return net.double().eval()
+
+
+NETWORKS = {
+    "p4cnn": lambda **o: (GCNN(1, 4, channels=4, **o), 1, (28, 29)),
+    "allcnn": lambda **o: (GroupAllCNN(3, 3, channels=2, **o), 3, (8, 9)),
+    "resnet": lambda **o: (GroupResNet(3, 3, channels=(2, 3), blocks=1, **o), 3, (8, 9)),
+    "densenet": lambda **o: (GroupDenseNet(3, 2, growth=2, blocks=2, **o), 3, (12, 13)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("attention", ["co", "full", "channel", "spatial", "input"])
+def test_attentive_networks_are_invariant(name, attention):
+    group = Dihedral(4) if attention in ("co", "input") else Cyclic(4)
+    net, channels, sizes = NETWORKS[name](group=group, attention=attention)
+    settle(net)
+    for size in sizes:
+        x = torch.randn(1, channels, size, size, dtype=D)
+        assert_equivariant(net, group, x, invariant=True, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_with_free_coattention_they_are_not(name):
+    group = Cyclic(4)
+    net, channels, sizes = NETWORKS[name](group=group, attention="free")
+    x = torch.randn(2, channels, sizes[0], sizes[0], dtype=D)
+    with pytest.raises(AssertionError, match="not invariant"):
+        assert_equivariant(settle(net), group, x, invariant=True, rtol=1e-6)
+
+
+SMALL = {"channels": 4, "widths": ((6,), (6,)), "heads": 2, "neighborhood": 3}
+
+
+@pytest.mark.parametrize("group", [Cyclic(4), Dihedral(4), Mirror()], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"crops": (1, 0)}, {"neighborhood": None, "size": 10}, {"pool_last": True, "norm_after": True}], ids=str
+)
+def test_self_attention_networks_are_invariant(group, options):
+    net = GSANet(1, 3, group=group, **{**SMALL, **options}).double().eval()
+    for size in (10, 11):
+        assert_equivariant(net, group, torch.randn(1, 1, size, size, dtype=D), invariant=True, rtol=1e-9, atol=1e-11)
+
+
+def test_the_trivial_group_is_not_invariant():
+    net = GSANet(1, 3, group=Trivial(), **SMALL).double().eval()
+    with pytest.raises(AssertionError, match="not invariant"):
+        assert_equivariant(net, Cyclic(4), torch.randn(1, 1, 10, 10, dtype=D), invariant=True, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [Cyclic(4), Cyclic(8), Dihedral(4)], ids=str)
+def test_the_published_network_is_invariant(group):
+    net = create_model("gsanet_rotmnist", group=group).double().eval()
+    turned = Cyclic(4)
+    assert_equivariant(net, turned, torch.randn(1, 1, 28, 28, dtype=D), invariant=True, rtol=1e-9, atol=1e-11)
+
+
+def test_sizes_of_the_feature_maps():
+    sizes = []
+    net = create_model("gsanet_pcam_r4", channels=4, widths=((), (6,), (6, 6), (6,)), heads=1)
+    for stage in net.stages:
+        for block in stage:
+            block.register_forward_hook(lambda _, __, out: sizes.append(out.shape[-1]))
+    with torch.no_grad():
+        net.eval()(torch.randn(1, 3, 96, 96))
+    assert sizes == [48, 20, 18, 7]
+
+
+def test_trains_in_bf16_with_dropout_and_all_parameters_learn():
+    net = GSANet(1, 3, group=Cyclic(4), dropout_in=0.1, dropout_pool=0.1, **SMALL)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        net(torch.randn(2, 1, 10, 10)).float().square().sum().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in net.parameters())
+    assert_state_dict_round_trip(lambda: GSANet(1, 3, group=Cyclic(4), **SMALL), torch.randn(2, 1, 10, 10))
+
+
+def test_exports():
+    net = GSANet(1, 3, group=Cyclic(4), **SMALL).eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    assert_exports(net, (torch.randn(2, 1, 10, 10),), ({0: batch},), [(torch.randn(5, 1, 10, 10),)])
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="crops must have one entry for each of 2 blocks"):
+        GSANet(group=Cyclic(4), widths=((4,), (4,)), crops=(1,))
+    with pytest.raises(ValueError, match="attention must be one of"):
+        GCNN(group=Cyclic(4), attention="self")
