@@ -73,11 +73,8 @@ def test_the_block_circulant_matrix_commutes_with_the_mirror_only():
     for name, element in {"mirror": [0.0, -1.0], "turn": [1.0, 1.0]}.items():
         g = torch.tensor(element, dtype=D)
         errors[name] = float((layer(group.act(g, x)) - group.act(g, layer(x))).detach().abs().max())
+    assert errors["mirror"] < 1e-12
     assert errors["turn"] > 1e-2
-    # Exchanging the halves, which the chapter takes for the mirror, commutes; so does shifting both alike.
-    matrix = layer.matrix()
-    swap = torch.eye(8, dtype=D).roll(4, 0)
-    torch.testing.assert_close(swap @ matrix, matrix @ swap)
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)

@@ -119,4 +119,7 @@ def _entries(n: int, form: str, mirrored: bool) -> Tensor:
     if not mirrored:
         return circulant
     other = circulant + size
-    return torch.cat([torch.cat([circulant, other], dim=1), torch.cat([other, circulant], dim=1)])
+    blocks = torch.cat([torch.cat([circulant, other], dim=1), torch.cat([other, circulant], dim=1)])
+    # The chapter turns first and mirrors then; here a mirrored element turns what is mirrored, the other way around.
+    order = torch.tensor([*step, *(size + (-i) % size for i in step)])
+    return blocks[order][:, order]
