@@ -53,7 +53,13 @@ def test_recipe_is_named_by_chapter_and_names_what_exists(name: str) -> None:
     assert recipe_from(read_yaml(recipe.to_yaml())) == recipe
 
 
-@pytest.mark.parametrize("name", RECIPES)
+# A step of these takes a CPU seconds: large maps, or attention between all of their positions.
+HEAVY = ("ch07-cifar10", "ch08-cifar10", "ch08-pcam", "ch09-cifar10", "ch09-pcam", "ch09-rotmnist-r")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith(HEAVY) else name for name in RECIPES]
+)
 def test_recipe_steps_once_on_made_data(name: str) -> None:
     recipe = find_recipe(name)
     recipe = with_settings(recipe, ["training.batch=2", "training.epochs=1", "training.precision=32"])
@@ -64,6 +70,7 @@ def test_recipe_steps_once_on_made_data(name: str) -> None:
     if recipe.model.get("samples", 0) > 2:
         # Kernels on a group grow with the square of the number of its elements; two show what sixteen would.
         recipe = with_settings(recipe, ["model.samples=2"])
+    size = [min(n, 1024 if len(recipe.shape.size) == 1 else 96) for n in recipe.shape.size]
     data = made_data(replace(recipe.shape, size=size), samples=2)
     task = make_task(recipe, make_network(recipe))
     before = [p.detach().clone() for p in task.network.parameters()]
