@@ -40,7 +40,7 @@ def write_report(
     """Write ``report.html`` and ``kernels.png`` and return the page's path. It needs no other file and no connection.
 
     Args:
-        folder: of the run; ``recipe.yaml`` and ``confusion.json`` are shown if they are there.
+        folder: of the run; ``recipe.yaml``, ``confusion.json`` and ``attention.png`` are shown if they are there.
         network: the trained network, on the CPU.
         result: what the training came to.
         rows: metrics per epoch.
@@ -59,6 +59,8 @@ def write_report(
     if (folder / "kernels.png").exists():
         parts.append(_section("Kernels", _image((folder / "kernels.png").read_bytes())))
         parts.append(_section("Spectra of the kernels", _picture(lambda figure: _spectra(figure, network))))
+    if (folder / "attention.png").exists():
+        parts.append(_section("Attention maps", _image((folder / "attention.png").read_bytes())))
     if masks:
         parts.append(_section("Mask widths", _picture(lambda figure: _mask_curves(figure, masks))))
     learned = {name: m for name, m in network.named_modules() if isinstance(m, Distribution)}

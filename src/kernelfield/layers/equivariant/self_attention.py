@@ -32,6 +32,7 @@ class _SelfAttention(nn.Module):
     """What attention to a group and on a group share: everything but the number of elements of the input."""
 
     lifts: bool
+    whole: Tensor
 
     def __init__(
         self,
@@ -66,6 +67,8 @@ class _SelfAttention(nn.Module):
         self.dilations = _dilations(group, group.elements(torch.float64)) if dilates else None
         self.encoding = check_choice("encoding", encoding, ENCODINGS)
         self.dropout, self.value_dropout = dropout, value_dropout
+        # Kept where the weights are: a copy from the host could not be part of a CUDA graph.
+        self.register_buffer("whole", group.elements(), persistent=False)
         self.chunk = None if chunk is None else check_int("chunk", chunk)
         total = self.heads * self.head_channels
         self.project = Pointwise(in_channels, 3 * total)
@@ -81,8 +84,7 @@ class _SelfAttention(nn.Module):
         self, x: Tensor, elements: Tensor | None, coords: Tensor | None, mask: Tensor | None, crop: int
     ) -> GroupSignal:
         """Return attention of (batch, channels, n, *space), n = 1 where a signal is lifted."""
-        like = self.project.weight
-        here = self.group.elements(like.dtype, like.device) if elements is None else elements.to(like.dtype)
+        here = self.whole if elements is None else elements.to(self.whole.dtype)
         if coords is not None:
             y = self._points(x, here, coords, mask)
         else:
@@ -93,7 +95,7 @@ class _SelfAttention(nn.Module):
         return GroupSignal(self.combine(y), here)
 
     def _maps(self, x: Tensor) -> Tensor:
-        here = self.group.elements(self.project.weight.dtype, x.device)
+        here = self.whole
         q, k, _ = self._parts(x, None)
         found = []
         for some, dilation in self._alike(here, None):

@@ -1,0 +1,176 @@
+"""Pictures of attention maps on a group, drawn over the input (chapters 8 and 9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..layers.equivariant import (
+    AttentiveGroupConv,
+    AttentiveLiftingConv,
+    GroupSelfAttention,
+    GroupSignal,
+    LiftingSelfAttention,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ..groups import Group
+
+__all__ = ["attention_maps", "orientations", "plot_attention", "plot_equivariance", "plot_sample"]
+
+LAYERS = (AttentiveGroupConv, AttentiveLiftingConv, GroupSelfAttention, LiftingSelfAttention)
+
+
+@torch.no_grad()
+def attention_maps(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    r"""Return the attention map of every layer that has one, for a batch.
+
+    Of self-attention, how much each position is attended to, the mean over heads; of an attentive convolution α⁺, the
+    mean over channels and output channels.
+
+    Args:
+        model: a network with layers of chapters 8 or 9, run in evaluation mode.
+        x: (batch, channels, \*space) input.
+
+    Returns:
+        (batch, group, \*space) maps by the layer's name, in the order in which layers are called.
+    """
+    found: dict[str, Tensor] = {}
+
+    def look(name: str) -> Any:
+        def hook(layer: nn.Module, arguments: tuple[Any, ...], _: GroupSignal) -> None:
+            assert isinstance(layer, LAYERS)
+            maps = layer.maps(arguments[0])
+            found[name] = maps.mean(dim=1) if isinstance(layer, (GroupSelfAttention, LiftingSelfAttention)) else maps
+
+        return hook
+
+    hooks = [m.register_forward_hook(look(name)) for name, m in model.named_modules() if isinstance(m, LAYERS)]
+    training = model.training
+    try:
+        model.eval()(x)
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def orientations(group: Group, maps: Tensor) -> Tensor:
+    """Return the mean direction of a map at each position: (batch, group, rows, columns) to (batch, 2, rows, columns).
+
+    The maps of all elements, each as an arrow of that length to which the element takes an arrow that points up, added
+    up: an arrow (row, column) that turns with the input.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> maps = torch.zeros(1, 4, 1, 1)
+    >>> maps[:, 1] = 1.0
+    >>> orientations(Cyclic(4), maps).flatten().round()             # a quarter turn from up is left
+    tensor([-0., -1.])
+    """
+    up = torch.tensor([-1.0, 0.0], dtype=maps.dtype, device=maps.device)
+    arrows = group.act_on(group.elements(maps.dtype, maps.device), up)
+    return torch.einsum("bhyx,hd->bdyx", maps, arrows)
+
+
+def plot_attention(image: Tensor, maps: Tensor, group: Group, path: str | Path, *, title: str = "") -> None:
+    r"""Draw the map of all elements together over an image, with an arrow for its orientation at each position.
+
+    Args:
+        image: (channels, rows, columns) image.
+        maps: (group, rows, columns) maps, perhaps of a smaller grid.
+        group: rotations, perhaps with mirrors.
+        path: where to write; the suffix chooses the format.
+        title: above the picture.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(3.2, 3.4), layout="constrained")
+    _draw(figure.subplots(), image, maps, group, title)
+    figure.savefig(path, dpi=120)
+
+
+def plot_equivariance(
+    model: nn.Module,
+    image: Tensor,
+    group: Group,
+    path: str | Path,
+    *,
+    elements: Sequence[Sequence[float]] = ((0.0,), (1.0,), (2.0,), (3.0,)),
+    layers: Sequence[str] | None = None,
+) -> float:
+    r"""Draw the maps of an image and of its turned copies, a row for each layer: they are the turned maps.
+
+    Args:
+        model: a network with attention.
+        image: (channels, rows, columns) image.
+        group: what the network respects.
+        path: where to write; the suffix chooses the format.
+        elements: the elements by which to turn it; exact ones, quarter turns by default.
+        layers: names of the layers to draw; all by default.
+
+    Returns:
+        The largest difference between a map of a turned image and the turned map, over the largest entry.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    chosen = [torch.tensor(element, dtype=torch.float64) for element in elements]
+    batch = torch.cat([group.act(element, image[None]) for element in chosen])
+    found = attention_maps(model, batch)
+    if not found:
+        raise ValueError(f"model must have layers with attention maps, got {type(model).__name__} with none")
+    names = list(found) if layers is None else list(layers)
+    figure = Figure(figsize=(2.2 * len(chosen), 2.3 * len(names)), layout="constrained")
+    grid = figure.subplots(len(names), len(chosen), squeeze=False)
+    worst = 0.0
+    for row, name in zip(grid, names, strict=True):
+        maps = found[name]
+        first = group.act(group.inverse(chosen[0]), maps[:1].unsqueeze(1))
+        for axes, element, picture, own in zip(row, chosen, batch, maps, strict=True):
+            wanted = group.act(element, first)[0, 0]
+            worst = max(worst, float((own - wanted).abs().max() / maps.abs().max()))
+            _draw(axes, picture, own, group, name if element is chosen[0] else "")
+    figure.savefig(path, dpi=120)
+    return worst
+
+
+def plot_sample(model: nn.Module, inputs: Tensor, path: str | Path) -> bool:
+    """Draw the maps of the first of (batch, channels, rows, columns) inputs and of its turns, if there are any.
+
+    Returns:
+        Whether the model has layers with attention maps and the inputs are square images.
+    """
+    layers = [m for m in model.modules() if isinstance(m, LAYERS)]
+    if not layers or inputs.dim() != 4 or inputs.shape[-1] != inputs.shape[-2] or layers[0].group.dim != 2:
+        return False
+    group = layers[0].group
+    # Elements of the group that the grid holds exactly, at most four.
+    everything = group.elements(torch.float64)
+    signed = (group.matrix(everything) - group.matrix(everything).round()).abs().flatten(1).amax(dim=1) < 1e-6
+    plot_equivariance(model, inputs[0].float().cpu(), group, path, elements=everything[signed][:4].tolist())
+    return True
+
+
+def _draw(axes: Any, image: Tensor, maps: Tensor, group: Group, title: str) -> None:
+    rows, columns = image.shape[-2:]
+    extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    axes.imshow(image.mean(dim=0).cpu().numpy(), cmap="gray", extent=extent)
+    total = maps.mean(dim=0).cpu()
+    total = (total - total.min()) / (total.max() - total.min()).clamp(min=1e-12)
+    axes.imshow(total.numpy(), cmap="magma", alpha=0.6, extent=extent)
+    arrow = orientations(group, maps[None])[0].cpu()
+    count, width = total.shape
+    down = (torch.arange(count) + 0.5) * rows / count - 0.5
+    along = (torch.arange(width) + 0.5) * columns / width - 0.5
+    # A picture's rows grow downwards, an arrow's second coordinate upwards.
+    axes.quiver(
+        along.numpy(), down.numpy(), arrow[1].numpy(), -arrow[0].numpy(), color="white", width=0.006, pivot="mid"
+    )
+    axes.set_axis_off()
+    if title:
+        axes.set_title(title, fontsize=7)

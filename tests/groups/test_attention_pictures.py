@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelfield.groups import Cyclic, Dihedral, Trivial
+from kernelfield.models import GCNN, GSANet
+from kernelfield.viz.attention import attention_maps, orientations, plot_attention, plot_equivariance, plot_sample
+
+SMALL = {"channels": 4, "widths": ((6,), (6,)), "heads": 2, "neighborhood": 3}
+
+
+@pytest.mark.parametrize("attention", ["self", "full", "input"])
+def test_maps_of_a_turned_input_are_the_turned_maps(tmp_path, attention):
+    group = Cyclic(4)
+    net = GSANet(1, 3, group=group, **SMALL) if attention == "self" else GCNN(1, 3, group=group, attention=attention)
+    size = 10 if attention == "self" else 28
+    image = torch.randn(1, size, size, dtype=torch.float64)
+    assert plot_equivariance(net.double(), image, group, tmp_path / "maps.png") < 1e-9
+    assert (tmp_path / "maps.png").stat().st_size > 1000
+    assert net.training
+    names = list(attention_maps(net, image[None]))
+    assert names[0] == "lift"
+    assert len(names) == (3 if attention == "self" else 7)
+
+
+def test_of_a_network_that_is_not_equivariant_they_are_not(tmp_path):
+    net = GSANet(1, 3, group=Trivial(), **SMALL).double()
+    image = torch.randn(1, 10, 10, dtype=torch.float64)
+    maps = attention_maps(net, torch.stack([image, image.rot90(1, (-2, -1))]))
+    assert (maps["lift"][1] - maps["lift"][0].rot90(1, (-2, -1))).abs().max() > 1e-4
+    with pytest.raises(ValueError, match="attention maps"):
+        plot_equivariance(torch.nn.Identity(), image, Cyclic(4), tmp_path / "none.png")
+
+
+def test_arrows_turn_with_the_map():
+    group = Dihedral(4)
+    maps = torch.rand(2, 8, 5, 5, dtype=torch.float64)
+    for element in group.elements(torch.float64):
+        turned = group.act(element, maps.unsqueeze(1)).squeeze(1)
+        moved = group.act(element, orientations(group, maps))
+        wanted = torch.einsum("ij,bjyx->biyx", group.matrix(element), moved)
+        torch.testing.assert_close(orientations(group, turned), wanted)
+
+
+def test_pictures_are_written_where_there_is_attention(tmp_path):
+    plot_attention(torch.rand(1, 8, 8), torch.rand(4, 4, 4), Cyclic(4), tmp_path / "one.png", title="a map")
+    assert (tmp_path / "one.png").exists()
+    net = GSANet(1, 3, group=Dihedral(4), **SMALL)
+    assert plot_sample(net, torch.rand(2, 1, 10, 10), tmp_path / "attention.png")
+    assert (tmp_path / "attention.png").exists()
+    assert not plot_sample(torch.nn.Identity(), torch.rand(2, 1, 10, 10), tmp_path / "no.png")
