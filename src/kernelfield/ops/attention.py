@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .._checks import check_int
+from .._checks import check_choice, check_int
 from .contract import contract
 from .shape import is_symbolic
 from .windows import windows
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["attention_map", "group_attention", "group_attention_reference"]
 
+METHODS = ("auto", "fused", "chunked", "reference")
 #: bytes that the intermediate tensors of one chunk may take, if that is more than ``CHUNK_INPUTS`` times the inputs
 CHUNK_BYTES = 1 << 26
 CHUNK_INPUTS = 4
@@ -39,6 +41,7 @@ def group_attention(
     valid: Tensor | None = None,
     keep: Tensor | None = None,
     chunk: int | None = None,
+    method: str = "auto",
 ) -> Tensor:
     r"""Attend to all elements and positions around each position, once for every output element (chapter 9, Eq. 14).
 
@@ -73,6 +76,9 @@ def group_attention(
         keep: (n, positions, elements, keys) factors of the weights, such as a dropout mask over its rate.
         chunk: number of samples and heads in one go; by default as many as make intermediate tensors of 64 MiB or four
             times the inputs, whichever is more.
+        method: "fused", one Triton kernel forward and one backward, which hold no scores at all; "chunked", in torch's
+            own operations; "reference", the formula as it stands; "auto", fused on a GPU, in float32 and below, unless
+            ``chunk`` is given, and chunked elsewhere.
 
     Returns:
         (n, out_elements, \*space, channels) sums, over h̃ too, so that the weights add up to the number of elements.
@@ -89,6 +95,12 @@ def group_attention(
             weights = weights * keep.to(weights.dtype).unsqueeze(2)
         return _apply(weights, values)
 
+    check_choice("method", method, METHODS)
+    if method == "reference":
+        options: dict[str, Any] = {"neighborhood": neighborhood, "dilation": dilation, "crop": crop, "valid": valid, "keep": keep}
+        return group_attention_reference(q, k, v, positions, elements, **options)
+    if method == "fused" or (method == "auto" and chunk is None and _fusable(q, keep)):
+        return _fused(q, k, v, positions, elements, neighborhood, dilation, crop, valid, keep)
     count = q.shape[0]
     step = _chunk(q, positions, elements, neighborhood, crop) if chunk is None else check_int("chunk", chunk)
     learning = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, positions, elements))
@@ -103,6 +115,44 @@ def group_attention(
     y = parts[0] if len(parts) == 1 else torch.cat(parts)
     space = [n - 2 * crop for n in q.shape[2:-1]]
     return y.unflatten(1, space).movedim(-2, 1)
+
+
+def _fusable(q: Tensor, keep: Tensor | None) -> bool:
+    if torch.compiler.is_compiling() or not q.is_cuda or q.dtype == torch.float64:
+        return False
+    return (keep is None or keep.dtype == torch.bool) and importlib.util.find_spec("triton") is not None
+
+
+def _fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    elements: Tensor,
+    neighborhood: Sequence[int] | None,
+    dilation: int,
+    crop: int,
+    valid: Tensor | None,
+    keep: Tensor | None,
+) -> Tensor:
+    from .attention_triton import fused_attention  # noqa: PLC0415
+
+    space, dtype = q.shape[2:-1], v.dtype
+    for axis, length in enumerate(space, start=2):
+        q = q.narrow(axis, crop, length - 2 * crop)
+    inner = q.shape[2:-1]
+    # Channels first, as projections leave them: positions are then neighbours in memory.
+    q, k, v = (t.movedim(-1, 1).flatten(3).float() for t in (q, k, v))
+    if neighborhood is None:
+        index = torch.arange(k.shape[-1], device=q.device)[None]
+        if valid is not None:
+            index = torch.where(valid, index, -1)
+        place = positions.transpose(-1, -2)
+    else:
+        index = _index(space, neighborhood, dilation, q.device, crop)
+        place = positions.flatten(1, -2).transpose(-1, -2)
+    y = fused_attention(q, k, v, place.float(), elements.float(), index.int(), keep)
+    return y.movedim(1, -1).unflatten(2, inner).to(dtype)
 
 
 def attention_map(
