@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .._checks import check_choice, check_int
-from .contract import contract
 from .shape import is_symbolic
+from .softmax import softmax_sum
 from .windows import windows
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ METHODS = ("auto", "fused", "chunked", "reference")
 #: bytes that the intermediate tensors of one chunk may take, if that is more than ``CHUNK_INPUTS`` times the inputs
 CHUNK_BYTES = 1 << 26
 CHUNK_INPUTS = 4
-#: tensors as large as the content scores that are alive at once in the backward pass of a chunk
-_ALIVE = 8
+#: groups of up to this many elements, whose intermediate tensors are small beside the keys of all neighbourhoods, are
+#: left to one kernel; larger ones to matrix products and a kernel between them
+FUSED_ELEMENTS = 4
 
 
 def group_attention(
@@ -52,15 +53,11 @@ def group_attention(
 
     where :math:`q = (q_1, q_2)` is parted along its channels as the codes p and e are wide.
 
-    The score is a sum of three terms of which none depends on all of (h, h̃, ĥ, y), so its exponential is a product of
-    three: exp c(h̃, ĥ, y) · exp p(h, h̃, y) · exp e(h, h̃, ĥ). The first is computed once for all output elements, the
-    normaliser is a matrix product of the first two, and the sum over h̃ of the normalised weights is
-    :func:`~kernelfield.ops.contract.contract`; only then do values enter. Nothing is held that has h, h̃ and ĥ and a
-    position of the key at once, and values are weighted |H| times less often than scores are compared. Samples and
-    heads are worked through in chunks, which are recomputed in the backward pass.
-
-    Each exponential is taken relative to its own largest. Where content, position and element disagree so much that the
-    best key lies more than 85 (float64: 700) below the sum of the three largest, all weights vanish.
+    The score is a sum of three terms of which none depends on all of (h, h̃, ĥ, y). That of content is computed once for
+    all output elements, and the sum over h̃ is taken of the weights, by :func:`~kernelfield.ops.softmax.softmax_sum`,
+    before they meet values. Nothing is held that has h, h̃, ĥ and a position of the key at once, and values are weighted
+    |H| times less often than scores are compared. Samples and heads are worked through in chunks, which are recomputed in
+    the backward pass.
 
     Args:
         q: (n, elements, \*space, channels) queries, already scaled; n counts samples and heads.
@@ -76,9 +73,9 @@ def group_attention(
         keep: (n, positions, elements, keys) factors of the weights, such as a dropout mask over its rate.
         chunk: number of samples and heads in one go; by default as many as make intermediate tensors of 64 MiB or four
             times the inputs, whichever is more.
-        method: "fused", one Triton kernel forward and one backward, which hold no scores at all; "chunked", in torch's
-            own operations; "reference", the formula as it stands; "auto", fused on a GPU, in float32 and below, unless
-            ``chunk`` is given, and chunked elsewhere.
+        method: "fused", one Triton kernel forward and one backward, which hold no scores at all; "chunked", matrix
+            products and softmaxes; "reference", the formula as it stands; "auto", fused on a GPU for up to four elements
+            in float32 and below, unless ``chunk`` is given, and chunked elsewhere.
 
     Returns:
         (n, out_elements, \*space, channels) sums, over h̃ too, so that the weights add up to the number of elements.
@@ -99,7 +96,7 @@ def group_attention(
     if method == "reference":
         options: dict[str, Any] = {"neighborhood": neighborhood, "dilation": dilation, "crop": crop, "valid": valid, "keep": keep}
         return group_attention_reference(q, k, v, positions, elements, **options)
-    if method == "fused" or (method == "auto" and chunk is None and _fusable(q, keep)):
+    if method == "fused" or (method == "auto" and chunk is None and _fusable(q, k, keep)):
         return _fused(q, k, v, positions, elements, neighborhood, dilation, crop, valid, keep)
     count = q.shape[0]
     step = _chunk(q, positions, elements, neighborhood, crop) if chunk is None else check_int("chunk", chunk)
@@ -117,7 +114,9 @@ def group_attention(
     return y.unflatten(1, space).movedim(-2, 1)
 
 
-def _fusable(q: Tensor, keep: Tensor | None) -> bool:
+def _fusable(q: Tensor, k: Tensor, keep: Tensor | None) -> bool:
+    if max(q.shape[1], k.shape[1]) > FUSED_ELEMENTS:
+        return False
     if torch.compiler.is_compiling() or not q.is_cuda or q.dtype == torch.float64:
         return False
     return (keep is None or keep.dtype == torch.bool) and importlib.util.find_spec("triton") is not None
@@ -222,15 +221,7 @@ def _weights(
     element = (q[..., a : a + b].transpose(1, 2) @ elements.flatten(0, 1).mT).unflatten(-1, elements.shape[:2])
     # Exponentials of half precision would cost digits that the products need.
     content, place, element = (t.float() if t.dtype.itemsize < 4 else t for t in (content, place, element))
-    if valid is not None:
-        content = content.masked_fill(~valid.unsqueeze(1).unsqueeze(1), -math.inf)
-    content = (content - content.detach().amax(dim=(-2, -1), keepdim=True)).exp()
-    place = (place - place.detach().amax(dim=-1, keepdim=True)).exp()
-    element = element - element.detach().amax(dim=-1, keepdim=True)
-    total = (element.exp() * (place @ content.mT)).sum(dim=-1, keepdim=True)  # (n, positions, g, h, 1)
-    # Divided as logarithms: a total may be so small that its square, in the gradient of a quotient, is zero.
-    least = 10 * torch.finfo(total.dtype).tiny
-    return contract(content, place, (element - total.clamp(min=least).log()).exp()), v
+    return softmax_sum(content, place, element, valid), v
 
 
 def _apply(weights: Tensor, values: Tensor) -> Tensor:
@@ -275,10 +266,11 @@ def _chunk(q: Tensor, positions: Tensor, elements: Tensor, neighborhood: Sequenc
     keys = positions.shape[2] if neighborhood is None else math.prod(neighborhood)
     h, m = elements.shape[:2]
     g = q.shape[1]
-    entries = places * keys * max(g * m, g * h, h * m)
+    # Scores and weights, and the keys and values of every neighbourhood; each again as its gradient.
+    copied = 0 if neighborhood is None else 2 * m * q.shape[-1]
     size = max(q.element_size(), 4)
-    budget = max(CHUNK_BYTES, CHUNK_INPUTS * 3 * q.numel() * size)
-    return max(1, budget // (_ALIVE * entries * size))
+    one = 2 * size * places * keys * (g * m + g * h + h * m + copied)
+    return max(1, max(CHUNK_BYTES, CHUNK_INPUTS * 3 * q.numel() * size) // one)
 
 
 def group_attention_reference(
