@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -147,3 +151,51 @@ def test_windows_are_views():
     assert w.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     torch.testing.assert_close(w[1, 2], x[1:4, 2:5])
     assert windows(x, (3, 3), (2, 2), dilation=2)[0, 0, 1, 1] == x[0, 0]
+
+
+def interpreted(code):
+    """Run code with Triton's interpreter, which must be asked for before Triton is imported."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+
+SOFTMAX = """
+import torch
+from kernelfield.ops.softmax import softmax_sum
+from kernelfield.ops import softmax_triton
+torch.manual_seed(0)
+real = softmax_triton._arguments
+for tile in (8, 2):  # all neighbours at once, and in tiles
+    softmax_triton._arguments = lambda *a: {**real(*a), "JT": tile}
+    tensors = [torch.randn(1, 2, *shape) for shape in ((2, 3, 5), (2, 5, 5), (2, 5, 3))]  # 5 elements: two programs
+    tensors[0] = tensors[0].transpose(1, 2).contiguous().transpose(1, 2)  # another order in memory
+    tensors = [t.requires_grad_() for t in tensors]
+    valid = torch.tensor([[True, True, False, True, True], [True] * 5])
+    fast, slow = (softmax_sum(*tensors, valid, fused=fused) for fused in (True, False))
+    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-5)
+    weight = torch.randn_like(fast)
+    for a, b in zip(*(torch.autograd.grad((y * weight).sum(), tensors) for y in (fast, slow)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+"""
+FUSED = """
+import torch
+from kernelfield.ops.attention import group_attention, group_attention_reference
+torch.manual_seed(0)
+for neighborhood, g, b in (((3, 3), 2, 1), (None, 2, 1), ((3, 3), 1, 0)):
+    q, k, v = torch.randn(3, 1, g, 2, 3, 3).unbind()
+    positions = torch.randn(3, *((6, 6) if neighborhood is None else neighborhood), 2)
+    tensors = [t.requires_grad_() for t in (q.clone(), k.clone(), v.clone(), positions, torch.randn(3, g, b))]
+    keep = torch.rand(1, 6, g, 6 if neighborhood is None else 9) < 0.7
+    fast = group_attention(*tensors, neighborhood=neighborhood, keep=keep, method="fused")
+    slow = group_attention_reference(*tensors, neighborhood=neighborhood, keep=keep.float())
+    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-5)
+    for a, b in zip(*(torch.autograd.grad(y.sin().sum(), tensors) for y in (fast, slow)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("code", [SOFTMAX, pytest.param(FUSED, marks=pytest.mark.slow)], ids=["softmax", "fused"])
+def test_kernels_agree_with_the_formula(code):
+    result = interpreted(code)
+    assert result.returncode == 0, result.stderr

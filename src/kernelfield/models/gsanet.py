@@ -41,7 +41,8 @@ class GSANet(nn.Module):
         dropout: probability to drop a weight of attention, and a value after it.
         dropout_in: probability to drop a value of the input.
         dropout_pool: probability to drop a value before pooling.
-        chunk: samples and heads that attention computes at once; see ``kernelfield.ops.attention.group_attention``.
+        chunk: samples and heads that attention computes at once, and
+        method: how; see ``kernelfield.ops.attention.group_attention``.
 
     >>> net = GSANet(1, 10, group=Cyclic(4), channels=4, widths=((4,), (6,)), heads=2, neighborhood=3)
     >>> net(torch.randn(2, 1, 8, 8)).shape
@@ -66,6 +67,7 @@ class GSANet(nn.Module):
         dropout_in: float = 0.0,
         dropout_pool: float = 0.0,
         chunk: int | None = None,
+        method: str = "auto",
     ) -> None:
         super().__init__()
         count = sum(map(len, widths))
@@ -73,7 +75,7 @@ class GSANet(nn.Module):
         if len(left) != count:
             raise ValueError(f"crops must have one entry for each of {count} blocks, got {len(left)}")
         attention: Callable[..., dict[str, Any]] = functools.partial(
-            dict, group=group, heads=heads, neighborhood=neighborhood, dropout=dropout, chunk=chunk
+            dict, group=group, heads=heads, neighborhood=neighborhood, dropout=dropout, chunk=chunk, method=method
         )
         length = check_int("size", size) if neighborhood is None and size is not None else size
         self.lift = LiftingSelfAttention(in_channels, channels, **attention(size=length))

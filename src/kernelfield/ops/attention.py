@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .._checks import check_choice, check_int
 from .shape import is_symbolic
-from .softmax import softmax_sum
+from .softmax import kernels_work, softmax_sum
 from .windows import windows
 
 if TYPE_CHECKING:
@@ -53,11 +52,11 @@ def group_attention(
 
     where :math:`q = (q_1, q_2)` is parted along its channels as the codes p and e are wide.
 
-    The score is a sum of three terms of which none depends on all of (h, h̃, ĥ, y). That of content is computed once for
-    all output elements, and the sum over h̃ is taken of the weights, by :func:`~kernelfield.ops.softmax.softmax_sum`,
-    before they meet values. Nothing is held that has h, h̃, ĥ and a position of the key at once, and values are weighted
-    |H| times less often than scores are compared. Samples and heads are worked through in chunks, which are recomputed in
-    the backward pass.
+    The score is a sum of three terms of which none depends on all of (h, h̃, ĥ, y). That of content is computed once
+    for all output elements, and the sum over h̃ is taken of the weights, by
+    :func:`~kernelfield.ops.softmax.softmax_sum`, before they meet values. Nothing is held that has h, h̃, ĥ and a
+    position of the key at once, and values are weighted |H| times less often than scores are compared. Samples and
+    heads are worked through in chunks, which are recomputed in the backward pass.
 
     Args:
         q: (n, elements, \*space, channels) queries, already scaled; n counts samples and heads.
@@ -74,8 +73,8 @@ def group_attention(
         chunk: number of samples and heads in one go; by default as many as make intermediate tensors of 64 MiB or four
             times the inputs, whichever is more.
         method: "fused", one Triton kernel forward and one backward, which hold no scores at all; "chunked", matrix
-            products and softmaxes; "reference", the formula as it stands; "auto", fused on a GPU for up to four elements
-            in float32 and below, unless ``chunk`` is given, and chunked elsewhere.
+            products and softmaxes; "reference", the formula as it stands; "auto", fused on a GPU for up to four
+            elements in float32 and below, unless ``chunk`` is given, and chunked elsewhere.
 
     Returns:
         (n, out_elements, \*space, channels) sums, over h̃ too, so that the weights add up to the number of elements.
@@ -94,10 +93,18 @@ def group_attention(
 
     check_choice("method", method, METHODS)
     if method == "reference":
-        options: dict[str, Any] = {"neighborhood": neighborhood, "dilation": dilation, "crop": crop, "valid": valid, "keep": keep}
+        options: dict[str, Any] = {
+            "neighborhood": neighborhood,
+            "dilation": dilation,
+            "crop": crop,
+            "valid": valid,
+            "keep": keep,
+        }
         return group_attention_reference(q, k, v, positions, elements, **options)
     if method == "fused" or (method == "auto" and chunk is None and _fusable(q, k, keep)):
         return _fused(q, k, v, positions, elements, neighborhood, dilation, crop, valid, keep)
+    if neighborhood is not None:
+        valid = _seen(q, neighborhood, dilation, crop)
     count = q.shape[0]
     step = _chunk(q, positions, elements, neighborhood, crop) if chunk is None else check_int("chunk", chunk)
     learning = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, positions, elements))
@@ -119,7 +126,7 @@ def _fusable(q: Tensor, k: Tensor, keep: Tensor | None) -> bool:
         return False
     if torch.compiler.is_compiling() or not q.is_cuda or q.dtype == torch.float64:
         return False
-    return (keep is None or keep.dtype == torch.bool) and importlib.util.find_spec("triton") is not None
+    return (keep is None or keep.dtype == torch.bool) and kernels_work()
 
 
 def _fused(
@@ -176,6 +183,8 @@ def attention_map(
     (torch.Size([2, 7, 6, 6]), True)
     """
     space = q.shape[2:-1]
+    if neighborhood is not None:
+        valid = _seen(q, neighborhood, dilation, 0)
     weights, _ = _weights(q, k, k, positions, elements, neighborhood, dilation, 0, valid)
     weights = weights.sum(dim=-2).transpose(1, 2)  # (n, out_elements, positions, keys)
     if neighborhood is None:
@@ -201,8 +210,7 @@ def _weights(
 ) -> tuple[Tensor, Tensor]:
     """Return Σ_h̃ of the attention, (n, positions, out_elements, elements, keys), and the values it is to weight."""
     a, b = positions.shape[-1], elements.shape[-1]
-    space = q.shape[2:-1]
-    for axis, length in enumerate(space, start=2):
+    for axis, length in enumerate(q.shape[2:-1], start=2):
         q = q.narrow(axis, crop, length - 2 * crop)
     q = q.flatten(2, -2)  # (n, g, positions, channels)
     if neighborhood is None:
@@ -217,7 +225,6 @@ def _weights(
         content = (q.transpose(1, 2) @ k.flatten(2, 3).mT).unflatten(-1, k.shape[2:4])
         codes = positions.flatten(1, -2)  # (h, j, a)
         place = (q[..., :a].transpose(1, 2) @ codes.flatten(0, 1).mT).unflatten(-1, codes.shape[:2])
-        valid = _index(space, neighborhood, dilation, q.device, crop) >= 0
     element = (q[..., a : a + b].transpose(1, 2) @ elements.flatten(0, 1).mT).unflatten(-1, elements.shape[:2])
     # Exponentials of half precision would cost digits that the products need.
     content, place, element = (t.float() if t.dtype.itemsize < 4 else t for t in (content, place, element))
@@ -239,6 +246,13 @@ def _around(x: Tensor, neighborhood: Sequence[int], dilation: int, crop: int) ->
     dim = len(neighborhood)
     around = around.movedim(tuple(range(3, 3 + dim)), tuple(range(1, 1 + dim)))  # n, *positions, m, channels, *points
     return around.flatten(1, dim).flatten(-dim).transpose(-1, -2)
+
+
+def _seen(q: Tensor, neighborhood: Sequence[int], dilation: int, crop: int) -> Tensor | None:
+    """Return which neighbours lie within the grid, None if all of them do: (positions, neighbours)."""
+    if all(dilation * (points // 2) <= crop for points in neighborhood):
+        return None
+    return _index(q.shape[2:-1], neighborhood, dilation, q.device, crop) >= 0
 
 
 def _index(

@@ -6,6 +6,7 @@ element, and what follows of the exponentials is summed over g before any value 
 largest score and the sum of exponentials are kept for all (h, g) between them. Everything is in float32.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 from typing import Any
@@ -28,7 +29,7 @@ def _content(
 ):  # fmt: skip
     """Return the scores of content of a tile of neighbours, -1e30 where there is none: (g, m, j)."""
     scores = tl.zeros((GP, MP, JT), dtype=tl.float32)
-    for c in range(0, D):
+    for c in range(D):
         one = tl.load(q + ((x * D + c) * G + g) * P + i, mask=g < G, other=0.0)
         there = (m < M)[:, None] & inside[None, :]
         other = tl.load(k + ((x * D + c) * M + m[:, None]) * N + at[None, :], mask=there, other=0.0)
@@ -81,10 +82,8 @@ def _forward(
         at = tl.load(index + i * index_i + j, mask=j < J, other=-1)
         inside = at >= 0
         content = _content(q, k, x, i, at, inside, g, m, P, N, G, M, D, GP, MP, JT)
-        for h in range(0, H):
-            _, _, by_place, by_element = _codes(
-                place, element, qa, qb, h, i, j, a, b, m, place_h, place_i, J, M, A, B
-            )
+        for h in range(H):
+            _, _, by_place, by_element = _codes(place, element, qa, qb, h, i, j, a, b, m, place_h, place_i, J, M, A, B)
             scores = content + by_place[:, None, :] + by_element[:, :, None]
             row = hh[:, None] == h
             before = tl.max(tl.where(row, best, -3e38), axis=0)
@@ -113,23 +112,19 @@ def _forward(
         if KEEP:
             left = tl.load(keep + ((x * P + i) * M + m[:, None]) * J + j[None, :], mask=shown, other=0)
             values = values * left.to(tl.float32)[None, :, :]
-        for h in range(0, H):
-            _, _, by_place, by_element = _codes(
-                place, element, qa, qb, h, i, j, a, b, m, place_h, place_i, J, M, A, B
-            )
+        for h in range(H):
+            _, _, by_place, by_element = _codes(place, element, qa, qb, h, i, j, a, b, m, place_h, place_i, J, M, A, B)
             row = hh[:, None] == h
             shift = _row(norm, row)
             weights = tl.exp(content + by_place[:, None, :] + by_element[:, :, None] - shift[:, None, None])
             together = tl.sum(weights, axis=0)
             taken = tl.sum(tl.sum(values * together[None, :, :], axis=2), axis=1)
             acc += tl.where(row, taken[None, :], 0.0)
-    tl.store(
-        out + ((x * D + d[None, :]) * H + hh[:, None]) * P + i, acc, mask=(hh < H)[:, None] & (d < D)[None, :]
-    )
+    tl.store(out + ((x * D + d[None, :]) * H + hh[:, None]) * P + i, acc, mask=(hh < H)[:, None] & (d < D)[None, :])
 
 
 @triton.jit
-def _backward(
+def _backward(  # noqa: PLR0915
     q, k, v, place, element, index, keep, lse, dout, dq, dk, dv, dplace, delement,
     P, N, G, M, A, B, place_h, place_i, index_i, place_slot, element_slot, slots,
     J: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
@@ -163,10 +158,8 @@ def _backward(
         if KEEP:
             left = tl.load(keep + ((x * P + i) * M + m[:, None]) * J + j[None, :], mask=shown, other=0)
             values = values * left.to(tl.float32)[None, :, :]
-        for h in range(0, H):
-            _, _, by_place, by_element = _codes(
-                place, element, qa, qb, h, i, j, a, b, m, place_h, place_i, J, M, A, B
-            )
+        for h in range(H):
+            _, _, by_place, by_element = _codes(place, element, qa, qb, h, i, j, a, b, m, place_h, place_i, J, M, A, B)
             row = hh[:, None] == h
             shift = _row(norm, row)
             weights = tl.exp(content + by_place[:, None, :] + by_element[:, :, None] - shift[:, None, None])
@@ -191,7 +184,7 @@ def _backward(
             left = tl.load(keep + ((x * P + i) * M + m[:, None]) * J + j[None, :], mask=shown, other=0).to(tl.float32)
         dcontent = tl.zeros((GP, MP, JT), dtype=tl.float32)
         dvalues = tl.zeros((DP, MP, JT), dtype=tl.float32)
-        for h in range(0, H):
+        for h in range(H):
             spots, kinds, by_place, by_element = _codes(
                 place, element, qa, qb, h, i, j, a, b, m, place_h, place_i, J, M, A, B
             )
@@ -219,7 +212,7 @@ def _backward(
                 mask=(m < M)[:, None] & (b < B)[None, :],
             )
         tl.atomic_add(dv + addresses, dvalues, mask=exist)
-        for c in range(0, D):
+        for c in range(D):
             one = tl.load(q + ((x * D + c) * G + g) * P + i, mask=g < G, other=0.0)
             address = ((x * D + c) * M + m[:, None]) * N + at[None, :]
             other = tl.load(k + address, mask=shown, other=0.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +15,7 @@ from .contract import contract
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["softmax_sum"]
+__all__ = ["kernels_work", "softmax_sum"]
 
 
 def softmax_sum(
@@ -21,9 +23,9 @@ def softmax_sum(
 ) -> Tensor:
     r"""Return :math:`a_{hmj} = \sum_g \sigma_{mj}\big(c_{gmj} + s_{ghj} + e_{ghm}\big)`, softmax over (m, j).
 
-    On a GPU, a kernel that computes each score where it is needed. Elsewhere by the fact that the exponential of the sum
-    is a product of three, none of which has all four indices: the normaliser is a matrix product, and the sum over g
-    :func:`~kernelfield.ops.contract.contract`. Each exponential is then relative to its own largest: where the three
+    On a GPU, a kernel that computes each score where it is needed. Elsewhere by the fact that the exponential of the
+    sum is a product of three, none of which has all four indices: the normaliser is a matrix product, and the sum over
+    g :func:`~kernelfield.ops.contract.contract`. Each exponential is then relative to its own largest: where the three
     disagree so much that the best key lies more than 85 (float64: 700) below the sum of their largest, all weights
     vanish.
 
@@ -59,4 +61,21 @@ def softmax_sum(
 def _fusable(content: Tensor) -> bool:
     if torch.compiler.is_compiling() or not content.is_cuda or content.dtype != torch.float32:
         return False
-    return importlib.util.find_spec("triton") is not None
+    return kernels_work()
+
+
+@functools.cache
+def kernels_work() -> bool:
+    """Return whether Triton's kernels run on this machine's GPU; say why, once, if not."""
+    if importlib.util.find_spec("triton") is None:
+        warnings.warn("triton is not installed: group attention takes torch's own operations", stacklevel=4)
+        return False
+    try:
+        from .softmax_triton import fused_softmax_sum  # noqa: PLC0415
+
+        some = torch.zeros(1, 1, 2, 2, 2, device="cuda")
+        fused_softmax_sum(some, some, some, None)
+    except Exception as error:
+        warnings.warn(f"Triton's kernels do not run here, torch's own operations do: {error}", stacklevel=4)
+        return False
+    return True

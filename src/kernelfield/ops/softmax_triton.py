@@ -1,5 +1,6 @@
 """The sum of softmaxes of :mod:`kernelfield.ops.softmax` as Triton kernels: one reads three tensors and writes one."""
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 from typing import Any
@@ -11,8 +12,8 @@ from torch import Tensor
 
 __all__ = ["fused_softmax_sum"]
 
-# One program works on one position. It goes through the query's elements g, and holds (h, m, j) for a tile of
-# neighbours j: the weights of one g, and their sum so far. What a compiler would write for every g never leaves it.
+# One program works on one position and a few output elements h. It goes through the query's elements g, and holds
+# (h, m, j) for a tile of neighbours j: the weights of one g, and their sum so far. Nothing with all four leaves it.
 
 
 @triton.jit
@@ -35,7 +36,7 @@ def _scores(
 @triton.jit
 def _forward(
     content, place, element, valid, out, lse,
-    P, G, H, M, cx, cp, cg, cm, sx, sp, sg, sh, ex, ep, eg, eh, valid_p,
+    P, H, M, cx, cp, cg, cm, sx, sp, sg, sh, ex, ep, eg, eh, valid_p,
     J: tl.constexpr, VALID: tl.constexpr, HP: tl.constexpr, MP: tl.constexpr, JT: tl.constexpr, GS: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
@@ -44,13 +45,13 @@ def _forward(
     place += x * sx + p * sp
     element += x * ex + p * ep
     valid += p * valid_p
-    hh, m = tl.arange(0, HP), tl.arange(0, MP)
+    hh, m = tl.program_id(1) * HP + tl.arange(0, HP), tl.arange(0, MP)
     target = out + pid * H * M * J
     norms = lse + pid * GS * H
     if J <= JT:
         j = tl.arange(0, JT)
         total = tl.zeros((HP, MP, JT), dtype=tl.float32)
-        for g in range(0, GS):
+        for g in range(GS):
             z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
             largest = tl.max(tl.max(z, axis=2), axis=1)
             z = tl.exp(z - largest[:, None, None])
@@ -60,7 +61,7 @@ def _forward(
         there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
         tl.store(target + (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :], total, mask=there)
     else:
-        for g in range(0, GS):
+        for g in range(GS):
             largest = tl.full((HP,), -3e38, dtype=tl.float32)
             amount = tl.zeros((HP,), dtype=tl.float32)
             for start in range(0, J, JT):
@@ -75,7 +76,7 @@ def _forward(
         for start in range(0, J, JT):
             j = start + tl.arange(0, JT)
             total = tl.zeros((HP, MP, JT), dtype=tl.float32)
-            for g in range(0, GS):
+            for g in range(GS):
                 z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
                 norm = tl.load(norms + g * H + hh, mask=hh < H, other=3e38)
                 total += tl.exp(z - norm[:, None, None])
@@ -86,8 +87,9 @@ def _forward(
 @triton.jit
 def _backward(
     content, place, element, valid, lse, dout, dcontent, dplace, delement,
-    P, G, H, M, cx, cp, cg, cm, sx, sp, sg, sh, ex, ep, eg, eh, valid_p,
+    P, H, M, cx, cp, cg, cm, sx, sp, sg, sh, ex, ep, eg, eh, valid_p,
     J: tl.constexpr, VALID: tl.constexpr, HP: tl.constexpr, MP: tl.constexpr, JT: tl.constexpr, GS: tl.constexpr,
+    SHARED: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
     x, p = pid // P, pid % P
@@ -98,10 +100,10 @@ def _backward(
     dplace += x * sx + p * sp
     delement += x * ex + p * ep
     valid += p * valid_p
-    hh, m = tl.arange(0, HP), tl.arange(0, MP)
+    hh, m = tl.program_id(1) * HP + tl.arange(0, HP), tl.arange(0, MP)
     source = dout + pid * H * M * J
     norms = lse + pid * GS * H
-    for g in range(0, GS):
+    for g in range(GS):
         norm = tl.load(norms + g * H + hh, mask=hh < H, other=3e38)
         mean = tl.zeros((HP,), dtype=tl.float32)
         for start in range(0, J, JT):
@@ -121,11 +123,12 @@ def _backward(
             )
             z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
             z = tl.exp(z - norm[:, None, None]) * (slope - mean[:, None, None])
-            tl.store(
-                dcontent + g * cg + m[:, None] * cm + j[None, :],
-                tl.sum(z, axis=0),
-                mask=(m < M)[:, None] & (j < J)[None, :],
-            )
+            spots = dcontent + g * cg + m[:, None] * cm + j[None, :]
+            real = (m < M)[:, None] & (j < J)[None, :]
+            if SHARED:  # with the programs of other output elements
+                tl.atomic_add(spots, tl.sum(z, axis=0), mask=real)
+            else:
+                tl.store(spots, tl.sum(z, axis=0), mask=real)
             tl.store(
                 dplace + g * sg + hh[:, None] * sh + j[None, :],
                 tl.sum(z, axis=1),
@@ -145,8 +148,9 @@ class _SoftmaxSum(torch.autograd.Function):
         n, p, g, m, j = content.shape
         h = place.shape[3]
         out, lse = content.new_empty(n, p, h, m, j), content.new_empty(n, p, g, h)
-        _forward[(n * p,)](content, place, element, content if valid is None else valid, out, lse,
-                           **_arguments(content, place, element, valid))  # fmt: skip
+        arguments = _arguments(content, place, element, valid)
+        grid = (n * p, triton.cdiv(h, arguments["HP"]))
+        _forward[grid](content, place, element, content if valid is None else valid, out, lse, **arguments)
         ctx.save_for_backward(content, place, element, lse)
         ctx.valid = valid
         return out
@@ -155,20 +159,25 @@ class _SoftmaxSum(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         content, place, element, lse = ctx.saved_tensors
         valid = ctx.valid
+        arguments = _arguments(content, place, element, valid)
+        grid = (content.shape[0] * content.shape[1], triton.cdiv(place.shape[3], arguments["HP"]))
+        shared = grid[1] > 1
         gradients = [torch.empty_like(t) for t in (content, place, element)]
+        if shared:
+            gradients[0].zero_()
         assert all(a.stride() == b.stride() for a, b in zip(gradients, (content, place, element), strict=True))
-        _backward[(content.shape[0] * content.shape[1],)](
+        _backward[grid](
             content, place, element, content if valid is None else valid, lse, dout.contiguous(), *gradients,
-            **_arguments(content, place, element, valid))  # fmt: skip
+            SHARED=shared, **arguments)  # fmt: skip
         return (*gradients, None)
 
 
 def _arguments(content: Tensor, place: Tensor, element: Tensor, valid: Tensor | None) -> dict[str, Any]:
     _, p, g, m, j = content.shape
     h = place.shape[3]
-    hp, mp = (max(2, triton.next_power_of_2(n)) for n in (h, m))
-    # A tile that leaves a warp of 32 threads at most 32 values each of what it holds, and a program 8 warps.
-    tile = max(4, min(64, triton.next_power_of_2(j), 8192 // (hp * mp)))
+    # A few output elements and a tile of neighbours: 16 values of what is held for each thread, and at most 4 warps.
+    hp, mp = min(4, triton.next_power_of_2(h)), triton.next_power_of_2(m)
+    tile = max(4, min(64, triton.next_power_of_2(j), 2048 // (hp * mp)))
     names = ("cx", "cp", "cg", "cm"), ("sx", "sp", "sg", "sh"), ("ex", "ep", "eg", "eh")
     strides = {
         name: stride
@@ -176,9 +185,9 @@ def _arguments(content: Tensor, place: Tensor, element: Tensor, valid: Tensor | 
         for name, stride in zip(group, t.stride()[:4], strict=True)
     }
     return {
-        "P": p, "G": g, "H": h, "M": m, **strides, "valid_p": 0 if valid is None or valid.shape[0] == 1 else j,
+        "P": p, "H": h, "M": m, **strides, "valid_p": 0 if valid is None or valid.shape[0] == 1 else j,
         "J": j, "VALID": valid is not None, "HP": hp, "MP": mp, "JT": tile, "GS": g,
-        "num_warps": max(1, min(8, hp * mp * tile // 1024)),
+        "num_warps": max(1, min(4, hp * mp * tile // 512)),
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..._checks import check_choice, check_int, check_positive
 from ...groups import Group
-from ...ops.attention import attention_map, group_attention
+from ...ops.attention import METHODS, attention_map, group_attention
 from ..pointwise import Pointwise
 from .encoding import AXIS_FIELD, RelativeEncoding
 from .gconv import check_group_signal
@@ -49,6 +49,7 @@ class _SelfAttention(nn.Module):
         dropout: float = 0.0,
         value_dropout: float = 0.0,
         chunk: int | None = None,
+        method: str = "auto",
     ) -> None:
         super().__init__()
         if not isinstance(group, Group):
@@ -70,6 +71,7 @@ class _SelfAttention(nn.Module):
         # Kept where the weights are: a copy from the host could not be part of a CUDA graph.
         self.register_buffer("whole", group.elements(), persistent=False)
         self.chunk = None if chunk is None else check_int("chunk", chunk)
+        self.method = check_choice("method", method, METHODS)
         total = self.heads * self.head_channels
         self.project = Pointwise(in_channels, 3 * total)
         self.combine = Pointwise(total, out_channels)
@@ -131,6 +133,7 @@ class _SelfAttention(nn.Module):
             crop=crop,
             keep=self._keep(q, places, keys),
             chunk=self.chunk,
+            method=self.method,
         )
         return y * self._measure(q)
 
@@ -147,7 +150,9 @@ class _SelfAttention(nn.Module):
             positions, relative = self._codes_at(here, here, offsets.to(q.dtype))
             valid = self._meets(offsets, seen)
             keep = self._keep(q, len(at), len(at))
-            y = group_attention(q, k, v, positions, relative, valid=valid, keep=keep, chunk=q.shape[0])
+            y = group_attention(
+                q, k, v, positions, relative, valid=valid, keep=keep, chunk=q.shape[0], method=self.method
+            )
             return y * self._measure(q)
 
         results = []
@@ -260,7 +265,8 @@ class LiftingSelfAttention(_SelfAttention):
         field: what the encoding of one coordinate is, built from (dim, channels).
         dropout: probability to drop a weight.
         value_dropout: probability to drop a value.
-        chunk: samples and heads computed at once; see :func:`kernelfield.ops.attention.group_attention`.
+        chunk: samples and heads computed at once, and
+        method: how; see :func:`kernelfield.ops.attention.group_attention`.
 
     >>> from kernelfield.groups import Cyclic
     >>> lift = LiftingSelfAttention(3, 8, group=Cyclic(8), heads=2)
