@@ -20,6 +20,8 @@ __all__ = ["fused_attention"]
 
 # Programs that add to the gradient of the codes do so in this many copies of it, or they would wait for each other.
 SLOTS = 64
+# One kernel for all sizes of a network's maps.
+SIZES = "P N G M A B place_h place_i index_i place_slot element_slot slots".split()
 
 
 @triton.jit
@@ -60,7 +62,7 @@ def _codes(place, element, qa, qb, h, i, j, a, b, m, place_h, place_i, J, M, A, 
     return spots, kinds, by_place, by_element
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES[:-3])
 def _forward(
     q, k, v, place, element, index, keep, out, lse,
     P, N, G, M, A, B, place_h, place_i, index_i, J: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
@@ -123,7 +125,7 @@ def _forward(
     tl.store(out + ((x * D + d[None, :]) * H + hh[:, None]) * P + i, acc, mask=(hh < H)[:, None] & (d < D)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _backward(  # noqa: PLR0915
     q, k, v, place, element, index, keep, lse, dout, dq, dk, dv, dplace, delement,
     P, N, G, M, A, B, place_h, place_i, index_i, place_slot, element_slot, slots,

@@ -16,6 +16,10 @@ __all__ = ["fused_softmax_sum"]
 # (h, m, j) for a tile of neighbours j: the weights of one g, and their sum so far. Nothing with all four leaves it.
 
 
+# One kernel for all sizes of a network's maps: alignment of whole maps says nothing of their rows.
+SIZES = "P H M cx cp cg cm sx sp sg sh ex ep eg eh valid_p".split()
+
+
 @triton.jit
 def _scores(
     content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J: tl.constexpr, VALID: tl.constexpr
@@ -33,7 +37,7 @@ def _scores(
     return one[None, :, :] + two[:, None, :] + three[:, :, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _forward(
     content, place, element, valid, out, lse,
     P, H, M, cx, cp, cg, cm, sx, sp, sg, sh, ex, ep, eg, eh, valid_p,
@@ -84,7 +88,7 @@ def _forward(
             tl.store(target + (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :], total, mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _backward(
     content, place, element, valid, lse, dout, dcontent, dplace, delement,
     P, H, M, cx, cp, cg, cm, sx, sp, sg, sh, ex, ep, eg, eh, valid_p,

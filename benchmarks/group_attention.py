@@ -1,0 +1,263 @@
+"""Time and memory of a training step of networks with attention on groups (chapters 7, 8 and 9).
+
+    python benchmarks/group_attention.py                  # on the GPU if there is one
+    python benchmarks/group_attention.py --quick          # tiny networks, to see that it runs
+    python benchmarks/group_attention.py --json benchmarks/results/group_attention-h200.json --markdown docs/benchmarks.md
+    python benchmarks/group_attention.py --only self      # or: attentive
+    python benchmarks/group_attention.py --from-json benchmarks/results/group_attention-h200.json
+
+Self-attention: the rotated-MNIST network of chapter 9 on 28², by each way to compute attention, and the plain reference
+with all scores at once where it fits. Attentive: the networks of chapter 8, and the plain ones they are compared with.
+A step is forward, backward of a mean of squares, without an optimiser; on a GPU also captured and replayed as a CUDA
+graph. Peak memory is what tensors take above weights and input. ``--compile`` adds a column under ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from _measure import machine, median_seconds, peak_bytes, settle_allocator
+from _tables import MISSING, describe, number, replace_section, table
+
+from kernelfield.groups import Cyclic, Dihedral
+from kernelfield.models import GCNN, GroupAllCNN, create_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row.
+
+    Args:
+        kind: "self" or "attentive".
+        name: what the row is called.
+        shape: of the input.
+        build: makes the network, with keyword arguments for self-attention.
+        methods: the ways to compute attention that are timed; the first is the one that counts.
+        authors: milliseconds and GiB of the authors' code on an H200; None where it runs out of its 140 GiB.
+    """
+
+    kind: str
+    name: str
+    shape: tuple[int, ...]
+    build: Callable[..., nn.Module]
+    methods: tuple[str, ...] = ("auto",)
+    authors: tuple[float, float] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+#: (rotations, neighbourhood, batch): milliseconds and GiB of the authors' code
+AUTHORS = {
+    (4, 5, 8): (38.0, 2.0),
+    (4, 5, 64): (180.0, 15.4),
+    (4, 9, 8): (71.0, 6.2),
+    (8, 5, 64): (779.0, 91.0),
+    (12, 5, 8): (285.0, 36.0),
+}
+
+
+def self_attention(n: int, neighborhood: int | None, batch: int, quick: bool = False) -> Case:
+    def build(method: str = "auto") -> nn.Module:
+        small = {"channels": 4, "widths": ((6,), (6,)), "crops": (1, 0), "heads": 2} if quick else {}
+        options = {"neighborhood": neighborhood, "size": 28, "method": method, **small}
+        return create_model("gsanet_rotmnist", group=Cyclic(n), **options)
+
+    around = "global" if neighborhood is None else f"{neighborhood}×{neighborhood}"
+    # How many bytes the reference holds at once, at least: three tensors of all scores of the first block.
+    keys = 784 if neighborhood is None else neighborhood**2
+    scores = 4 * 3 * batch * 9 * 576 * n**3 * keys
+    # The way that "auto" does not take, where it costs the benchmark little.
+    other = ("chunked",) if n <= 4 else ("fused",) if (neighborhood, batch) == (5, 8) else ()
+    methods = ("auto", *other, *(("reference",) if scores < 90 * 2**30 or quick else ()))
+    return Case(
+        "self", f"R{n}, {around}, batch {batch}", (batch, 1, 28, 28), build, methods,
+        AUTHORS.get((n, neighborhood or 28, batch)),
+    )  # fmt: skip
+
+
+def attentive(name: str, build: Callable[[], nn.Module], shape: tuple[int, ...], authors: Any = None) -> Case:
+    return Case("attentive", name, shape, lambda method="auto": build(), authors=authors)  # noqa: ARG005
+
+
+def p4cnn(attention: str | None) -> nn.Module:
+    return GCNN(group=Cyclic(4), attention=attention)
+
+
+def allcnn(mirrored: bool, attention: str | None) -> nn.Module:
+    group, channels = (Dihedral(4), 32) if mirrored else (Cyclic(4), 48)
+    return GroupAllCNN(group=group, channels=channels, attention=attention)
+
+
+def cases(device: torch.device, quick: bool, everything: bool) -> list[Case]:
+    if quick:
+        return [
+            self_attention(4, 3, 1, quick=True),
+            attentive("p4-CNN full, batch 2", lambda: p4cnn("full"), (2, 1, 28, 28)),
+        ]
+    if device.type != "cuda":
+        return [
+            self_attention(4, 5, 2),
+            self_attention(8, 5, 1),
+            *(
+                attentive(f"p4-CNN {kind}, batch 16", lambda kind=kind: p4cnn(kind), (16, 1, 28, 28))
+                for kind in (None, "co", "input", "channel", "spatial", "full")
+            ),
+        ]
+    rows = [self_attention(n, around, batch) for n in (4, 8, 12) for around in (5, 9) for batch in (8, 64)]
+    rows += [self_attention(n, None, 8) for n in (4, 8, 12)]
+    if everything:  # seconds a step
+        rows += [self_attention(n, None, 64) for n in (4, 8, 12)]
+    digits, photographs = (128, 1, 28, 28), (128, 3, 32, 32)
+    published = {"full": (31, 2.7), "channel": (18, 1.9), "spatial": (24, 2.2), "input": (24, 0.15)}
+    for kind in (None, "co", "input", "channel", "spatial", "full"):
+        name = f"p4-CNN {kind or 'plain'}, batch 128"
+        rows.append(attentive(name, lambda kind=kind: p4cnn(kind), digits, published.get(kind or "")))
+    for mirrored, kind, authors in (
+        (False, None, None),
+        (False, "input", (33, 1.8)),
+        (False, "full", None),
+        (True, None, None),
+        (True, "input", (118, 2.4)),
+    ):
+        name = f"{'p4m' if mirrored else 'p4'} All-CNN {kind or 'plain'}, batch 128"
+        rows.append(attentive(name, lambda m=mirrored, k=kind: allcnn(m, k), photographs, authors))
+    return rows
+
+
+def training_step(net: nn.Module, x: Tensor) -> Callable[[], None]:
+    parameters = list(net.parameters())
+
+    def step() -> None:
+        torch.autograd.grad(net(x).square().mean(), parameters, allow_unused=True)
+
+    return step
+
+
+def graphed(call: Callable[[], None]) -> Callable[[], None]:
+    """Capture ``call`` as a CUDA graph and return its replay."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def measure(case: Case, device: torch.device, compiled: bool, budget: float) -> dict[str, Any]:
+    x = torch.randn(case.shape, device=device)
+    row: dict[str, Any] = {"kind": case.kind, "name": case.name, "ms": {}, "mib": {}, "errors": {}}
+    row["authors"] = case.authors
+    began = time.perf_counter()
+    for method in case.methods:
+        torch.manual_seed(SEED)
+        for way in ("", *((" graphed",) if device.type == "cuda" else ()), *((" compiled",) if compiled else ())):
+            if way == " graphed" and method == "reference":
+                continue
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+            name = method + way
+            try:
+                net = case.build(method=method).to(device).train()
+                run = torch.compile(net) if way == " compiled" else net
+                step = training_step(run, x)
+                step()
+                if not way:
+                    row["mib"][name] = peak_bytes(step, device) / 2**20
+                call = graphed(step) if way == " graphed" else step
+                row["ms"][name] = 1e3 * median_seconds({name: call}, device, budget=budget)[name]
+            except (RuntimeError, torch.OutOfMemoryError, NotImplementedError, ModuleNotFoundError) as error:
+                row["errors"][name] = str(error).splitlines()[0][:200]
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+            net = run = step = call = None
+    row["seconds"] = time.perf_counter() - began
+    return row
+
+
+SELF_HEADER = (
+    *("self-attention", "step, ms", "graphed", "fused", "chunked", "reference"),
+    *("peak, MiB", "reference", "authors' code", "faster", "less memory"),
+)
+ATTENTIVE_HEADER = ("attentive", "step, ms", "graphed", "peak, MiB", "authors' code", "faster", "less memory")
+
+
+def best(row: dict[str, Any], method: str) -> float | None:
+    """Return the least of the times of a method."""
+    found = [value for name, value in row["ms"].items() if name.split(" ")[0] == method]
+    return min(found) if found else None
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    ms, mib, authors = row["ms"], row["mib"], row["authors"]
+    ours, peak = best(row, "auto"), mib.get("auto")
+    told = MISSING if authors is None else f"{authors[0]:g} ms, {authors[1]:g} GiB"
+    faster = MISSING if authors is None or ours is None else f"{authors[0] / ours:.1f}×"
+    less = MISSING if authors is None or peak is None else f"{authors[1] * 1024 / peak:.1f}×"
+    first = [row["name"], number(ms.get("auto")), number(ms.get("auto graphed"))]
+    if row["kind"] == "attentive":
+        return [*first, number(peak), told, faster, less]
+    ways = [number(best(row, method)) for method in ("fused", "chunked", "reference")]
+    return [*first, *ways, number(peak), number(mib.get("reference")), told, faster, less]
+
+
+def shown(rows: list[dict[str, Any]]) -> str:
+    parts = []
+    for kind, header in (("self", SELF_HEADER), ("attentive", ATTENTIVE_HEADER)):
+        some = [cells(row) for row in rows if row["kind"] == kind]
+        parts += [table(header, some)] if some else []
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true", help="tiny networks, to see that it runs")
+    parser.add_argument("--all", action="store_true", help="also global neighbourhoods at batch 64")
+    parser.add_argument("--only", choices=("self", "attentive"), help="rows of one kind")
+    parser.add_argument("--match", default="", help="rows whose name contains this")
+    parser.add_argument("--compile", action="store_true", help="also time each step under torch.compile")
+    parser.add_argument("--budget", type=float, default=0.3, help="seconds to spend on each measurement")
+    parser.add_argument("--json", type=Path, help="where to write the measurements")
+    parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
+    parser.add_argument("--markdown", type=Path, help="put the table into this file")
+    options = parser.parse_args()
+    if options.from_json is not None:
+        report = json.loads(options.from_json.read_text())
+    else:
+        device = torch.device(options.device)
+        settle_allocator()
+        report = {"machine": machine(device, SEED), "rows": []}
+        for case in cases(device, options.quick, options.all):
+            if options.only not in (None, case.kind) or options.match not in case.name:
+                continue
+            row = measure(case, device, options.compile, options.budget)
+            report["rows"].append(row)
+            print(*cells(row), *row["errors"].items(), f"{row['seconds']:.0f} s", sep="   ", flush=True)
+            if options.json is not None:  # what is measured is kept, whatever comes after
+                options.json.write_text(json.dumps(report, indent=1) + "\n")
+    text = f"{describe(report['machine'])}.\n\n{shown(report['rows'])}"
+    if options.markdown is not None:
+        replace_section(options.markdown, f"group-attention-{report['machine']['device']}", text)
+    print("\n" + text)
+
+
+if __name__ == "__main__":
+    main()
