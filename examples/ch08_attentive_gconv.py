@@ -14,19 +14,19 @@ from kernelfield.groups import Cyclic
 from kernelfield.models import GCNN
 from kernelfield.viz.attention import plot_equivariance
 
-STEPS = 40
+STEPS = 60
 
 
 def main() -> None:
     data = rotated_digits(28)
     train, test = (split.batch(torch.arange(len(split.inputs))) for split in (data.train, data.test))
     group = Cyclic(4)
-    for attention in (None, "input", "full"):
+    for attention in (None, "full"):
         torch.manual_seed(0)
         net = GCNN(1, 10, group=group, channels=4, dropout=0.1, attention=attention)
         optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
         for _ in range(STEPS):
-            chosen = torch.randint(len(train.inputs), (48,))
+            chosen = torch.randint(len(train.inputs), (32,))
             loss = F.cross_entropy(net(train.inputs[chosen]), train.target[chosen])
             optimizer.zero_grad()
             loss.backward()
