@@ -10,7 +10,7 @@ from kernelfield.viz.attention import attention_maps, orientations, plot_attenti
 SMALL = {"channels": 4, "widths": ((6,), (6,)), "heads": 2, "neighborhood": 3}
 
 
-@pytest.mark.parametrize("attention", ["self", "full", "input"])
+@pytest.mark.parametrize("attention", ["self", "full"])
 def test_maps_of_a_turned_input_are_the_turned_maps(tmp_path, attention):
     group = Cyclic(4)
     net = GSANet(1, 3, group=group, **SMALL) if attention == "self" else GCNN(1, 3, group=group, attention=attention)

@@ -95,7 +95,9 @@ SMALL = {"channels": 4, "widths": ((6,), (6,)), "heads": 2, "neighborhood": 3}
 
 @pytest.mark.parametrize("group", [Cyclic(4), Dihedral(4), Mirror()], ids=str)
 @pytest.mark.parametrize(
-    "options", [{"crops": (1, 0)}, {"neighborhood": None, "size": 10}, {"pool_last": True, "norm_after": True}], ids=str
+    "options",
+    [{"crops": (1, 0)}, {"neighborhood": None, "size": 10, "widths": ((6,),)}, {"pool_last": True, "norm_after": True}],
+    ids=str,
 )
 def test_self_attention_networks_are_invariant(group, options):
     net = GSANet(1, 3, group=group, **{**SMALL, **options}).double().eval()
@@ -136,6 +138,7 @@ def test_trains_in_bf16_with_dropout_and_all_parameters_learn():
     assert_state_dict_round_trip(lambda: GSANet(1, 3, group=Cyclic(4), **SMALL), torch.randn(2, 1, 10, 10))
 
 
+@pytest.mark.slow
 def test_exports():
     net = GSANet(1, 3, group=Cyclic(4), **SMALL).eval()
     batch = torch.export.Dim("batch", min=2, max=64)

@@ -139,6 +139,7 @@ def test_maps_sum_to_one_and_are_the_weights():
     torch.testing.assert_close(a.flatten(2), taken)
 
 
+@pytest.mark.slow  # the layers' own test compiles it too
 def test_compiles():
     tensors = [t.detach().requires_grad_() for t in inputs(dtype=torch.float32)]
     assert_compiles(lambda *t: group_attention(*t, neighborhood=(3, 3)), *tensors, rtol=1e-4, atol=1e-5)
