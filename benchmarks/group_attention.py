@@ -2,9 +2,9 @@
 
     python benchmarks/group_attention.py                  # on the GPU if there is one
     python benchmarks/group_attention.py --quick          # tiny networks, to see that it runs
-    python benchmarks/group_attention.py --json benchmarks/results/group_attention-h200.json --markdown docs/benchmarks.md
+    python benchmarks/group_attention.py --json benchmarks/results/group_attention-h200.json
     python benchmarks/group_attention.py --only self      # or: attentive
-    python benchmarks/group_attention.py --from-json benchmarks/results/group_attention-h200.json
+    python benchmarks/group_attention.py --from-json FILE --markdown docs/benchmarks.md
 
 Self-attention: the rotated-MNIST network of chapter 9 on 28², by each way to compute attention, and the plain reference
 with all scores at once where it fits. Attentive: the networks of chapter 8, and the plain ones they are compared with.

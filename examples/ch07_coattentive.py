@@ -2,8 +2,8 @@
 
     python examples/ch07_coattentive.py
 
-Three networks on turned digits: p4-CNN, with co-attention after each convolution, and with attention that is free of the
-constraint. The first two do not care how a digit is turned, the third one does. About a minute on a CPU.
+Three networks on turned digits: p4-CNN, with co-attention after each convolution, and with attention that is free of
+the constraint. The first two do not care how a digit is turned, the third one does. About a minute on a CPU.
 """
 
 import torch

@@ -3,8 +3,9 @@
     python examples/ch09_group_self_attention.py
 
 Trains small networks of self-attention on turned digits: one that respects translations only, and one that respects
-quarter turns too. Draws the attention of the second into ch09_attention.png. Then the same layer with eighths of a turn,
-which no grid holds, on points, which it turns by 45° exactly. About a minute on a CPU.
+quarter turns too; a hundred steps are only the beginning of their training. Draws the attention of the second into
+ch09_attention.png. Then a layer with eighths of a turn, which no grid holds, on points, which it turns by 45° exactly.
+About a minute on a CPU.
 """
 
 import torch

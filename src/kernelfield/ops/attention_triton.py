@@ -21,7 +21,7 @@ __all__ = ["fused_attention"]
 # Programs that add to the gradient of the codes do so in this many copies of it, or they would wait for each other.
 SLOTS = 64
 # One kernel for all sizes of a network's maps.
-SIZES = "P N G M A B place_h place_i index_i place_slot element_slot slots".split()
+SIZES = ["P", "N", "G", "M", "A", "B", "place_h", "place_i", "index_i", "place_slot", "element_slot", "slots"]
 
 
 @triton.jit

@@ -17,7 +17,7 @@ __all__ = ["fused_softmax_sum"]
 
 
 # One kernel for all sizes of a network's maps: alignment of whole maps says nothing of their rows.
-SIZES = "P H M cx cp cg cm sx sp sg sh ex ep eg eh valid_p".split()
+SIZES = ["P", "H", "M", "cx", "cp", "cg", "cm", "sx", "sp", "sg", "sh", "ex", "ep", "eg", "eh", "valid_p"]
 
 
 @triton.jit
