@@ -145,11 +145,10 @@ class _SelfAttention(nn.Module):
             )
         q, k, v = (part.unflatten(0, (-1, self.heads)) for part in self._parts(x, coords))
 
-        def one(q: Tensor, k: Tensor, v: Tensor, at: Tensor, seen: Tensor | None) -> Tensor:
+        def one(q: Tensor, k: Tensor, v: Tensor, at: Tensor, seen: Tensor | None, keep: Tensor | None) -> Tensor:
             offsets = at[None] - at[:, None]  # (queries, keys, dim)
             positions, relative = self._codes_at(here, here, offsets.to(q.dtype))
             valid = self._meets(offsets, seen)
-            keep = self._keep(q, len(at), len(at))
             y = group_attention(
                 q, k, v, positions, relative, valid=valid, keep=keep, chunk=q.shape[0], method=self.method
             )
@@ -158,9 +157,12 @@ class _SelfAttention(nn.Module):
         results = []
         for i in range(len(x)):
             at = coords[i if len(coords) > 1 else 0]
-            arguments = (q[i], k[i], v[i], at, None if mask is None else mask[i])
-            training = torch.is_grad_enabled()
-            results.append(checkpoint(one, *arguments, use_reentrant=False) if training else one(*arguments))
+            seen, keep = None if mask is None else mask[i], self._keep(q[i], len(at), len(at))
+            arguments = (q[i], k[i], v[i], at, seen, keep)
+            if torch.is_grad_enabled():  # nothing in it is drawn at random
+                results.append(checkpoint(one, *arguments, use_reentrant=False, preserve_rng_state=False))
+            else:
+                results.append(one(*arguments))
         return torch.cat(results)
 
     def _meets(self, offsets: Tensor, seen: Tensor | None) -> Tensor | None:
