@@ -79,6 +79,11 @@ SETS: dict[str, list[Row]] = {
             for group in ("se2", "e2")
         ),
     ],
+    "attentive": [
+        *(Row(f"ch08-rotmnist-p4cnn{kind}", 20, SHORT) for kind in ("", "-co", "-11", "-15", "-19")),
+        *(Row(f"ch08-rotmnist-p4cnn-{kind}", 20, SHORT) for kind in ("input", "channel", "spatial", "full")),
+    ],
+    "self-attention": [Row(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=16")) for n in ("z2", "r4", "r8", "r12")],
     "kodak": [Row(f"ch05-kodak-{field}", 15, FAST) for field in ("magnet", "gabor", "fourier", "siren")],
 }
 
