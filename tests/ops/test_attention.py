@@ -200,3 +200,18 @@ for neighborhood, g, b in (((3, 3), 2, 1), (None, 2, 1), ((3, 3), 1, 0)):
 def test_kernels_agree_with_the_formula(code):
     result = interpreted(code)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["fused", "chunked"])
+@pytest.mark.parametrize(("elements", "neighborhood"), [(4, (5, 5)), (12, (5, 5)), (8, (9, 9)), (3, None), (1, (3, 3))])
+def test_on_a_gpu(method, elements, neighborhood):
+    tensors = inputs(g=elements, h=max(elements, 4), space=(11, 10), neighborhood=neighborhood, dtype=torch.float32)
+    tensors = [t.detach().cuda().requires_grad_() for t in tensors]
+    keys = 110 if neighborhood is None else math.prod(neighborhood)
+    keep = torch.rand(2, 110, elements, keys, device="cuda") < 0.8
+    fast = group_attention(*tensors, neighborhood=neighborhood, keep=keep, method=method)
+    slow = group_attention_reference(*tensors, neighborhood=neighborhood, keep=keep.float())
+    torch.testing.assert_close(fast, slow, rtol=0, atol=2e-4)
+    for a, b in zip(*(torch.autograd.grad(y.sin().sum(), tensors) for y in (fast, slow)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-3)

@@ -185,8 +185,12 @@ def attention_map(
     space = q.shape[2:-1]
     if neighborhood is not None:
         valid = _seen(q, neighborhood, dilation, 0)
-    weights, _ = _weights(q, k, k, positions, elements, neighborhood, dilation, 0, valid)
-    weights = weights.sum(dim=-2).transpose(1, 2)  # (n, out_elements, positions, keys)
+    step = _chunk(q, positions, elements, neighborhood, 0)
+    parts = [
+        _weights(some, keys, keys, positions, elements, neighborhood, dilation, 0, valid)[0].sum(dim=-2)
+        for some, keys in zip(q.split(step), k.split(step), strict=True)
+    ]
+    weights = torch.cat(parts).transpose(1, 2)  # (n, out_elements, positions, keys)
     if neighborhood is None:
         received = weights.sum(dim=2)
     else:

@@ -188,8 +188,10 @@ def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, wher
         run.write("confusion.json", json.dumps({"classes": data.classes, "counts": meter.confusion.tolist()}))
     run.write("result.json", json.dumps(result, indent=2) + "\n")
     if report:
-        from ..viz.attention import plot_sample  # noqa: PLC0415
+        from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
         from ..viz.report import write_report  # noqa: PLC0415
 
-        plot_sample(network.cpu(), data.test.batch(torch.tensor([0])).inputs, run.folder / "attention.png")
+        if has_maps(network):
+            first = data.test.batch(torch.zeros(1, dtype=torch.long, device=data.test.inputs.device))
+            plot_sample(network.cpu(), first.inputs.cpu(), run.folder / "attention.png")
         write_report(run.folder, network.cpu(), result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))

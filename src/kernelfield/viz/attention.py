@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..groups import Group
 
-__all__ = ["attention_maps", "orientations", "plot_attention", "plot_equivariance", "plot_sample"]
+__all__ = ["attention_maps", "has_maps", "orientations", "plot_attention", "plot_equivariance", "plot_sample"]
 
 LAYERS = (AttentiveGroupConv, AttentiveLiftingConv, GroupSelfAttention, LiftingSelfAttention)
 
@@ -137,6 +137,11 @@ def plot_equivariance(
             _draw(axes, picture, own, group, name if element is chosen[0] else "")
     figure.savefig(path, dpi=120)
     return worst
+
+
+def has_maps(model: nn.Module) -> bool:
+    """Return whether a model has layers with attention maps."""
+    return any(isinstance(m, LAYERS) for m in model.modules())
 
 
 def plot_sample(model: nn.Module, inputs: Tensor, path: str | Path) -> bool:
