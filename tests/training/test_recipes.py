@@ -70,7 +70,6 @@ def test_recipe_steps_once_on_made_data(name: str) -> None:
     if recipe.model.get("samples", 0) > 2:
         # Kernels on a group grow with the square of the number of its elements; two show what sixteen would.
         recipe = with_settings(recipe, ["model.samples=2"])
-    size = [min(n, 1024 if len(recipe.shape.size) == 1 else 96) for n in recipe.shape.size]
     data = made_data(replace(recipe.shape, size=size), samples=2)
     task = make_task(recipe, make_network(recipe))
     before = [p.detach().clone() for p in task.network.parameters()]

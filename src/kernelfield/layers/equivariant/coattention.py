@@ -95,8 +95,10 @@ class CyclicSelfAttention(nn.Module):
             return
         table = self.kernel.field
         assert isinstance(table, Table)
-        at = self.group.chart(self.group.identity(torch.float64))[None, None, None]
-        table.coefficients[self.kernel._nodes(at).flatten()] = 1.0  # noqa: SLF001
+        node = 0  # the row of the table at which the identity lies
+        for at, n in zip(self.group.chart(self.group.identity()).tolist(), self.group.table_size or (), strict=True):
+            node = node * n + round((at + 1) * (n - 1) / 2)
+        table.coefficients[node] = 1.0
 
     def extra_repr(self) -> str:
         return f"{self.channels}, group={self.group}, form={self.form!r}"
