@@ -44,6 +44,7 @@ class GSANet(nn.Module):
         chunk: samples and heads that attention computes at once, and
         method: how; see ``kernelfield.ops.attention.group_attention``.
 
+    >>> import torch
     >>> net = GSANet(1, 10, group=Cyclic(4), channels=4, widths=((4,), (6,)), heads=2, neighborhood=3)
     >>> net(torch.randn(2, 1, 8, 8)).shape
     torch.Size([2, 10])

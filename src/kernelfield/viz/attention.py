@@ -70,8 +70,8 @@ def orientations(group: Group, maps: Tensor) -> Tensor:
     >>> from kernelfield.groups import Cyclic
     >>> maps = torch.zeros(1, 4, 1, 1)
     >>> maps[:, 1] = 1.0
-    >>> orientations(Cyclic(4), maps).flatten().round()             # a quarter turn from up is left
-    tensor([-0., -1.])
+    >>> orientations(Cyclic(4), maps).flatten().long()  # a quarter turn from up is left
+    tensor([ 0, -1])
     """
     up = torch.tensor([-1.0, 0.0], dtype=maps.dtype, device=maps.device)
     arrows = group.act_on(group.elements(maps.dtype, maps.device), up)
