@@ -72,18 +72,6 @@ class Mask(nn.Module):
         """Return ``profile`` with what is below the threshold set to zero."""
         return torch.where(profile >= self.threshold, profile, 0.0)
 
-    def limits(self, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """Return the least and the greatest of what is learned, (dim,) each, outside of which learning would stop.
-
-        Chapter 6's appendix, "Maximum and minimum allowable sizes": a mask that has closed altogether, or that is open
-        so far beyond its domain that it is flat inside, has no gradient to come back by.
-
-        Args:
-            low: a number that means, to this kind of mask, how small it may become.
-            high: how large.
-        """
-        raise NotImplementedError
-
     @classmethod
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
         """Return the values of several masks of this class at the same ``coords``: (points, dim) to (n, points)."""
@@ -185,18 +173,17 @@ class GaussianMask(Mask):
         return _product(torch.where(values >= masks[0].threshold, values, 0.0))
 
     def roots(self) -> tuple[Tensor, Tensor]:
-        half = self.sigma.abs() * self.reach_of_unit
+        half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
         return self.mean - half, self.mean + half
 
-    @property
-    def reach_of_unit(self) -> float:
-        """How far a mask of width 1 reaches to either side, √(-2 ln T_m): 2.146 for a threshold of 0.1."""
-        return math.sqrt(-2 * math.log(self.threshold))
+    def sigma_for(self, reach: float) -> float:
+        """Return the width with which the mask reaches so far to either side of its centre.
 
-    def limits(self, low: float, high: float) -> tuple[Tensor, Tensor]:
-        """Return the widths with which the mask reaches ``low`` and ``high`` to either side of its centre."""
-        one = torch.ones_like(self.sigma)
-        return one * (low / self.reach_of_unit), one * (high / self.reach_of_unit)
+        >>> mask = GaussianMask(1)
+        >>> round(GaussianMask(1, mask.sigma_for(0.5)).support()[1].item(), 4)
+        0.5
+        """
+        return reach / math.sqrt(-2 * math.log(self.threshold))
 
 
 class SigmoidMask(Mask):
@@ -255,11 +242,14 @@ class SigmoidMask(Mask):
         """Return how far beyond its offset the mask has fallen to ``value``."""
         return math.log(1 / value - 1) / self.temperature
 
-    def limits(self, low: float = 0.95, high: float = 0.85) -> tuple[Tensor, Tensor]:
-        """Return the offsets with which the mask is ``low`` where its domain begins, ``high`` where it ends."""
-        one = torch.ones_like(self.offset)
+    def limits(self, low: float = 0.95, high: float = 0.85) -> tuple[float, float]:
+        """Return the offsets with which the mask is ``low`` where its domain begins and ``high`` where it ends.
+
+        Chapter 6's appendix, "Maximum and minimum allowable sizes": a mask that has closed altogether, or that is open
+        so far beyond its domain that it is flat inside, has no gradient to come back by.
+        """
         begin, end = self.domain
-        return one * (begin - self.overhang(low)), one * (end - self.overhang(high))
+        return begin - self.overhang(low), end - self.overhang(high)
 
     @classmethod
     def offset_for(cls, share: float, temperature: float, threshold: float = 0.1) -> float:

@@ -136,7 +136,8 @@ class CCNNBlock(nn.Module):
         extent = self.extent if extent is None else extent
         read, middle, written = (None, None, None) if extent.widths is None else extent.widths
         columns, rows, last_rows = extent.masks
-        branch = self._read(x, read)
+        identity = _Pieces(self.shortcut(x), read, written)
+        branch = self._read(x, identity, read)
         told: dict[str, Any] = {"kernel": kernels[0], **sampling}
         if extent.band is not None:
             branch, told = extent.band.down(continuous_layers(self)[0], branch, told)
@@ -150,26 +151,54 @@ class CCNNBlock(nn.Module):
             branch = extent.band.up(branch, x.shape[2:], sampling)
         if extent.scale is not None:
             branch = branch * extent.scale
-        y = _add_first(self.shortcut(x), branch)
+        y = identity.add(branch)
         return y if self.prenorm else self.norm(y)
 
-    def _read(self, x: Tensor, channels: int | None) -> Tensor:
+    def _read(self, x: Tensor, identity: _Pieces, channels: int | None) -> Tensor:
         """Return the first channels of ``x``, normalised."""
         whole = channels is None or channels == x.shape[1]
         if whole or not self.prenorm or isinstance(self.norm, BatchNorm):
-            part = x if whole else x.narrow(1, 0, channels)  # type: ignore[arg-type]
+            part = x if whole else identity.first(channels)  # type: ignore[arg-type]
             return self.norm(part) if self.prenorm else part
         return self.norm(x).narrow(1, 0, channels)  # type: ignore[arg-type]
 
 
-def _add_first(x: Tensor, branch: Tensor) -> Tensor:
-    """Return ``x`` with ``branch`` added to its first channels."""
-    written = branch.shape[1]
-    if written == x.shape[1]:
-        return branch + x
-    rest = x.narrow(1, written, x.shape[1] - written)
-    first = branch + x.narrow(1, 0, written)
-    return torch.cat([first, rest.to(first.dtype)], dim=1)
+class _Pieces:
+    """The identity branch, cut where the residual branch begins to leave channels alone.
+
+    Cut once: the gradients of several overlapping views of one tensor would each be filled up with zeros and added.
+    """
+
+    def __init__(self, x: Tensor, *bounds: int | None) -> None:
+        cuts = sorted({x.shape[1], *(n for n in bounds if n is not None)})
+        sizes = [b - a for a, b in zip([0, *cuts[:-1]], cuts, strict=True)]
+        self.pieces = (x,) if len(sizes) == 1 else x.split(sizes, dim=1)
+
+    def first(self, channels: int) -> Tensor:
+        """Return the first channels, up to one of the cuts."""
+        return _joined(self._up_to(channels))
+
+    def add(self, branch: Tensor) -> Tensor:
+        """Return the whole with ``branch`` added to its first channels."""
+        if len(self.pieces) == 1:
+            return branch + self.pieces[0]
+        touched = self._up_to(branch.shape[1])
+        parts = branch.split([piece.shape[1] for piece in touched], dim=1)
+        sums = [part + piece for part, piece in zip(parts, touched, strict=True)]
+        return _joined([*sums, *self.pieces[len(touched) :]])
+
+    def _up_to(self, channels: int) -> list[Tensor]:
+        pieces: list[Tensor] = []
+        for piece in self.pieces:
+            if channels <= 0:
+                break
+            pieces.append(piece)
+            channels -= piece.shape[1]
+        return pieces
+
+
+def _joined(pieces: Sequence[Tensor]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), dim=1)
 
 
 def run_blocks(

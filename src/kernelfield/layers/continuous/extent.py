@@ -149,9 +149,7 @@ def _samples(n: int, share: float) -> int:
     return torch.sym_min(n, 2 * torch.sym_int(share * n / 2) + 2)
 
 
-def _window(
-    bins: int, period: float, offset: float | Tensor, band: Band | FixedShapeBand, like: Tensor
-) -> Tensor:
+def _window(bins: int, period: float, offset: float | Tensor, band: Band | FixedShapeBand, like: Tensor) -> Tensor:
     """Return the mask at the frequencies 0, 1, … of a signal that is ``period`` training steps long."""
     dtype = offset.dtype if isinstance(offset, Tensor) else torch.float64 if like.dtype == torch.float64 else None
     frequency = torch.arange(bins, dtype=dtype or torch.float32, device=like.device)

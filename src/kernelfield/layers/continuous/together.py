@@ -74,9 +74,7 @@ def sample_on(meetings: Sequence[tuple[ContinuousConv, tuple[int, ...], tuple[fl
     return kernels
 
 
-def _sample(
-    layers: list[ContinuousConv], lengths: tuple[int, ...], steps: tuple[float, ...]
-) -> tuple[Tensor, ...]:
+def _sample(layers: list[ContinuousConv], lengths: tuple[int, ...], steps: tuple[float, ...]) -> tuple[Tensor, ...]:
     first = layers[0]
     grid = first.kernel_coords(lengths, steps)
     flat = grid.flatten(0, -2)

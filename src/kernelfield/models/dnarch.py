@@ -1,0 +1,444 @@
+"""DNArch: kernel sizes, resolutions, widths and depth of a CCNN, learned with its weights (chapter 6)."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_bool, check_choice, check_positive
+from ..layers import ContinuousConv
+from ..layers.continuous.blocks import CCNNBlock, continuous_layers
+from ..layers.continuous.crop import Reading, refresh
+from ..layers.continuous.extent import Band, Extent, FixedShapeBand, cutoff
+from ..masks import GaussianMask, Mask, SigmoidMask
+from .architecture import Architecture, BlockArchitecture
+from .ccnn import CCNN
+from .complexity import BlockSizes, block_cost, network_cost, outer_cost, training_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["DNArch"]
+
+LEARN = ("kernel", "resolution", "width", "depth")
+
+
+class DNArch(nn.Module):
+    r"""A CCNN whose architecture is learned by backpropagation, with its weights and in the same run (chapter 6).
+
+    The network is taken to its largest size, ``max_width`` times as wide and ``max_depth`` times as deep, and cut by
+    masks: a Gaussian on every kernel, sigmoids on the spectrum of every block's branch, on the channels that it reads,
+    has in its middle and writes, and on the axis of blocks. All of them lie on the residual branches; the identity
+    branch is never masked. At first they keep the size that the network came with, and of its weights all.
+
+    Only what the masks keep is computed: narrowed matrix products, cropped kernels, convolutions at the low resolution,
+    no blocks that are closed. How much that is changes after steps of an optimiser, never inside ``forward``.
+
+    .. math:: y = x + m_\mathrm{depth}\, \mathrm{up}\Big[\sigma\big(m_\mathrm{out} L\, \mathrm{drop}\,
+        \sigma(m_\mathrm{mid} W m_\mathrm{in} (\psi m_\mathrm{gauss}) * \mathrm{down}_{m_\mathrm{res}} N x)\big)\Big]
+
+    Args:
+        network: a CCNN with blocks "ccnn" or "s4"; it is not changed, and its weights are copied.
+        learn: what is learned, any of "kernel", "resolution", "width" and "depth".
+        budget: what :meth:`complexity_loss` aims at, in units of the network's own complexity.
+        max_width: the largest width in units of the network's, if that is learned.
+        max_depth: the largest number of blocks in units of the network's, if that is learned.
+        threshold: masks are zero below.
+        sigma: width of the masks on the kernels if the network has none: 0.25 leaves kernels as long as the input.
+        resolution_temperature: steepness of the masks on the spectrum; the least resolution is 2.6/τ of the input's.
+        width_temperature: of the masks on channels.
+        depth_temperature: of the mask on blocks.
+        fixed_shapes: masks multiply and nothing is cut: the same outputs in shapes that do not change and without a
+            look at the device, for CUDA graphs and compilers, at the cost of the largest size.
+
+    >>> net = DNArch(CCNN(1, 10, dim=2, size=16, channels=8, blocks=2))
+    >>> net(torch.randn(2, 1, 16, 16)).shape
+    torch.Size([2, 10])
+    >>> net.complexity_loss().requires_grad
+    True
+    >>> net.architecture().depth, net.architecture().blocks[0].widths
+    (2, (8, 8, 8))
+    >>> type(net.materialize()).__name__
+    'CCNN'
+    """
+
+    def __init__(
+        self,
+        network: CCNN,
+        *,
+        learn: Sequence[str] = LEARN,
+        budget: float | None = 1.0,
+        max_width: float = 2,
+        max_depth: float = 2,
+        threshold: float = 0.1,
+        sigma: float = 0.25,
+        resolution_temperature: float = 25.0,
+        width_temperature: float = 25.0,
+        depth_temperature: float = 8.0,
+        fixed_shapes: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(network, CCNN) or not all(isinstance(block, CCNNBlock) for block in network.blocks):
+            raise TypeError(f"network must be a CCNN with blocks 'ccnn' or 's4', got {type(network).__name__}")
+        if network.arguments["extents"] is not None:
+            raise ValueError("network must be a CCNN with blocks of one size, got one that was materialized")
+        names = (learn,) if isinstance(learn, str) else tuple(learn)
+        self.learn = frozenset(check_choice("learn", name, LEARN) for name in names)
+        self.budget = None if budget is None else check_positive("budget", budget)
+        self.fixed_shapes = check_bool("fixed_shapes", fixed_shapes)
+        if fixed_shapes and network.arguments.get("smooth"):
+            raise ValueError("fixed_shapes must be False for a network with smooth=True, got True")
+        self.base_cost = network_cost(network)
+        self.network = self._largest(network, max_width, max_depth, threshold, sigma)
+        channels, blocks, dim = (self.network.arguments[name] for name in ("channels", "blocks", "dim"))
+        base, like = network.arguments, next(network.parameters())
+
+        def mask(name: str, axes: int, offset: float, temperature: float) -> SigmoidMask | None:
+            if name not in self.learn or axes == 0:
+                return None
+            return SigmoidMask(axes, offset, temperature=temperature, threshold=threshold).to(like)
+
+        def kept(share: float, temperature: float) -> float:
+            return SigmoidMask.offset_for(share, temperature, threshold)
+
+        #: one axis for each of the three widths of each block
+        self.width = mask("width", 3 * blocks, kept(base["channels"] / channels, width_temperature), width_temperature)
+        #: one axis for each axis of space of each block
+        self.resolution = mask("resolution", dim * blocks, 0.0, resolution_temperature)
+        #: one axis, the blocks
+        self.depth = mask(
+            "depth", 1 if blocks else 0, kept(base["blocks"] / max(1, blocks), depth_temperature), depth_temperature
+        )
+        if self.resolution is not None:
+            with torch.no_grad():
+                self.resolution.offset.fill_(self.resolution.limits()[1])  # the highest frequency weighs 0.85
+        self.sizes = _Sizes(
+            self.width,
+            self.resolution,
+            self.depth,
+            self._kernel_masks(),
+            channels,
+            blocks,
+            min(training_size(self.network)),
+            fixed_shapes,
+        )
+        #: what :meth:`record` has noted
+        self.history: list[dict[str, float]] = []
+
+    # The forward pass
+
+    def forward(self, x: Tensor, **sampling: Any) -> Tensor:
+        """Return predictions for ``x`` (batch, in, *space); step, mask and density as in :class:`CCNN`."""
+        return self.network(x, extents=self.extents(), **sampling)
+
+    def extents(self) -> list[Extent] | None:
+        """Return how much of each block is in use, for :meth:`CCNN.forward`; None if all of every block is."""
+        if not self.fixed_shapes and not torch.compiler.is_compiling() and self.sizes.stale:
+            refresh([self.sizes])
+        return self._extents(self.sizes)
+
+    def _extents(self, sizes: _Sizes) -> list[Extent] | None:
+        if self.width is None and self.resolution is None and self.depth is None:
+            return None
+        widths = None if self.width is None else self.width.values(_cells(sizes.channels, self.width.offset))
+        depths = None if self.depth is None else self.depth.values(_cells(sizes.blocks, self.depth.offset))
+        bands = self._bands(sizes)
+        extents = []
+        for b in range(sizes.kept_blocks):
+            kept, factors = None, (None, None, None)
+            if widths is not None:
+                kept = None if sizes.fixed else sizes.kept_widths[b]
+                columns = widths[:, 3 * b : 3 * b + 3].unbind(1)
+                factors = columns if kept is None else tuple(c[:n] for c, n in zip(columns, kept, strict=True))
+            scale = None if depths is None else depths[b, 0]
+            extents.append(Extent(kept, factors, None if bands is None else bands[b], scale))  # type: ignore[arg-type]
+        return extents
+
+    def _bands(self, sizes: _Sizes) -> list[Band | FixedShapeBand] | None:
+        mask = self.resolution
+        if mask is None:
+            return None
+        offsets = mask.offset.view(sizes.blocks, -1)
+        how = mask.temperature, mask.threshold
+        if sizes.fixed:
+            shares = cutoff(mask.roots()[1].detach().double()).view(offsets.shape)
+            return [FixedShapeBand(share, offset, *how) for share, offset in zip(shares, offsets, strict=True)]
+        kept = sizes.kept_bands
+        return [Band(share, offset, *how) for share, offset in zip(kept, offsets, strict=True)]
+
+    # What it costs
+
+    def complexity(self) -> Tensor:
+        """Return the operations of a forward pass, from the sizes of the masks; differentiable in them.
+
+        With a depth between two whole numbers the last block counts in part.
+        """
+        costs = torch.stack(self._block_costs())
+        if self.depth is not None:
+            depth = self.depth.size(self.sizes.blocks)
+            before = torch.arange(self.sizes.blocks, dtype=depth.dtype, device=depth.device)
+            share = (depth - before).clamp(min=0.0)
+            # Not the last one: at its largest size the mask must still feel that it costs something.
+            costs = costs * torch.cat([share[:-1].clamp(max=1.0), share[-1:]])
+        return costs.sum() + outer_cost(self.network)
+
+    def relative_complexity(self) -> Tensor:
+        """Return :meth:`complexity` in units of the complexity of the network that this one came from."""
+        return self.complexity() / self.base_cost
+
+    def complexity_loss(self, target: float | None = None) -> Tensor:
+        r"""Return the squared relative difference to a target (chapter 6, section 2.5).
+
+        .. math:: \big(C_\mathrm{curr} / C_\mathrm{target} - 1\big)^2
+
+        Args:
+            target: in units of the complexity of the network that this one came from; ``budget`` if not given.
+        """
+        aim = self.budget if target is None else check_positive("target", target)
+        if aim is None:
+            raise ValueError("target must be given for a network without a budget, got None")
+        return (self.relative_complexity() / aim - 1).square()
+
+    def _block_costs(self) -> list[Tensor]:
+        return [torch.as_tensor(block_cost(self.network, sizes), **self._like()) for sizes in self._block_sizes()]
+
+    def _block_sizes(self) -> list[BlockSizes]:
+        size, channels = training_size(self.network), self.sizes.channels
+        blocks, dim = self.sizes.blocks, len(size)
+        widths: Any = [(channels,) * 3] * blocks
+        if self.width is not None:
+            widths = self.width.size(channels).view(blocks, 3).unbind(0)
+        lengths: Any = [size] * blocks
+        if self.resolution is not None:
+            shares = self.resolution.size(1).view(blocks, dim)
+            lengths = [[share[d] * n for d, n in enumerate(size)] for share in shares.unbind(0)]
+        return [BlockSizes(*width, length) for width, length in zip(widths, lengths, strict=True)]
+
+    # What it has become
+
+    @torch.no_grad()
+    def architecture(self) -> Architecture:
+        """Return the architecture as it now is, in whole numbers, one entry per block that is in use."""
+        numbers = self.sizes.changing()
+        size = training_size(self.network)
+        costs = [float(cost) for cost in self._block_costs()]
+        total = float(self.complexity())
+        blocks = []
+        for b in range(numbers.kept_blocks):
+            layer = continuous_layers(self.network.blocks[b])[0]  # type: ignore[arg-type]
+            resolution = size
+            if self.resolution is not None:
+                resolution, _ = Band(numbers.kept_bands[b], (), 1.0, 0.5).grid(size, (1.0,) * len(size))
+            widths = (numbers.channels,) * 3 if self.width is None else numbers.kept_widths[b]
+            blocks.append(BlockArchitecture(_points(layer), tuple(resolution), widths, costs[b] / total))
+        return Architecture(tuple(blocks), total / self.base_cost, self.budget)
+
+    def report(self) -> str:
+        """Return a table of the architecture as it now is.
+
+        >>> print(DNArch(CCNN(1, 10, size=64, channels=8, blocks=1, sigma=0.1)).report())
+        block | kernel | resolution | read | middle | written | share of the cost
+            1 |     14 |         64 |    8 |      8 |       8 |               70%
+        depth 1, complexity 1.16 of the base network's, budget 1.00
+        """
+        return str(self.architecture())
+
+    def record(self, **labels: float) -> dict[str, float]:
+        """Note the architecture in :attr:`history`, for :func:`kernelfield.viz.architecture.plot_history`.
+
+        Args:
+            labels: what to note beside it, such as ``step=100``.
+        """
+        row = {**{name: float(value) for name, value in labels.items()}, **self.architecture().flat()}
+        self.history.append(row)
+        return row
+
+    @torch.no_grad()
+    def materialize(self) -> CCNN:
+        """Return an ordinary network with the learned sizes.
+
+        Masks on channels are multiplied into the weights, what they close is left out, and what remains of the masks on
+        kernels, spectra and blocks are fixed numbers. It gives the same outputs to rounding.
+        """
+        extents = self._extents(self.sizes.changing())
+        arguments = {**self.network.arguments, "extents": None}
+        arguments["crop"] = True
+        if arguments["sigma"] is not None:
+            arguments |= {"learn_sigma": False, "learn_mean": False}
+        if extents is not None:
+            arguments |= {"blocks": len(extents), "extents": tuple(_fixed(extent) for extent in extents)}
+        small = CCNN(**arguments)
+        like = next(self.network.parameters())
+        small.to(dtype=like.dtype, device=like.device)
+        copy_common(self.network, small)
+        for old, new, extent in zip(self.network.blocks, small.blocks, extents or (), strict=False):
+            _fold(old, new, extent)  # type: ignore[arg-type]
+        return small.train(self.training)
+
+    # Building
+
+    def _largest(self, network: CCNN, max_width: float, max_depth: float, threshold: float, sigma: float) -> CCNN:
+        """Return the network at its largest size, with the weights it has in its first channels and blocks."""
+        arguments = dict(network.arguments)
+        for name, key, factor in (("width", "channels", max_width), ("depth", "blocks", max_depth)):
+            if check_positive(f"max_{name}", factor) < 1:
+                raise ValueError(f"max_{name} must be at least 1, got {factor}")
+            if name in self.learn:
+                arguments[key] = round(arguments[key] * factor)
+        added = arguments["sigma"] is None and "kernel" in self.learn
+        if added:
+            arguments["sigma"] = check_positive("sigma", sigma)
+        if arguments["sigma"] is not None:
+            arguments["threshold"] = threshold
+            arguments["crop"] = not self.fixed_shapes and arguments.get("crop", True)
+            arguments["learn_sigma"] = "kernel" in self.learn
+        largest = CCNN(**arguments)
+        like = next(network.parameters())
+        largest.to(dtype=like.dtype, device=like.device)
+        copy_common(network, largest)
+        if added:  # a mask takes energy from a kernel that had none before
+            for old, new in zip(_layers(network), _layers(largest), strict=False):
+                new.preserve_variance_(old.energy().sqrt())
+        return largest.train(network.training)
+
+    def _kernel_masks(self) -> list[Mask]:
+        masks = [layer.mask for layer in _layers(self.network)]
+        return [mask for mask in masks if mask is not None] if "kernel" in self.learn else []
+
+    def _like(self) -> dict[str, Any]:
+        like = next(self.network.parameters())
+        return {"dtype": torch.get_default_dtype(), "device": like.device}
+
+    def extra_repr(self) -> str:
+        return f"learn={sorted(self.learn)}, budget={self.budget}, fixed_shapes={self.fixed_shapes}"
+
+
+class _Sizes(Reading):
+    """Numbers of channels and blocks, and shares of the band, that the masks of a :class:`DNArch` keep."""
+
+    def __init__(
+        self,
+        width: SigmoidMask | None,
+        resolution: SigmoidMask | None,
+        depth: SigmoidMask | None,
+        kernels: Sequence[Mask],
+        channels: int,
+        blocks: int,
+        least_size: int,
+        fixed: bool,
+    ) -> None:
+        self.width, self.resolution, self.depth, self.kernels = width, resolution, depth, tuple(kernels)
+        super().__init__([m for m in (width, resolution, depth, *kernels) if m is not None])
+        self.channels, self.blocks, self.least_size, self.fixed = channels, blocks, least_size, fixed
+        self.kept_blocks = blocks
+        self.kept_widths: list[tuple[int, int, int]] = [(channels,) * 3] * blocks  # type: ignore[list-item]
+        self.kept_bands: list[tuple[float, ...]] = []
+        refresh([self])
+
+    def changing(self) -> _Sizes:
+        """Return the sizes as they are now, of shapes that change."""
+        return _Sizes(*self._arguments()[:-1], False)
+
+    def ask(self) -> Tensor | None:
+        if self.fixed or (self.width is None and self.resolution is None and self.depth is None):
+            return None
+        parts = []
+        if self.width is not None:
+            kept = self.width.values(_cells(self.channels, self.width.offset)) > 0
+            parts.append(kept.sum(dim=0).double())
+        if self.resolution is not None:
+            parts.append(self.resolution.roots()[1].double())
+        if self.depth is not None:
+            kept = self.depth.values(_cells(self.blocks, self.depth.offset)) > 0
+            parts.append(kept.sum(dim=0).double())
+        return torch.cat(parts)
+
+    def take(self, numbers: list[float]) -> None:
+        if self.width is not None:
+            counts, numbers = numbers[: 3 * self.blocks], numbers[3 * self.blocks :]
+            # A layer has a channel at least; what an empty mask keeps of it is zero.
+            kept = [max(1, int(count)) for count in counts]
+            self.kept_widths = [(kept[i], kept[i + 1], kept[i + 2]) for i in range(0, len(kept), 3)]
+        if self.resolution is not None:
+            dim = self.resolution.dim // self.blocks
+            roots, numbers = numbers[: dim * self.blocks], numbers[dim * self.blocks :]
+            shares = [cutoff(root) for root in roots]
+            self.kept_bands = [tuple(shares[i : i + dim]) for i in range(0, len(shares), dim)]
+        if self.depth is not None:
+            self.kept_blocks = int(numbers[0])
+
+    def limit(self) -> None:
+        for mask in (self.width, self.resolution, self.depth):
+            if mask is not None:
+                mask.offset.clamp_(*mask.limits())
+        for mask in self.kernels:
+            # A kernel of more than one point, or there would be nothing to grow from.
+            if isinstance(mask, GaussianMask):
+                mask.sigma.clamp_(min=mask.sigma_for(1.001 / self.least_size))
+
+    def _arguments(self) -> tuple[Any, ...]:
+        held = self.width, self.resolution, self.depth, self.kernels
+        return *held, self.channels, self.blocks, self.least_size, self.fixed
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Sizes:
+        return _Sizes(*(copy.deepcopy(value, memo) for value in self._arguments()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Sizes, self._arguments()
+
+
+def _cells(count: int, like: Tensor) -> Tensor:
+    """Return the middles of ``count`` cells of [-1, 1], (count, 1): where channels and blocks lie."""
+    return ((2 * torch.arange(count, dtype=like.dtype, device=like.device) + 1) / count - 1).unsqueeze(1)
+
+
+def _fixed(extent: Extent) -> Extent:
+    """Return an extent in plain numbers, without the masks that are multiplied into the weights."""
+    band = extent.band
+    if band is not None:
+        offsets = tuple(band.offsets.tolist()) if isinstance(band.offsets, Tensor) else tuple(band.offsets)
+        band = Band(band.cutoffs, offsets, band.temperature, band.threshold)  # type: ignore[arg-type]
+    scale = float(extent.scale) if extent.scale is not None else None
+    return Extent(extent.widths, band=band, scale=scale)
+
+
+def _fold(old: CCNNBlock, new: CCNNBlock, extent: Extent) -> None:
+    """Multiply the masks on channels into the weights of ``new``."""
+    read, middle, written = (None, None, None) if extent.widths is None else extent.widths
+    columns, rows, last_rows = extent.masks
+    for map_old, map_new, before, after, factors in (
+        (old.conv.pointwise, new.conv.pointwise, read, middle, (rows, columns)),
+        (old.linear, new.linear, middle, written, (last_rows, None)),
+    ):
+        weight, bias = map_old.part(map_old.in_channels if before is None else before, after, *factors)  # type: ignore[union-attr, operator]
+        map_new.weight.copy_(weight)  # type: ignore[union-attr, operator]
+        if bias is not None:
+            map_new.bias.copy_(bias)  # type: ignore[union-attr, operator]
+
+
+@torch.no_grad()
+def copy_common(source: nn.Module, target: nn.Module) -> None:
+    """Copy what two networks of one kind have in common: of tensors of different sizes, the first of each axis."""
+    have = source.state_dict()
+    for name, tensor in target.state_dict().items():
+        given = have.get(name)
+        if given is not None and given.dim() == tensor.dim():
+            part = tuple(slice(0, min(a, b)) for a, b in zip(given.shape, tensor.shape, strict=True))
+            tensor[part].copy_(given[part])
+
+
+def _layers(network: nn.Module) -> list[ContinuousConv]:
+    return [module for module in network.modules() if isinstance(module, ContinuousConv)]
+
+
+def _points(layer: ContinuousConv) -> tuple[int, ...]:
+    """Return how many points the kernel has along each axis."""
+    if layer.mask is None:
+        return layer.size
+    low, high = layer.mask.support()
+    steps = torch.maximum(low.abs(), high.abs()).tolist()
+    reach = [min(n, int(r * n * (1 + 1e-6)) + 1) for r, n in zip(steps, layer.size, strict=True)]
+    return tuple(reach if layer.causal else (2 * r - 1 for r in reach))
