@@ -125,6 +125,7 @@ class DNArch(nn.Module):
             min(training_size(self.network)),
             fixed_shapes,
         )
+        self.register_load_state_dict_post_hook(_read_again)
         #: what :meth:`record` has noted
         self.history: list[dict[str, float]] = []
 
@@ -370,6 +371,7 @@ class _Sizes(Reading):
         if self.depth is not None:
             self.kept_blocks = int(numbers[0])
 
+    @torch.no_grad()
     def limit(self) -> None:
         for mask in (self.width, self.resolution, self.depth):
             if mask is not None:
@@ -388,6 +390,11 @@ class _Sizes(Reading):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Sizes, self._arguments()
+
+
+def _read_again(net: DNArch, _: Any) -> None:
+    """Know the sizes of masks that were loaded before a compiler asks for them."""
+    refresh([net.sizes])
 
 
 def _cells(count: int, like: Tensor) -> Tensor:

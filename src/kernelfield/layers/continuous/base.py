@@ -85,6 +85,7 @@ class ContinuousConv(nn.Module):
         self.mask = mask
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
         self.crop = Crop(mask, self.size) if check_bool("crop", crop) and mask is not None else None
+        self.register_load_state_dict_post_hook(_read_again)
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], Tensor] = {}
@@ -380,3 +381,9 @@ class ContinuousConv(nn.Module):
     def extra_repr(self) -> str:
         kind = "depthwise, " if self.groups > 1 else ""
         return f"{self.in_channels}, {self.out_channels}, {kind}dim={self.dim}, size={self.size}, causal={self.causal}"
+
+
+def _read_again(layer: ContinuousConv, _: Any) -> None:
+    """Know the reach of a mask that was loaded before a compiler asks for it."""
+    if layer.crop is not None:
+        refresh([layer.crop])

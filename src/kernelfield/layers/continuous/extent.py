@@ -5,9 +5,9 @@ frequency of the training grid to 1, so that a mask with the offset μ ends at t
 its input comes on. A signal of n samples at sampling step s, of which the mask keeps the share c of the training grid's
 band, is computed on
 
-.. math:: M = \min\big(n,\; 2 \lfloor c\, n s / 2 \rfloor + 2\big)
+.. math:: M = \min\big(n,\; 2 \lfloor c\, n s / 2 \rfloor + 1\big)
 
-samples: all kept frequencies, and one more so that M is even.
+samples, which hold all frequencies that are kept, and no others.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class FixedShapeBand:
 
     def _samples(self, lengths: Sequence[int], steps: tuple[float, ...]) -> tuple[list[Tensor], list[Tensor]]:
         low = [
-            (2 * torch.floor(self.cutoffs[d] * s * n / 2) + 2).clamp(max=n).long()
+            (2 * torch.floor(self.cutoffs[d] * s * n / 2) + 1).clamp(max=n).long()
             for d, (n, s) in enumerate(zip(lengths, steps, strict=True))
         ]
         return low, [s * n / m.double() for n, m, s in zip(lengths, low, steps, strict=True)]
@@ -146,7 +146,7 @@ class FixedShapeBand:
 
 def _samples(n: int, share: float) -> int:
     """Return M for a length that may be symbolic."""
-    return torch.sym_min(n, 2 * torch.sym_int(share * n / 2) + 2)
+    return torch.sym_min(n, 2 * torch.sym_int(share * n / 2) + 1)
 
 
 def _window(bins: int, period: float, offset: float | Tensor, band: Band | FixedShapeBand, like: Tensor) -> Tensor:
