@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,15 @@ def test_recipe_is_named_by_chapter_and_names_what_exists(name: str) -> None:
     assert recipe_from(read_yaml(recipe.to_yaml())) == recipe
 
 
-@pytest.mark.parametrize("name", RECIPES)
+#: networks of 2M parameters and more, and large images, on chapter 6's many rows
+SECONDS_EACH = [
+    name for name in RECIPES if name.startswith("ch06-") and re.search(r"6-380$|cosmic|darcy-(?!small)", name)
+]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SECONDS_EACH else ()) for name in RECIPES]
+)
 def test_recipe_steps_once_on_made_data(name: str) -> None:
     recipe = find_recipe(name)
     recipe = with_settings(recipe, ["training.batch=2", "training.epochs=1", "training.precision=32"])

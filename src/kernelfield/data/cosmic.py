@@ -85,7 +85,9 @@ def _files(where: Path, part: str) -> list[Path]:
 
 def _read(paths: list[Path], resolution: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return images (n, 1, side, side), classes (n, side, side) and which pixels count, cut into squares."""
-    images, hits, counts = [], [], []
+    images: list[Tensor] = []
+    hits: list[Tensor] = []
+    counts: list[Tensor] = []
     for path in paths:
         array = np.load(path)
         if array.ndim != 3 or array.shape[0] not in (2, 3) or min(array.shape[1:]) < resolution:

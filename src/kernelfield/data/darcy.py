@@ -53,7 +53,7 @@ def darcy(
     Args:
         root: the folder of the files, or the ``.npz`` file.
         resolution: samples per side.
-        test_resolution: samples per side of the test set; as in training if not given.
+        test_resolution: samples per side of the test set, which knows its step then; as in training if not given.
         coordinates: whether the inputs have two more channels, the coordinates of each sample.
         validation: number of training samples held out; 0 for none.
         seed: of the choice of these.
@@ -289,7 +289,7 @@ class _Mat:
 
     def __call__(self, part: str, resolution: int) -> tuple[Tensor, Tensor]:
         try:
-            from scipy.io import loadmat  # noqa: PLC0415
+            from scipy.io import loadmat  # type: ignore[import-untyped] # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("reading .mat files needs scipy: pip install 'kernelfield[train]'") from error
         file = self.path / _MAT[part == "test"]
@@ -323,6 +323,8 @@ def _build(
 ) -> Data:
     check_bool("coordinates", coordinates)
 
+    resolution = train[0].shape[1]
+
     def split(part: tuple[Tensor, Tensor]) -> Split:
         x, y = part
         inputs = x.float().unsqueeze(1) - 0.5
@@ -331,10 +333,9 @@ def _build(
             axis = torch.arange(side) / (side - closed) * 2 - 1
             places = torch.stack(torch.meshgrid(axis, axis, indexing="ij"))
             inputs = torch.cat([inputs, places.expand(len(x), -1, -1, -1)], dim=1)
-        return Split(inputs, y.unsqueeze(1) / scale)
+        return Split(inputs, y.unsqueeze(1) / scale, step=(resolution - closed) / (x.shape[1] - closed))
 
     learn, held = hold_out(torch.zeros(len(train[0])), validation, seed)
-    resolution = train[0].shape[1]
     return Data(
         name=name,
         train=split((train[0][learn], train[1][learn])),

@@ -61,7 +61,8 @@ class Pointwise(nn.Module):
         columns: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the weight and bias that :meth:`forward` uses for so many channels and these factors."""
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
         if in_channels < self.in_channels:
             weight = weight.narrow(1, 0, in_channels)
         if out_channels is not None and out_channels < self.out_channels:

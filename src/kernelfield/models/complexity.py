@@ -102,11 +102,11 @@ def network_cost(network: CCNN) -> float:
     blocks = network.arguments["extents"] or [None] * network.arguments["blocks"]
     total = outer_cost(network)
     for extent in blocks:
-        widths = (channels,) * 3 if extent is None or extent.widths is None else extent.widths
+        widths = (channels, channels, channels) if extent is None or extent.widths is None else extent.widths
         lengths = size
         if extent is not None and extent.band is not None:
             lengths, _ = extent.band.grid(size, (1.0,) * len(size))
-        total += block_cost(network, BlockSizes(*widths, lengths))
+        total += block_cost(network, BlockSizes(widths[0], widths[1], widths[2], lengths))
     return float(total)
 
 

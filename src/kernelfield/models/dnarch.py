@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from .._checks import check_bool, check_choice, check_positive
-from ..layers import ContinuousConv
 from ..layers.continuous.blocks import CCNNBlock, continuous_layers
-from ..layers.continuous.crop import Reading, refresh
+from ..layers.continuous.crop import refresh
 from ..layers.continuous.extent import Band, Extent, FixedShapeBand, cutoff
-from ..masks import GaussianMask, Mask, SigmoidMask
+from ..masks import Mask, SigmoidMask
 from .architecture import Architecture, BlockArchitecture
 from .ccnn import CCNN
 from .complexity import BlockSizes, block_cost, network_cost, outer_cost, training_size
+from .mask_sizes import MaskSizes, cells
+from .materialize import conv_layers, copy_common, fixed_extent, fold_masks, kernel_points
+from .registry import register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DNArch"]
+__all__ = ["DNArch", "learned_ccnn"]
 
 LEARN = ("kernel", "resolution", "width", "depth")
 
@@ -115,7 +116,7 @@ class DNArch(nn.Module):
         if self.resolution is not None:
             with torch.no_grad():
                 self.resolution.offset.fill_(self.resolution.limits()[1])  # the highest frequency weighs 0.85
-        self.sizes = _Sizes(
+        self.sizes = MaskSizes(
             self.width,
             self.resolution,
             self.depth,
@@ -141,24 +142,25 @@ class DNArch(nn.Module):
             refresh([self.sizes])
         return self._extents(self.sizes)
 
-    def _extents(self, sizes: _Sizes) -> list[Extent] | None:
+    def _extents(self, sizes: MaskSizes) -> list[Extent] | None:
         if self.width is None and self.resolution is None and self.depth is None:
             return None
-        widths = None if self.width is None else self.width.values(_cells(sizes.channels, self.width.offset))
-        depths = None if self.depth is None else self.depth.values(_cells(sizes.blocks, self.depth.offset))
+        widths = None if self.width is None else self.width.values(cells(sizes.channels, self.width.offset))
+        depths = None if self.depth is None else self.depth.values(cells(sizes.blocks, self.depth.offset))
         bands = self._bands(sizes)
         extents = []
         for b in range(sizes.kept_blocks):
-            kept, factors = None, (None, None, None)
+            kept: tuple[int, int, int] | None = None
+            factors: Any = (None, None, None)
             if widths is not None:
                 kept = None if sizes.fixed else sizes.kept_widths[b]
                 columns = widths[:, 3 * b : 3 * b + 3].unbind(1)
                 factors = columns if kept is None else tuple(c[:n] for c, n in zip(columns, kept, strict=True))
             scale = None if depths is None else depths[b, 0]
-            extents.append(Extent(kept, factors, None if bands is None else bands[b], scale))  # type: ignore[arg-type]
+            extents.append(Extent(kept, factors, None if bands is None else bands[b], scale))
         return extents
 
-    def _bands(self, sizes: _Sizes) -> list[Band | FixedShapeBand] | None:
+    def _bands(self, sizes: MaskSizes) -> list[Band | FixedShapeBand] | None:
         mask = self.resolution
         if mask is None:
             return None
@@ -216,7 +218,7 @@ class DNArch(nn.Module):
         if self.resolution is not None:
             shares = self.resolution.size(1).view(blocks, dim)
             lengths = [[share[d] * n for d, n in enumerate(size)] for share in shares.unbind(0)]
-        return [BlockSizes(*width, length) for width, length in zip(widths, lengths, strict=True)]
+        return [BlockSizes(a, b, c, length) for (a, b, c), length in zip(widths, lengths, strict=True)]
 
     # What it has become
 
@@ -234,7 +236,7 @@ class DNArch(nn.Module):
             if self.resolution is not None:
                 resolution, _ = Band(numbers.kept_bands[b], (), 1.0, 0.5).grid(size, (1.0,) * len(size))
             widths = (numbers.channels,) * 3 if self.width is None else numbers.kept_widths[b]
-            blocks.append(BlockArchitecture(_points(layer), tuple(resolution), widths, costs[b] / total))
+            blocks.append(BlockArchitecture(kernel_points(layer), tuple(resolution), widths, costs[b] / total))
         return Architecture(tuple(blocks), total / self.base_cost, self.budget)
 
     def report(self) -> str:
@@ -270,13 +272,13 @@ class DNArch(nn.Module):
         if arguments["sigma"] is not None:
             arguments |= {"learn_sigma": False, "learn_mean": False}
         if extents is not None:
-            arguments |= {"blocks": len(extents), "extents": tuple(_fixed(extent) for extent in extents)}
+            arguments |= {"blocks": len(extents), "extents": tuple(fixed_extent(extent) for extent in extents)}
         small = CCNN(**arguments)
         like = next(self.network.parameters())
         small.to(dtype=like.dtype, device=like.device)
         copy_common(self.network, small)
         for old, new, extent in zip(self.network.blocks, small.blocks, extents or (), strict=False):
-            _fold(old, new, extent)  # type: ignore[arg-type]
+            fold_masks(old, new, extent)  # type: ignore[arg-type]
         return small.train(self.training)
 
     # Building
@@ -301,12 +303,12 @@ class DNArch(nn.Module):
         largest.to(dtype=like.dtype, device=like.device)
         copy_common(network, largest)
         if added:  # a mask takes energy from a kernel that had none before
-            for old, new in zip(_layers(network), _layers(largest), strict=False):
+            for old, new in zip(conv_layers(network), conv_layers(largest), strict=False):
                 new.preserve_variance_(old.energy().sqrt())
         return largest.train(network.training)
 
     def _kernel_masks(self) -> list[Mask]:
-        masks = [layer.mask for layer in _layers(self.network)]
+        masks = [layer.mask for layer in conv_layers(self.network)]
         return [mask for mask in masks if mask is not None] if "kernel" in self.learn else []
 
     def _like(self) -> dict[str, Any]:
@@ -317,135 +319,45 @@ class DNArch(nn.Module):
         return f"learn={sorted(self.learn)}, budget={self.budget}, fixed_shapes={self.fixed_shapes}"
 
 
-class _Sizes(Reading):
-    """Numbers of channels and blocks, and shares of the band, that the masks of a :class:`DNArch` keep."""
-
-    def __init__(
-        self,
-        width: SigmoidMask | None,
-        resolution: SigmoidMask | None,
-        depth: SigmoidMask | None,
-        kernels: Sequence[Mask],
-        channels: int,
-        blocks: int,
-        least_size: int,
-        fixed: bool,
-    ) -> None:
-        self.width, self.resolution, self.depth, self.kernels = width, resolution, depth, tuple(kernels)
-        super().__init__([m for m in (width, resolution, depth, *kernels) if m is not None])
-        self.channels, self.blocks, self.least_size, self.fixed = channels, blocks, least_size, fixed
-        self.kept_blocks = blocks
-        self.kept_widths: list[tuple[int, int, int]] = [(channels,) * 3] * blocks  # type: ignore[list-item]
-        self.kept_bands: list[tuple[float, ...]] = []
-        refresh([self])
-
-    def changing(self) -> _Sizes:
-        """Return the sizes as they are now, of shapes that change."""
-        return _Sizes(*self._arguments()[:-1], False)
-
-    def ask(self) -> Tensor | None:
-        if self.fixed or (self.width is None and self.resolution is None and self.depth is None):
-            return None
-        parts = []
-        if self.width is not None:
-            kept = self.width.values(_cells(self.channels, self.width.offset)) > 0
-            parts.append(kept.sum(dim=0).double())
-        if self.resolution is not None:
-            parts.append(self.resolution.roots()[1].double())
-        if self.depth is not None:
-            kept = self.depth.values(_cells(self.blocks, self.depth.offset)) > 0
-            parts.append(kept.sum(dim=0).double())
-        return torch.cat(parts)
-
-    def take(self, numbers: list[float]) -> None:
-        if self.width is not None:
-            counts, numbers = numbers[: 3 * self.blocks], numbers[3 * self.blocks :]
-            # A layer has a channel at least; what an empty mask keeps of it is zero.
-            kept = [max(1, int(count)) for count in counts]
-            self.kept_widths = [(kept[i], kept[i + 1], kept[i + 2]) for i in range(0, len(kept), 3)]
-        if self.resolution is not None:
-            dim = self.resolution.dim // self.blocks
-            roots, numbers = numbers[: dim * self.blocks], numbers[dim * self.blocks :]
-            shares = [cutoff(root) for root in roots]
-            self.kept_bands = [tuple(shares[i : i + dim]) for i in range(0, len(shares), dim)]
-        if self.depth is not None:
-            self.kept_blocks = int(numbers[0])
-
-    @torch.no_grad()
-    def limit(self) -> None:
-        for mask in (self.width, self.resolution, self.depth):
-            if mask is not None:
-                mask.offset.clamp_(*mask.limits())
-        for mask in self.kernels:
-            # A kernel of more than one point, or there would be nothing to grow from.
-            if isinstance(mask, GaussianMask):
-                mask.sigma.clamp_(min=mask.sigma_for(1.001 / self.least_size))
-
-    def _arguments(self) -> tuple[Any, ...]:
-        held = self.width, self.resolution, self.depth, self.kernels
-        return *held, self.channels, self.blocks, self.least_size, self.fixed
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Sizes:
-        return _Sizes(*(copy.deepcopy(value, memo) for value in self._arguments()))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Sizes, self._arguments()
-
-
 def _read_again(net: DNArch, _: Any) -> None:
     """Know the sizes of masks that were loaded before a compiler asks for them."""
     refresh([net.sizes])
 
 
-def _cells(count: int, like: Tensor) -> Tensor:
-    """Return the middles of ``count`` cells of [-1, 1], (count, 1): where channels and blocks lie."""
-    return ((2 * torch.arange(count, dtype=like.dtype, device=like.device) + 1) / count - 1).unsqueeze(1)
+def learned_ccnn(
+    in_channels: int,
+    out_channels: int,
+    *,
+    learn: Sequence[str] = LEARN,
+    budget: float | None = 1.0,
+    max_width: float = 2,
+    max_depth: float = 2,
+    threshold: float = 0.1,
+    resolution_temperature: float = 25.0,
+    width_temperature: float = 25.0,
+    depth_temperature: float = 8.0,
+    fixed_shapes: bool = False,
+    **arguments: Any,
+) -> DNArch:
+    """Return a :class:`DNArch` of a fresh CCNN; ``arguments`` are the CCNN's."""
+    return DNArch(
+        CCNN(in_channels, out_channels, **arguments),
+        learn=learn,
+        budget=budget,
+        max_width=max_width,
+        max_depth=max_depth,
+        threshold=threshold,
+        resolution_temperature=resolution_temperature,
+        width_temperature=width_temperature,
+        depth_temperature=depth_temperature,
+        fixed_shapes=fixed_shapes,
+    )
 
 
-def _fixed(extent: Extent) -> Extent:
-    """Return an extent in plain numbers, without the masks that are multiplied into the weights."""
-    band = extent.band
-    if band is not None:
-        offsets = tuple(band.offsets.tolist()) if isinstance(band.offsets, Tensor) else tuple(band.offsets)
-        band = Band(band.cutoffs, offsets, band.temperature, band.threshold)  # type: ignore[arg-type]
-    scale = float(extent.scale) if extent.scale is not None else None
-    return Extent(extent.widths, band=band, scale=scale)
-
-
-def _fold(old: CCNNBlock, new: CCNNBlock, extent: Extent) -> None:
-    """Multiply the masks on channels into the weights of ``new``."""
-    read, middle, written = (None, None, None) if extent.widths is None else extent.widths
-    columns, rows, last_rows = extent.masks
-    for map_old, map_new, before, after, factors in (
-        (old.conv.pointwise, new.conv.pointwise, read, middle, (rows, columns)),
-        (old.linear, new.linear, middle, written, (last_rows, None)),
-    ):
-        weight, bias = map_old.part(map_old.in_channels if before is None else before, after, *factors)  # type: ignore[union-attr, operator]
-        map_new.weight.copy_(weight)  # type: ignore[union-attr, operator]
-        if bias is not None:
-            map_new.bias.copy_(bias)  # type: ignore[union-attr, operator]
-
-
-@torch.no_grad()
-def copy_common(source: nn.Module, target: nn.Module) -> None:
-    """Copy what two networks of one kind have in common: of tensors of different sizes, the first of each axis."""
-    have = source.state_dict()
-    for name, tensor in target.state_dict().items():
-        given = have.get(name)
-        if given is not None and given.dim() == tensor.dim():
-            part = tuple(slice(0, min(a, b)) for a, b in zip(given.shape, tensor.shape, strict=True))
-            tensor[part].copy_(given[part])
-
-
-def _layers(network: nn.Module) -> list[ContinuousConv]:
-    return [module for module in network.modules() if isinstance(module, ContinuousConv)]
-
-
-def _points(layer: ContinuousConv) -> tuple[int, ...]:
-    """Return how many points the kernel has along each axis."""
-    if layer.mask is None:
-        return layer.size
-    low, high = layer.mask.support()
-    steps = torch.maximum(low.abs(), high.abs()).tolist()
-    reach = [min(n, int(r * n * (1 + 1e-6)) + 1) for r, n in zip(steps, layer.size, strict=True)]
-    return tuple(reach if layer.causal else (2 * r - 1 for r in reach))
+#: chapter 6's CCNN: global kernels, a linear map at first, norms by the batch's own statistics
+_CHAPTER_6: dict[str, Any] = {"sigma": None, "stem": "linear", "norm": "batch-statistics"}
+_LARGE: dict[str, Any] = {"blocks": 6, "channels": 380, "hidden": 64}
+register("ccnn_4_140_global", CCNN, "CCNN_4,140 with global kernels (chapter 6's base)", **_CHAPTER_6)
+register("ccnn_6_380_global", CCNN, "CCNN_6,380 with global kernels (chapter 6's base)", **_CHAPTER_6, **_LARGE)
+register("dnarch_4_140", learned_ccnn, "CCNN_4,140 whose architecture is learned (chapter 6)", **_CHAPTER_6)
+register("dnarch_6_380", learned_ccnn, "CCNN_6,380 whose architecture is learned (chapter 6)", **_CHAPTER_6, **_LARGE)

@@ -13,6 +13,7 @@ import torch
 
 from ..groups import Distribution
 from ..layers import ContinuousConv
+from .architecture import draw_history
 from .kernels import plot_kernels
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ def write_report(
     if (folder / "kernels.png").exists():
         parts.append(_section("Kernels", _image((folder / "kernels.png").read_bytes())))
         parts.append(_section("Spectra of the kernels", _picture(lambda figure: _spectra(figure, network))))
-    if masks:
+    if masks and "complexity" in masks[0]:
+        parts.append(_section("Architecture", _picture(lambda figure: draw_history(figure, masks))))
+    elif masks:
         parts.append(_section("Mask widths", _picture(lambda figure: _mask_curves(figure, masks))))
     learned = {name: m for name, m in network.named_modules() if isinstance(m, Distribution)}
     if any(True for m in learned.values() for _ in m.parameters()):

@@ -274,7 +274,7 @@ class ContinuousConv(nn.Module):
         coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
         kept = torch.stack(torch.meshgrid(*inside, indexing="ij")).all(dim=0)
         kernel = self._arranged(self._values(coords, channels) * kept.unsqueeze(-1))
-        measure = math.prod(steps).to(kernel.dtype)  # type: ignore[attr-defined]
+        measure = torch.stack(list(steps)).prod().to(kernel.dtype)
         kernel = kernel * measure
         return self._first_lag(kernel, measure) if self.causal else kernel
 

@@ -160,7 +160,7 @@ class CCNNBlock(nn.Module):
         if whole or not self.prenorm or isinstance(self.norm, BatchNorm):
             part = x if whole else identity.first(channels)  # type: ignore[arg-type]
             return self.norm(part) if self.prenorm else part
-        return self.norm(x).narrow(1, 0, channels)  # type: ignore[arg-type]
+        return self.norm(x).narrow(1, 0, channels)
 
 
 class _Pieces:
