@@ -179,7 +179,7 @@ class DNArch(nn.Module):
 
         With a depth between two whole numbers the last block counts in part.
         """
-        costs = torch.stack(self._block_costs())
+        costs = self._block_costs()
         if self.depth is not None:
             depth = self.depth.size(self.sizes.blocks)
             before = torch.arange(self.sizes.blocks, dtype=depth.dtype, device=depth.device)
@@ -205,20 +205,20 @@ class DNArch(nn.Module):
             raise ValueError("target must be given for a network without a budget, got None")
         return (self.relative_complexity() / aim - 1).square()
 
-    def _block_costs(self) -> list[Tensor]:
-        return [torch.as_tensor(block_cost(self.network, sizes), **self._like()) for sizes in self._block_sizes()]
-
-    def _block_sizes(self) -> list[BlockSizes]:
-        size, channels = training_size(self.network), self.sizes.channels
-        blocks, dim = self.sizes.blocks, len(size)
-        widths: Any = [(channels,) * 3] * blocks
+    def _block_costs(self) -> Tensor:
+        """Return the operations of every block, (blocks,), all of them in one go."""
+        size, channels, blocks = training_size(self.network), self.sizes.channels, self.sizes.blocks
+        widths: Any = (channels,) * 3
         if self.width is not None:
-            widths = self.width.size(channels).view(blocks, 3).unbind(0)
-        lengths: Any = [size] * blocks
+            widths = self.width.size(channels).view(blocks, 3).unbind(1)
+        lengths: Any = size
         if self.resolution is not None:
-            shares = self.resolution.size(1).view(blocks, dim)
-            lengths = [[share[d] * n for d, n in enumerate(size)] for share in shares.unbind(0)]
-        return [BlockSizes(a, b, c, length) for (a, b, c), length in zip(widths, lengths, strict=True)]
+            shares = self.resolution.size(1).view(blocks, len(size)).unbind(1)
+            lengths = [share * n for share, n in zip(shares, size, strict=True)]
+        costs = block_cost(self.network, BlockSizes(widths[0], widths[1], widths[2], lengths))
+        if isinstance(costs, Tensor):
+            return costs
+        return torch.full((blocks,), float(costs), dtype=torch.float32, device=next(self.parameters()).device)
 
     # What it has become
 
@@ -227,7 +227,7 @@ class DNArch(nn.Module):
         """Return the architecture as it now is, in whole numbers, one entry per block that is in use."""
         numbers = self.sizes.changing()
         size = training_size(self.network)
-        costs = [float(cost) for cost in self._block_costs()]
+        costs = self._block_costs().tolist()
         total = float(self.complexity())
         blocks = []
         for b in range(numbers.kept_blocks):
@@ -310,10 +310,6 @@ class DNArch(nn.Module):
     def _kernel_masks(self) -> list[Mask]:
         masks = [layer.mask for layer in conv_layers(self.network)]
         return [mask for mask in masks if mask is not None] if "kernel" in self.learn else []
-
-    def _like(self) -> dict[str, Any]:
-        like = next(self.network.parameters())
-        return {"dtype": torch.get_default_dtype(), "device": like.device}
 
     def extra_repr(self) -> str:
         return f"learn={sorted(self.learn)}, budget={self.budget}, fixed_shapes={self.fixed_shapes}"

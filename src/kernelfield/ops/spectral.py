@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -126,18 +126,49 @@ def resample_matrix(
     """
     dtype, device = working_dtype(like), like.device
     bins = min(rows, columns) // 2 + 1
-    weight = _multiplicity(bins, old, new, device).to(dtype)
+    fixed = not (isinstance(old, Tensor) or isinstance(new, Tensor)) and _is_plain(like)
+    key = (old, new, rows, columns, dtype, device)
+    waves = _known_waves.get(key) if fixed else None
+    if waves is None:
+        waves = _waves(old, new, rows, columns, bins, dtype, device)
+        if fixed:
+            if len(_known_waves) > 256:
+                _known_waves.clear()
+            _known_waves[key] = waves
+    after, before = waves
     if window is not None:
-        weight = weight * window[:bins].to(dtype)
-    i, j, k = (torch.arange(n, device=device) for n in (rows, columns, bins))
-    after, before = (_phases(torch.outer(m, k), n).to(dtype) for m, n in ((i, new), (j, old)))
-    matrix = (after.cos() * weight) @ before.cos().T + (after.sin() * weight) @ before.sin().T
-    matrix = matrix / old
-    if isinstance(new, Tensor):
-        matrix = torch.where((i < new).unsqueeze(1), matrix, 0.0)
-    if isinstance(old, Tensor):
-        matrix = torch.where(j < old, matrix, 0.0)
+        after = after * window[:bins].to(dtype).repeat(2)
+    with torch.autocast(device.type, enabled=False):
+        matrix = after @ before
     return matrix.to(like.dtype)
+
+
+#: waves that depend on two lengths alone, and are asked for at every step
+_known_waves: dict[Any, tuple[Tensor, Tensor]] = {}
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Return whether tensors made beside ``x`` may outlive the call: not those of a tracer or of inference mode."""
+    return type(x) in (Tensor, torch.nn.Parameter) and not (
+        torch.compiler.is_compiling() or torch.is_inference_mode_enabled()
+    )
+
+
+@torch.no_grad()
+def _waves(
+    old: int | Tensor, new: int | Tensor, rows: int, columns: int, bins: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines at the new samples, (rows, 2 · bins), and at the old ones, (2 · bins, columns)."""
+    weight = _multiplicity(bins, old, new, device).double() / old
+    i, j, k = (torch.arange(n, device=device) for n in (rows, columns, bins))
+    after, before = (_phases(torch.outer(m, k), n) for m, n in ((i, new), (j, old)))
+    after = torch.cat([after.cos() * weight, after.sin() * weight], dim=1)
+    before = torch.cat([before.cos(), before.sin()], dim=1)
+    if isinstance(new, Tensor):
+        after = torch.where((i < new).unsqueeze(1), after, 0.0)
+    if isinstance(old, Tensor):
+        before = torch.where((j < old).unsqueeze(1), before, 0.0)
+    return after.to(dtype), before.T.contiguous().to(dtype)
 
 
 def _phases(product: Tensor, period: int | Tensor) -> Tensor:
@@ -148,7 +179,5 @@ def _phases(product: Tensor, period: int | Tensor) -> Tensor:
 def apply_along(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
     """Multiply the lines of ``x`` along ``axis`` by a matrix (after, before)."""
     with torch.autocast(x.device.type, enabled=False):  # as FFTs do, in the signal's own dtype
-        if axis == x.dim() - 1:
-            return x @ matrix.T
-        after = x.shape[axis + 1 :]
-        return (matrix @ x.flatten(axis + 1)).unflatten(-1, after)
+        # The axis last: one product for all lines, whose gradient by the matrix is one product too.
+        return (x.movedim(axis, -1) @ matrix.T).movedim(-1, axis)
