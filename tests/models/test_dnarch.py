@@ -15,15 +15,18 @@ from torch.overrides import TorchFunctionMode
 
 from kernelfield import CCNN, DNArch
 from kernelfield.layers import BatchNorm, ContinuousConv, Pointwise
+from kernelfield.layers.continuous.crop import LateReading, held
 from kernelfield.layers.continuous.extent import Band
 from kernelfield.masks import Mask, SigmoidMask
 from kernelfield.models.complexity import network_cost
 from kernelfield.ops import resample
 from kernelfield.testing import assert_compiles, assert_exports
+from kernelfield.viz.architecture import plot_history
 from tests.contracts.models import ModelContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 SMALL: dict[str, Any] = {"channels": 8, "blocks": 2, "sigma": 0.2, "hidden": 8}
 SHAPES = [(1, 33, {}), (1, 32, {"causal": False}), (2, (9, 14), {}), (3, 6, {"norm": "layer"})]
@@ -397,8 +400,8 @@ def test_materialised_equals_masked(dim: int, size: Any, options: dict[str, Any]
 
 @pytest.mark.parametrize("fixed_shapes", [True, False])
 def test_one_graph(fixed_shapes: bool) -> None:
-    trained, x = moved(build(1, 16)).eval(), signal(1, 16)
-    net = build(1, 16, fixed_shapes=fixed_shapes).eval()
+    trained, x = moved(build(1, 16, blocks=1)).eval(), signal(1, 16)
+    net = build(1, 16, blocks=1, fixed_shapes=fixed_shapes).eval()
     net.load_state_dict(trained.state_dict())
     torch.testing.assert_close(torch.compile(net, fullgraph=True, backend="eager")(x), trained(x))
 
@@ -409,7 +412,7 @@ def test_materialised_with_a_band_compiles() -> None:
 
 
 def test_materialised_with_a_band_exports() -> None:
-    small = moved(build(2, 12)).eval().materialize()
+    small = moved(build(2, 12, blocks=1)).eval().materialize()
     x = signal(2, 12)
     shapes = {"x": {0: torch.export.Dim("batch")}}
     assert_exports(small, (x,), shapes, [(torch.randn(5, 2, 12, 12),)], rtol=1e-4, atol=1e-5)
@@ -538,7 +541,27 @@ def test_copies_follow_their_own_masks() -> None:
         assert other.sizes.kept_widths[0] < net.sizes.kept_widths[0]
 
 
-def test_history() -> None:
+def test_late_readings_cover_the_architecture() -> None:
+    net, fixed = build(1, 32), build(1, 32, fixed_shapes=True)
+    late = LateReading(net)
+    assert net.sizes in [reading for reading, _ in late.readings]
+    assert fixed.sizes not in [reading for reading, _ in LateReading(fixed).readings]
+    with held():
+        with torch.no_grad():
+            net.width.offset.add_(0.25)
+        for _ in range(2):
+            late.take()
+            net(signal(1, 32))
+            assert net.sizes.kept_widths == [(9, 9, 9)] * 4  # as they were, and one channel to spare
+            late.measure(late.reach())
+        late.take()
+        assert net.sizes.kept_widths == [(11, 11, 11)] * 4
+        net.width.offset.grad = torch.full_like(net.width.offset, 100.0)
+        torch.optim.SGD([net.width.offset], lr=1.0).step()
+        assert float(net.width.offset.min()) == pytest.approx(net.width.limits()[0])  # limits hold meanwhile
+
+
+def test_history(tmp_path: Path) -> None:
     net = build(1, 32)
     net.record(step=0)
     with torch.no_grad():
@@ -548,6 +571,10 @@ def test_history() -> None:
     assert row["step"] == 1
     assert row["block3.width.middle"] == 8
     assert row["block1.resolution.0"] == 32
+    plot_history(net.history, tmp_path / "history.png")
+    assert (tmp_path / "history.png").stat().st_size > 10_000
+    with pytest.raises(ValueError, match="history must have rows"):
+        plot_history([], tmp_path / "none.png")
 
 
 @pytest.mark.parametrize(
