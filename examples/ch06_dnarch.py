@@ -15,7 +15,7 @@ import kernelfield as kf
 from kernelfield.data import load
 from kernelfield.viz.architecture import plot_history
 
-STEPS, BATCH, RATE = 300, 20, 0.01
+STEPS, BATCH, RATE = 600, 20, 0.01
 
 
 def relative(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -33,11 +33,11 @@ def main() -> None:
         batch = data.train.batch(torch.randint(len(data.train), (BATCH,)))
         error = relative(net(batch.inputs), batch.target)
         optimizer.zero_grad()
-        (error + net.complexity_loss()).backward()
+        (error + 0.2 * net.complexity_loss()).backward()
         optimizer.step()  # between steps, and only there, shapes change
         if step % 10 == 0:
             net.record(step=step)
-        if step % 60 == 0 or step == STEPS - 1:
+        if step % 100 == 0 or step == STEPS - 1:
             print(
                 f"step {step:3d}   relative error {error.item():.3f}   complexity {net.history[-1]['complexity']:.2f}"
             )

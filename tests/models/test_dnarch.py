@@ -558,7 +558,7 @@ def test_late_readings_cover_the_architecture() -> None:
         assert net.sizes.kept_widths == [(11, 11, 11)] * 4
         net.width.offset.grad = torch.full_like(net.width.offset, 100.0)
         torch.optim.SGD([net.width.offset], lr=1.0).step()
-        assert float(net.width.offset.min()) == pytest.approx(net.width.limits()[0])  # limits hold meanwhile
+        assert net.width.offset.min().item() == pytest.approx(net.width.limits()[0])  # limits hold meanwhile
 
 
 def test_history(tmp_path: Path) -> None:
