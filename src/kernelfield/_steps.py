@@ -60,13 +60,11 @@ def after_steps(
         even_held: call it inside :func:`held` too, because it works on the device alone.
 
     >>> import torch
-    >>> weight = torch.nn.Parameter(torch.ones(()))
-    >>> class Follower: ...
-    >>> one, moved = Follower(), []
-    >>> after_steps(lambda follower: [weight], moved.extend).add(one)
-    >>> weight.grad = torch.ones(())
-    >>> torch.optim.SGD([weight], lr=0.1).step()
-    >>> moved == [one]
+    >>> layer, moved = torch.nn.Linear(1, 1), []
+    >>> after_steps(torch.nn.Module.parameters, moved.extend).add(layer)
+    >>> layer.weight.grad = torch.ones(1, 1)
+    >>> torch.optim.SGD([layer.weight], lr=0.1).step()
+    >>> moved == [layer]
     True
     """
     members: weakref.WeakSet[Follower] = weakref.WeakSet()
