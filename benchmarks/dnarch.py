@@ -117,7 +117,7 @@ def shrunk(base: CCNN, target: float, how: str) -> DNArch:
         with torch.no_grad():
             for mask in moved:
                 mask.offset.fill_(mask.limits()[1] - shift)  # type: ignore[union-attr]
-        low, high = (shift, high) if float(net.relative_complexity()) > target else (low, shift)
+        low, high = (shift, high) if float(net.relative_complexity().detach()) > target else (low, shift)
     return net
 
 

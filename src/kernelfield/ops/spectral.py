@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .._checks import check_int
 from .fft import working_dtype
@@ -84,8 +83,7 @@ def _resample_axis(x: Tensor, axis: int, new: int, window: Tensor | None) -> Ten
         weight = weight * window[:bins]
     shape[axis] = -1
     spectrum = spectrum * weight.to(working_dtype(x)).view(shape)
-    gap = (0, 0) * (x.dim() - 1 - axis) + (0, new // 2 + 1 - bins)
-    return torch.fft.irfft(F.pad(spectrum, gap), n=new, dim=axis).to(dtype)
+    return torch.fft.irfft(spectrum, n=new, dim=axis).to(dtype)  # which fills the spectrum up with zeros
 
 
 def _multiplicity(bins: int, old: int | Tensor, new: int | Tensor, device: torch.device) -> Tensor:
