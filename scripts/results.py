@@ -4,8 +4,9 @@
     python scripts/results.py --list
 
 A row is ``kernelfield reproduce RECIPE`` with the settings below; its JSON goes to results/. DATA is a folder with the
-files of MNIST and CIFAR-10 in their usual places and folders ``fsdd``, ``physionet2012`` and ``kodak``. A row that has
-not ended after ``--limit`` seconds is stopped and leaves nothing behind but its run, from which it is taken up again.
+files of MNIST and CIFAR-10 in their usual places and folders ``fsdd``, ``physionet2012``, ``kodak`` and ``darcy``. A
+row that has not ended after ``--limit`` seconds is stopped and leaves nothing behind but its run, which is taken up
+again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kernelfield.training.recipe import find_recipe
 
 ROOT = Path(__file__).parents[1]
 #: folders of data that have one of their own
-FOLDERS = {"fsdd": "fsdd", "physionet2012": "physionet2012", "photograph": "kodak"}
+FOLDERS = {"fsdd": "fsdd", "physionet2012": "physionet2012", "photograph": "kodak", "darcy": "darcy"}
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,11 @@ SETS: dict[str, list[Row]] = {
         *(Row(f"ch08-rotmnist-p4cnn-{kind}", 20, SHORT) for kind in ("input", "channel", "spatial", "full")),
     ],
     "self-attention": [Row(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=16")) for n in ("z2", "r4", "r8", "r12")],
+    "dnarch": [
+        Row(f"ch06-cifar10-{kind}-4-140", 8, (*SHORT, *BF16, "training.batch=100"))
+        for kind in ("dnarch-krwd", "ccnn", "dnarch-k", "dnarch-kr")
+    ],
+    "darcy": [Row(f"ch06-darcy-small-{kind}-4-140", 40, FAST) for kind in ("ccnn", "dnarch-krwd")],
     "kodak": [Row(f"ch05-kodak-{field}", 15, FAST) for field in ("magnet", "gabor", "fourier", "siren")],
 }
 

@@ -23,7 +23,9 @@ __all__ = ["after_steps", "held", "is_held"]
 
 Follower = TypeVar("Follower")
 
-_followers: list[tuple[weakref.WeakSet[Any], Callable[[Any], Iterable[nn.Parameter]], Callable[[list[Any]], None]]] = []
+_followers: list[
+    tuple[weakref.WeakSet[Any], Callable[[Any], Iterable[nn.Parameter]], Callable[[list[Any]], None], bool]
+] = []
 
 _holders = 0
 
@@ -45,34 +47,36 @@ def is_held() -> bool:
 
 
 def after_steps(
-    parameters: Callable[[Follower], Iterable[nn.Parameter]], act: Callable[[list[Follower]], None]
+    parameters: Callable[[Follower], Iterable[nn.Parameter]],
+    act: Callable[[list[Follower]], None],
+    *,
+    even_held: bool = False,
 ) -> weakref.WeakSet[Follower]:
     """Return a set to add followers to: those whose parameters an optimiser has changed are given to ``act`` together.
 
     Args:
         parameters: what a follower depends on.
         act: called after a step with all followers it concerns, if there are any.
+        even_held: call it inside :func:`held` too, because it works on the device alone.
 
     >>> import torch
-    >>> weight = torch.nn.Parameter(torch.ones(()))
-    >>> class Follower: ...
-    >>> one, moved = Follower(), []
-    >>> after_steps(lambda follower: [weight], moved.extend).add(one)
-    >>> weight.grad = torch.ones(())
-    >>> torch.optim.SGD([weight], lr=0.1).step()
-    >>> moved == [one]
+    >>> layer, moved = torch.nn.Linear(1, 1), []
+    >>> after_steps(torch.nn.Module.parameters, moved.extend).add(layer)
+    >>> layer.weight.grad = torch.ones(1, 1)
+    >>> torch.optim.SGD([layer.weight], lr=0.1).step()
+    >>> moved == [layer]
     True
     """
     members: weakref.WeakSet[Follower] = weakref.WeakSet()
-    _followers.append((members, parameters, act))
+    _followers.append((members, parameters, act, even_held))
     return members
 
 
 def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    if is_held():
-        return
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for members, parameters, act in _followers:
+    for members, parameters, act, even_held in _followers:
+        if is_held() and not even_held:
+            continue
         moved = [member for member in members if any(id(p) in stepped for p in parameters(member))]
         if moved:
             act(moved)

@@ -59,8 +59,18 @@ class Mask(nn.Module):
 
     def forward(self, coords: Tensor) -> Tensor:
         """Return the mask at ``coords``: (…, dim) to (…)."""
-        values = self.profile(check_coords(coords, self.dim))
-        return _product(torch.where(values >= self.threshold, values, 0.0))
+        return _product(self.values(check_coords(coords, self.dim)))
+
+    def values(self, coords: Tensor) -> Tensor:
+        """Return the value along each axis, zero below the threshold: (…, dim) to (…, dim).
+
+        For axes that are not those of one space, such as the widths of several layers, and need no product.
+        """
+        return self.cut(self.profile(coords))
+
+    def cut(self, profile: Tensor) -> Tensor:
+        """Return ``profile`` with what is below the threshold set to zero."""
+        return torch.where(profile >= self.threshold, profile, 0.0)
 
     @classmethod
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
@@ -107,6 +117,7 @@ class GaussianMask(Mask):
         mean: initial centre, one for all axes or one per axis.
         threshold: values below are zero.
         learn_mean: whether the centre is learned too.
+        learn_sigma: whether the width is learned.
         isotropic: one width shared by all axes.
         domain: the coordinates in use, (0, 1) for a causal kernel.
 
@@ -121,6 +132,7 @@ class GaussianMask(Mask):
     """
 
     mean: Tensor
+    sigma: Tensor
 
     def __init__(
         self,
@@ -130,6 +142,7 @@ class GaussianMask(Mask):
         *,
         threshold: float = 0.1,
         learn_mean: bool = False,
+        learn_sigma: bool = True,
         isotropic: bool = False,
         domain: tuple[float, float] = (-1.0, 1.0),
     ) -> None:
@@ -137,7 +150,10 @@ class GaussianMask(Mask):
         widths = _axes("sigma", sigma, 1 if check_bool("isotropic", isotropic) else dim)
         if not bool((widths > 0).all()):
             raise ValueError(f"sigma must be above 0, got {sigma}")
-        self.sigma = nn.Parameter(widths)
+        if check_bool("learn_sigma", learn_sigma):
+            self.sigma = nn.Parameter(widths)
+        else:
+            self.register_buffer("sigma", widths)
         centre = _axes("mean", mean, dim)
         if check_bool("learn_mean", learn_mean):
             self.mean = nn.Parameter(centre)
@@ -160,6 +176,15 @@ class GaussianMask(Mask):
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
         return self.mean - half, self.mean + half
 
+    def sigma_for(self, reach: float) -> float:
+        """Return the width with which the mask reaches so far to either side of its centre.
+
+        >>> mask = GaussianMask(1)
+        >>> round(GaussianMask(1, mask.sigma_for(0.5)).support()[1].item(), 4)
+        0.5
+        """
+        return reach / math.sqrt(-2 * math.log(self.threshold))
+
 
 class SigmoidMask(Mask):
     r"""A window that is open up to a learned offset and closed beyond (chapter 6, Eq. 2).
@@ -167,7 +192,7 @@ class SigmoidMask(Mask):
     .. math:: m(x) = \prod_d 1 - \mathrm{sigm}\big(\tau (x_d - \mu_d)\big), \quad 0 \text{ where a factor} < T_m
 
     Used along axes with an order of importance: channels, blocks, frequencies. Its support ends at
-    :math:`\mu - \ln\big(1/(1 - T_m) - 1\big)/\tau`.
+    :math:`\mu - \ln\big(1/(1 - T_m) - 1\big)/\tau`, :meth:`overhang` beyond the offset.
 
     Args:
         dim: number of axes.
@@ -210,8 +235,31 @@ class SigmoidMask(Mask):
         return torch.sigmoid(self.temperature * (self.offset - coords))
 
     def roots(self) -> tuple[Tensor, Tensor]:
-        high = self.offset - math.log(1 / (1 - self.threshold) - 1) / self.temperature
+        high = self.offset + self.overhang(self.threshold)
         return torch.full_like(high, self.domain[0]), high
+
+    def overhang(self, value: float) -> float:
+        """Return how far beyond its offset the mask has fallen to ``value``."""
+        return math.log(1 / value - 1) / self.temperature
+
+    def limits(self, low: float = 0.95, high: float = 0.85) -> tuple[float, float]:
+        """Return the offsets with which the mask is ``low`` where its domain begins and ``high`` where it ends.
+
+        Chapter 6's appendix, "Maximum and minimum allowable sizes": a mask that has closed altogether, or that is open
+        so far beyond its domain that it is flat inside, has no gradient to come back by.
+        """
+        begin, end = self.domain
+        return begin - self.overhang(low), end - self.overhang(high)
+
+    @classmethod
+    def offset_for(cls, share: float, temperature: float, threshold: float = 0.1) -> float:
+        """Return the offset with which a mask on [-1, 1] keeps ``share`` of its axis.
+
+        >>> mask = SigmoidMask(1, SigmoidMask.offset_for(0.5, 25.0), temperature=25.0)
+        >>> round(mask.size(280).item(), 3)
+        140.0
+        """
+        return 2 * share - 1 - math.log(1 / threshold - 1) / temperature
 
 
 def _product(values: Tensor) -> Tensor:

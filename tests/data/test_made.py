@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from kernelfield.data.chirps import chirps
+from kernelfield.data.darcy import darcy_made
 from kernelfield.data.digits import digits
 from kernelfield.data.listops import TOKENS, evaluate, expression, listops
 from kernelfield.data.memory import adding, copy_memory
@@ -29,6 +30,7 @@ MADE = {
     "shapes": lambda **k: shapes(16, **FEW, **k),
     "listops": lambda **k: listops(min_length=5, max_length=40, max_depth=4, max_args=4, **FEW, **k),
     "pathfinder": lambda **k: pathfinder(24, **FEW, **k),
+    "darcy_made": lambda **k: darcy_made(8, solve_at=8, **FEW, **k),
     "digits": lambda **k: digits(8, **k),
     "rotated_digits": lambda **k: rotated_digits(8, **k),
     "six_or_nine": lambda **k: six_or_nine(8, **k),

@@ -98,6 +98,8 @@ PUBLISHED = [
     ("ccnn_6_380", {"dim": 2, **IMAGE}, "2M", 1_999_366, ""),
     ("ccnn_4_140", {"dim": 2, **IMAGE, "out_channels": 100}, "200k", 213_732, ""),
     ("ccnn_6_380", {"dim": 2, **IMAGE, "out_channels": 100}, "2M", 2_033_656, ""),
+    ("ccnn_4_140_global", {"dim": 2, **IMAGE}, "200k", 196_866, "without masks, and with a linear map for a stem"),
+    ("ccnn_6_380_global", {"dim": 2, **IMAGE}, "2M", 1_984_882, "without masks, and with a linear map for a stem"),
     ("fccnn_4_140", {"dim": 1, **SEQUENCE}, "233k", 233_373, ""),
     ("fccnn_4_140", {"dim": 2, **IMAGE}, "237k", 237_186, ""),
     ("fccnn_6_380", {"dim": 2, **IMAGE}, "2.24M", 2_239_290, ""),

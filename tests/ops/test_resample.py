@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kernelfield.ops import resample, resample_reference
+from kernelfield.ops import resample, resample_reference, spectral
 from kernelfield.testing import assert_compiles
 
 lengths = st.integers(1, 12)
@@ -131,3 +131,37 @@ def test_compiles(size: int) -> None:
 def test_bad_arguments(x: Any, size: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=re.escape(says)):
         resample(x, size)
+
+
+@pytest.mark.parametrize(("old", "new"), [(12, 12), (12, 7), (9, 9), (9, 4), (6, 10)])
+def test_window_multiplies_the_spectrum(old: int, new: int) -> None:
+    x = torch.randn(2, old, dtype=torch.float64)
+    window = torch.rand(old // 2 + 1, dtype=torch.float64)
+    filtered = torch.fft.irfft(torch.fft.rfft(x) * window, n=old)
+    torch.testing.assert_close(resample(x, new, window=[window]), resample(filtered, new), rtol=0, atol=1e-12)
+    x.requires_grad_()
+    window.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, w: resample(x, new, window=[w]), (x, window))
+
+
+@pytest.mark.parametrize(("old", "new"), [(160, 160), (160, 91), (150, 180), (9, 200)])
+def test_matrices_and_transforms_agree(old: int, new: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3, old, dtype=torch.float64)
+    window = torch.rand(min(old, new) // 2 + 1, dtype=torch.float64)
+    by_transform = resample(x, new, window=[window])
+    monkeypatch.setattr(spectral, "MATRIX_UP_TO", 1000)
+    torch.testing.assert_close(resample(x, new, window=[window]), by_transform, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(("old", "new"), [(12, 7), (12, 12), (7, 12)])
+def test_lengths_that_only_the_device_knows(old: int, new: int) -> None:
+    like = torch.zeros((), dtype=torch.float64)
+    wanted = torch.zeros(12, 12, dtype=torch.float64)
+    wanted[:new, :old] = spectral.resample_matrix(old, new, new, old, like=like)
+    found = spectral.resample_matrix(torch.tensor(old), torch.tensor(new), 12, 12, like=like)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_a_window_is_for_every_axis() -> None:
+    with pytest.raises(ValueError, match="window must have an entry for each of the 2 axes, got 1"):
+        resample(torch.randn(4, 4), (2, 2), window=[None])

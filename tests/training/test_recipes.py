@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +54,14 @@ def test_recipe_is_named_by_chapter_and_names_what_exists(name: str) -> None:
     assert recipe_from(read_yaml(recipe.to_yaml())) == recipe
 
 
-# A step of these takes a CPU seconds: large maps, or attention between all of their positions.
-HEAVY = ("ch07-cifar10", "ch08-cifar10", "ch08-pcam", "ch09-cifar10", "ch09-pcam", "ch09-rotmnist-r")
+# A step of these takes a CPU seconds: large maps, attention between all of their positions, 2M parameters and more.
+HEAVY = re.compile(
+    "ch07-cifar10|ch08-cifar10|ch08-pcam|ch09-cifar10|ch09-pcam|ch09-rotmnist-r|ch06-.*(6-380$|cosmic|darcy-(?!small))"
+)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith(HEAVY) else name for name in RECIPES]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if HEAVY.match(name) else name for name in RECIPES]
 )
 def test_recipe_steps_once_on_made_data(name: str) -> None:
     recipe = find_recipe(name)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from . import (
     chirps,
     cifar,
+    cosmic,
+    darcy,
     digits,
     folders,
     fsdd,
@@ -226,6 +228,9 @@ register("physionet2012", physionet2012.physionet2012, "intensive care at irregu
 register("physionet2019", physionet2019.physionet2019, "intensive care by the hour: who develops sepsis?")
 register("photograph", photographs.photograph, "one photograph, to be fitted by a field")
 register("imdb", reviews.imdb, "film reviews, byte by byte: praise or blame? (Long Range Arena)")
+register("darcy", darcy.darcy, "from the permeability of a plane to the pressure in it")
+register("darcy_made", darcy.darcy_made, "Darcy flow, solved in code")
+register("cosmic", cosmic.cosmic, "pixels of images of space that cosmic rays hit")
 register("ptb", text.ptb, "the Penn Treebank, character by character")
 register("text", text.text, "a text file of your own, character by character")
 register("image_folder", folders.image_folder, "images of your own, a folder for each class")

@@ -33,15 +33,15 @@ class Field(nn.Module):
         self.dim = check_dim(dim)
         self.channels = check_int("channels", channels)
 
-    def forward(self, coords: Tensor) -> Tensor:
-        """Return the values at ``coords``: (…, dim) to (…, channels).
+    def forward(self, coords: Tensor, channels: int | None = None) -> Tensor:
+        """Return the values at ``coords``: (…, dim) to (…, channels), only the first ``channels`` of them if given.
 
         Inside autocast too the field is evaluated in the dtype of ``coords``: neighbouring positions of a long kernel
         are one number in bfloat16.
         """
         check_coords(coords, self.dim)
         with torch.autocast(coords.device.type, enabled=False):
-            return self.evaluate(coords)
+            return self.evaluate(coords) if channels is None else self.evaluate_first(coords, channels)
 
     def evaluate(self, coords: Tensor) -> Tensor:
         """Return the values at checked ``coords``: (…, dim) to (…, channels)."""
@@ -54,6 +54,14 @@ class Field(nn.Module):
     def readout(self) -> tuple[Tensor, Tensor]:
         """Return the last linear map, (channels, hidden) and (channels,), of a field that has :meth:`features`."""
         raise NotImplementedError
+
+    def evaluate_first(self, coords: Tensor, channels: int) -> Tensor:
+        """Return the first ``channels`` values at checked ``coords``; of a field with features, no others are made."""
+        features = self.features(coords)
+        if features is None:
+            return self.evaluate(coords)[..., :channels]
+        weight, bias = self.readout()
+        return nn.functional.linear(features, weight.narrow(0, 0, channels), bias.narrow(0, 0, channels))
 
     def alike(self) -> tuple[Any, ...] | None:
         """Return what fields must share to be evaluated by one :meth:`together`; None if each is alone."""

@@ -34,8 +34,46 @@ class Pointwise(nn.Module):
         self.weight = nn.Parameter(torch.randn(out_channels, in_channels) * (gain / math.sqrt(in_channels)))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv1d(x.flatten(2), self.weight.unsqueeze(-1), self.bias).unflatten(2, x.shape[2:])
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        out_channels: int | None = None,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+    ) -> Tensor:
+        """Return (batch, out, *space) for ``x`` (batch, in, *space).
+
+        Args:
+            x: signal; of fewer channels than the layer takes, it meets the weights of the first ones.
+            out_channels: compute only so many outputs, the first ones.
+            rows: (out,) factors of the outputs, bias included.
+            columns: (in,) factors of the inputs; like ``rows``, on the weights, which are smaller than signals.
+        """
+        weight, bias = self.part(x.shape[1], out_channels, rows, columns)
+        return F.conv1d(x.flatten(2), weight.unsqueeze(-1), bias).unflatten(2, x.shape[2:])
+
+    def part(
+        self,
+        in_channels: int,
+        out_channels: int | None = None,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the weight and bias that :meth:`forward` uses for so many channels and these factors."""
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
+        if in_channels < self.in_channels:
+            weight = weight.narrow(1, 0, in_channels)
+        if out_channels is not None and out_channels < self.out_channels:
+            weight = weight.narrow(0, 0, out_channels)
+            bias = None if bias is None else bias.narrow(0, 0, out_channels)
+        if columns is not None:
+            weight = weight * columns.to(weight.dtype)
+        if rows is not None:
+            weight = weight * rows.to(weight.dtype).unsqueeze(1)
+            bias = None if bias is None else bias * rows.to(bias.dtype)
+        return weight, bias
 
     def extra_repr(self) -> str:
         return f"in_channels={self.in_channels}, out_channels={self.out_channels}"
@@ -44,9 +82,24 @@ class Pointwise(nn.Module):
 class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
     """Batch normalisation of signals with any number of spatial axes.
 
+    A signal of fewer channels than there are statistics is taken for the first of them.
+
     >>> BatchNorm(3)(torch.randn(2, 3, 4, 4, 4)).shape
     torch.Size([2, 3, 4, 4, 4])
+    >>> BatchNorm(3)(torch.randn(2, 2, 4)).shape
+    torch.Size([2, 2, 4])
     """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        if input.shape[1] >= self.num_features:
+            return super().forward(input)
+        self._check_input_dim(input)
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        held = (self.running_mean, self.running_var, self.weight, self.bias)
+        mean, variance, weight, bias = (None if t is None else t.narrow(0, 0, input.shape[1]) for t in held)
+        use_batch = self.training or mean is None
+        return F.batch_norm(input, mean, variance, weight, bias, use_batch, self.momentum or 0.0, self.eps)
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002
         if input.dim() < 2:
@@ -54,12 +107,15 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
 
 
 def make_norm(name: str, channels: int) -> nn.Module:
-    """Return a norm by name: "batch", "layer" (over channels and space together), or "none".
+    """Return a norm by name: "batch", "batch-statistics", "layer" (over channels and space together), or "none".
+
+    "batch-statistics" takes the mean and variance of the batch at hand in evaluation too: chapter 6's choice for
+    networks whose architecture is still moving, for which running averages come too late.
 
     >>> make_norm("layer", 4).num_groups
     1
     """
-    check_choice("norm", name, ("batch", "layer", "none"))
-    if name == "batch":
-        return BatchNorm(channels)
+    check_choice("norm", name, ("batch", "batch-statistics", "layer", "none"))
+    if name.startswith("batch"):
+        return BatchNorm(channels, track_running_stats=name == "batch")
     return nn.GroupNorm(1, channels, eps=1e-12) if name == "layer" else nn.Identity()

@@ -3,6 +3,7 @@
 from .augerino import Augerino
 from .ccnn import CCNN
 from .ckcnn import CKCNN, FlexTCN
+from .dnarch import DNArch
 from .flexnet import FlexNet
 from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
 from .gridified import GridifiedNet
@@ -16,6 +17,7 @@ __all__ = [
     "CKCNN",
     "GCNN",
     "Augerino",
+    "DNArch",
     "FlexNet",
     "FlexTCN",
     "GSANet",

@@ -12,13 +12,15 @@ from .._checks import check_choice, check_int
 from ..fields import Field, MAGNet
 from ..layers import SeparableConv
 from ..layers.continuous.blocks import CCNNBlock, TwoConvBlock, run_blocks
-from ..layers.pointwise import make_norm
+from ..layers.pointwise import Pointwise, make_norm
 from .ckcnn import field_options
 from .readout import Embedding, Readout
 from .registry import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from ..layers.continuous.extent import Extent
 
 __all__ = ["CCNN"]
 
@@ -45,12 +47,15 @@ class CCNN(nn.Module):
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
         causal: causal convolutions; by default for dim 1.
         block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
-        norm: "batch", "layer" or "none".
+        norm: "batch", "batch-statistics" (those of the batch in evaluation too), "layer" or "none".
         prenorm: norms at the beginning of the blocks; else after the sums.
         dropout: probability inside the blocks.
         input_dropout: probability on the input.
         readout: "mean" over positions, "last" position, or "dense".
         vocabulary: number of tokens, if the input is (batch, length) ids.
+        stem: what the input meets first, a "conv" (chapter 3) or a "linear" map of its channels (chapter 6).
+        extents: how much of each block there is, where blocks differ: what :meth:`kernelfield.DNArch.materialize` has
+            learned. One for each block.
         options: further arguments of :class:`SeparableConv`: learn_mean, isotropic, boundary, smooth, neighbors,
             method, gain.
 
@@ -62,6 +67,9 @@ class CCNN(nn.Module):
     torch.Size([2, 10])
     >>> net(torch.randn(2, 1, 100), coords=28 * torch.rand(2, 100, 2)).shape    # 100 pixels, anywhere
     torch.Size([2, 10])
+
+    Attributes:
+        arguments: what the network was built with; ``CCNN(**net.arguments)`` is another one like it.
     """
 
     def __init__(
@@ -85,9 +93,13 @@ class CCNN(nn.Module):
         input_dropout: float = 0.0,
         readout: str = "mean",
         vocabulary: int | None = None,
+        stem: str = "conv",
+        extents: Sequence[Extent] | None = None,
         **options: Any,
     ) -> None:
+        arguments = {k: v for k, v in locals().items() if k not in ("self", "options", "__class__")} | options
         super().__init__()
+        self.arguments: dict[str, Any] = arguments
         check_int("blocks", blocks, least=0)
         make_conv: Callable[..., nn.Module] = partial(
             SeparableConv,
@@ -102,7 +114,11 @@ class CCNN(nn.Module):
         if vocabulary is not None:
             self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
         self.input_dropout = nn.Dropout(input_dropout)
-        self.stem, self.norm = make_conv(in_channels, channels), make_norm(norm, channels)
+        if check_choice("stem", stem, ("conv", "linear")) == "conv":
+            self.stem = make_conv(in_channels, channels)
+        else:
+            self.stem = Pointwise(in_channels, channels, gain=1.0)
+        self.norm = make_norm(norm, channels)
         make_block: Callable[..., nn.Module]
         if check_choice("block", block, BLOCKS) == "resnet":
             make_block = partial(
@@ -112,17 +128,30 @@ class CCNN(nn.Module):
             make_block = partial(
                 CCNNBlock, make_conv, norm=norm, dropout=dropout, prenorm=prenorm, final_activation=block == "ccnn"
             )
-        self.blocks = nn.ModuleList(make_block(channels, channels) for _ in range(blocks))
+        if extents is not None and (block == "resnet" or len(extents) != blocks):
+            raise ValueError(
+                f"extents must be None or one for each of the {blocks} blocks, not of 'resnet', got {len(extents)}"
+            )
+        parts: list[dict[str, Any]] = [{} for _ in range(blocks)]
+        for part, extent in zip(parts, extents or (), strict=False):
+            part |= {"widths": extent.widths, "band": extent.band, "scale": extent.scale}
+        self.blocks = nn.ModuleList(make_block(channels, channels, **part) for part in parts)
         # What a block with its norm in front leaves behind is not normalised yet.
         self.final_norm = make_norm(norm if prenorm and block != "resnet" else "none", channels)
         self.readout = Readout(channels, out_channels, readout)
 
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
-        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, extents: Sequence[Extent] | None = None, **sampling: Any
+    ) -> Tensor:
+        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers.
+
+        With ``extents`` only so much of the blocks is used, and of blocks beyond the last of them nothing.
+        """
         if self.embedding is not None:
             x = self.embedding(x)
-        x = F.gelu(self.norm(self.stem(self.input_dropout(x), mask=mask, **sampling)))
-        x = run_blocks(self.blocks, x, mask=mask, **sampling)
+        x = self.input_dropout(x)
+        x = self.stem(x) if isinstance(self.stem, Pointwise) else self.stem(x, mask=mask, **sampling)
+        x = run_blocks(self.blocks, F.gelu(self.norm(x)), extents=extents, mask=mask, **sampling)
         return self.readout(self.final_norm(x), mask)
 
 

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .._checks import check_int
 from .fft import working_dtype
+from .shape import is_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["resample"]
+__all__ = ["apply_along", "resample", "resample_matrix"]
+
+#: up to this many samples a product with a small matrix takes less time than two FFTs
+MATRIX_UP_TO = 128
 
 
-def resample(x: Tensor, size: int | Sequence[int]) -> Tensor:
+def resample(x: Tensor, size: int | Sequence[int], *, window: Sequence[Tensor | None] | None = None) -> Tensor:
     r"""Resample ``x`` to ``size`` samples per axis by cropping or padding its spectrum.
 
     The samples are taken to cover one period each, sample s of N at s/N. Exact for signals that both grids can hold;
     sampling down removes what the new grid cannot hold, so nothing is aliased.
 
-    .. math:: y = \tfrac{M}{N}\, \mathcal{F}^{-1}_M\big[\mathrm{crop\ or\ pad}\; \mathcal{F}_N[x]\big]
+    .. math:: y = \tfrac{M}{N}\, \mathcal{F}^{-1}_M\big[\mathrm{crop\ or\ pad}\; m \cdot \mathcal{F}_N[x]\big]
 
     Args:
         x: (…, \*space) signal; the last ``len(size)`` axes are resampled.
         size: new length of the last axis, or of the last axes.
+        window: what to multiply the spectrum by, m, for each of these axes: values at the frequencies 0, 1, … of at
+            least the shorter grid, (min(M, N) // 2 + 1,), or None.
 
     Returns:
         (…, \*size) signal.
@@ -37,31 +43,139 @@ def resample(x: Tensor, size: int | Sequence[int]) -> Tensor:
     >>> finer = resample(wave, 12)
     >>> torch.allclose(finer, torch.cos(2 * torch.pi * torch.arange(12) / 12), atol=1e-6)
     True
+    >>> half = torch.tensor([1.0, 0.5, 0.0, 0.0, 0.0])
+    >>> torch.allclose(resample(wave, 8, window=[half]), wave / 2, atol=1e-6)
+    True
     """
     if not (isinstance(x, Tensor) and x.is_floating_point()):
         raise TypeError(f"x must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
     sizes = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 0 < len(sizes) <= x.dim():
         raise ValueError(f"size must be 1 to {x.dim()} ints for x of shape {tuple(x.shape)}, got {size!r}")
-    dtype = x.dtype
-    x = x.to(working_dtype(x))
+    windows: Sequence[Tensor | None] = (None,) * len(sizes) if window is None else window
+    if len(windows) != len(sizes):
+        raise ValueError(f"window must have an entry for each of the {len(sizes)} axes, got {len(windows)}")
     for axis, new in enumerate(sizes, start=x.dim() - len(sizes)):
         check_int("size", new)
         if x.shape[axis] == 0:
             raise ValueError(f"x must not be empty along axis {axis}, got {tuple(x.shape)}")
-        x = _resample_axis(x, axis, new)
-    return x.to(dtype)
+    for axis, (new, m) in enumerate(zip(sizes, windows, strict=True), start=x.dim() - len(sizes)):
+        old = x.shape[axis]
+        if m is None and (old is new or (not is_symbolic(old, new) and old == new)):
+            continue
+        if not is_symbolic(old, new) and max(old, new) <= MATRIX_UP_TO:
+            x = apply_along(x, resample_matrix(old, new, new, old, window=m, like=x), axis)
+        else:
+            x = _resample_axis(x, axis, new, m)
+    return x
 
 
-def _resample_axis(x: Tensor, axis: int, new: int) -> Tensor:
+def _resample_axis(x: Tensor, axis: int, new: int, window: Tensor | None) -> Tensor:
     old = x.shape[axis]
-    if old == new:
-        return x
-    least = min(old, new)
-    spectrum = torch.fft.rfft(x.movedim(axis, -1))[..., : least // 2 + 1]
-    if least % 2 == 0:
-        # The last bin of an even grid holds f and -f together. Sampling down joins the two, sampling up parts them.
-        share = 2.0 if new < old else 0.5
-        spectrum = torch.cat([spectrum[..., :-1], share * spectrum[..., -1:]], dim=-1)
-    spectrum = F.pad(spectrum, (0, new // 2 + 1 - spectrum.shape[-1]))
-    return (torch.fft.irfft(spectrum, n=new) * (new / old)).movedim(-1, axis)
+    dtype = x.dtype
+    shape = [1] * x.dim()
+    spectrum = torch.fft.rfft(x.to(working_dtype(x)), dim=axis)
+    bins = min(old, new) // 2 + 1
+    spectrum = spectrum.narrow(axis, 0, bins)
+    weight = _multiplicity(bins, old, new, x.device) / _multiplicity(bins, new, new, x.device)
+    weight = weight.to(x.dtype if window is None else window.dtype) * (new / old)
+    if window is not None:
+        weight = weight * window[:bins]
+    shape[axis] = -1
+    spectrum = spectrum * weight.to(working_dtype(x)).view(shape)
+    return torch.fft.irfft(spectrum, n=new, dim=axis).to(dtype)  # which fills the spectrum up with zeros
+
+
+def _multiplicity(bins: int, old: int | Tensor, new: int | Tensor, device: torch.device) -> Tensor:
+    """Return how often each bin of a real spectrum counts, (bins,): once with its negative and once without, or once.
+
+    The last bin of an even grid holds f and -f together. Sampling down joins the two, sampling up parts them.
+    """
+    k = torch.arange(bins, device=device)
+    least = torch.minimum(old, new) if isinstance(old, Tensor) and isinstance(new, Tensor) else _least(old, new)
+    last = 1 + (new < old)
+    counts = torch.where(2 * k < least, 2, torch.where(2 * k == least, last, 0))
+    return torch.where(k == 0, 1, counts)
+
+
+def _least(old: int | Tensor, new: int | Tensor) -> int | Tensor:
+    if isinstance(old, Tensor):
+        return old.clamp(max=new)
+    return new.clamp(max=old) if isinstance(new, Tensor) else torch.sym_min(old, new)
+
+
+def resample_matrix(
+    old: int | Tensor, new: int | Tensor, rows: int, columns: int, *, window: Tensor | None = None, like: Tensor
+) -> Tensor:
+    r"""Return the matrix by which :func:`resample` multiplies an axis of ``old`` samples to get ``new`` ones.
+
+    .. math:: A_{ij} = \tfrac1N \sum_k c_k m_k \cos\big(2\pi k (i/M - j/N)\big), \qquad c_k \in \{0, 1, 2\}
+
+    The two lengths may be integer tensors on a device: rows and columns beyond them are zero, the shape is fixed, and
+    nothing waits for the device.
+
+    Args:
+        old: samples N before.
+        new: samples M after.
+        rows: number of rows, at least ``new``.
+        columns: number of columns, at least ``old``.
+        window: values m_k at the frequencies 0, 1, …, min(rows, columns) // 2, at least.
+        like: a tensor of the wanted dtype and device; half precision is computed in float32 first.
+    """
+    dtype, device = working_dtype(like), like.device
+    bins = min(rows, columns) // 2 + 1
+    fixed = not (isinstance(old, Tensor) or isinstance(new, Tensor)) and _is_plain(like)
+    key = (old, new, rows, columns, dtype, device)
+    waves = _known_waves.get(key) if fixed else None
+    if waves is None:
+        waves = _waves(old, new, rows, columns, bins, dtype, device)
+        if fixed:
+            if len(_known_waves) > 256:
+                _known_waves.clear()
+            _known_waves[key] = waves
+    after, before = waves
+    if window is not None:
+        after = after * window[:bins].to(dtype).repeat(2)
+    with torch.autocast(device.type, enabled=False):
+        matrix = after @ before
+    return matrix.to(like.dtype)
+
+
+#: waves that depend on two lengths alone, and are asked for at every step
+_known_waves: dict[Any, tuple[Tensor, Tensor]] = {}
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Return whether tensors made beside ``x`` may outlive the call: not those of a tracer or of inference mode."""
+    return type(x) in (Tensor, torch.nn.Parameter) and not (
+        torch.compiler.is_compiling() or torch.is_inference_mode_enabled()
+    )
+
+
+@torch.no_grad()
+def _waves(
+    old: int | Tensor, new: int | Tensor, rows: int, columns: int, bins: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines at the new samples, (rows, 2 · bins), and at the old ones, (2 · bins, columns)."""
+    weight = _multiplicity(bins, old, new, device).double() / old
+    i, j, k = (torch.arange(n, device=device) for n in (rows, columns, bins))
+    after, before = (_phases(torch.outer(m, k), n) for m, n in ((i, new), (j, old)))
+    after = torch.cat([after.cos() * weight, after.sin() * weight], dim=1)
+    before = torch.cat([before.cos(), before.sin()], dim=1)
+    if isinstance(new, Tensor):
+        after = torch.where((i < new).unsqueeze(1), after, 0.0)
+    if isinstance(old, Tensor):
+        before = torch.where((j < old).unsqueeze(1), before, 0.0)
+    return after.to(dtype), before.T.contiguous().to(dtype)
+
+
+def _phases(product: Tensor, period: int | Tensor) -> Tensor:
+    """Return 2π · product / period in (-π, π]: whole turns are taken off while the numbers are whole."""
+    return (((product + period // 2) % period) - period // 2).double() * (2 * math.pi) / period
+
+
+def apply_along(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
+    """Multiply the lines of ``x`` along ``axis`` by a matrix (after, before)."""
+    with torch.autocast(x.device.type, enabled=False):  # as FFTs do, in the signal's own dtype
+        # The axis last: one product for all lines, whose gradient by the matrix is one product too.
+        return (x.movedim(axis, -1) @ matrix.T).movedim(-1, axis)

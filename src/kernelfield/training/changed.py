@@ -100,7 +100,9 @@ def other_data_tests(
     for name, options in recipe.test.get("data", {}).items():
         other = recipe_data(replace(recipe, data={**recipe.data, **options}), check=False, **where)
         steps = tuple(n / m for n, m in zip(data.size, other.size, strict=True))
-        split = replace(other.test, step=steps if len(set(steps)) > 1 else steps[0])
+        # A loader that tests at another resolution than it trains at knows the step itself.
+        known = other.test.step != 1.0
+        split = other.test if known else replace(other.test, step=steps if len(set(steps)) > 1 else steps[0])
         found[name] = evaluate(task, split.to(device), batch).compute()
     return found
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._checks import check_choice
+from ..models import DNArch
 from .changed import other_data_tests, run_tests
 from .datasets import recipe_data
 from .loop import Loop, evaluate
@@ -178,6 +179,11 @@ def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, wher
         "seconds": round(state.seconds, 2),
         "machine": machine(device),
     }
+    if isinstance(network, DNArch):
+        learned = network.architecture()
+        result["architecture"] = str(learned).splitlines()
+        says = f"complexity {learned.complexity:.2f} of the base network's"
+        result["notes"] = "; ".join(part for part in (recipe.notes, says) if part)
     if device.type == "cuda":
         result["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     if data.name == "made":

@@ -11,6 +11,7 @@ import torch
 
 from ..layers.continuous.crop import drop_crops
 from ..masks import GaussianMask
+from ..models import DNArch
 from .captured import CapturedStep
 from .checkpoint import (
     latest_checkpoint,
@@ -377,7 +378,12 @@ def evaluate(task: Task, split: Split, batch: int = 256) -> Any:
 
 @torch.no_grad()
 def mask_sizes(network: torch.nn.Module) -> dict[str, float]:
-    """Return the mean width of every Gaussian mask, by name, where 1 is the length of the training input."""
+    """Return the mean width of every Gaussian mask, by name, where 1 is the length of the training input.
+
+    Of an architecture that is learned, all its sizes.
+    """
+    if isinstance(network, DNArch):
+        return network.architecture().flat()
     found = {name: m for name, m in network.named_modules() if isinstance(m, GaussianMask)}
     widths: list[Tensor] = [whole(m.sigma).abs().mean() for m in found.values()]
     return dict(zip(found, torch.stack(widths).tolist(), strict=True)) if widths else {}

@@ -20,7 +20,9 @@ TASKS = ("classification", "multilabel", "regression", "dense-regression", "segm
 #: target of a position that does not count, beside those whose mask is False
 IGNORED = -100
 _MAIN = {"regression": "mse", "dense-regression": "mse", "language": "bits"}
-_SMALLER = ("loss", "mse", "mae", "bits")
+_SMALLER = ("loss", "mse", "mae", "l2", "bits")
+#: into how many equal parts probabilities are sorted to know the area under the curve of millions of pixels
+_BINS = 4096
 
 
 def main_metric(task: str) -> str:
@@ -124,8 +126,10 @@ class Meter:
         classes = out_channels if task in ("classification", "segmentation", "language") else 0
         #: (target, predicted) counts
         self.confusion = torch.zeros(classes, classes, dtype=torch.long, device=device)
-        #: sums of losses, squared and absolute errors, what they are counted by, and decibels of each sample
-        self.sums = torch.zeros(6, dtype=torch.float64, device=device)
+        #: sums of losses, squared and absolute errors, what they are counted by, decibels and relative l² of samples
+        self.sums = torch.zeros(7, dtype=torch.float64, device=device)
+        #: of pixels of two classes, how many of each class have a probability in each bin
+        self.bins = torch.zeros(2 * _BINS if task == "segmentation" and classes == 2 else 0, device=device).double()
         self.samples = 0
         self.scores: list[Tensor] = []
         self.labels: list[Tensor] = []
@@ -137,7 +141,7 @@ class Meter:
         loss = task_loss(self.task, prediction, batch)
         weight = torch.tensor(float(len(batch)), device=prediction.device)
         zero = torch.zeros((), device=prediction.device)
-        squared = absolute = values = decibels = zero
+        squared = absolute = values = decibels = relative = zero
         if self.task == "multilabel":
             self.scores.append(prediction.float())
             self.labels.append(target.view(prediction.shape))
@@ -151,6 +155,9 @@ class Meter:
             if self.task == "dense-regression":
                 each = (errors.square() * seen).flatten(1).sum(dim=1) / seen.flatten(1).sum(dim=1).clamp(min=1)
                 decibels = (-10 * torch.log10(each.clamp(min=1e-20))).sum()
+                sizes = (target.double().view(prediction.shape).square() * seen).flatten(1).sum(dim=1)
+                norms = (errors.square() * seen).flatten(1).sum(dim=1)
+                relative = (norms / sizes.clamp(min=1e-20)).sqrt().sum()
                 self.samples += len(batch)
         else:
             if self.task != "classification":
@@ -160,13 +167,17 @@ class Meter:
             counts = (target != IGNORED).long()
             index = target.clamp(min=0) * self.out_channels + classes
             self.confusion.view(-1).scatter_add_(0, index, counts)
+            if self.bins.numel():
+                chance = prediction.float().softmax(dim=1)[:, 1].flatten()
+                place = (chance * _BINS).long().clamp(max=_BINS - 1) + _BINS * target.clamp(min=0)
+                self.bins.scatter_add_(0, place, counts.double())
             weight = counts.sum()
-        entries = (loss.double() * weight, weight, squared, absolute, values, decibels)
+        entries = (loss.double() * weight, weight, squared, absolute, values, decibels, relative)
         self.sums += torch.stack([entry.double() for entry in entries])
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of all batches so far."""
-        loss, weight, squared, absolute, values, decibels = self.sums.tolist()
+        loss, weight, squared, absolute, values, decibels, relative = self.sums.tolist()
         metrics = {"loss": loss / weight if weight else float("nan")}
         if self.task == "multilabel":
             scores, labels = torch.cat(self.scores).cpu(), torch.cat(self.labels).cpu()
@@ -179,6 +190,7 @@ class Meter:
             if self.task == "dense-regression":
                 # Of signals between 0 and 1: what 1 is to the root of the mean squared error.
                 metrics["psnr"] = decibels / max(self.samples, 1)
+                metrics["l2"] = relative / max(self.samples, 1)
         else:
             counts = self.confusion.double()
             metrics["accuracy"] = float(counts.diag().sum() / counts.sum().clamp(min=1))
@@ -187,7 +199,16 @@ class Meter:
             if self.task == "segmentation":
                 union = counts.sum(0) + counts.sum(1) - counts.diag()
                 metrics["iou"] = float((counts.diag()[union > 0] / union[union > 0]).mean())
+            if self.bins.numel():
+                metrics["auc"] = _binned_area(*self.bins.cpu().view(2, _BINS))
         return metrics
+
+
+def _binned_area(negatives: Tensor, positives: Tensor) -> float:
+    """Return the area under the ROC curve from the counts of both classes in bins of rising score."""
+    pairs = float(negatives.sum() * positives.sum())
+    below = negatives.cumsum(0) - negatives / 2  # those of the same bin count half
+    return float((positives * below).sum()) / pairs if pairs else float("nan")
 
 
 def _target(batch: Batch) -> Tensor:

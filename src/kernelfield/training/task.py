@@ -11,9 +11,10 @@ from lightning import LightningModule
 from .._checks import check_choice
 from ..groups import monotonicity
 from ..layers import PartialGroupConv, aliasing_loss, kernel_l2
+from ..models import DNArch
 from .optim import LearningRate, make_optimizer
 from .recipe import Optimizer, Schedule
-from .scores import TASKS, Meter, main_metric, task_loss
+from .scores import TASKS, Meter, is_better, main_metric, task_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +32,18 @@ def _monotonicity(network: nn.Module) -> Tensor:
     return monotonicity(learned) if learned else torch.zeros(())
 
 
+def _complexity(network: nn.Module, target: float | None = None) -> Tensor:
+    if not isinstance(network, DNArch):
+        raise TypeError(f"network must be a DNArch to have a complexity that is learned, got {type(network).__name__}")
+    return network.complexity_loss(target)
+
+
 #: penalties by name, functions of the network
 REGULARIZERS: dict[str, Callable[..., Tensor]] = {
     "kernel_l2": kernel_l2,
     "aliasing": aliasing_loss,
     "monotonicity": _monotonicity,
+    "complexity": _complexity,
 }
 
 
@@ -145,7 +153,7 @@ class Task(LightningModule):
             self.epochs = max(1, self.trainer.max_epochs or 1)
             self.steps_per_epoch = max(1, int(self.trainer.estimated_stepping_batches) // self.epochs)
         if how.name == "plateau":
-            mode: Any = "min" if self.metric in ("loss", "mse", "mae", "bits") else "max"
+            mode: Any = "min" if is_better(self.metric, 0, 1) else "max"
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
                 optimizer, mode=mode, factor=how.factor, patience=how.patience
             )

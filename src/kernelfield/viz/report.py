@@ -13,6 +13,7 @@ import torch
 
 from ..groups import Distribution
 from ..layers import ContinuousConv
+from .architecture import draw_history
 from .kernels import plot_kernels
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def write_report(
         parts.append(_section("Spectra of the kernels", _picture(lambda figure: _spectra(figure, network))))
     if (folder / "attention.png").exists():
         parts.append(_section("Attention maps", _image((folder / "attention.png").read_bytes())))
-    if masks:
+    if masks and "complexity" in masks[0]:
+        parts.append(_section("Architecture", _picture(lambda figure: draw_history(figure, masks))))
+    elif masks:
         parts.append(_section("Mask widths", _picture(lambda figure: _mask_curves(figure, masks))))
     learned = {name: m for name, m in network.named_modules() if isinstance(m, Distribution)}
     if any(True for m in learned.values() for _ in m.parameters()):

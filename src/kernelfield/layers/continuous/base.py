@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,6 +85,7 @@ class ContinuousConv(nn.Module):
         self.mask = mask
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
         self.crop = Crop(mask, self.size) if check_bool("crop", crop) and mask is not None else None
+        self.register_load_state_dict_post_hook(_read_again)
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], Tensor] = {}
@@ -99,6 +101,7 @@ class ContinuousConv(nn.Module):
         mask: Tensor | None = None,
         density: Tensor | str | None = None,
         kernel: Tensor | None = None,
+        channels: int | None = None,
     ) -> Tensor:
         """Convolve a signal on a grid, or values at points.
 
@@ -111,20 +114,31 @@ class ContinuousConv(nn.Module):
             density: (batch, points) samples per unit of space, by which their contributions are divided; "estimate"
                 takes :func:`kernelfield.ops.sample_density`. Relative to one sample per ``step``.
             kernel: the kernel for this input, if it was sampled before, by :func:`sample_kernels`.
+            channels: ``x`` has only so many channels, the first ones; of depthwise layers.
 
         Returns:
             (batch, out, *space) signal, or (batch, out, points) values at the same points.
         """
         steps = floats_per_axis("step", step, self.dim)
-        points = check_points(x, coords, mask, self.in_channels, self.dim)
+        points = check_points(x, coords, mask, self._channels(channels), self.dim)
         weight = sample_weight(points, mask, density, steps)
         if points is not None:
             y = self._point_conv(x, points, weight, steps, mask)
         else:
             y = self._grid_conv(x if weight is None else x * weight.unsqueeze(1).to(x.dtype), steps, kernel)
         if self.bias is not None:
-            y = y + self.bias.view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
+            bias = self.bias if channels is None else self.bias.narrow(0, 0, channels)
+            y = y + bias.view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
         return y
+
+    def _channels(self, channels: int | None) -> int:
+        if channels is None:
+            return self.in_channels
+        if self.groups == 1 and self.in_channels > 1:
+            raise ValueError(f"channels must be None for a layer that is not depthwise, got {channels}")
+        if not 0 < channels <= self.in_channels:
+            raise ValueError(f"channels must be 1 to {self.in_channels}, got {channels}")
+        return channels
 
     def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
         """Return the kernel sampled at ``step``: (out, in / groups, *points).
@@ -164,13 +178,18 @@ class ContinuousConv(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
     @torch.no_grad()
-    def preserve_variance_(self, gain: float = 1.0, samples: int = 4096) -> None:
+    def preserve_variance_(self, gain: float | Tensor = 1.0, samples: int = 4096) -> None:
         r"""Scale the field so that the layer maps white noise of variance 1 to variance gain².
 
         Chapter 3 multiplies the last linear map of the kernel network by :math:`g/\sqrt{N_\mathrm{in} |\Omega|}`, which
         is right for a field of variance 1. Here the field's energy is measured, at up to ``samples`` of its
         :math:`|\Omega|` points, and divided out, which is right for any field under any mask.
         """
+        self.field.scale_(gain / self.energy(samples).clamp(min=1e-30).sqrt())
+
+    @torch.no_grad()
+    def energy(self, samples: int = 4096) -> Tensor:
+        """Return the variance to which the layer maps white noise of variance 1, from up to ``samples`` points."""
         spans = self._spans((1.0,) * self.dim, None)
         points = math.prod(n if self.causal else 2 * n - 1 for n in spans)
         if points <= samples:
@@ -179,14 +198,13 @@ class ContinuousConv(nn.Module):
             low = 0.0 if self.causal else -1.0
             span = torch.tensor([n / size for n, size in zip(spans, self.size, strict=True)], **self._like())
             coords = torch.empty(samples, self.dim, **self._like()).uniform_(low, 1.0) * span
-        energy = self._values(coords).square().mean() * (points * self.in_channels / self.groups)
-        self.field.scale_(gain / energy.clamp(min=1e-30).sqrt())
+        return self._values(coords).square().mean() * (points * self.in_channels / self.groups)
 
     # How the kernel is sampled.
 
-    def _values(self, coords: Tensor) -> Tensor:
-        """Return field times mask at ``coords``: (…, dim) to (…, out · in / groups)."""
-        values = self.field(coords)
+    def _values(self, coords: Tensor, channels: int | None = None) -> Tensor:
+        """Return field times mask at ``coords``: (…, dim) to (…, out · in / groups), or the first ``channels``."""
+        values = self.field(coords, None if channels == self.in_channels else channels)
         return values if self.mask is None else values * self.mask(coords).unsqueeze(-1)
 
     def _spans(self, steps: tuple[float, ...], lengths: Sequence[int] | None) -> list[int]:
@@ -199,19 +217,18 @@ class ContinuousConv(nn.Module):
         limits: Sequence[int | None] = (None,) * self.dim if lengths is None else lengths
         return [grids.reach(n, s, most) for n, s, most in zip(cut, steps, limits, strict=True)]
 
-    def kernel_coords(self, x: Tensor | None, steps: tuple[float, ...]) -> Tensor:
-        """Return the (*points, dim) coordinates at which the kernel for ``x``, or for any input, is sampled."""
+    def kernel_coords(self, lengths: Sequence[int] | None, steps: tuple[float, ...]) -> Tensor:
+        """Return the (*points, dim) coordinates of the kernel for inputs of these ``lengths``, or of any."""
         # On a circle every offset of the kernel meets a sample; on a line those beyond the input's length do not.
-        lengths = None if x is None or self.boundary == "periodic" else x.shape[2:]
-        spans = self._spans(steps, lengths)
+        spans = self._spans(steps, None if self.boundary == "periodic" else lengths)
         return grids.kernel_grid(self.size, steps, dim=self.dim, causal=self.causal, limit=spans, **self._like())
 
-    def sampled_alike(self, x: Tensor, steps: tuple[float, ...]) -> tuple[Any, ...] | None:
+    def sampled_alike(self, lengths: Sequence[int], steps: tuple[float, ...]) -> tuple[Any, ...] | None:
         """Return what layers must share for their kernels to be sampled together; None for a layer on its own."""
         field = self.field.alike()
         if field is None or steps in self._frozen:
             return None
-        spans = self._spans(steps, None if self.boundary == "periodic" else x.shape[2:])
+        spans = self._spans(steps, None if self.boundary == "periodic" else lengths)
         return (
             field,
             type(self.mask),
@@ -230,9 +247,36 @@ class ContinuousConv(nn.Module):
         return self._measured(kernel, steps) if measured else kernel
 
     def _sample(self, steps: tuple[float, ...], x: Tensor | None, measured: bool = True) -> Tensor:
-        values = self._values(self.kernel_coords(x, steps))
-        kernel = values.movedim(-1, 0).unflatten(0, (self.out_channels, self.in_channels // self.groups))
-        return self.finish(kernel, steps, measured)
+        channels = self.in_channels if x is None or self.groups == 1 else x.shape[1]
+        values = self._values(self.kernel_coords(None if x is None else x.shape[2:], steps), channels)
+        return self.finish(self._arranged(values), steps, measured)
+
+    def _arranged(self, values: Tensor) -> Tensor:
+        """Return values (*points, out · in / groups) as a kernel (out, in / groups, *points)."""
+        return values.movedim(-1, 0).unflatten(0, (-1, self.in_channels // self.groups))
+
+    def sample_at(self, lengths: Sequence[int], steps: Sequence[Tensor], channels: int) -> Tensor:
+        """Return the kernel for steps that only the device knows, (channels, 1, *points), for a depthwise layer.
+
+        Nothing waits for the device and the shape is that of the finest grid: offsets of up to ``lengths`` samples,
+        of which those beyond the trained domain are zero.
+
+        Args:
+            lengths: of the input, along each axis.
+            steps: sampling step along each axis in training steps, 0-dimensional float64 tensors.
+            channels: number of channels wanted, the first ones.
+        """
+        axes, inside = [], []
+        for n, step, size in zip(lengths, steps, self.size, strict=True):
+            index = torch.arange(0 if self.causal else 1 - n, n, dtype=torch.float64, device=step.device)
+            axes.append((index * step / size).to(self.reach.dtype))
+            inside.append(index.abs() < torch.ceil(size / step * (1 - 1e-12)))  # as grids.reach counts
+        coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+        kept = torch.stack(torch.meshgrid(*inside, indexing="ij")).all(dim=0)
+        kernel = self._arranged(self._values(coords, channels) * kept.unsqueeze(-1))
+        measure = torch.stack(list(steps)).prod().to(kernel.dtype)
+        kernel = kernel * measure
+        return self._first_lag(kernel, measure) if self.causal else kernel
 
     def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
         r"""Weight each kernel point by the piece of space it stands for.
@@ -246,19 +290,25 @@ class ContinuousConv(nn.Module):
         if measure == 1:
             return kernel
         kernel = kernel * measure
-        if self.causal:
-            first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
-            kernel = torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
-        return kernel
+        return self._first_lag(kernel, measure) if self.causal else kernel
+
+    @staticmethod
+    def _first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
+        first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
+        return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
 
     def _grid_conv(self, x: Tensor, steps: tuple[float, ...], kernel: Tensor | None) -> Tensor:
         if kernel is None and steps in self._frozen:
             kernel = self._crop_frozen(self._frozen[steps], None if self.boundary == "periodic" else x.shape[2:])
         elif kernel is None:
             kernel = self._sample(steps, x)
+        groups = 1
+        if self.groups > 1:  # of a depthwise layer as many as the signal has channels
+            groups = x.shape[1]
+            kernel = kernel if kernel.shape[0] == groups else kernel.narrow(0, 0, groups)
         if not torch.is_autocast_enabled(x.device.type):
             kernel = kernel.to(x.dtype)
-        return conv(x, kernel, causal=self.causal, boundary=self.boundary, groups=self.groups, method=self.method)
+        return conv(x, kernel, causal=self.causal, boundary=self.boundary, groups=groups, method=self.method)
 
     def _crop_frozen(self, kernel: Tensor, lengths: Sequence[int] | None) -> Tensor:
         for axis, most in enumerate(lengths or (), start=2):
@@ -276,16 +326,18 @@ class ContinuousConv(nn.Module):
         measure = math.prod(steps)
         cell = coords.new_tensor(measure).expand(coords.shape[:2]) if weight is None else weight * measure
         weighted = x * cell.unsqueeze(1).to(x.dtype)
+        groups, out = (self.groups, self.out_channels) if self.groups == 1 else (x.shape[1], x.shape[1])
+        values = self._values if out == self.out_channels else partial(self._values, channels=out)
         y = (
             self._from_features(weighted, coords)
             if self._factors()
             else point_conv(
                 weighted,
                 coords,
-                self._values,
+                values,
                 self.reach,
-                out_channels=self.out_channels,
-                groups=self.groups,
+                out_channels=out,
+                groups=groups,
                 causal=self.causal,
                 neighbors=self.neighbors,
                 mask=mask,
@@ -294,9 +346,9 @@ class ContinuousConv(nn.Module):
         if not self.causal:
             return y
         # The half of a training step's cell that lies in the future, in place of half of this sample's own: _measured.
-        here = self._values(coords.new_zeros(1)).view(self.groups, -1, self.in_channels // self.groups)
+        here = values(coords.new_zeros(1)).view(groups, -1, self.in_channels // self.groups)
         rest = (x * (weight > 0).unsqueeze(1) - weighted if weight is not None else x - weighted) / 2
-        own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (self.groups, -1)))
+        own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (groups, -1)))
         return y + own.flatten(1, 2)
 
     def _factors(self) -> bool:
@@ -329,3 +381,9 @@ class ContinuousConv(nn.Module):
     def extra_repr(self) -> str:
         kind = "depthwise, " if self.groups > 1 else ""
         return f"{self.in_channels}, {self.out_channels}, {kind}dim={self.dim}, size={self.size}, causal={self.causal}"
+
+
+def _read_again(layer: ContinuousConv, _: Any) -> None:
+    """Know the reach of a mask that was loaded before a compiler asks for it."""
+    if layer.crop is not None:
+        refresh([layer.crop])

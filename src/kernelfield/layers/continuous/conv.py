@@ -102,6 +102,7 @@ class FlexConv(ContinuousConv):
         sigma: initial width of the mask, where 1 is ``size`` steps.
         threshold: below this the mask is zero.
         learn_mean: whether the mask's centre, initially at offset zero, is learned too.
+        learn_sigma: whether the mask's width is learned.
         isotropic: one width for all axes.
         crop: sample only the mask's support. False keeps the kernel's full reach, whatever the mask: the same numbers
             in shapes that never change, for CUDA graphs.
@@ -133,6 +134,7 @@ class FlexConv(ContinuousConv):
         sigma: float | Sequence[float] = 0.0375,
         threshold: float = 0.1,
         learn_mean: bool = True,
+        learn_sigma: bool = True,
         isotropic: bool = False,
         crop: bool = True,
         causal: bool = False,
@@ -149,6 +151,7 @@ class FlexConv(ContinuousConv):
             sigma,
             threshold=threshold,
             learn_mean=learn_mean,
+            learn_sigma=learn_sigma,
             isotropic=isotropic,
             domain=(0.0, 1.0) if causal else (-1.0, 1.0),
         )

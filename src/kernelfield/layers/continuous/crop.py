@@ -1,14 +1,14 @@
-"""How much of a masked kernel need be sampled: known without asking the device.
+"""How much of what is masked need be computed: known without asking the device.
 
-A mask's size is a learned tensor, but the number of points to sample must be a Python int, and reading the one into the
-other makes the host wait for the device. So it is read outside of ``forward``: after each step of any optimiser, all
-masks of a device together, once. ``forward`` finds the number ready, and torch.compile finds a constant.
+A mask's size is a learned tensor, but a number of points, channels or blocks must be a Python int, and reading the one
+into the other makes the host wait for the device. So it is read outside of ``forward``: after each step of any
+optimiser, all masks of a device together, once. ``forward`` finds the numbers ready, and torch.compile finds constants.
 
-The number is rounded up to one of a few, so that a mask that grows or shrinks a little every step does not mean a new
-shape, and perhaps a compilation, every step. It is never too small: what is cut is zero.
+How far a kernel reaches is rounded up to one of a few numbers, so that a mask that grows or shrinks a little every step
+does not mean a new shape, and perhaps a compilation, every step. It is never too small: what is cut is zero.
 
-A step that is replayed as a CUDA graph must not wait for the device at all. :class:`LateReading` has the reach copied
-to the host behind the step, looks at it two steps later, and samples a little further than it says.
+A step that is replayed as a CUDA graph must not wait for the device at all. :class:`LateReading` has the numbers copied
+to the host behind the step, looks at them two steps later, and samples a little further than they say.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import torch
 from ..._steps import after_steps, held, is_held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor, nn
 
     from ...masks import Mask
 
-__all__ = ["Crop", "LateReading", "bucket", "drop_crops", "held", "refresh"]
+__all__ = ["Crop", "LateReading", "Reading", "bucket", "drop_crops", "held", "refresh"]
 
 
 def bucket(n: int) -> int:
@@ -41,7 +41,51 @@ def bucket(n: int) -> int:
     return math.ceil(n / grain) * grain
 
 
-class Crop:
+class Reading:
+    """Python numbers that follow learned masks.
+
+    A subclass gives :meth:`ask`, :meth:`take` and :attr:`shapes`, and calls :func:`refresh` once it can be read.
+
+    Args:
+        masks: what the numbers depend on.
+    """
+
+    def __init__(self, masks: Sequence[Mask]) -> None:
+        self.masks = tuple(masks)
+        self._seen: Any = None
+        _limited.add(self)
+        _readings.add(self)
+
+    def ask(self) -> Tensor | None:
+        """Return the (n,) numbers to be read, on the masks' device; None for none."""
+        raise NotImplementedError
+
+    def take(self, numbers: Sequence[float], slack: float = 0.0) -> None:
+        """Take the numbers that :meth:`ask` asked for; with ``slack`` they are late, and a little more is kept."""
+        raise NotImplementedError
+
+    @property
+    def shapes(self) -> Any:
+        """What the shapes of tensors depend on, to be compared."""
+        raise NotImplementedError
+
+    def limit(self) -> None:
+        """Bring masks that an optimiser has moved too far back to their limits; there are none by default."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether the masks' parameters were changed, or replaced, since they were last read."""
+        return not is_held() and self._seen != self._state()
+
+    def _state(self) -> list[tuple[int, int]]:
+        return [
+            (id(t), t._version)  # noqa: SLF001
+            for mask in self.masks
+            for t in (*mask.parameters(), *mask.buffers())
+        ]
+
+
+class Crop(Reading):
     """The reach of a mask, in training steps per axis, as Python ints.
 
     Args:
@@ -50,10 +94,9 @@ class Crop:
     """
 
     def __init__(self, mask: Mask, size: tuple[int, ...]) -> None:
+        super().__init__([mask])
         self.mask, self.size = mask, size
         self.steps = size
-        self._seen: Any = None
-        _crops.add(self)
         refresh([self])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Crop:
@@ -64,40 +107,37 @@ class Crop:
     def __reduce__(self) -> tuple[Any, ...]:
         return Crop, (self.mask, self.size)
 
-    @property
-    def stale(self) -> bool:
-        """Whether the mask's parameters were changed, or replaced, since they were last read."""
-        return not is_held() and self._seen != self._state()
-
-    def reach(self) -> Tensor:
+    def ask(self) -> Tensor:
         """Return how far the mask reaches from the origin along each axis, (dim,), where the mask lies."""
         low, high = self.mask.support()
         return torch.maximum(low.abs(), high.abs())
 
-    def take(self, reaches: Iterable[float], slack: float = 0.0) -> None:
+    def take(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         """Set the steps from the reach along each axis, as read, and ``slack`` more."""
         # A point at the very edge of the support belongs to it, whichever way its coordinate was rounded.
-        self.steps = tuple(_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(reaches, self.size, strict=True))
+        self.steps = tuple(_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(numbers, self.size, strict=True))
 
-    def _state(self) -> list[tuple[int, int]]:
-        return [(id(t), t._version) for t in (*self.mask.parameters(), *self.mask.buffers())]  # noqa: SLF001
+    @property
+    def shapes(self) -> tuple[int, ...]:
+        return self.steps
 
 
 @torch.no_grad()
-def refresh(crops: Iterable[Crop]) -> None:
-    """Read the masks of ``crops``, one wait for all of them on each device."""
-    by_device: dict[Any, list[tuple[Crop, Tensor]]] = {}
-    for crop in crops:
-        reach = crop.reach()
-        by_device.setdefault(reach.device, []).append((crop, reach))
-        crop._seen = crop._state()  # noqa: SLF001
+def refresh(readings: Iterable[Reading]) -> None:
+    """Read the masks of ``readings``, one wait for all of them on each device."""
+    by_device: dict[Any, list[tuple[Reading, Tensor]]] = {}
+    for reading in readings:
+        asked = reading.ask()
+        if asked is not None:
+            by_device.setdefault(asked.device, []).append((reading, asked))
+        reading._seen = reading._state()  # noqa: SLF001
     for entries in by_device.values():
-        flat = torch.cat([reach.double() for _, reach in entries]).tolist()
-        _share_out([crop for crop, _ in entries], flat)
+        flat = torch.cat([asked.double() for _, asked in entries]).tolist()
+        _share_out([(reading, len(asked)) for reading, asked in entries], flat)
 
 
 class LateReading:
-    """The crops of a network, read without waiting for the device.
+    """The crops, and what else follows the masks, of a network, read without waiting for the device.
 
     After each step :meth:`measure` has the reach of every mask copied to the host, behind the step's own work. Before
     each step :meth:`take` sets the crops from the copy made two steps ago, which has long arrived. In two steps a mask
@@ -105,27 +145,31 @@ class LateReading:
     not.
 
     Args:
-        network: whose crops to keep.
+        network: whose readings to keep.
         slack: how much further to sample, in units of the layer's size.
         delay: how many steps late a reading is used.
     """
 
     def __init__(self, network: nn.Module, slack: float = 0.02, delay: int = 2) -> None:
         own = {id(p) for p in network.parameters()}
-        self.crops = [crop for crop in _crops if any(id(p) in own for p in crop.mask.parameters())]
+        found = [r for r in _readings if any(id(p) in own for mask in r.masks for p in mask.parameters())]
+        asked = [(reading, reading.ask()) for reading in found]
+        self.readings = [(reading, len(numbers)) for reading, numbers in asked if numbers is not None]
         self.slack, self.delay = slack, delay
         self._under_way: deque[tuple[Tensor, Any]] = deque()
         self.catch_up()
 
     @property
-    def steps(self) -> tuple[tuple[int, ...], ...]:
-        """What the shapes of kernels depend on."""
-        return tuple(crop.steps for crop in self.crops)
+    def steps(self) -> tuple[Any, ...]:
+        """What the shapes of tensors depend on."""
+        return tuple(reading.shapes for reading, _ in self.readings)
 
     @torch.no_grad()
     def reach(self) -> Tensor | None:
-        """Return the reach of all masks as one tensor on their device; None if there are none."""
-        return torch.cat([crop.reach() for crop in self.crops]) if self.crops else None
+        """Return the numbers of all masks as one tensor on their device; None if there are none."""
+        asked = [reading.ask() for reading, _ in self.readings]
+        # In float64 where one of them is; in float32 a reach is exact to a millionth.
+        return torch.cat([a for a in asked if a is not None]) if asked else None
 
     def measure(self, reach: Tensor | None) -> None:
         """Have ``reach``, as the method of that name returned it, copied to the host."""
@@ -146,14 +190,14 @@ class LateReading:
             host, arrived = self._under_way.popleft()
             if arrived is not None:
                 arrived.synchronize()
-            _share_out(self.crops, host.tolist(), self.slack)
+            _share_out(self.readings, host.tolist(), self.slack)
 
     def catch_up(self) -> None:
         """Read the masks as they are now, waiting for the device; forget what is under way."""
         self._under_way.clear()
         reach = self.reach()
         if reach is not None:
-            _share_out(self.crops, reach.tolist(), self.slack)
+            _share_out(self.readings, reach.tolist(), self.slack)
 
 
 def drop_crops(network: nn.Module) -> None:
@@ -163,10 +207,10 @@ def drop_crops(network: nn.Module) -> None:
             module.crop = None  # type: ignore[assignment]
 
 
-def _share_out(crops: list[Crop], flat: list[float], slack: float = 0.0) -> None:
+def _share_out(readings: Sequence[tuple[Reading, int]], flat: list[float], slack: float = 0.0) -> None:
     values = iter(flat)
-    for crop in crops:
-        crop.take([next(values) for _ in crop.size], slack)
+    for reading, count in readings:
+        reading.take([next(values) for _ in range(count)], slack)
 
 
 def _count(reach: float, size: int) -> int:
@@ -175,4 +219,15 @@ def _count(reach: float, size: int) -> int:
     return min(size, bucket(math.floor(reach) + 1))
 
 
-_crops = after_steps(lambda crop: crop.mask.parameters(), refresh)
+def _parameters(reading: Reading) -> list[nn.Parameter]:
+    return [p for mask in reading.masks for p in mask.parameters()]
+
+
+def _limit(readings: Iterable[Reading]) -> None:
+    for reading in readings:
+        reading.limit()
+
+
+# Limits before any mask is read, and even where none may be: they ask nothing of the device.
+_limited = after_steps(_parameters, _limit, even_held=True)
+_readings = after_steps(_parameters, refresh)

@@ -34,6 +34,7 @@ class SeparableConv(nn.Module):
         field: makes the kernel's field from ``(dim, channels)``.
         sigma: initial width of a Gaussian mask on the kernel, where 1 is ``size`` steps; None for no mask.
         learn_mean: whether the mask's centre is learned too.
+        learn_sigma: whether the mask's width is learned.
         isotropic: one width of the mask for all axes.
         crop: sample only the mask's support; see :class:`FlexConv`.
         causal: the output depends on no later input; dim 1.
@@ -57,6 +58,7 @@ class SeparableConv(nn.Module):
         field: Callable[..., Field] | Field = MAGNet,
         sigma: float | Sequence[float] | None = 0.0375,
         learn_mean: bool = False,
+        learn_sigma: bool = True,
         isotropic: bool = False,
         crop: bool = True,
         causal: bool = False,
@@ -75,6 +77,7 @@ class SeparableConv(nn.Module):
                 depthwise=True,
                 sigma=sigma,
                 learn_mean=learn_mean,
+                learn_sigma=learn_sigma,
                 isotropic=isotropic,
                 crop=crop,
                 **shared,
@@ -82,9 +85,24 @@ class SeparableConv(nn.Module):
         # Gain 1: nothing but a linear map lies before it.
         self.pointwise = Pointwise(in_channels, out_channels, gain=1.0, bias=bias)
 
-    def forward(self, x: Tensor, **sampling: Any) -> Tensor:
-        """Convolve; arguments as in :meth:`ContinuousConv.forward`."""
-        return self.pointwise(self.depthwise(x, **sampling))
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        out_channels: int | None = None,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+        **sampling: Any,
+    ) -> Tensor:
+        """Convolve; arguments as in :meth:`ContinuousConv.forward` and, for the linear map, :meth:`Pointwise.forward`.
+
+        A signal of fewer channels than the layer takes meets the kernels of the first ones.
+        """
+        channels = x.shape[1]
+        if 0 < channels < self.depthwise.in_channels:
+            sampling["channels"] = channels
+        between = self.depthwise(x, **sampling)
+        return self.pointwise(between, out_channels=out_channels, rows=rows, columns=columns)
 
     def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
         """Return the depthwise kernel sampled at ``step``, (in, 1, *points); see :meth:`ContinuousConv.kernel`."""

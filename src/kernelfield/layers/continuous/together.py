@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .base import ContinuousConv
 
-__all__ = ["sample_kernels"]
+__all__ = ["sample_kernels", "sample_on"]
 
 
 def sample_kernels(
@@ -44,25 +44,39 @@ def sample_kernels(
     >>> all(torch.allclose(layer(x, kernel=k), layer(x), atol=1e-6) for layer, k in zip(layers, kernels))
     True
     """
-    kernels: list[Tensor | None] = [None] * len(layers)
     if coords is not None or torch.compiler.is_compiling():
-        return kernels
+        return [None] * len(layers)
+    lengths = tuple(x.shape[2:])
+    return sample_on([(layer, lengths, floats_per_axis("step", step, layer.dim)) for layer in layers])
+
+
+def sample_on(meetings: Sequence[tuple[ContinuousConv, tuple[int, ...], tuple[float, ...]] | None]) -> list[Any]:
+    """Return the kernels of layers that meet signals on grids of their own, as :func:`sample_kernels` does.
+
+    Args:
+        meetings: a layer, and the lengths and sampling steps of the signal it will meet; None for a layer that samples
+            its own kernel.
+    """
+    kernels: list[Tensor | None] = [None] * len(meetings)
     alike: dict[Any, list[int]] = {}
-    for i, layer in enumerate(layers):
-        steps = floats_per_axis("step", step, layer.dim)
-        key = layer.sampled_alike(x, steps)
+    for i, meeting in enumerate(meetings):
+        if meeting is None:
+            continue
+        layer, lengths, steps = meeting
+        key = layer.sampled_alike(lengths, steps)
         if key is not None:
-            alike.setdefault((key, steps), []).append(i)
-    for (_, steps), members in alike.items():
+            alike.setdefault((key, lengths, steps), []).append(i)
+    for (_, lengths, steps), members in alike.items():
         if len(members) > 1:
-            for i, kernel in zip(members, _sample([layers[i] for i in members], x, steps), strict=True):
+            layers = [meetings[i][0] for i in members]  # type: ignore[index]
+            for i, kernel in zip(members, _sample(layers, lengths, steps), strict=True):
                 kernels[i] = kernel
     return kernels
 
 
-def _sample(layers: list[ContinuousConv], x: Tensor, steps: tuple[float, ...]) -> tuple[Tensor, ...]:
+def _sample(layers: list[ContinuousConv], lengths: tuple[int, ...], steps: tuple[float, ...]) -> tuple[Tensor, ...]:
     first = layers[0]
-    grid = first.kernel_coords(x, steps)
+    grid = first.kernel_coords(lengths, steps)
     flat = grid.flatten(0, -2)
     with torch.autocast(flat.device.type, enabled=False):
         values = type(first.field).together([layer.field for layer in layers], flat)
