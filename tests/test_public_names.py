@@ -153,10 +153,12 @@ NAMES = {
         "register",
     ],
     "kernelfield.ops": [
+        "Dilated",
         "Edges",
         "aggregate",
         "bilateral_edges",
         "conv",
+        "conv_bank",
         "conv_reference",
         "group_attention",
         "group_attention_reference",
