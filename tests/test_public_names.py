@@ -58,6 +58,7 @@ NAMES = {
         "GaborFilter",
         "MAGNet",
         "MLP",
+        "Morlet",
         "RandomFourier",
         "SIREN",
         "Table",

@@ -4,6 +4,7 @@ from .base import Field
 from .build import bind_field, build_field
 from .filters import FilterNetwork, FourierFilter, GaborFilter, MAGNet
 from .mlp import MLP, SIREN
+from .morlet import Morlet
 from .random_fourier import RandomFourier
 from .splines import BSpline, Table, cardinal_bspline
 
@@ -16,6 +17,7 @@ __all__ = [
     "FourierFilter",
     "GaborFilter",
     "MAGNet",
+    "Morlet",
     "RandomFourier",
     "Table",
     "bind_field",

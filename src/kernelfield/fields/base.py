@@ -91,5 +91,9 @@ class Field(nn.Module):
         """Return the highest frequency the field contains, in cycles per unit of coordinate; None if unknown."""
         return None
 
+    def support(self) -> tuple[float, ...] | None:
+        """Return how far from the origin along each axis the field may differ from zero; None if everywhere."""
+        return None
+
     def extra_repr(self) -> str:
         return f"dim={self.dim}, channels={self.channels}"

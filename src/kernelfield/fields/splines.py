@@ -51,7 +51,7 @@ class BSpline(Field):
         dim: number of coordinates.
         channels: number of values.
         size: number of centres, one for all axes or one per axis.
-        order: degree n of the splines; 0 is a box, 1 linear, 2 quadratic.
+        order: degree n of the splines, one for all axes or one per axis; 0 is a box, 1 linear, 2 quadratic.
         spacing: distance h of the centres, one for all axes or one per axis; by default the outermost centres lie at
             -1 and 1.
         start: the first centre along each axis; by default they lie around the origin.
@@ -67,13 +67,16 @@ class BSpline(Field):
         channels: int,
         *,
         size: int | Sequence[int] = 7,
-        order: int = 2,
+        order: int | Sequence[int] = 2,
         spacing: float | Sequence[float] | None = None,
         start: float | None = None,
     ) -> None:
         super().__init__(dim, channels)
         self.size = ints_per_axis("size", size, dim)
-        self.order = check_int("order", order, least=0)
+        orders = tuple(order) if isinstance(order, (tuple, list)) else (order,) * dim
+        if len(orders) != dim:
+            raise ValueError(f"order must be an int or {dim} ints for dim={dim}, got {order!r}")
+        self.order = tuple(check_int("order", n, least=0) for n in orders)
         if spacing is None:
             self.spacing = tuple(2 / (n - 1) if n > 1 else 1.0 for n in self.size)
         else:
@@ -97,16 +100,22 @@ class BSpline(Field):
 
     def _taps(self, x: Tensor, axis: int) -> list[tuple[Tensor, Tensor]]:
         """Return, for one axis, the index and the weight of each of the ``order + 1`` coefficients that x sees."""
-        count = self.size[axis]
+        count, order = self.size[axis], self.order[axis]
         at = x / self.spacing[axis] + self.origin[axis]
-        first = torch.ceil(at - (self.order + 1) / 2)
+        first = torch.ceil(at - (order + 1) / 2)
         taps = []
-        for k in range(self.order + 1):
+        for k in range(order + 1):
             centre = first + k
-            weight = cardinal_bspline(at - centre, self.order)
+            weight = cardinal_bspline(at - centre, order)
             inside = (centre >= 0) & (centre < count)
             taps.append((centre.clamp(0, count - 1).long(), torch.where(inside, weight, 0.0)))
         return taps
+
+    def support(self) -> tuple[float, ...]:
+        return tuple(
+            max(origin, n - 1 - origin) * h + (order + 1) / 2 * h
+            for n, origin, h, order in zip(self.size, self.origin, self.spacing, self.order, strict=True)
+        )
 
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> BSpline:
@@ -114,7 +123,8 @@ class BSpline(Field):
         return self
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, size={self.size}, order={self.order}"
+        order = self.order[0] if len(set(self.order)) == 1 else self.order
+        return f"{super().extra_repr()}, size={self.size}, order={order}"
 
 
 class Table(BSpline):
