@@ -49,6 +49,7 @@ NAMES = {
         "models",
         "ops",
         "testing",
+        "wavelet_loss",
     ],
     "kernelfield.fields": [
         "BSpline",
@@ -126,11 +127,13 @@ NAMES = {
         "SeparableGroupConv",
         "SpatialPool",
         "TwoConvBlock",
+        "WaveletTransform",
         "aliasing_loss",
         "kernel_frequency",
         "kernel_l2",
         "nyquist",
         "sample_kernels",
+        "wavelet_loss",
     ],
     "kernelfield.masks": ["GaussianMask", "Mask", "SigmoidMask"],
     "kernelfield.models": [

@@ -19,6 +19,7 @@ from .layers import (
     SeparableGroupConv,
     aliasing_loss,
     kernel_l2,
+    wavelet_loss,
 )
 from .models import (
     CCNN,
@@ -81,4 +82,5 @@ __all__ = [
     "models",
     "ops",
     "testing",
+    "wavelet_loss",
 ]

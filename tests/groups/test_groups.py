@@ -36,6 +36,7 @@ MEMBERS = {
     "SO2Circle": lambda: SO2(chart="circle"),
     "O2": O2,
     "Scale": lambda: Scale(4),
+    "ScaleContinuous": lambda: Scale(4, continuous=True),
     "Scale2D": lambda: Scale(3, base=2**0.5, dim=2),
     "ProductScaleCyclic": lambda: Product(Scale(2, dim=2), Cyclic(4)),
     "ProductScaleSO2": lambda: Product(Scale(2, dim=2), SO2()),

@@ -151,6 +151,14 @@ class Group:
         """Return by how much ``a`` stretches volumes: (…), positive."""
         return torch.linalg.det(self.matrix(a)).abs()
 
+    def stretch(self) -> float:
+        """Return by how much its elements stretch lengths at most."""
+        if self.isometric:
+            return 1.0
+        if len(self.factors) > 1:
+            return math.prod(factor.stretch() for factor in self.factors)
+        return float(self.determinant(self.elements(torch.float64)).max()) ** (1 / self.dim)
+
     def density(self, a: Tensor) -> Tensor:
         """Return the density of the left Haar measure in the coordinates of the element: (…)."""
         return torch.ones_like(a[..., 0])

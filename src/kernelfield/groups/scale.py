@@ -7,22 +7,27 @@ import math
 import torch
 from torch import Tensor
 
-from .._checks import check_int, check_positive
-from .base import Group, check_space
+from .._checks import check_bool, check_int, check_positive
+from .base import Group, check_space, strata
 
 __all__ = ["Scale"]
 
 
 class Scale(Group):
-    r"""The dilations of space by powers of a base (chapter 10), of which a layer sees n.
+    r"""The dilations of space by powers of a base (chapter 10), of which a layer sees a window.
 
     An element is its exponent k, the dilation by :math:`\mathrm{base}^k`. The group is infinite; :meth:`elements`
-    lists the n dilations 1, base, …, base^(n-1), a window that products may leave.
+    lists the n dilations 1, base, …, base^(n-1), a window that products may leave. A ``continuous`` window holds all
+    exponents between 0 and n - 1, and layers draw some of them.
+
+    Along either the measure is that of the exponent: ds/s, in which the 1/s² that the Haar measure of dilations and
+    translations has on a linear grid of scales becomes 1/s (chapter 10, section 4.2.2).
 
     Args:
         n: number of dilations in the window.
         base: ratio of one to the next, above 1.
         dim: number of dimensions of space.
+        continuous: whether the window holds what lies between, too.
 
     >>> group = Scale(3, base=2.0)
     >>> group.matrix(group.elements()).flatten()
@@ -33,14 +38,51 @@ class Scale(Group):
 
     isometric = False
 
-    def __init__(self, n: int, base: float = 2.0, *, dim: int = 1) -> None:
-        self.order = self.n = check_int("n", n)
+    def __init__(self, n: int, base: float = 2.0, *, dim: int = 1, continuous: bool = False) -> None:
+        self.n = check_int("n", n)
         if check_positive("base", base) <= 1:
             raise ValueError(f"base must be above 1, got {base}")
         self.base = float(base)
         self.dim = check_space(dim, 1, 2, 3)
+        self.continuous = check_bool("continuous", continuous)
+        self.order = None if continuous else self.n
         # Two dilations of the window are up to n - 1 powers apart, in either direction.
-        self.table_size = (2 * self.n - 1,)
+        self.table_size = None if continuous else (2 * self.n - 1,)
+
+    @classmethod
+    def fitting(
+        cls, length: int, kernel_size: int, base: float = 2.0, *, dim: int = 1, continuous: bool = False
+    ) -> Scale:
+        r"""Return the dilations at which a kernel is no longer than the signal (chapter 10, section 4.2.2).
+
+        The least is 1: what a smaller kernel can do, one of the same size can. The largest is the last whose
+        ``kernel_size`` · base^k is at most ``length``.
+
+        >>> Scale.fitting(80_200, 79), Scale.fitting(8_000, 79, base=1.5)
+        (Scale(10, base=2.0, dim=1), Scale(12, base=1.5, dim=1))
+        """
+        check_int("length", length)
+        if check_int("kernel_size", kernel_size) > length:
+            raise ValueError(f"kernel_size must be at most length, {length}, got {kernel_size}")
+        if check_positive("base", base) <= 1:
+            raise ValueError(f"base must be above 1, got {base}")
+        # A little room, so that rounding does not lose a power that fits exactly.
+        n = math.floor(math.log(length / kernel_size) / math.log(base) + 1e-9) + 1
+        return cls(n, base, dim=dim, continuous=continuous)
+
+    def pooled(self, factor: float) -> Scale:
+        r"""Return the window after pooling by ``factor``: that many dilations fewer at its end (section 4.2.2).
+
+        >>> Scale(9).pooled(4), Scale(9).pooled(8), Scale(2).pooled(100)
+        (Scale(7, base=2.0, dim=1), Scale(6, base=2.0, dim=1), Scale(1, base=2.0, dim=1))
+        """
+        if check_positive("factor", factor) < 1:
+            raise ValueError(f"factor must be at least 1, got {factor}")
+        return self.shortened(math.floor(math.log(factor) / math.log(self.base) + 1e-9))
+
+    def shortened(self, count: int) -> Scale:
+        """Return the window without its ``count`` largest dilations; one always stays."""
+        return Scale(max(1, self.n - count), self.base, dim=self.dim, continuous=self.continuous)
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         return a + b
@@ -65,7 +107,24 @@ class Scale(Group):
         return v[..., None] * torch.eye(self.dim, dtype=v.dtype, device=v.device)
 
     def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        if self.continuous:
+            return super().elements(dtype, device)
         return torch.arange(self.n, dtype=dtype or torch.get_default_dtype(), device=device)[:, None]
 
+    def spread(self, n: int, at: Tensor) -> Tensor:
+        """Return n exponents, one from each of n equal parts of the window, at the shares ``at`` of them."""
+        if not self.continuous:
+            return super().spread(n, at)
+        return ((strata(n, at) + 1) * ((self.n - 1) / 2))[:, None]
+
+    def weight(self, n: int) -> float:
+        """Return the measure of one of ``n`` elements: one step between neighbours of the window is 1."""
+        return (self.n - 1) / check_int("n", n) if self.continuous and self.n > 1 else 1.0
+
+    def stretch(self) -> float:
+        """Return the largest dilation of the window."""
+        return self.base ** (self.n - 1)
+
     def __repr__(self) -> str:
-        return f"Scale({self.n}, base={self.base}, dim={self.dim})"
+        more = ", continuous=True" if self.continuous else ""
+        return f"Scale({self.n}, base={self.base}, dim={self.dim}{more})"

@@ -36,6 +36,8 @@ from .equivariant import (
     SelfAttentionBlock,
     SeparableGroupConv,
     SpatialPool,
+    WaveletTransform,
+    wavelet_loss,
 )
 from .points import Degridify, Gridify, MessageLayer
 from .pointwise import BatchNorm, Pointwise
@@ -74,9 +76,11 @@ __all__ = [
     "SeparableGroupConv",
     "SpatialPool",
     "TwoConvBlock",
+    "WaveletTransform",
     "aliasing_loss",
     "kernel_frequency",
     "kernel_l2",
     "nyquist",
     "sample_kernels",
+    "wavelet_loss",
 ]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from kernelfield.fields import SIREN, BSpline, Table
-from kernelfield.groups import O2, SO2, Cyclic, Dihedral, Mirror, Scale
+from kernelfield.fields import SIREN
+from kernelfield.groups import O2, SO2, Cyclic, Dihedral, Mirror
 from kernelfield.layers.equivariant import (
     GroupConv,
     LiftingConv,
@@ -246,22 +246,6 @@ def test_residual_block_on_drawn_elements():
     values, chosen, _ = block(torch.randn(2, 2, 5, 8, 8), elements)
     assert values.shape == (2, 3, 4, 4, 4)
     assert chosen.shape == (4, 1)
-
-
-@pytest.mark.parametrize("field", [BSpline, Smooth, Table])
-def test_dilated_kernels(field):
-    """Two octaves of one kernel: the wider one at every second point is the narrower, at half the height."""
-    lift = LiftingConv(1, 2, group=Scale(2), field=field, kernel_size=5).double()
-    kernel = lift.kernel()[:, :, 0, 0]
-    assert kernel.shape == (2, 2, 9)
-    torch.testing.assert_close(kernel[:, 1, ::2] * 2, kernel[:, 0, 2:7])
-    assert lift(torch.randn(1, 1, 30, **F64)).values.shape == (1, 2, 2, 30)
-    assert GroupConv(2, 2, group=Scale(2), field=field)(torch.randn(1, 2, 2, 30)).values.shape == (
-        1,
-        2,
-        2,
-        30,
-    )
 
 
 def layers():

@@ -14,6 +14,7 @@ from .residual import GroupResidualBlock, PartialResidualBlock
 from .self_attention import GroupSelfAttention, LiftingSelfAttention
 from .separable import SeparableGroupConv
 from .signal import GroupSignal
+from .wavelets import WaveletTransform, wavelet_loss
 
 __all__ = [
     "AttentiveGroupConv",
@@ -38,6 +39,8 @@ __all__ = [
     "SelfAttentionBlock",
     "SeparableGroupConv",
     "SpatialPool",
+    "WaveletTransform",
     "make_group_conv",
     "make_lifting_conv",
+    "wavelet_loss",
 ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...ops import conv
+from ...ops import Dilated, conv, conv_bank
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-__all__ = ["BOUNDARIES", "check_even", "convolve"]
+__all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank"]
 
 BOUNDARIES = ("zero", "periodic", "valid")
 
@@ -25,7 +27,35 @@ def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tenso
     each axis. They lie symmetrically for even kernels too, whose centre is between two samples.
     """
     method = "direct" if max(kernel.shape[2:]) <= DIRECT_POINTS else "auto"
+    if groups == 1 and boundary != "valid" and _longer(kernel, x):
+        return conv_bank(x, [kernel], boundary=boundary)[0]
     return conv(x, kernel, boundary=boundary, groups=groups, method=method)
+
+
+def convolve_bank(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -> list[Tensor]:
+    r"""Convolve (batch, in, \*space) with each of several kernels, by :func:`kernelfield.ops.conv_bank`.
+
+    With ``boundary="valid"`` only those outputs are returned for which the windows of all kernels lie in the signal.
+    """
+    if boundary != "valid":
+        return conv_bank(x, kernels, boundary=boundary)
+    sizes = [(k.points,) if isinstance(k, Dilated) else tuple(k.shape[2:]) for k in kernels]
+    results = conv_bank(x, kernels)
+    for axis in range(2, x.dim()):
+        length, points = x.shape[axis], max(size[axis - 2] for size in sizes)
+        if length < points:
+            raise ValueError(
+                f"x must be at least as long as the largest kernel for boundary='valid', got {length} for {points} "
+                f"points along spatial axis {axis - 2}"
+            )
+        results = [y.narrow(axis, points - 1 - (points - 1) // 2, length - points + 1) for y in results]
+    return results
+
+
+def _longer(kernel: Tensor, x: Tensor) -> bool:
+    """Whether a kernel is longer than :func:`kernelfield.ops.conv` takes; a length not known yet counts as not."""
+    pairs = zip(kernel.shape[2:], x.shape[2:], strict=True)
+    return any(type(n) is int and type(k) is int and k > 2 * n for k, n in pairs)
 
 
 def check_even(kernel_size: int, boundary: str) -> None:

@@ -9,13 +9,16 @@ from torch import Tensor, nn
 
 from ..._checks import check_bool, check_choice, check_int
 from ...fields import Field, Table
-from ...groups import Distribution, Group, Uniform
+from ...groups import Distribution, Group, Scale, Uniform
 from .convolve import BOUNDARIES, check_even, convolve
-from .kernel import GroupKernel
+from .kernel import GroupKernel, check_interactions
+from .scales import group_bank, lift_bank, out_group
 from .signal import GroupSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .wavelets import WaveletTransform
 
 __all__ = ["GroupConv", "LiftingConv"]
 
@@ -47,7 +50,8 @@ class _Conv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
 
     def _finish(self, y: Tensor, elements: Tensor, gates: Tensor | None) -> GroupSignal:
-        y = y.unflatten(1, (self.out_channels, len(elements)))
+        if y.dim() == self.group.dim + 2:  # the elements are among the channels
+            y = y.unflatten(1, (self.out_channels, len(elements)))
         if self.bias is not None:
             y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * self.group.dim)
         return GroupSignal(y, elements, gates)
@@ -68,7 +72,9 @@ class LiftingConv(_Conv):
 
     .. math:: y_o(x, h) = |\det h|^{-1} \sum_i \int \psi_{oi}\big(h^{-1}(x - \tilde x)\big)\, f_i(\tilde x)\, d\tilde x
 
-    One rendering of the kernel at all elements, and one convolution with the elements among its output channels.
+    One rendering of the kernel at all elements, and one convolution with the elements among its output channels. On
+    dilations, :class:`~kernelfield.groups.Scale`, each kernel has its own length instead and is convolved by
+    :func:`kernelfield.ops.conv_bank`; this is chapter 10's Eq. 8, the factor 1/s its Haar measure.
 
     Args:
         in_channels: channels of the input.
@@ -111,9 +117,32 @@ class LiftingConv(_Conv):
                 f"got {tuple(x.shape)}"
             )
         elements, gates = self.distribution(next(self.kernel.parameters()))
-        kernel = self.kernel() if self._whole() else self.kernel(elements, elements)
-        y = convolve(x, folded(kernel), self.boundary)
+        if isinstance(self.group, Scale) and self._whole():
+            y = lift_bank(self.kernel, self.group, x, self.boundary)
+        else:
+            kernel = self.kernel() if self._whole() else self.kernel(elements, elements)
+            y = convolve(x, folded(kernel), self.boundary)
         return self._finish(y, elements, gates)
+
+    def as_wavelet_transform(self, *, normalize: bool = True) -> WaveletTransform:
+        r"""Return the wavelet transform with this layer's kernels as wavelets (chapter 10, section 4.3).
+
+        .. math:: W[f](t, s) = \int f(\tau)\, \tfrac{1}{\sqrt s}\, \psi^*\big(\tfrac{\tau - t}{s}\big)\, d\tau
+                  = \sqrt{s}\; (f *_\uparrow \psi)(t, s)
+
+        Args:
+            normalize: divide by the norm of the kernel, so that every wavelet has unit energy.
+
+        >>> from kernelfield.fields import Morlet
+        >>> from kernelfield.groups import Scale
+        >>> lift = LiftingConv(1, 2, group=Scale(5), field=Morlet, kernel_size=65, bias=False)
+        >>> transform = lift.as_wavelet_transform()
+        >>> transform(torch.randn(1, 1, 500)).shape, transform.scalogram(torch.randn(1, 1, 500)).shape
+        (torch.Size([1, 1, 5, 500]), torch.Size([1, 1, 5, 500]))
+        """
+        from .wavelets import WaveletTransform  # noqa: PLC0415
+
+        return WaveletTransform(self, normalize=normalize)
 
 
 class GroupConv(_Conv):
@@ -129,6 +158,9 @@ class GroupConv(_Conv):
 
     One rendering of the kernel for all pairs of elements, and one convolution with both group axes among the channels.
 
+    On dilations, :class:`~kernelfield.groups.Scale`, this is chapter 10's Eq. 7 on its exponential grid of scales: each
+    output dilation has a kernel of its own length, and reads ``interactions`` input dilations, itself and coarser ones.
+
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
@@ -141,6 +173,9 @@ class GroupConv(_Conv):
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
         distribution: where the output elements come from, instead of all of the group.
+        interactions: of dilations, how many of them a kernel spans, from the output's own on; all if not given.
+        scale_boundary: what a kernel sees beyond the coarsest dilation: "zero"; or "valid", nothing, for outputs that
+            would see it are left out, the ``interactions`` - 1 coarsest.
 
     >>> from kernelfield.groups import Cyclic, SO2
     >>> from kernelfield.fields import SIREN
@@ -166,12 +201,18 @@ class GroupConv(_Conv):
         boundary: str = "zero",
         bias: bool = True,
         distribution: Distribution | None = None,
+        interactions: int | None = None,
+        scale_boundary: str = "zero",
     ) -> None:
         # A layer that draws nothing has no use for samples, but its distribution asks for some.
         drawn = samples if check_bool("resample", resample) or group.finite else 1
+        outputs = out_group(group, check_interactions(group, interactions), scale_boundary)
+        distribution = Uniform(outputs, drawn) if distribution is None else distribution
         super().__init__(in_channels, out_channels, group, kernel_size, drawn, boundary, bias, distribution)
         self.resample = resample
-        terms = in_channels * kernel_size**group.dim * (group.order or 1)
+        if interactions == 1 and resample and not group.finite:
+            raise ValueError("interactions must be at least 2 where elements are drawn: no two of them meet, got 1")
+        terms = in_channels * kernel_size**group.dim * (interactions or group.order or 1)
         self.kernel = GroupKernel(
             group,
             field,
@@ -180,6 +221,7 @@ class GroupConv(_Conv):
             kernel_size=kernel_size,
             on_space=kernel_size > 1,
             fan_in=terms,
+            interactions=interactions,
         )
 
     def forward(
@@ -207,9 +249,15 @@ class GroupConv(_Conv):
             chosen, chosen_gates = self.distribution(next(self.kernel.parameters()))
             whole = whole and self._whole()
         else:
-            chosen = self.group.elements(x.dtype, x.device) if elements is None else elements
+            chosen = self.distribution.group.elements(x.dtype, x.device) if elements is None else elements
+        if whole and gates is None and isinstance(self.group, Scale) and self.kernel.on_space:
+            y = group_bank(self.kernel, self.group, x, self.boundary, len(chosen))
+            return self._finish(y, chosen, chosen_gates)
+        whole = whole and self.distribution.group.order == self.group.order
         kernel = self.kernel() if whole else self.kernel(chosen, elements)
-        x = weighted(x, self.group.weight(x.shape[2]), gates)
+        # A kernel that meets each element with itself alone sums over nothing.
+        measure = 1.0 if self.kernel.interactions == 1 else self.group.weight(x.shape[2])
+        x = weighted(x, measure, gates)
         y = convolve(x.flatten(1, 2), folded(kernel), self.boundary)
         return self._finish(y, chosen, chosen_gates)
 

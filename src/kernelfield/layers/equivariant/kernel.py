@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._checks import check_int
-from ...fields import Field, Table
+from ...fields import BSpline, Field, Table, bind_field
+from ...groups import Group, Scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ...groups import Group
 
 __all__ = ["GroupKernel"]
 
@@ -35,6 +35,10 @@ class GroupKernel(nn.Module):
     grid to itself, points further than 1 from the centre are zero, so that what lies in the corners of the grid does
     not come and go as the kernel turns.
 
+    On dilations, ``BSpline`` is the basis of chapter 10: one coefficient for each of the ``kernel_size`` samples at
+    dilation 1 and, linear between them, for each relative dilation. Splines and tables reach as far as their outermost
+    coefficients do, a little beyond 1, so that no dilation cuts them off.
+
     Args:
         group: the group H.
         field: builds the field from (dim, channels), dim being ``group.chart_size + group.dim``, or one of the two if
@@ -45,6 +49,8 @@ class GroupKernel(nn.Module):
         on_group: whether the kernel depends on the group element (a lifting kernel does not).
         on_space: whether it depends on the position; only with ``kernel_size=1`` it need not.
         fan_in: number of terms of the sum the kernel is used in; sets its scale at initialisation.
+        interactions: of a kernel on dilations, how many of them it spans: it is zero unless the input's exponent is 0
+            to ``interactions`` - 1 above the output's. All that the window allows, in both directions, if not given.
 
     >>> from kernelfield.groups import Cyclic
     >>> kernel = GroupKernel(Cyclic(4), Table, 8, 3, kernel_size=5)
@@ -68,14 +74,18 @@ class GroupKernel(nn.Module):
         on_group: bool = True,
         on_space: bool = True,
         fan_in: int | None = None,
+        interactions: int | None = None,
     ) -> None:
         super().__init__()
         self.group = group
+        self.interactions = check_interactions(group, interactions)
         self.shape = (check_int("out_channels", out_channels), check_int("in_channels", in_channels))
         self.kernel_size = check_int("kernel_size", kernel_size)
         self.on_group, self.on_space = on_group, on_space
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)
+        # How far the kernel reaches into space, in its own coordinates, at dilation 1.
+        self.reach = self._reach()
         table = isinstance(self.field, Table) and group.isometric and group.finite
         self.looked_up = table and (group.on_grid or not on_space)
         turned = table and not self.looked_up
@@ -111,6 +121,20 @@ class GroupKernel(nn.Module):
         whole = inside.new_zeros(*inside.shape[:-1], math.prod(grid.shape[:-1]))
         return whole.index_copy(-1, self.disc, inside).unflatten(-1, grid.shape[:-1])
 
+    def render(self, out_element: Tensor, in_elements: Tensor, stretch: float) -> Tensor:
+        r"""Return the kernel for one output element, on no more points than its dilation needs.
+
+        Args:
+            out_element: (1, coords) element.
+            in_elements: (n_in, coords) elements.
+            stretch: by how much ``out_element`` stretches lengths, at most.
+
+        Returns:
+            (out, in, n_in, \*points) kernel.
+        """
+        coords = self.coordinates(out_element, in_elements, self._grid(out_element, stretch))
+        return self._arrange(self._evaluate(coords, out_element))[:, 0]
+
     def coordinates(self, out_elements: Tensor, in_elements: Tensor, grid: Tensor | None = None) -> Tensor:
         r"""Return where the field is sampled: (n_out, n_in, \*points, dim), group coordinates first.
 
@@ -125,7 +149,7 @@ class GroupKernel(nn.Module):
         n_in = len(in_elements) if self.on_group else 1
         if self.on_group:
             relative = self.group.relative(out_elements[:, None], in_elements[None])
-            chart = self.group.chart(relative)
+            chart = self._chart(relative)
             parts.append(chart.view(*chart.shape[:2], *[1] * len(points), -1).expand(-1, -1, *points, -1))
         if self.on_space:
             back = self.group.matrix(self.group.inverse(out_elements))
@@ -137,6 +161,9 @@ class GroupKernel(nn.Module):
         values = self.field(coords)
         if self.on_space and not self.group.on_grid and self.kernel_size > 1:
             values = values * self._inside(coords).unsqueeze(-1)
+        if self.interactions is not None:
+            span = 1.0 if self.interactions > 1 else 0.0
+            values = values * (coords[..., :1].abs() <= span + 1e-4)
         if not self.group.isometric and self.on_space:
             shrink = 1 / self.group.determinant(out_elements)
             values = values * shrink.view(-1, *[1] * (values.dim() - 1))
@@ -147,7 +174,7 @@ class GroupKernel(nn.Module):
         own = coords[..., -self.group.dim :]
         # The length is the same for all rotations; compared with a little room, so that rounding decides nothing.
         reach = own.norm(dim=-1) if self.group.isometric else own.abs().amax(dim=-1)
-        return reach <= 1 + 1e-4
+        return reach <= self.reach + 1e-4
 
     def _disc(self) -> Tensor | None:
         """Return the points of the grid where the kernel is, whichever way it turns; None if all or not the same."""
@@ -162,19 +189,36 @@ class GroupKernel(nn.Module):
         space = range(2, values.dim() - 2)
         return values.permute(values.dim() - 2, 0, values.dim() - 1, 1, *space)
 
-    def _grid(self, like: Tensor) -> Tensor:
-        """Return the offsets at which the kernel is sampled, wide enough for its largest dilation: (*points, dim)."""
+    def _grid(self, like: Tensor, stretch: float | None = None) -> Tensor:
+        """Return the offsets at which the kernel is sampled, wide enough for a dilation by ``stretch``."""
         if not self.on_space:
             return like.new_zeros(*[1] * self.group.dim, self.group.dim)
         half = (self.kernel_size - 1) / 2
-        reach = half if self.group.isometric else math.ceil(half * self._stretch() - 1e-9)
+        unit = max(half, 0.5)
+        reach = half
+        if not self.group.isometric:
+            # A spline is zero at its very ends.
+            ends = self.spline() is not None
+            stretch = self.group.stretch() if stretch is None else stretch
+            reach = math.ceil((self.reach * unit if ends else half) * stretch - 1e-9) - (1 if ends else 0)
         count = round(2 * reach) + 1
-        axis = (torch.arange(count, dtype=like.dtype, device=like.device) - reach) / max(half, 0.5)
+        axis = (torch.arange(count, dtype=like.dtype, device=like.device) - reach) / unit
         return torch.stack(torch.meshgrid(*[axis] * self.group.dim, indexing="ij"), dim=-1)
 
-    def _stretch(self) -> float:
-        volume = self.group.determinant(self.group.elements(torch.float64)).max()
-        return float(volume) ** (1 / self.group.dim)
+    def _chart(self, relative: Tensor) -> Tensor:
+        """Return the group coordinates of a kernel between elements that are ``relative`` to each other."""
+        if self.interactions is None:
+            return self.group.chart(relative)
+        # The window 0 … interactions - 1 fills [-1, 1]; a window of one has its element at 0.
+        return relative if self.interactions == 1 else relative * (2 / (self.interactions - 1)) - 1
+
+    def spline(self) -> BSpline | None:
+        """Return the field if it is a spline on dilations, which knows where it ends."""
+        return self.field if isinstance(self.field, BSpline) and isinstance(self.group, Scale) else None
+
+    def _reach(self) -> float:
+        spline = self.spline()
+        return 1.0 if spline is None or not self.on_space else max(spline.support()[-self.group.dim :])
 
     def _look_up(self, table: Tensor) -> Tensor:
         """Return the kernel as a permuted copy of the table: (out, n_out, in, n_in, *points)."""
@@ -239,28 +283,48 @@ class GroupKernel(nn.Module):
         return values.flatten(0, -2).to(self._place()[0])
 
     def _table_size(self) -> tuple[int, ...]:
-        group = self.group.table_size or () if self.on_group else ()
+        if self.interactions is not None:
+            group: tuple[int, ...] = (self.interactions,)
+        else:
+            group = self.group.table_size or ()
+        group = group if self.on_group else ()
         return (*group, *(self.kernel_size,) * (self.group.dim if self.on_space else 0))
 
     def _build(self, field: Callable[..., Field], dim: int, channels: int) -> Field:
         if field is not Table:
+            if isinstance(self.group, Scale) and _makes_spline(field):
+                field = bind_field(field, **self._lattice(self.group))
             return field(dim, channels)
         if self.on_group and self.group.table_size is None:
             raise ValueError(f"field must be continuous for {self.group}, which has no table of elements, got Table")
         return Table(dim, channels, size=self._table_size())
+
+    def _lattice(self, group: Scale) -> dict[str, Any]:
+        """Return the arguments that put a spline's centres on the samples of dilation 1 and on relative dilations."""
+        size, order, spacing = [], [], []
+        if self.on_group:
+            count = self.interactions or 2 * group.n - 1
+            size, order, spacing = [count], [1], [2 / (count - 1) if count > 1 else 1.0]
+        if self.on_space:
+            size += [self.kernel_size] * group.dim
+            order += [2] * group.dim
+            spacing += [2 / max(self.kernel_size - 1, 1)] * group.dim
+        return {"size": size, "order": order, "spacing": spacing}
 
     @torch.no_grad()
     def _scale(self, fan_in: int) -> None:
         """Give the kernel the standard deviation 1/√fan_in, which keeps the variance of what it sums."""
         dtype, device = self._place()
         spread = self.field(torch.rand(256, self.field.dim, dtype=dtype, device=device) * 2 - 1).std()
-        if isinstance(self.field, Table):  # between its nodes an interpolated table is smaller than on them
-            spread = self.field.coefficients.std() if self.field.coefficients.numel() > 1 else torch.ones(())
+        if isinstance(self.field, Table) or self.spline() is not None:
+            # Between its nodes an interpolated table is smaller than on them.
+            coefficients = self._table()
+            spread = coefficients.std() if coefficients.numel() > 1 else torch.ones(())
         self.field.scale_(1 / (spread.clamp(min=1e-8) * math.sqrt(fan_in)))
 
     def _table(self) -> Tensor:
-        if not isinstance(self.field, Table):
-            raise TypeError(f"field must be a Table to be looked up, got {type(self.field).__name__}")
+        if not isinstance(self.field, BSpline):
+            raise TypeError(f"field must be a table to be looked up, got {type(self.field).__name__}")
         return self.field.coefficients
 
     def _place(self) -> tuple[torch.dtype, torch.device]:
@@ -297,3 +361,19 @@ def _nodes(coords: Tensor, sizes: tuple[int, ...]) -> Tensor:
         node = torch.round((coords[..., d] + 1) * ((n - 1) / 2)).long()
         index = index * n + node
     return index
+
+
+def check_interactions(group: Group, interactions: int | None) -> int | None:
+    """Return the number of dilations a kernel spans, if it is one and the group has dilations."""
+    if interactions is None:
+        return None
+    if not isinstance(group, Scale):
+        raise ValueError(f"interactions must be None for {group}, which is no kernelfield.groups.Scale")  # noqa: TRY004
+    if check_int("interactions", interactions) > group.n:
+        raise ValueError(f"interactions must be at most the {group.n} dilations of {group}, got {interactions}")
+    return interactions
+
+
+def _makes_spline(field: Callable[..., Field]) -> bool:
+    made = field.func if isinstance(field, partial) else field
+    return isinstance(made, type) and issubclass(made, BSpline) and not issubclass(made, Table)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ...fields import SIREN, Field
 from ...groups import learned
 from .gconv import GroupConv
+from .scales import out_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,8 @@ class PartialGroupConv(GroupConv):
         kernel_size: points of the kernel along each axis of space; an even number for ``boundary="valid"`` only.
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
+        interactions: of dilations, how many of them a kernel spans; see :class:`GroupConv`.
+        scale_boundary: what a kernel sees beyond the coarsest dilation, "zero" or "valid".
 
     >>> import torch
     >>> from kernelfield.groups import SO2
@@ -60,6 +63,8 @@ class PartialGroupConv(GroupConv):
         kernel_size: int = 3,
         boundary: str = "zero",
         bias: bool = True,
+        interactions: int | None = None,
+        scale_boundary: str = "zero",
     ) -> None:
         super().__init__(
             in_channels,
@@ -69,5 +74,7 @@ class PartialGroupConv(GroupConv):
             kernel_size=kernel_size,
             boundary=boundary,
             bias=bias,
-            distribution=learned(group, samples),
+            distribution=learned(out_group(group, interactions, scale_boundary), samples),
+            interactions=interactions,
+            scale_boundary=scale_boundary,
         )

@@ -1,0 +1,113 @@
+"""The relation of lifting convolutions to the wavelet transform, as code (chapter 10, sections 4.2.3 and 4.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..._checks import check_bool
+from ...fields import Morlet
+from ...groups import Scale
+from .gconv import GroupConv, LiftingConv
+
+if TYPE_CHECKING:
+    from .kernel import GroupKernel
+
+__all__ = ["WaveletTransform", "wavelet_loss"]
+
+
+class WaveletTransform(nn.Module):
+    r"""The wavelet transform whose wavelets are the kernels of a lifting convolution (chapter 10, section 4.3).
+
+    .. math:: W[f](t, s) = \int f(\tau)\, \tfrac{1}{\sqrt s}\, \psi^*\big(\tfrac{\tau - t}{s}\big)\, d\tau
+              = \sqrt{s}\; (f *_\uparrow \psi)(t, s)
+
+    The lifting convolution divides by s, the wavelet transform by √s, hence the factor √s. A convolution's kernel is
+    the wavelet seen in a mirror: :math:`\psi^*(-t)`. Of a :class:`~kernelfield.fields.Morlet` that is the wavelet
+    itself; its pairs of channels become complex coefficients. The bias has no part in a transform and is left out.
+
+    Args:
+        lift: the layer, on dilations of the line; its weights are shared.
+        normalize: divide by the norm of the kernel at dilation 1, so that every wavelet has unit energy.
+    """
+
+    def __init__(self, lift: LiftingConv, *, normalize: bool = True) -> None:
+        super().__init__()
+        if not (isinstance(lift.group, Scale) and lift.group.finite):
+            raise ValueError(f"lift must be a LiftingConv on a window of dilations, got one on {lift.group}")
+        self.lift = lift
+        self.normalize = check_bool("normalize", normalize)
+        self.quadrature = isinstance(lift.kernel.field, Morlet) and lift.out_channels % 2 == 0 and lift.in_channels == 1
+
+    def scales(self) -> Tensor:
+        """Return the dilations: (scales,)."""
+        return self.lift.group.matrix(self.lift.distribution(self._like())[0])[:, 0, 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the coefficients of (batch, in, time): (batch, out, scales, time), complex for pairs of channels."""
+        values, elements, _ = self.lift(x)
+        if self.lift.bias is not None:
+            values = values - self.lift.bias.to(values.dtype).view(-1, 1, 1)
+        s = self.lift.group.matrix(elements)[:, 0, 0]
+        values = values * s.sqrt().to(values.dtype).view(-1, 1)
+        if self.normalize:
+            values = values / self._norm().to(values.dtype).view(-1, 1, 1)
+        if not self.quadrature:
+            return values
+        # There are no complex numbers of half precision's range.
+        values = values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+        return torch.complex(values[:, ::2], values[:, 1::2])
+
+    def scalogram(self, x: Tensor) -> Tensor:
+        """Return the energy of the coefficients, (batch, out, scales, time): the square of their absolute value."""
+        return self(x).abs().square()
+
+    def _norm(self) -> Tensor:
+        """Return the norm of each output's wavelet: (out,); pairs have one together."""
+        one = self._like()[:1].reshape(1, 1) * 0
+        energy = self.lift.kernel.render(one, one, 1.0).square().flatten(1).sum(dim=1)
+        if self.quadrature:
+            energy = energy.view(-1, 2).sum(dim=1).repeat_interleave(2)
+        return energy.sqrt()
+
+    def _like(self) -> Tensor:
+        return next(self.lift.kernel.parameters()).flatten()
+
+
+def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
+    r"""Return what keeps the kernels on dilations from being wavelets: the square of their mean (chapter 10, Eq. 10).
+
+    .. math:: \sum_d \frac{1}{C_o C_i} \sum_{o, i} \Big(\sum_{\varsigma} \int \psi_{d, oi}(t, \varsigma)\, dt\Big)^2
+
+    The mean is written as the integral, in samples, which does not shrink with the size of the kernel. Layers whose
+    kernel is one point are passed over; so is every layer that is not on dilations.
+
+    Args:
+        model: any module.
+        per_scale: ask for it at each relative dilation by itself, not of their sum.
+
+    >>> from kernelfield.groups import Scale
+    >>> from kernelfield.fields import BSpline
+    >>> lift = LiftingConv(1, 4, group=Scale(3), field=BSpline, kernel_size=9)
+    >>> bool(wavelet_loss(lift) > 0)
+    True
+    """
+    terms = []
+    for module in model.modules():
+        if isinstance(module, (LiftingConv, GroupConv)) and isinstance(module.group, Scale) and module.kernel.on_space:
+            total = _integral(module.kernel, module.group)  # out, in, dilations
+            total = total if per_scale else total.sum(dim=-1, keepdim=True)
+            terms.append(total.square().sum(dim=-1).mean())
+    return torch.stack(terms).sum() if terms else torch.zeros(())
+
+
+def _integral(kernel: GroupKernel, group: Scale) -> Tensor:
+    """Return the integral over space of the kernel at dilation 1, for each relative dilation: (out, in, dilations)."""
+    parameter = next(kernel.parameters())
+    here = parameter.new_zeros(1, 1)
+    span = range(kernel.interactions) if kernel.interactions is not None else range(1 - group.n, group.n)
+    span = span if kernel.on_group else range(1)
+    there = torch.arange(span.start, span.stop, dtype=parameter.dtype, device=parameter.device)[:, None]
+    return kernel.render(here, there, 1.0).flatten(3).sum(dim=-1)
