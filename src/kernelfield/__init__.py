@@ -36,6 +36,7 @@ from .models import (
     GSANet,
     PartialGCNN,
     PartialGCNN13,
+    WaveletNet,
     create_model,
     list_models,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "PartialGroupConv",
     "SeparableConv",
     "SeparableGroupConv",
+    "WaveletNet",
     "__version__",
     "aliasing_loss",
     "create_model",

@@ -11,6 +11,7 @@ from .gsanet import GSANet
 from .image_field import ImageField
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .registry import create_model, list_models, register
+from .wavelet_net import WaveletNet
 
 __all__ = [
     "CCNN",
@@ -28,6 +29,7 @@ __all__ = [
     "ImageField",
     "PartialGCNN",
     "PartialGCNN13",
+    "WaveletNet",
     "create_model",
     "list_models",
     "register",

@@ -314,12 +314,13 @@ class GroupKernel(nn.Module):
     @torch.no_grad()
     def _scale(self, fan_in: int) -> None:
         """Give the kernel the standard deviation 1/√fan_in, which keeps the variance of what it sums."""
-        dtype, device = self._place()
-        spread = self.field(torch.rand(256, self.field.dim, dtype=dtype, device=device) * 2 - 1).std()
         if isinstance(self.field, Table) or self.spline() is not None:
             # Between its nodes an interpolated table is smaller than on them.
             coefficients = self._table()
             spread = coefficients.std() if coefficients.numel() > 1 else torch.ones(())
+        else:
+            dtype, device = self._place()
+            spread = self.field(torch.rand(256, self.field.dim, dtype=dtype, device=device) * 2 - 1).std()
         self.field.scale_(1 / (spread.clamp(min=1e-8) * math.sqrt(fan_in)))
 
     def _table(self) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..._checks import check_choice, check_int
+from ..._checks import check_bool, check_choice, check_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +30,9 @@ class GroupBatchNorm(nn.BatchNorm1d):
     def __init__(self, channels: int, eps: float = 2e-5) -> None:
         super().__init__(channels, eps=eps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.flatten(2)).view_as(x)
+    def _check_input_dim(self, x: Tensor) -> None:
+        if x.dim() < 3:
+            raise ValueError(f"x must have shape (batch, channels, group, *space), got {tuple(x.shape)}")
 
 
 class GroupLayerNorm(nn.Module):
@@ -70,8 +71,14 @@ class GroupDropout(nn.Module):
         return F.dropout1d(x.flatten(2), self.p, self.training).view_as(x)
 
 
+def _max_pool1d(x: Tensor, window: list[int], stride: int | list[int], padding: list[int]) -> Tensor:
+    """Pool rows of a plane: torch.export fixes the length of what goes through torch's max_pool1d."""
+    step = stride if isinstance(stride, int) else stride[0]
+    return F.max_pool2d(x.unsqueeze(2), (1, window[0]), (1, step), (0, padding[0])).squeeze(2)
+
+
 _POOLS: dict[tuple[str, int], Callable[..., Tensor]] = {
-    ("max", 1): F.max_pool1d,
+    ("max", 1): _max_pool1d,
     ("max", 2): F.max_pool2d,
     ("max", 3): F.max_pool3d,
     ("mean", 1): F.avg_pool1d,
@@ -91,6 +98,8 @@ class SpatialPool(nn.Module):
         size: factor, and length of the windows.
         kind: "max" or "mean".
         dim: number of spatial axes.
+        ragged: take every length: windows tile it from its beginning, and what is left at its end is dropped; a signal
+            shorter than a window is one window. For dilations and translations of time, which mirror nothing.
 
     >>> import torch
     >>> pool = SpatialPool(2)
@@ -98,12 +107,19 @@ class SpatialPool(nn.Module):
     (torch.Size([2, 3, 4, 4, 4]), torch.Size([2, 3, 4, 4, 4]))
     """
 
-    def __init__(self, size: int = 2, kind: str = "max", *, dim: int = 2) -> None:
+    def __init__(self, size: int = 2, kind: str = "max", *, dim: int = 2, ragged: bool = False) -> None:
         super().__init__()
+        self.ragged = check_bool("ragged", ragged)
         self.size, self.kind, self.dim = check_int("size", size), check_choice("kind", kind, ("max", "mean")), dim
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(1, 2) if x.dim() == self.dim + 3 else x
+        if self.ragged:
+            # A length that is only known at run time is taken to be long enough.
+            lengths = x.shape[-self.dim :]
+            windows = [min(self.size, length) if type(length) is int else self.size for length in lengths]
+            y = _POOLS[self.kind, self.dim](flat, windows, windows, [0] * self.dim)
+            return y.unflatten(1, x.shape[1:3]) if x.dim() == self.dim + 3 else y
         windows, padding = [], []
         for axis, length in enumerate(x.shape[-self.dim :]):
             tiled = length % self.size == 0

@@ -60,7 +60,8 @@ def group_bank(kernel: GroupKernel, group: Scale, x: Tensor, boundary: str, coun
     for k in range(count):
         stop = min(k + kernel.interactions, group.n)
         dilated = _kernel(kernel, group, k, range(k, stop))
-        results += convolve_bank(x[:, :, k:stop].flatten(1, 2), [dilated], boundary)
+        read = x[:, :, k] if stop == k + 1 else x[:, :, k:stop].flatten(1, 2)
+        results += convolve_bank(read, [dilated], boundary)
     if boundary == "valid":
         results = [_middle(y, results[-1]) for y in results]
     return torch.stack(results, dim=2)

@@ -1,0 +1,354 @@
+"""Wavelet networks for raw time series and the plain networks they are made from (chapter 10)."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .._checks import check_choice, check_int, check_positive
+from ..fields import BSpline, Field
+from ..groups import Scale
+from ..layers.equivariant import GroupBatchNorm, GroupConv, LiftingConv, SpatialPool
+from ..ops import resample
+from .registry import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["WaveletNet"]
+
+HEADS = ("conv", "dense", "linear")
+
+
+class Stage(NamedTuple):
+    """One convolution (or residual block of two) of a network, with its norm, ReLU and pooling.
+
+    Args:
+        channels: of its output.
+        kernel_size: points of the kernel at dilation 1.
+        interactions: dilations that the kernel spans; those it leaves uncovered are dropped.
+        stride: of the convolution; on dilations, max-pooling right after it.
+        pool: max-pooling at the end.
+        residual: whether it is a block of two convolutions.
+        dropout: at the end.
+        bias: whether the plain convolution has one.
+    """
+
+    channels: int
+    kernel_size: int = 3
+    interactions: int = 1
+    stride: int = 1
+    pool: int = 1
+    residual: bool = False
+    dropout: float = 0.0
+    bias: bool = False
+
+
+class WaveletNet(nn.Module):
+    r"""A network on raw time series, equivariant to translation and scale (chapter 10, sections 4 and 5).
+
+    A lifting convolution to a window of dilations, convolutions on translations and dilations, and a head that pools
+    over time and takes the maximum over dilations. Every convolution is followed by norm, ReLU and perhaps max-pooling;
+    as pooling by 4 makes two octaves of dilations as long as the signal, the first convolution after it spans three
+    dilations and keeps those outputs alone that see all three, two fewer. With ``scales=0`` it is the plain network of
+    the same stages, without dilations.
+
+    It takes inputs of any length, and at other sampling rates: ``step`` says how far apart the samples lie, in units of
+    training, and they are resampled by their spectrum.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of predictions.
+        stages: the convolutions in order; the first one lifts.
+        scales: number of dilations after lifting; 0 for a plain network; None for those whose kernel is no longer than
+            an input of ``size`` samples.
+        base: ratio of one dilation to the next.
+        field: what kernels are, on dilations.
+        head: "conv", the mean over time, a convolution of one point and the maximum over dilations; "dense", the
+            maximum over dilations and linear maps of six times; "linear", the maximum over dilations, the mean over
+            time and one linear map.
+        head_interactions: dilations that the convolution of the head spans.
+        hidden: widths of a dense head.
+        dropout: before (or in) the linear maps of the head.
+        eps: of the norms.
+        size: length of the inputs, for ``scales=None``.
+
+    >>> net = WaveletNet(1, 10, stages=[Stage(8, 9, stride=4), Stage(8, interactions=3, pool=4)], scales=5)
+    >>> net(torch.randn(2, 1, 500)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        out_channels: int = 10,
+        *,
+        stages: Sequence[Stage],
+        scales: int | None = 9,
+        base: float = 2.0,
+        field: Callable[..., Field] = BSpline,
+        head: str = "conv",
+        head_interactions: int = 1,
+        hidden: Sequence[int] = (),
+        dropout: float = 0.0,
+        eps: float = 2e-5,
+        size: int | None = None,
+    ) -> None:
+        super().__init__()
+        stages = [Stage(*stage) for stage in stages]
+        check_choice("head", head, HEADS)
+        group: Scale | None = None
+        if scales is None:
+            if size is None:
+                raise ValueError("size must be given for scales=None, which derives them from it, got None")
+            group = Scale.fitting(size, stages[0].kernel_size, base)
+        elif check_int("scales", scales, least=0):
+            group = Scale(scales, base)
+        self.in_channels = check_int("in_channels", in_channels)
+        self.lifted = group is not None
+        self.stages = nn.Sequential()
+        width = in_channels
+        for i, stage in enumerate(stages):
+            made = _Block if stage.residual else _Layer
+            layer = made(width, stage, group, field, eps, lift=i == 0)
+            self.stages.append(layer)
+            width, group = stage.channels, layer.group
+        self.head = _Head(width, out_channels, group, field, head, head_interactions, hidden, dropout)
+
+    def forward(self, x: Tensor, *, step: float = 1.0, mask: Tensor | None = None) -> Tensor:
+        r"""Return the predictions for (batch, in_channels, time): (batch, out_channels).
+
+        Args:
+            x: the signals.
+            step: their sampling step, in units of training.
+            mask: (batch, time) what was seen; the rest is silence.
+        """
+        if x.dim() != 3 or x.shape[1] != self.in_channels:
+            raise ValueError(f"x must have shape (batch, {self.in_channels}, time), got {tuple(x.shape)}")
+        if mask is not None:
+            x = x * mask.unsqueeze(1).to(x.dtype)
+        if check_positive("step", step) != 1:
+            x = resample(x, max(1, round(x.shape[-1] * step)))
+        return self.head(self.stages(x))
+
+
+class _Layer(nn.Module):
+    """A convolution, norm, ReLU, pooling."""
+
+    def __init__(
+        self, width: int, stage: Stage, group: Scale | None, field: Callable[..., Field], eps: float, *, lift: bool
+    ) -> None:
+        super().__init__()
+        self.conv, self.group = _conv(width, stage, group, field, lift)
+        self.shrink = SpatialPool(stage.stride, dim=1, ragged=True) if group is not None and stage.stride > 1 else None
+        self.norm = GroupBatchNorm(stage.channels, eps)
+        self.pool = SpatialPool(stage.pool, dim=1, ragged=True) if stage.pool > 1 else None
+        self.dropout = nn.Dropout(stage.dropout) if stage.dropout else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = _values(self.conv(x))
+        x = x if self.shrink is None else self.shrink(x)
+        x = F.relu(self.norm(x))
+        x = x if self.pool is None else self.pool(x)
+        return x if self.dropout is None else self.dropout(x)
+
+
+class _Block(nn.Module):
+    """Two convolutions and a shortcut without parameters; a norm of their sum, ReLU, pooling."""
+
+    def __init__(
+        self, width: int, stage: Stage, group: Scale | None, field: Callable[..., Field], eps: float, *, lift: bool
+    ) -> None:
+        super().__init__()
+        if lift or stage.channels % width:
+            raise ValueError(
+                f"stages must begin with a convolution and multiply channels in residual blocks, got {width} channels "
+                f"before a block of {stage.channels}"
+            )
+        self.copies = stage.channels // width
+        self.conv1, self.group = _conv(width, stage, group, field, lift=False)
+        alone = stage._replace(interactions=1, stride=1)
+        self.conv2, _ = _conv(stage.channels, alone, self.group, field, lift=False)
+        self.norm1, self.norm2, self.norm3 = (GroupBatchNorm(stage.channels, eps) for _ in range(3))
+        self.pool = SpatialPool(stage.pool, dim=1, ragged=True) if stage.pool > 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(_values(self.conv1(x))))
+        y = self.norm2(_values(self.conv2(y)))
+        if self.group is not None:
+            x = x[:, :, : self.group.n]  # the coarsest dilations are dropped
+        y = F.relu(self.norm3(y + torch.cat([x] * self.copies, dim=1)))
+        return y if self.pool is None else self.pool(y)
+
+
+class _Head(nn.Module):
+    """From features to predictions."""
+
+    #: times that a dense head looks at
+    TIMES = 6
+
+    def __init__(
+        self,
+        width: int,
+        out: int,
+        group: Scale | None,
+        field: Callable[..., Field],
+        kind: str,
+        interactions: int,
+        hidden: Sequence[int],
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        self.dropout = nn.Dropout(dropout)
+        if kind == "conv":
+            last = Stage(out, kernel_size=1, interactions=interactions)
+            self.conv, self.group = _conv(width, last, group, field, lift=False)
+            return
+        widths = [width * self.TIMES if kind == "dense" else width, *hidden, out]
+        self.linear = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "conv":
+            # The convolution is linear in time: of the mean it costs one position instead of all.
+            y = _values(self.conv(x.mean(dim=-1, keepdim=True)))
+            return y.flatten(2).amax(dim=2)
+        x = x.amax(dim=2) if x.dim() == 4 else x
+        x = F.adaptive_max_pool1d(x, self.TIMES).flatten(1) if self.kind == "dense" else x.mean(dim=-1)
+        if self.kind == "linear":
+            x = self.dropout(x)
+        for i, linear in enumerate(self.linear):
+            x = linear(x)
+            if i < len(self.linear) - 1:
+                x = self.dropout(F.relu(x))
+        return x
+
+
+def _conv(
+    width: int, stage: Stage, group: Scale | None, field: Callable[..., Field], lift: bool
+) -> tuple[nn.Module, Scale | None]:
+    """Return a convolution, and the window of dilations on which its output lies; None for none."""
+    if group is None:
+        conv = nn.Conv1d(
+            width, stage.channels, stage.kernel_size, stage.stride, padding=stage.kernel_size // 2, bias=stage.bias
+        )
+        bound = math.sqrt(2 / (width * stage.kernel_size))
+        nn.init.uniform_(conv.weight, -bound, bound)
+        return conv, None
+    if lift:
+        made = LiftingConv(width, stage.channels, group=group, field=field, kernel_size=stage.kernel_size, bias=False)
+        return made, group
+    interactions = min(stage.interactions, group.n)
+    conv_on_scales = GroupConv(
+        width,
+        stage.channels,
+        group=group,
+        field=field,
+        kernel_size=stage.kernel_size,
+        bias=False,
+        interactions=interactions,
+        scale_boundary="valid",
+    )
+    return conv_on_scales, group.shortened(interactions - 1)
+
+
+def _values(signal: Tensor | tuple[Tensor, ...]) -> Tensor:
+    return signal if isinstance(signal, Tensor) else signal[0]
+
+
+def levels(
+    channels: int, counts: Sequence[int], first: int, *, residual: bool = False, last_pool: int = 1
+) -> list[Stage]:
+    """Return the stages of a network of Dai et al. (2017): a stem, and levels that double the channels.
+
+    Args:
+        channels: of the stem and of the first level.
+        counts: convolutions (or blocks) in each level; between levels the signal is pooled by 4.
+        first: kernel size of the stem.
+        residual: whether levels are made of residual blocks.
+        last_pool: pooling after the last level.
+    """
+    stages = [Stage(channels, first, stride=4, pool=4)]
+    for level, count in enumerate(counts):
+        for i in range(count):
+            ends = i == count - 1
+            pool = (4 if level < len(counts) - 1 else last_pool) if ends else 1
+            # Pooling by 4 is two octaves: the first convolution after it spans three dilations, and drops two.
+            stages.append(Stage(channels * 2**level, 3, 3 if i == 0 else 1, pool=pool, residual=residual))
+    return stages
+
+
+_M = {
+    3: (256, 150, [1], 3, {"last_pool": 4}),
+    5: (128, 74, [1, 1, 1], 3, {"last_pool": 4}),
+    11: (64, 51, [2, 2, 3, 2], 1, {}),
+    18: (64, 57, [4, 4, 4, 4], 1, {}),
+    34: (48, 45, [3, 4, 6, 3], 1, {"residual": True}),
+}
+for _n, (_plain, _wide, _counts, _head, _more) in _M.items():
+    register(
+        f"m{_n}",
+        WaveletNet,
+        f"chapter 10: M{_n}-Net, plain",
+        stages=levels(_plain, _counts, 80, **_more),
+        scales=0,
+    )
+    register(
+        f"w{_n}",
+        WaveletNet,
+        f"chapter 10: W{_n}-Net, on nine octaves",
+        stages=levels(_wide, _counts, 79, **_more),
+        head_interactions=_head,
+    )
+
+for _name, _summary, _c, _taps, _scales in (
+    ("cnn1d", "1DCNN, plain", 16, (64, 32, 16, 8, 4), 0),
+    ("w_cnn1d", "W-1DCNN, on nine octaves", 12, (63, 31, 15, 7, 3), 9),
+):
+    register(
+        _name,
+        WaveletNet,
+        f"chapter 10: {_summary}",
+        stages=[
+            Stage(_c * 2**i, k, 3, stride=2, pool=p)
+            for i, (k, p) in enumerate(zip(_taps, (8, 8, 1, 1, 5), strict=True))
+        ],
+        scales=_scales,
+        head="dense",
+        hidden=(8 * _c, 4 * _c),
+        dropout=0.25,
+    )
+
+for _name, _summary, _c, _bias, _scales in (
+    ("m39", "3⁹-Net, plain", 128, True, 0),
+    ("w39", "W3⁹-Net, on nine octaves", 90, False, 9),
+):
+    _widths = [_c] * 3 + [2 * _c] * 6 + [4 * _c] * 2
+    _spans = (1, 3, 1, 1, 3, 1, 1, 3, 1, 1, 3)
+    register(
+        _name,
+        WaveletNet,
+        f"chapter 10: {_summary}",
+        out_channels=50,
+        stages=[
+            Stage(
+                width,
+                3,
+                span,
+                stride=3 if i == 0 else 1,
+                pool=3 if 0 < i < 10 else 1,
+                dropout=0.5 if i == 5 else 0.0,
+                bias=_bias,
+            )
+            for i, (width, span) in enumerate(zip(_widths, _spans, strict=True))
+        ],
+        scales=_scales,
+        head="linear",
+        dropout=0.5,
+        eps=1e-5,
+    )
