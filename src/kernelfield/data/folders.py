@@ -60,14 +60,15 @@ def image_folder(
     given = [next((where / n for n in names if (where / n).is_dir()), None) for names in PARTS]
     named = given[0] is not None and given[2] is not None
     sources = [path for path in given if path is not None] if named else [where]
-    found = [_listed(path) for path in sources]
+    found = [listed(path, ENDINGS, "images") for path in sources]
     classes = tuple(sorted({name for part in found for name, _ in part}))
     if len(classes) < 2:
         raise ValueError(f"{where} must hold a folder of images for each of two or more classes, found {len(classes)}")
     paths = [path for part in found for _, path in part]
     images = _stack(paths, resolution, gray)
     labels = torch.tensor([classes.index(name) for part in found for name, _ in part])
-    index = _index(labels, [len(part) for part in found], shares, seed)
+    counts = [len(part) for part in found]
+    index = divide(labels, shares, seed) if len(counts) == 1 else parts_index(labels, counts, seed)
     seen = [images[index[0], c].float() / 255 for c in range(images.shape[1])]
     deviation = tuple(float(s.std()) or 1.0 for s in seen)
     normal = Standardize(tuple(float(s.mean()) for s in seen), deviation)
@@ -90,22 +91,24 @@ def image_folder(
     )
 
 
-def _listed(where: Path) -> list[tuple[str, Path]]:
-    """Return class and path of each image."""
+def listed(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:
+    """Return class and path of each file of these endings, one class for each folder."""
     found = [
         (inner.name, path)
         for inner in sorted(p for p in where.iterdir() if p.is_dir())
         for path in sorted(inner.rglob("*"))
-        if path.suffix.lower() in ENDINGS
+        if path.suffix.lower() in endings
     ]
     if not found:
-        raise ValueError(f"{where} must hold a folder of images ({', '.join(ENDINGS)}) for each class, found none")
+        raise ValueError(f"{where} must hold a folder of {what} ({', '.join(endings)}) for each class, found none")
     return found
 
 
-def _index(labels: Tensor, counts: Sequence[int], shares: tuple[float, ...], seed: int) -> tuple[Tensor, ...]:
-    if len(counts) == 1:
-        return divide(labels, shares, seed)
+def parts_index(labels: Tensor, counts: Sequence[int], seed: int) -> tuple[Tensor, ...]:
+    """Return the indices of training, validation and test, of which ``counts`` came from folders of their own.
+
+    Of two folders, training and test, 15 of a hundred of the first are held out.
+    """
     given = torch.arange(len(labels)).split(list(counts))
     if len(counts) == 3:
         return tuple(given)

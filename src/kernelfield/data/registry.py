@@ -31,10 +31,12 @@ from . import (
     shapenet_part,
     shapes,
     solids,
+    sound,
     speech,
     stl10,
     tables,
     text,
+    transients,
     ts,
     turned,
 )
@@ -199,6 +201,7 @@ def _closest(name: str, names: Iterable[str]) -> str:
 register("adding", memory.adding, "the sum of two marked numbers among T")
 register("copy_memory", memory.copy_memory, "ten digits, to repeat after T steps")
 register("chirps", chirps.chirps, "tones that rise or fall, in noise")
+register("transients", transients.transients, "chirps and transients, anywhere and at any scale")
 register("digits", digits.digits, "the digits bundled with scikit-learn, as images or sequences")
 register("rotated_digits", turned.rotated_digits, "bundled digits, each turned by a random angle")
 register("six_or_nine", turned.six_or_nine, "sixes and nines, as written and upside down: how do they read?")
@@ -242,3 +245,6 @@ register("shapenet_part", shapenet_part.shapenet_part, "objects of sixteen kinds
 register("furniture", furniture.furniture, "furniture of twelve categories, as points on its surface")
 register("chair_monitor", furniture.chair_monitor, "chairs and monitors, as voxels or as points")
 register("csv_series", tables.csv_series, "time series of your own, in a CSV file")
+register("urbansound8k", sound.urbansound8k, "ten sounds of a city, raw sound")
+register("magnatagatune", sound.magnatagatune, "fifty tags of pieces of music, raw sound")
+register("wav_folder", sound.wav_folder, "sounds of your own, a folder for each class")

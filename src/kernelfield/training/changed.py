@@ -1,4 +1,4 @@
-"""Tests of a trained network on what it was not trained on: other resolutions, missing samples, turned images."""
+"""Tests of a trained network on what it was not trained on: other resolutions and speeds, missing samples, turns."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .recipe import Recipe
     from .task import Task
 
-__all__ = ["at_step", "other_data_tests", "run_tests", "turned", "with_dropped"]
+__all__ = ["at_speed", "at_step", "other_data_tests", "run_tests", "turned", "with_dropped"]
 
-KINDS = ("step", "drop", "turn", "data")
+KINDS = ("step", "drop", "turn", "speed", "data")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def run_tests(
     Args:
         task: the trained task.
         data: whose test split to change.
-        wanted: values by kind: ``step``, ``drop`` and ``turn``, each a number or a list of them.
+        wanted: values by kind: ``step``, ``drop``, ``turn`` and ``speed``, each a number or a list of them.
         batch: samples at once.
         device: where to run.
     """
@@ -68,7 +68,7 @@ def run_tests(
     for kind, values in wanted.items():
         if check_choice("test", kind, KINDS) == "data":
             continue  # other data, for recipe_tests to load
-        changes: dict[str, Any] = {"step": at_step, "drop": with_dropped, "turn": turned}
+        changes: dict[str, Any] = {"step": at_step, "drop": with_dropped, "turn": turned, "speed": at_speed}
         change = changes[kind]
         for value in values if isinstance(values, (list, tuple)) else [values]:
             found[f"{kind} {float(value)}"] = evaluate(task, change(split, float(value)), batch).compute()
@@ -135,6 +135,27 @@ def at_step(split: Split, step: float) -> Split:
         if step == round(step) and len(space) == 1:
             steps = (old[0] * step,)
         return replace(batch, inputs=inputs, mask=mask, step=steps if len(set(steps)) > 1 else steps[0])
+
+    return _changed(split, change)
+
+
+def at_speed(split: Split, speed: float) -> Split:
+    """Return the split with its series played at another speed, as on a tape: 0.5 is half as fast and twice as long.
+
+    Unlike :func:`at_step` the network is not told. Series are resampled by their spectrum; above speed 1 what no longer
+    fits under the Nyquist frequency is lost.
+    """
+    check_positive("speed", speed)
+    if split.coords is not None or split.inputs.dim() != 3:
+        raise ValueError(f"speed must be 1 for data that are no series on a grid, got {speed}")
+
+    def change(batch: Batch) -> Batch:
+        old = batch.inputs.shape[-1]
+        new = max(1, round(old / speed))
+        mask = batch.mask
+        if mask is not None:
+            mask = mask[:, torch.arange(new, device=mask.device) * old // new]
+        return replace(batch, inputs=resample(batch.inputs, new), mask=mask)
 
     return _changed(split, change)
 

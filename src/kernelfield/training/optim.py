@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .._checks import check_choice, check_int
-from ..fields import Field, Table
+from ..fields import BSpline, Field
 from ..groups import Distribution
 from ..masks import Mask
 from .scores import is_better
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Average", "LearningRate", "make_optimizer", "parameter_groups"]
 
-# The first that a module is decides; a table is a field too.
-_KINDS = {Mask: "masks", Distribution: "subsets", Table: "weights", Field: "plain"}
+# The first that a module is decides; splines, and tables among them, are fields too.
+_KINDS = {Mask: "masks", Distribution: "subsets", BSpline: "weights", Field: "plain"}
 
 
 def parameter_groups(
@@ -31,7 +31,8 @@ def parameter_groups(
     """Return the parameters in groups: weights, what is not decayed, masks, and distributions p(u).
 
     Weight decay pulls towards zero, which for a mask is no kernel, for p(u) no group, and for a kernel network not a
-    small kernel but a slow one; norms and biases are left alone by custom. A table is a kernel itself, and is decayed.
+    small kernel but a slow one; norms and biases are left alone by custom. The coefficients of a spline or a table are
+    the kernel itself, and are decayed.
 
     Args:
         network: any module.

@@ -154,12 +154,12 @@ class Recipe:
         optimizer: how weights are changed.
         schedule: how the learning rate changes.
         training: how long, how many at once.
-        regularizers: weights by name, "kernel_l2", "aliasing", "monotonicity", "complexity"; or ``{weight: …}`` with
-            further arguments.
+        regularizers: weights by name, "kernel_l2", "aliasing", "monotonicity", "complexity", "wavelet"; or
+            ``{weight: …}`` with further arguments.
         metric: what to choose by and report: the task's own if not given.
         published: the published numbers by metric, in percent where the metric is a share.
-        test: further tests of the trained network: ``step``, ``drop`` and ``turn``, each a list; ``data``, by name,
-            other options of the loader, for a test at another resolution.
+        test: further tests of the trained network: ``step``, ``drop``, ``turn`` and ``speed``, each a list; ``data``,
+            by name, other options of the loader, for a test at another resolution.
         notes: what differs from the publication.
     """
 

@@ -12,9 +12,11 @@ from torch.nn import functional as F
 from .._checks import check_choice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..data.base import Batch
 
-__all__ = ["TASKS", "Meter", "area_under_curve", "is_better", "main_metric", "task_loss"]
+__all__ = ["TASKS", "Meter", "area_under_curve", "average_precision", "is_better", "main_metric", "task_loss"]
 
 TASKS = ("classification", "multilabel", "regression", "dense-regression", "segmentation", "language")
 #: target of a position that does not count, beside those whose mask is False
@@ -106,6 +108,27 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
     return float(((ranks * labels).sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
+def average_precision(scores: Tensor, labels: Tensor) -> float:
+    """Return the mean, over the positives, of the share of positives among all that score as high as they do.
+
+    Args:
+        scores: (n,) numbers.
+        labels: (n,) in {0, 1}.
+
+    >>> round(average_precision(torch.tensor([0.9, 0.8, 0.7, 0.1]), torch.tensor([1, 0, 1, 0])), 4)
+    0.8333
+    """
+    labels = labels.double()
+    if not float(labels.sum()):
+        return float("nan")
+    _, inverse = scores.neg().unique(return_inverse=True)
+    count = int(inverse.max()) + 1
+    positives = torch.zeros(count, dtype=torch.float64).index_add(0, inverse, labels)
+    everything = torch.zeros(count, dtype=torch.float64).index_add(0, inverse, torch.ones_like(labels))
+    precision = positives.cumsum(0) / everything.cumsum(0)
+    return float((precision * positives).sum() / labels.sum())
+
+
 class Meter:
     """Adds up predictions and gives metrics; stays on the device until asked.
 
@@ -182,9 +205,11 @@ class Meter:
         if self.task == "multilabel":
             scores, labels = torch.cat(self.scores).cpu(), torch.cat(self.labels).cpu()
             metrics["accuracy"] = float(((scores > 0) == (labels > 0.5)).double().mean())
-            areas = [area_under_curve(scores[:, i], labels[:, i] > 0.5) for i in range(scores.shape[1])]
-            known = [area for area in areas if not math.isnan(area)]
-            metrics["auc"] = sum(known) / len(known) if known else float("nan")
+            metrics["auc"] = _mean(area_under_curve, scores.T, labels.T)
+            if scores.shape[1] > 1:  # tags: of each of them over all samples, and of each sample over all of them
+                metrics["auc_clip"] = _mean(area_under_curve, scores, labels)
+                metrics["map"] = _mean(average_precision, scores.T, labels.T)
+                metrics["map_clip"] = _mean(average_precision, scores, labels)
         elif self.task in ("regression", "dense-regression"):
             metrics |= {"mse": squared / max(values, 1), "mae": absolute / max(values, 1)}
             if self.task == "dense-regression":
@@ -209,6 +234,13 @@ def _binned_area(negatives: Tensor, positives: Tensor) -> float:
     pairs = float(negatives.sum() * positives.sum())
     below = negatives.cumsum(0) - negatives / 2  # those of the same bin count half
     return float((positives * below).sum()) / pairs if pairs else float("nan")
+
+
+def _mean(metric: Callable[[Tensor, Tensor], float], scores: Tensor, labels: Tensor) -> float:
+    """Return the mean of a metric over the rows for which it is known."""
+    each = [metric(s, l > 0.5) for s, l in zip(scores, labels, strict=True)]
+    known = [value for value in each if not math.isnan(value)]
+    return sum(known) / len(known) if known else float("nan")
 
 
 def _target(batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ from lightning import LightningModule
 
 from .._checks import check_choice
 from ..groups import monotonicity
-from ..layers import PartialGroupConv, aliasing_loss, kernel_l2
+from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, wavelet_loss
 from ..models import DNArch
 from .optim import LearningRate, make_optimizer
 from .recipe import Optimizer, Schedule
@@ -44,6 +44,7 @@ REGULARIZERS: dict[str, Callable[..., Tensor]] = {
     "aliasing": aliasing_loss,
     "monotonicity": _monotonicity,
     "complexity": _complexity,
+    "wavelet": wavelet_loss,
 }
 
 
