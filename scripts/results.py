@@ -35,11 +35,13 @@ class Row:
         recipe: its name.
         epochs: instead of the published ones.
         settings: further ones.
+        folds: of a cross-validation, such as "0,1,2,3,4".
     """
 
     recipe: str
     epochs: int
     settings: tuple[str, ...] = ()
+    folds: str = ""
 
 
 FAST = ("training.eval_batch=500", "training.matmul=high")
@@ -90,6 +92,10 @@ SETS: dict[str, list[Row]] = {
         for kind in ("dnarch-krwd", "ccnn", "dnarch-k", "dnarch-kr")
     ],
     "darcy": [Row(f"ch06-darcy-small-{kind}-4-140", 40, FAST) for kind in ("ccnn", "dnarch-krwd")],
+    "wavelets": [
+        Row(f"ch10-fsdd-{net}", 12, (*SHORT, *BF16, "training.evaluate_every=4"), folds="0,1,2,3,4")
+        for net in ("w11", "w11-wl", "w5", "w5-wl", "m11", "m5")
+    ],
     "kodak": [Row(f"ch05-kodak-{field}", 15, FAST) for field in ("magnet", "gabor", "fourier", "siren")],
 }
 
@@ -102,6 +108,7 @@ def run(row: Row, options: argparse.Namespace) -> tuple[str, int, float]:
     command = [sys.executable, "-m", "kernelfield", "reproduce", row.recipe, "--json", "--data", str(folder)]
     command += ["--results", str(options.results), "--runs", str(options.runs)]
     command += [part for setting in settings for part in ("--set", setting)]
+    command += ["--folds", row.folds] if row.folds else []
     # Several processes share the cores: a pool of threads in each would have them wait for each other.
     env = {"OMP_NUM_THREADS": "2", **os.environ}
     begun = time.perf_counter()

@@ -140,6 +140,7 @@ def reproduce(
     folder: Folder = None,
     download: Download = False,
     made: Annotated[bool, typer.Option("--made", help="Train on made data, to try the command.")] = False,
+    folds: Annotated[str, typer.Option(help="Values of data.fold for a cross-validation, such as 0,1,2,3,4.")] = "",
     accelerator: Accelerator = "auto",
     as_json: Json = False,
 ) -> None:
@@ -163,6 +164,7 @@ def reproduce(
                     folder=None if folder is None else str(folder),
                     download=download,
                     made=made,
+                    folds=[int(fold) for fold in folds.split(",") if fold],
                     fabric=fabric,
                     on_progress=on_progress,
                 )

@@ -57,6 +57,7 @@ def test_recipe_is_named_by_chapter_and_names_what_exists(name: str) -> None:
 # A step of these takes a CPU seconds: large maps, attention between all of their positions, 2M parameters and more.
 HEAVY = re.compile(
     "ch07-cifar10|ch08-cifar10|ch08-pcam|ch09-cifar10|ch09-pcam|ch09-rotmnist-r|ch06-.*(6-380$|cosmic|darcy-(?!small))"
+    "|ch10-.*(w18|w34|w39|-wl)"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ import torch
 from .recipe import FOLDER, find_recipe, list_recipes, read_recipe, with_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .loop import Progress
+    from .recipe import Recipe
 
 __all__ = ["recipes_of", "reproduce", "results_table"]
 
@@ -42,6 +44,7 @@ def reproduce(
     *,
     settings: list[str] | None = None,
     note: str = "",
+    folds: Sequence[int] = (),
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -53,18 +56,41 @@ def reproduce(
         runs: folder of runs; an interrupted one is taken up.
         settings: values to replace in the recipe; said in the result.
         note: what differs from the publication, said beside the result.
+        folds: values of ``data.fold``, for a cross-validation: one run for each, and the mean over them.
         on_progress: called now and then.
         options: further arguments of :func:`kernelfield.training.fit`.
     """
-    from .fitting import fit  # noqa: PLC0415
-
     recipe = with_settings(find_recipe(name), settings or [])
     folder = Path(runs) / recipe.name
+    if folds:
+        quiet = {"report": False, **options}
+        each = {
+            fold: _run(with_settings(recipe, [f"data.fold={fold}"]), folder / f"fold-{fold}", on_progress, quiet)
+            for fold in folds
+        }
+        result = _over_folds(each)
+    else:
+        result = _run(recipe, folder, on_progress, options)
+    result["settings"] = list(settings or [])
+    result["notes"] = "; ".join(part for part in (result.get("notes", ""), note) if part)
+    target = Path(results)
+    target.mkdir(parents=True, exist_ok=True)
+    draft = target / f".{recipe.name}.json"
+    draft.write_text(json.dumps(result, indent=2) + "\n")
+    draft.replace(target / f"{recipe.name}.json")
+    return result
+
+
+def _run(
+    recipe: Recipe, folder: Path, on_progress: Callable[[Progress], None] | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what training a recipe came to, or how it failed."""
+    from .fitting import fit  # noqa: PLC0415
+
     try:
-        run = fit(recipe, folder, on_progress=on_progress, **options)
-        result = run.result()
+        return fit(recipe, folder, on_progress=on_progress, **options).result()
     except (RuntimeError, ValueError, OSError) as error:
-        result = {
+        return {
             "status": "failed",
             "recipe": recipe.name,
             "title": recipe.title,
@@ -74,14 +100,28 @@ def reproduce(
             "error": str(error),
             "machine": {"torch": torch.__version__},
         }
-    result["settings"] = list(settings or [])
-    result["notes"] = "; ".join(part for part in (result.get("notes", ""), note) if part)
-    target = Path(results)
-    target.mkdir(parents=True, exist_ok=True)
-    draft = target / f".{recipe.name}.json"
-    draft.write_text(json.dumps(result, indent=2) + "\n")
-    draft.replace(target / f"{recipe.name}.json")
-    return result
+
+
+def _over_folds(each: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean of several results as one, with their deviation and what each of them was."""
+    failed = next((result for result in each.values() if result["status"] != "done"), None)
+    if failed is not None:
+        return failed
+    results = list(each.values())
+    first = results[0]
+    metrics: dict[str, dict[str, float]] = {}
+    deviation: dict[str, dict[str, float]] = {}
+    for test, values in first["metrics"].items():
+        rows = {key: [r["metrics"][test][key] for r in results] for key in values}
+        metrics[test] = {key: statistics.fmean(row) for key, row in rows.items()}
+        deviation[test] = {key: statistics.pstdev(row) for key, row in rows.items()}
+    return {
+        **first,
+        "metrics": metrics,
+        "deviation": deviation,
+        "seconds": round(sum(r["seconds"] for r in results), 2),
+        "folds": {str(fold): result["metrics"] for fold, result in each.items()},
+    }
 
 
 def results_table(folder: str | Path) -> str:
@@ -112,10 +152,15 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
         line = start.format(result.get("title", ""), metric, published.get(metric, ""), "failed")
         return [f"{line} | | | {machine} | {'; '.join(filter(None, [why, remarks]))} |"]
     rows = []
+    spread = result.get("deviation", {})
     for test, values in metrics.items():
         title = result.get("title", "") if test == "test" else f"… {test}"
         key = metric if test == "test" else f"{metric} {test}"
-        line = start.format(title, metric, published.get(key, ""), _shown(metric, values[metric]))
+        ours = _shown(metric, values[metric])
+        if spread:  # over folds, the mean of which is compared with a published mean over folds
+            ours += f" ± {_shown(metric, spread[test][metric])}"
+            key = f"{metric} cross-validation" if test == "test" else key
+        line = start.format(title, metric, published.get(key, ""), ours)
         if test == "test":
             time = _time(result["seconds"])
             line += f" {result['parameters']:,} | {result['epochs']} | {time} | {machine} | {remarks} |"
