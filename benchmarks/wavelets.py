@@ -5,9 +5,9 @@
     python benchmarks/wavelets.py --json benchmarks/results/wavelets-cpu.json
     python benchmarks/wavelets.py --from-json benchmarks/results/wavelets-cpu.json --markdown docs/benchmarks.md
 
-Every row lifts a raw signal to n octaves with the splines of chapter 10, 79 coefficients, forward and as a training step:
-the first layer of its W11-Net, with all of its 51 channels on a GPU, and 8 on a CPU, where torch's direct convolution
-with a kernel of 20,000 points takes minutes. In one run:
+Every row lifts a raw signal to n octaves with the splines of chapter 10, 79 coefficients, forward and as a training
+step: the first layer of its W11-Net, with all of its 51 channels on a GPU, and 8 on a CPU, where torch's direct
+convolution with a kernel of 20,000 points takes minutes. In one run:
 
 - naive: one direct convolution (torch's own) with the sampled kernel of each scale,
 - direct and FFT: the same kernels, sampled, short ones summed and long ones by spectra that share the signal's, as any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -283,7 +283,7 @@ def levels(
     return stages
 
 
-_M = {
+_M: dict[int, tuple[int, int, list[int], int, dict[str, Any]]] = {
     3: (256, 150, [1], 3, {"last_pool": 4}),
     5: (128, 74, [1, 1, 1], 3, {"last_pool": 4}),
     11: (64, 51, [2, 2, 3, 2], 1, {}),

@@ -1,0 +1,49 @@
+"""Pictures of what a layer on dilations hears: its responses over time and scale (chapter 10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from ..layers.equivariant import LiftingConv
+
+__all__ = ["plot_scalograms"]
+
+
+@torch.no_grad()
+def plot_scalograms(lifts: dict[str, LiftingConv], signal: Tensor, path: str | Path, *, channels: int = 3) -> None:
+    """Draw a signal and the scalograms that layers make of it, and save the picture.
+
+    Args:
+        lifts: layers by what to call them, such as "before" and "after" learning.
+        signal: (in_channels, time) signal.
+        path: where to write; the suffix chooses the format.
+        channels: how many of each layer's wavelets to show: those that the last of the layers responds to most.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    found = {name: lift.as_wavelet_transform().scalogram(signal[None])[0] for name, lift in lifts.items()}
+    last = next(reversed(found.values()))
+    shown = last.sum(dim=(1, 2)).topk(min(channels, len(last))).indices.sort().values
+    figure = Figure(figsize=(2.6 * len(shown) + 0.4, 1.3 + 1.5 * len(found)), layout="constrained")
+    grid = figure.subplots(1 + len(found), len(shown), sharex=True, squeeze=False)
+    for column, channel in enumerate(shown.tolist()):
+        grid[0, column].plot(signal[0].cpu(), color="C0", linewidth=0.6)
+        grid[0, column].set_title(f"wavelet {channel}", fontsize=8)
+        grid[0, column].set_yticks([])
+        for row, (name, values) in enumerate(found.items(), start=1):
+            axes = grid[row, column]
+            axes.imshow(values[channel].sqrt().cpu(), aspect="auto", origin="lower", interpolation="nearest")
+            axes.set_yticks([])
+            if column == 0:
+                axes.set_ylabel(f"{name}\nscale →", fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("time", fontsize=8)
+        axes.tick_params(labelsize=6)
+    figure.savefig(path, dpi=120)
