@@ -93,7 +93,7 @@ SETS: dict[str, list[Row]] = {
     ],
     "darcy": [Row(f"ch06-darcy-small-{kind}-4-140", 40, FAST) for kind in ("ccnn", "dnarch-krwd")],
     "wavelets": [
-        Row(f"ch10-fsdd-{net}", 12, (*SHORT, *BF16, "training.evaluate_every=4"), folds="0,1,2,3,4")
+        Row(f"ch10-fsdd-{net}", 10, (*SHORT, *BF16, "training.eval_batch=100"), folds="0,1,2,3,4")
         for net in ("w11", "w11-wl", "w5", "w5-wl", "m11", "m5")
     ],
     "kodak": [Row(f"ch05-kodak-{field}", 15, FAST) for field in ("magnet", "gabor", "fourier", "siren")],

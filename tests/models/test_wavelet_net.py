@@ -196,7 +196,7 @@ def test_gradients_reach_everything_and_bf16_trains():
         assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in net.parameters())
 
 
-@pytest.mark.parametrize("scales", [0, 6])
+@pytest.mark.parametrize("scales", [0, 3])
 def test_compiles_exports_and_goes_round(scales):
     net, x = small(scales).eval(), torch.randn(2, 2, 200)
     assert_compiles(net, x)

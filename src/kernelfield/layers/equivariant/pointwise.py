@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -71,19 +72,27 @@ class GroupDropout(nn.Module):
         return F.dropout1d(x.flatten(2), self.p, self.training).view_as(x)
 
 
-def _max_pool1d(x: Tensor, window: list[int], stride: int | list[int], padding: list[int]) -> Tensor:
-    """Pool rows of a plane: torch.export fixes the length of what goes through torch's max_pool1d."""
-    step = stride if isinstance(stride, int) else stride[0]
-    return F.max_pool2d(x.unsqueeze(2), (1, window[0]), (1, step), (0, padding[0])).squeeze(2)
+def _rows(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the pooling of lines as one of planes, of each row by itself.
+
+    torch.export fixes the length of what goes through torch's max_pool1d.
+    """
+
+    def pooled(x: Tensor, windows: list[int], strides: list[int], padding: list[int]) -> Tensor:
+        rows = x.unsqueeze(2) if x.dim() == 3 else x
+        y = pool(rows, (1, *windows), (1, *strides), (0, *padding))
+        return y.squeeze(2) if x.dim() == 3 else y
+
+    return pooled
 
 
 _POOLS: dict[tuple[str, int], Callable[..., Tensor]] = {
-    ("max", 1): _max_pool1d,
+    ("max", 1): _rows(F.max_pool2d),
     ("max", 2): F.max_pool2d,
     ("max", 3): F.max_pool3d,
-    ("mean", 1): F.avg_pool1d,
-    ("mean", 2): F.avg_pool2d,
-    ("mean", 3): F.avg_pool3d,
+    ("mean", 1): _rows(partial(F.avg_pool2d, count_include_pad=False)),
+    ("mean", 2): partial(F.avg_pool2d, count_include_pad=False),
+    ("mean", 3): partial(F.avg_pool3d, count_include_pad=False),
 }
 
 
@@ -113,15 +122,20 @@ class SpatialPool(nn.Module):
         self.size, self.kind, self.dim = check_int("size", size), check_choice("kind", kind, ("max", "mean")), dim
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.flatten(1, 2) if x.dim() == self.dim + 3 else x
+        # On a line the group axis can stay where it is, as the rows of a plane.
+        folds = x.dim() == self.dim + 3 and self.dim > 1
+        y = _POOLS[self.kind, self.dim](x.flatten(1, 2) if folds else x, *self._windows(x))
+        return y.unflatten(1, x.shape[1:3]) if folds else y
+
+    def _windows(self, x: Tensor) -> tuple[list[int], list[int], list[int]]:
+        """Return the length of the windows, their distance and the padding along each axis of space."""
+        lengths = x.shape[-self.dim :]
         if self.ragged:
             # A length that is only known at run time is taken to be long enough.
-            lengths = x.shape[-self.dim :]
-            windows = [min(self.size, length) if type(length) is int else self.size for length in lengths]
-            y = _POOLS[self.kind, self.dim](flat, windows, windows, [0] * self.dim)
-            return y.unflatten(1, x.shape[1:3]) if x.dim() == self.dim + 3 else y
+            tiles = [min(self.size, length) if type(length) is int else self.size for length in lengths]
+            return tiles, tiles, [0] * self.dim
         windows, padding = [], []
-        for axis, length in enumerate(x.shape[-self.dim :]):
+        for axis, length in enumerate(lengths):
             tiled = length % self.size == 0
             if not tiled and self.size != 2:
                 raise ValueError(
@@ -130,9 +144,7 @@ class SpatialPool(nn.Module):
                 )
             windows.append(self.size if tiled else 3)
             padding.append(0 if tiled else 1)
-        extra = {"count_include_pad": False} if self.kind == "mean" else {}
-        y = _POOLS[self.kind, self.dim](flat, windows, self.size, padding, **extra)
-        return y.unflatten(1, x.shape[1:3]) if x.dim() == self.dim + 3 else y
+        return windows, [self.size] * self.dim, padding
 
     def extra_repr(self) -> str:
         return f"{self.size}, kind={self.kind!r}"
