@@ -267,3 +267,13 @@ class TestAugerino:
         turned = model(torch.rot90(x, 1, (-2, -1)))
         torch.testing.assert_close(turned, model(x))
         assert math.isclose(float(model.regulariser().detach()), -1.0)
+
+
+@pytest.mark.parametrize("name", ["partial_gcnn_se2", "full_gcnn_e2"])
+def test_bfloat16_autocast(name: str) -> None:
+    net = create_model(name, channels=(4, 4, 4, 4), samples=2).eval()
+    x = torch.randn(2, 1, 28, 28)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = net(x)
+    high = net(x)
+    assert (low.float() - high).norm() < 0.1 * high.norm()

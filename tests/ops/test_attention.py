@@ -206,6 +206,8 @@ def test_kernels_agree_with_the_formula(code):
 @pytest.mark.parametrize("method", ["fused", "chunked"])
 @pytest.mark.parametrize(("elements", "neighborhood"), [(4, (5, 5)), (12, (5, 5)), (8, (9, 9)), (3, None), (1, (3, 3))])
 def test_on_a_gpu(method, elements, neighborhood):
+    if (method, elements) == ("fused", 12):
+        pytest.skip("refused")
     tensors = inputs(g=elements, h=max(elements, 4), space=(11, 10), neighborhood=neighborhood, dtype=torch.float32)
     tensors = [t.detach().cuda().requires_grad_() for t in tensors]
     keys = 110 if neighborhood is None else math.prod(neighborhood)
@@ -215,3 +217,9 @@ def test_on_a_gpu(method, elements, neighborhood):
     torch.testing.assert_close(fast, slow, rtol=0, atol=2e-4)
     for a, b in zip(*(torch.autograd.grad(y.sin().sum(), tensors) for y in (fast, slow)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-3)
+
+
+def test_the_fused_kernel_refuses_many_elements():
+    tensors = inputs(g=12, h=12, dtype=torch.float32)
+    with pytest.raises(ValueError, match="method must be 'chunked' for more than 8 elements, got 'fused' for 12"):
+        group_attention(*tensors, neighborhood=(3, 3), method="fused")

@@ -60,7 +60,7 @@ def test_learned_subsets(name: str, replayed: bool) -> None:
 def test_what_cannot_be_captured_is_called_as_it_is() -> None:
     recipe, data = small_recipe("training.epochs=4"), small_data()
     network = make_network(recipe, data)
-    network.register_forward_hook(lambda _m, _i, out: out * (1 + 0 * float(out.sum())))
+    network.register_forward_hook(lambda _m, _i, out: out * (1 + 0 * float(out.detach().sum())))
     task = make_task(recipe, network)
     loop = Loop(task, data.train, data.validation, recipe.training, fabric=make_fabric())
     state = loop.run()

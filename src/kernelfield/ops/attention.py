@@ -26,6 +26,8 @@ CHUNK_INPUTS = 4
 #: groups of up to this many elements, whose intermediate tensors are small beside the keys of all neighbourhoods, are
 #: left to one kernel; larger ones to matrix products and a kernel between them
 FUSED_ELEMENTS = 4
+#: the fused kernel was found wrong for twelve elements on a GPU
+MOST_FUSED = 8
 
 
 def group_attention(
@@ -143,6 +145,10 @@ def _fused(
 ) -> Tensor:
     from .attention_triton import fused_attention  # noqa: PLC0415
 
+    if max(elements.shape[:2]) > MOST_FUSED:
+        raise ValueError(
+            f"method must be 'chunked' for more than {MOST_FUSED} elements, got 'fused' for {max(elements.shape[:2])}"
+        )
     space, dtype = q.shape[2:-1], v.dtype
     for axis, length in enumerate(space, start=2):
         q = q.narrow(axis, crop, length - 2 * crop)

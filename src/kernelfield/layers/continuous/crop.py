@@ -97,6 +97,7 @@ class Crop(Reading):
         super().__init__([mask])
         self.mask, self.size = mask, size
         self.steps = size
+        self._late = (0,) * len(size)
         refresh([self])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Crop:
@@ -113,9 +114,20 @@ class Crop(Reading):
         return torch.maximum(low.abs(), high.abs())
 
     def take(self, numbers: Sequence[float], slack: float = 0.0) -> None:
-        """Set the steps from the reach along each axis, as read, and ``slack`` more."""
+        """Set the steps from the reach along each axis, as read, and ``slack`` more.
+
+        With slack the steps stay what they were while they are enough and not twice too many: each change of them
+        means another CUDA graph.
+        """
         # A point at the very edge of the support belongs to it, whichever way its coordinate was rounded.
-        self.steps = tuple(_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(numbers, self.size, strict=True))
+        need = tuple(_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(numbers, self.size, strict=True))
+        if slack:
+            grown = tuple(min(n, bucket(steps + steps // 4)) for steps, n in zip(need, self.size, strict=True))
+            kept = zip(self._late, need, grown, strict=True)
+            need = self._late = tuple(
+                late if least <= late <= max(2 * least, most) else most for late, least, most in kept
+            )
+        self.steps = need
 
     @property
     def shapes(self) -> tuple[int, ...]:

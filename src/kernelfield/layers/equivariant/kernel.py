@@ -143,6 +143,11 @@ class GroupKernel(nn.Module):
             in_elements: (n_in, coords) elements.
             grid: (\*points, dim) offsets; those of the whole kernel if not given.
         """
+        # Positions are no place to save digits, whatever the network around computes in.
+        with torch.autocast(out_elements.device.type, enabled=False):
+            return self._coordinates(out_elements, in_elements, grid)
+
+    def _coordinates(self, out_elements: Tensor, in_elements: Tensor, grid: Tensor | None) -> Tensor:
         parts = []
         grid = self._grid(out_elements) if grid is None else grid
         points = grid.shape[:-1]
