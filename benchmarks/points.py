@@ -168,6 +168,12 @@ def cell(measured: dict[str, float] | None) -> str:
     return MISSING if measured is None else f"{number(measured['ms'])} / {number(measured['mib'])}"
 
 
+def save(report: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -186,17 +192,16 @@ def main() -> None:
         batch = options.batch or (8 if device.type == "cuda" else 1)
         few = 3 if options.quick else None
         sizes, neighbors, channels = SIZES[:few], NEIGHBORS[:few], CHANNELS[:few]
-        report = {
-            "machine": machine(device, SEED),
-            "batch": batch,
-            "parts": PARTS,
-            "points": by_points(sizes, batch, device, options.budget),
-            "neighbors": by_neighbors(neighbors, channels, batch, device, options.budget),
-            "edges": by_edges(sizes, batch, device, options.budget),
-        }
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        report = {"machine": machine(device, SEED), "batch": batch, "parts": PARTS}
+        report |= {"points": [], "neighbors": [], "edges": []}
+        for part, rows in (
+            ("points", partial(by_points, sizes, batch, device, options.budget)),
+            ("neighbors", partial(by_neighbors, neighbors, channels, batch, device, options.budget)),
+            ("edges", partial(by_edges, sizes, batch, device, options.budget)),
+        ):
+            report[part] = rows()
+            save(report, options.json)
+    save(report, options.json)
     text = tables(report)
     if options.markdown is not None:
         replace_section(options.markdown, f"points-{report['machine']['device']}", text)
