@@ -276,6 +276,17 @@ def test_needs_a_gpu_outside_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert obstacle(x, kernel, False, ("zero",)) == "needs a CUDA device, got cpu"
 
 
+def test_without_triton_another_way_is_taken_and_it_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorcore, "_HAS_TRITON", False)
+    x, kernel = torch.ones(1, 1, 8), torch.ones(1, 1, 3)
+    assert obstacle(x, kernel, False, ("zero",)) == "needs Triton, which comes with CUDA builds of torch"
+    on_gpu = mock.Mock(device=torch.device("cuda"))
+    tensorcore._say_what_is_missing.cache_clear()
+    with pytest.warns(UserWarning, match="triton is not installed"):
+        obstacle(on_gpu, kernel, False, ("zero",))
+    obstacle(on_gpu, kernel, False, ("zero",))  # a second warning would be an error
+
+
 def test_one_method_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["kernelfield.ops.conv"]  # whose name in the package is the function's
     monkeypatch.setattr(module, "_plans", {})

@@ -5,6 +5,7 @@ Nothing of Triton is imported before the first call, so that the package works w
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import warnings
@@ -51,6 +52,8 @@ def plan_of(
 def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -> str | None:  # noqa: PLR0911
     """Return why a convolution cannot be done here, in words that follow "…, which ", or None if it can."""
     if not _HAS_TRITON:
+        if x.device.type == "cuda" and not torch.compiler.is_compiling():
+            _say_what_is_missing()
         return "needs Triton, which comes with CUDA builds of torch"
     if x.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"needs a CUDA device, got {x.device.type}"
@@ -63,6 +66,12 @@ def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -
     if plan_of(x.shape[2:], kernel.shape[2:], causal, [name == "periodic" for name in boundary], x.dtype) is None:
         return f"has no tiles for signals of {tuple(x.shape[2:])} and kernels of {tuple(kernel.shape[2:])}"
     return None
+
+
+@functools.cache
+def _say_what_is_missing() -> None:
+    """Warn, once, that convolutions on this GPU could be faster."""
+    warnings.warn("triton is not installed: long convolutions take torch's FFT", stacklevel=5)
 
 
 #: shapes whose tiles turned out not to fit this device
