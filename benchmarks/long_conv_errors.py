@@ -1,6 +1,7 @@
 """Relative errors of the convolution on tensor cores on this GPU, against float64, for every layout and precision.
 
     python benchmarks/long_conv_errors.py
+    for i in $(seq 0 10); do python benchmarks/long_conv_errors.py --share $i/11 & done; wait   # compile in parallel
     compute-sanitizer --tool memcheck python benchmarks/long_conv_errors.py --small
 
 Outputs and gradients are poisoned with NaN before every call. Exits with an error if one is further off than its
@@ -63,10 +64,12 @@ def errors(layout: str, precision: str, device: torch.device) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="three layouts in bfloat16 alone")
+    parser.add_argument("--share", metavar="I/N", default="0/1", help="every N-th layout, from the I-th on")
     options = parser.parse_args()
     torch.manual_seed(0)
+    first, count = (int(n) for n in options.share.split("/"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    layouts = list(LAYOUTS)[::4] if options.small else list(LAYOUTS)
+    layouts = list(LAYOUTS)[::4] if options.small else list(LAYOUTS)[first::count]
     precisions = ["bf16"] if options.small else list(PRECISIONS)
     body, bad = [], []
     for layout in layouts:
