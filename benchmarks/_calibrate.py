@@ -178,7 +178,9 @@ def write(device: str, entry: dict[str, Any]) -> str:
     if worst > MOST_ERROR:
         return f"Not written: half of some kind's shapes are off by {worst:.0%} and more. Is the machine busy?"
     constants = json.loads(CONSTANTS.read_text())
-    constants["devices"][device] = entry
+    old = constants["devices"].get(device, {})
+    # What is measured by other scripts stays.
+    constants["devices"][device] = entry | {mode: {**old.get(mode, {}), **entry[mode]} for mode in MODES}
     text = json.dumps(constants, indent=1)
     # One line for the constants of a kind, not one a number.
     text = re.sub(r"\{[^{}]*\}|\[[^\[\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,13 +13,16 @@ from .cost import cheapest
 from .direct import direct_conv
 from .fft import fft_conv
 from .shape import whole_windows
+from .tensorcore import obstacle, triton_conv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["METHODS", "conv"]
 
-METHODS = {"direct": direct_conv, "fft": fft_conv}
+METHODS = {"direct": direct_conv, "fft": fft_conv, "triton": triton_conv}
+#: the method that "auto" is to mean wherever it can compute the convolution, for debugging
+FORCED = os.environ.get("KERNELFIELD_CONV", "auto")
 _BOUNDARIES = ("zero", "periodic", "valid")
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -47,8 +51,9 @@ def conv(
         boundary: what lies beyond the signal, "zero" or "periodic", or "valid": nothing does, and only those outputs
             are returned that see all of the kernel, length - points + 1 of them; one for all axes or one per axis.
         groups: number of groups the channels are parted in; ``in`` of them make a depthwise convolution.
-        method: "direct" sums, "fft" multiplies spectra, "auto" takes the one that a cost model measured on this kind
-            of device expects to be faster.
+        method: "direct" sums, "fft" multiplies spectra, "triton" does so on a GPU's tensor cores (depthwise
+            convolutions in single and half precision), "auto" takes the one that a cost model measured on this kind of
+            device expects to be the fastest.
 
     Returns:
         (batch, out, \*space) signal, shorter along axes with a "valid" boundary. FFTs of half-precision signals run in
@@ -101,7 +106,13 @@ def _make_plan(
 ) -> tuple[tuple[str, ...], str]:
     boundaries = _check(x, kernel, causal, boundary, groups)
     check_choice("method", method, ("auto", *METHODS))
-    return boundaries, cheapest(x, kernel, causal, boundaries) if method == "auto" else method
+    check_choice("KERNELFIELD_CONV", FORCED, ("auto", *METHODS))
+    if method == "auto":
+        forced = FORCED != "auto" and (FORCED != "triton" or obstacle(x, kernel, causal, boundaries) is None)
+        return boundaries, FORCED if forced else cheapest(x, kernel, causal, boundaries)
+    if method == "triton" and (reason := obstacle(x, kernel, causal, boundaries)):
+        raise ValueError(f"method must be one that can compute this convolution, got 'triton', which {reason}")
+    return boundaries, method
 
 
 def _common_dtype(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:

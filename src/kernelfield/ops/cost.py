@@ -12,6 +12,7 @@ import torch
 
 from .fft import transform_sizes
 from .shape import centres, is_symbolic
+from .tensorcore import obstacle, precision
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +41,7 @@ class Work:
         filled: the same with the output channels filled up to whole vectors.
         butterflies: Σ n log₂ n over all transforms.
         products: complex multiplications between spectra.
+        tiles: values of the spectra on tensor cores; all axes but the first are padded.
     """
 
     dim: int
@@ -50,6 +52,7 @@ class Work:
     filled: int
     butterflies: float
     products: int
+    tiles: int
 
     @classmethod
     def of(
@@ -75,13 +78,32 @@ class Work:
             filled=multiplies // out * (-(-out // _LANES) * _LANES),
             butterflies=(batch * (channels + out) + out * fan_in) * total * math.log2(total + 1),
             products=batch * out * fan_in * (total // 2 + 1),
+            tiles=outputs << sum(not wraps for wraps in periodic[1:]),
         )
 
 
 def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...]) -> str:
     """Return the name of the method expected to be the fastest for this convolution."""
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
-    return _cheapest(x.shape, kernel.shape, causal, boundary, x.device.type, training)
+    methods = ["direct", "fft"]
+    # An interpreter of Triton's code is for tests; nobody wants it chosen.
+    if x.device.type == "cuda" and obstacle(x, kernel, causal, boundary) is None:
+        methods.append(_on_tensor_cores(_dtype(x)))
+    return _cheapest(x.shape, kernel.shape, causal, boundary, x.device.type, training, methods)
+
+
+def _on_tensor_cores(dtype: torch.dtype) -> str:
+    """Return what the cost of products in this dtype is called."""
+    if dtype == torch.bfloat16:
+        return "triton"
+    # torch.compile cannot read the setting; what it changes is seldom the choice.
+    three = not torch.compiler.is_compiling() and precision(dtype) == "tf32x3"
+    return "triton, single, three products" if three else "triton, single"
+
+
+def _dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype that a convolution of ``x`` computes in."""
+    return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
 
 
 def _cheapest(
@@ -91,6 +113,7 @@ def _cheapest(
     boundary: tuple[str, ...],
     device: str,
     training: bool,
+    methods: list[str],
 ) -> str:
     points = tuple(kernel_shape[2:])
     if is_symbolic(*points):
@@ -99,13 +122,13 @@ def _cheapest(
     shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *points), strict=True))
     periodic = [name == "periodic" for name in boundary]
     work = Work.of(shape, tuple(kernel_shape), centres(points, causal), periodic)
-    direct, fft = (seconds(method, work, device, training) for method in ("direct", "fft"))
-    return "direct" if direct <= fft else "fft"
+    times = [seconds(method, work, device, training) for method in methods]
+    return methods[times.index(min(times))].partition(",")[0]
 
 
 def seconds(method: str, work: Work, device: str, training: bool) -> float:
     """Return the time ``method`` is expected to take, forward or, for ``training``, forward and backward."""
-    kind = f"{work.dim}d-{'depthwise' if work.depthwise else 'dense'}"
+    kind = f"{work.dim}d-{'depthwise' if work.depthwise or method.startswith('triton') else 'dense'}"
     mode = "training" if training else "forward"
     constants = _DEVICES.get(device, _DEVICES["cuda"])[mode][method][kind]
     counts = features(method, work, constants.get("short", 0))
@@ -120,4 +143,6 @@ def features(method: str, work: Work, short: int) -> tuple[float, ...]:
     """
     if method == "fft":
         return 1, work.butterflies, work.products
+    if method.startswith("triton"):
+        return 1, work.tiles
     return 1, work.filled, work.multiplies if work.side > short else 0, work.outputs

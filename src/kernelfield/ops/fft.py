@@ -1,17 +1,5 @@
 r"""Convolution as a product of spectra, which keeps nothing but the input and the kernel for the backward pass.
 
-Convolution is bilinear, and so are its two gradients:
-
-.. math::
-    y = C(x, k), \qquad \bar x = C_x(\bar y, k), \qquad \bar k = C_k(\bar y, x),
-
-where in frequencies :math:`Y = K X`, :math:`\bar X = \overline{K}\, \bar Y`, :math:`\bar K = \bar Y\, \overline{X}`.
-The gradients of :math:`(C_x, C_k)` are again these three, so two operators that call each other give
-derivatives of every order, and no spectrum outlives the call that made it.
-
-Under torch.compile and torch.export both are custom operators, opaque to what traces around them: they meet real
-tensors of known lengths, choose transform sizes and chunks by them, and still save no spectrum.
-
 Inputs are worked through in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps
 them in cache.
 """
@@ -19,16 +7,29 @@ them in cache.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .bilinear import bilinear
 from .direct import direct_conv
 from .shape import centres
 
-__all__ = ["fast_size", "fft_conv", "transform_sizes", "working_dtype"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "fast_size",
+    "fft_conv",
+    "place",
+    "take",
+    "transform_conv",
+    "transform_grads",
+    "transform_sizes",
+    "working_dtype",
+]
 
 # Bytes of one padded chunk of the input. On a CPU this is a few times less than a last-level cache; on a GPU it is what
 # fills the device and still leaves launches cheap. `benchmarks/conv.py --chunks` shows time against them.
@@ -40,118 +41,7 @@ def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ..
     if torch._C._are_functorch_transforms_active():  # noqa: SLF001
         # Transforms of torch.func look into neither kind of operator below, but into every operation of a sum.
         return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
-    return _conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
-
-
-def _conv(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
-    """C(x, k)."""
-    return (_conv_op if torch.compiler.is_compiling() else _Conv.apply)(x, kernel, *how)
-
-
-def _conv_grads(grad: Tensor, x: Tensor, kernel: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
-    """(C_x(g, k), C_k(g, x)); one that is not needed comes back empty."""
-    return (_conv_grads_op if torch.compiler.is_compiling() else _ConvGrads.apply)(grad, x, kernel, *how)
-
-
-@torch.library.custom_op("kernelfield::fft_conv", mutates_args=())
-def _conv_op(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
-    return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel).contiguous()
-
-
-@torch.library.custom_op("kernelfield::fft_conv_grads", mutates_args=())
-def _conv_grads_op(
-    grad: Tensor,
-    x: Tensor,
-    kernel: Tensor,
-    need_x: bool,
-    need_kernel: bool,
-    causal: bool,
-    periodic: list[bool],
-    groups: int,
-) -> tuple[Tensor, Tensor]:
-    return _Transform(x, kernel, causal, periodic, groups).grads(grad, x, kernel, need_x, need_kernel)
-
-
-@_conv_op.register_fake
-def _(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
-    return x.new_empty((x.shape[0], kernel.shape[0], *x.shape[2:]))
-
-
-@_conv_grads_op.register_fake
-def _(
-    grad: Tensor,  # noqa: ARG001
-    x: Tensor,
-    kernel: Tensor,
-    need_x: bool,
-    need_kernel: bool,
-    causal: bool,  # noqa: ARG001
-    periodic: list[bool],  # noqa: ARG001
-    groups: int,  # noqa: ARG001
-) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape if need_x else 0), kernel.new_empty(kernel.shape if need_kernel else 0)
-
-
-def _save_conv(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
-    x, kernel, *ctx.how = inputs
-    ctx.save_for_backward(x, kernel)
-
-
-def _conv_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, kernel = ctx.saved_tensors
-    need_x, need_kernel = ctx.needs_input_grad[:2]
-    grad_x, grad_kernel = _conv_grads(grad, x, kernel, need_x, need_kernel, *ctx.how)
-    return grad_x if need_x else None, grad_kernel if need_kernel else None, None, None, None
-
-
-def _save_conv_grads(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
-    grad, x, kernel, ctx.need_x, ctx.need_kernel, *ctx.how = inputs
-    ctx.save_for_backward(grad, x, kernel)
-
-
-def _conv_grads_backward(ctx: Any, to_x: Tensor, to_kernel: Tensor) -> tuple[Tensor | None, ...]:
-    grad, x, kernel = ctx.saved_tensors
-    terms = []
-    if ctx.need_x:
-        terms.append(_conv(to_x, kernel, *ctx.how))
-    if ctx.need_kernel:
-        terms.append(_conv(x, to_kernel, *ctx.how))
-    to_grad = terms[0] + terms[1] if len(terms) == 2 else terms[0]
-    # x met grad only in C_k and the kernel only in C_x: the same pair of gradients, with the cotangents swapped in.
-    v = to_x if ctx.need_x else x
-    w = to_kernel if ctx.need_kernel else kernel
-    second_x, second_kernel = _conv_grads(grad, v, w, ctx.need_kernel, ctx.need_x, *ctx.how)
-    return to_grad, second_x if ctx.need_kernel else None, second_kernel if ctx.need_x else None, *(None,) * 5
-
-
-_conv_op.register_autograd(_conv_backward, setup_context=_save_conv)
-_conv_grads_op.register_autograd(_conv_grads_backward, setup_context=_save_conv_grads)
-
-
-class _Conv(torch.autograd.Function):
-    """The first operator for eager use, where a custom operator's dispatch takes as long as a small convolution.
-
-    Without ``setup_context``, for which torch reads the signature of ``forward`` at every call.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
-        _save_conv(ctx, (x, kernel, *how), None)
-        return _Transform(x, kernel, *how).conv(x, kernel)
-
-    backward = staticmethod(_conv_backward)
-
-
-class _ConvGrads(torch.autograd.Function):
-    """The second operator for eager use."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any
-    ) -> tuple[Tensor, Tensor]:
-        _save_conv_grads(ctx, (grad, x, kernel, need_x, need_kernel, *how), None)
-        return _Transform(x, kernel, *how).grads(grad, x, kernel, need_x, need_kernel)
-
-    backward = staticmethod(_conv_grads_backward)
+    return _fft_conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
 
 
 #: all groups and all of the batch at once
@@ -198,7 +88,9 @@ class _Transform:
                 if kernel_spectrum is not None:
                     self._split(grad_x)[batch, group] = self._signal(self._contract_out(spectrum, kernel_spectrum))
             if total is not None:
-                grad_kernel.unflatten(0, (self.groups, -1))[group] = self._kernel(total)
+                circle = self._inverse(total, self.sizes)
+                gradient = take(circle, 3, self.points, self.sizes, self.centres)
+                grad_kernel.unflatten(0, (self.groups, -1))[group] = gradient
         return grad_x, grad_kernel
 
     def _split(self, x: Tensor) -> Tensor:
@@ -265,36 +157,65 @@ class _Transform:
         return torch.fft.irfft(spectrum, n=self.sizes[-1], dim=-1)[..., : keep[-1]]
 
     def _kernel_spectrum(self, kernels: Tensor) -> Tensor:
-        return self._spectrum(self._place(kernels))
+        return self._spectrum(place(kernels, 3, self.sizes, self.centres))
 
-    def _place(self, kernels: Tensor) -> Tensor:
-        """Put kernel point j at index j - centre of a circle of the transform's size, wrapping where it is longer."""
-        for d, (points, size, centre) in enumerate(zip(self.points, self.sizes, self.centres, strict=True)):
-            axis = 3 + d
-            if points > size:  # periodic boundary: the circle is the input
-                index = (torch.arange(points, device=kernels.device) - centre) % size
-                shape = (*kernels.shape[:axis], size, *kernels.shape[axis + 1 :])
-                kernels = kernels.new_zeros(shape).index_add(axis, index, kernels)
-            elif centre > 0:
-                past = kernels.narrow(axis, centre, points - centre)
-                gap = (0, 0) * (len(self.sizes) - 1 - d) + (0, size - points)
-                kernels = torch.cat([F.pad(past, gap), kernels.narrow(axis, 0, centre)], dim=axis)
-        return kernels
 
-    def _kernel(self, spectrum: Tensor) -> Tensor:
-        """Undo :meth:`_place` after the inverse transform: the gradient at every kernel point."""
-        kernels = self._inverse(spectrum, self.sizes)
-        for d, (points, size, centre) in enumerate(zip(self.points, self.sizes, self.centres, strict=True)):
-            axis = 3 + d
-            if points > size:
-                index = (torch.arange(points, device=kernels.device) - centre) % size
-                kernels = kernels.index_select(axis, index)
-            elif centre == 0:
-                kernels = kernels.narrow(axis, 0, points)
-            else:
-                past = kernels.narrow(axis, 0, points - centre)
-                kernels = torch.cat([kernels.narrow(axis, size - centre, centre), past], dim=axis)
-        return kernels
+def transform_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
+    """Convolve by spectra, without a gradient."""
+    return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel)
+
+
+def transform_grads(
+    grad: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    need_x: bool,
+    need_kernel: bool,
+    causal: bool,
+    periodic: list[bool],
+    groups: int,
+) -> tuple[Tensor, Tensor]:
+    """Return both gradients of :func:`transform_conv`; one that is not needed comes back empty."""
+    return _Transform(x, kernel, causal, periodic, groups).grads(grad, x, kernel, need_x, need_kernel)
+
+
+_fft_conv = bilinear("fft_conv", transform_conv, transform_grads)
+
+
+def place(kernels: Tensor, axis: int, sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
+    """Put kernel point j at index j - centre of a circle of the transform's size, wrapping where it is longer.
+
+    Args:
+        kernels: (…, *points, …).
+        axis: the first of the points' axes.
+        sizes: of the circles, per axis.
+        centres: index of offset zero, per axis.
+    """
+    for d, (size, centre) in enumerate(zip(sizes, centres, strict=True)):
+        points = kernels.shape[axis + d]
+        if points > size:  # periodic boundary: the circle is the input
+            index = (torch.arange(points, device=kernels.device) - centre) % size
+            shape = (*kernels.shape[: axis + d], size, *kernels.shape[axis + d + 1 :])
+            kernels = kernels.new_zeros(shape).index_add(axis + d, index, kernels)
+        elif centre > 0:
+            past = kernels.narrow(axis + d, centre, points - centre)
+            gap = (0, 0) * (kernels.dim() - 1 - axis - d) + (0, size - points)
+            kernels = torch.cat([F.pad(past, gap), kernels.narrow(axis + d, 0, centre)], dim=axis + d)
+    return kernels
+
+
+def take(kernels: Tensor, axis: int, points: Sequence[int], sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
+    """Undo :func:`place`: read every kernel point from its place on the circle, as the gradient needs it."""
+    for d, (count, size, centre) in enumerate(zip(points, sizes, centres, strict=True), start=axis):
+        if count > size:
+            index = (torch.arange(count, device=kernels.device) - centre) % size
+            kernels = kernels.index_select(d, index)
+        elif centre == 0:
+            kernels = kernels.narrow(d, 0, count)
+        else:
+            past = kernels.narrow(d, 0, count - centre)
+            kernels = torch.cat([kernels.narrow(d, size - centre, centre), past], dim=d)
+    return kernels
 
 
 def transform_sizes(

@@ -1,0 +1,361 @@
+"""Long convolutions on tensor cores: against the formula with torch.fft, the bytes they must move, and in networks.
+
+    python benchmarks/long_conv.py --json benchmarks/results/long-conv-h200.json
+    python benchmarks/long_conv.py --from-json benchmarks/results/long-conv-h200.json --markdown docs/benchmarks.md
+    python benchmarks/long_conv.py --quick                 # tiny shapes in Triton's interpreter, to see that it runs
+    python benchmarks/long_conv.py --warm 3/16             # compile a sixteenth of the kernels into Triton's cache
+    python benchmarks/long_conv.py --calibrate results.json  # fit the cost model behind "auto" to saved results
+
+Every row is one depthwise convolution, forward and backward to input and kernel, replayed as a CUDA graph so that
+launches do not count: ours in bfloat16 and in float32 with tf32 products, the formula that everybody writes with
+torch.fft in float32, and on request the formula under torch.compile. ``floor`` is the time to read x and k and to write
+y, then to read the gradient of y, x and k and to write both gradients, at the bandwidth of a copy in the same run.
+Networks are CCNNs of chapter 3: a training step (forward and backward of a mean of squares) by our kernels in bfloat16
+autocast and by our FFT in float32, beside what the authors' code took on the same kind of GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from _convolutions import Case, Problem
+from _measure import copy_bandwidth, machine, median_seconds, peak_bytes
+from _tables import MISSING, describe, number, replace_section, table
+from continuous import graphed, training_step
+
+from kernelfield import CCNN
+from kernelfield.ops import conv
+from kernelfield.ops.cost import CONSTANTS
+from kernelfield.ops.tensorcore import obstacle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+Results = dict[str, Any]
+#: a row, and the ratio to the formula it is to reach in bfloat16; in float32 all are to reach 3
+ROWS = {
+    "1D 256": (Case(64, 140, (256,), (256,), causal=True), 8),
+    "1D 1,024": (Case(64, 140, (1024,), (1024,), causal=True), 8),
+    "1D 4,096": (Case(64, 140, (4096,), (4096,), causal=True), 8),
+    "1D 16,384": (Case(32, 140, (16384,), (16384,), causal=True), 8),
+    "1D 65,536": (Case(8, 140, (65536,), (65536,), causal=True), 6),
+    "1D 1,048,576": (Case(1, 140, (1 << 20,), (1 << 20,), causal=True), 4),
+    "2D 32²": (Case(64, 140, (32, 32), (63, 63)), 10),
+    "2D 64²": (Case(64, 140, (64, 64), (127, 127)), 10),
+    "2D 128²": (Case(16, 140, (128, 128), (255, 255)), 10),
+    "2D 256²": (Case(4, 140, (256, 256), (511, 511)), 10),
+    "3D 32³": (Case(8, 32, (32,) * 3, (63,) * 3), 5),
+}
+QUICK = {"1D 40": (Case(2, 3, (40,), (40,), causal=True), 8), "2D 8²": (Case(1, 2, (8, 8), (15, 15)), 10)}
+#: batch, signal, milliseconds of the authors' code for 4 blocks of 140 channels and for 6 of 380
+NETWORKS = {
+    "sMNIST": (100, (1, 784), 27.3, 54.9),
+    "sCIFAR": (50, (3, 1024), 26.0, 41.8),
+    "raw speech": (20, (1, 16_000), 131.0, 312.0),
+    "CIFAR-10 2D": (50, (3, 32, 32), 81.0, 295.0),
+}
+DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
+
+
+def step(problem: Problem, method: str, dtype: torch.dtype) -> Callable[[], tuple[Tensor, ...]]:
+    """Return a call that computes the output and both gradients in this dtype."""
+    x, kernel = (t.to(dtype).requires_grad_() for t in (problem.x, problem.kernel))
+    grad = problem.grad.to(dtype)
+    case = problem.case
+    if method == "plain":
+        function = problem.plain
+    elif method == "compiled":
+        function = torch.compile(problem.plain, dynamic=False)
+    else:
+
+        def function(x: Tensor, kernel: Tensor) -> Tensor:
+            return conv(x, kernel, causal=case.causal, groups=case.groups, method=method)
+
+    return lambda: torch.autograd.grad(function(x, kernel), (x, kernel), grad)
+
+
+def errors(problem: Problem, dtype: torch.dtype) -> float:
+    """Return the relative error of the output of the first signals against our FFT."""
+    case, x, kernel = problem.case, problem.x[:2].to(dtype), problem.kernel.to(dtype)
+    got, exact = (
+        conv(a, b, causal=case.causal, groups=case.groups, method=method).float()
+        for method, a, b in (("triton", x, kernel), ("fft", x.float(), kernel.float()))
+    )
+    return ((got - exact).norm() / exact.norm()).item()
+
+
+def served(problem: Problem, dtype: torch.dtype) -> bool:
+    """Return whether there is a layout for this row in this precision."""
+    x, kernel, lengths = problem.x.to(dtype), problem.kernel.to(dtype), problem.case.lengths
+    return obstacle(x, kernel, problem.case.causal, ("zero",) * len(lengths)) is None
+
+
+def replayed(call: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    return graphed(call) if device.type == "cuda" else call
+
+
+def measure(case: Case, target: float, device: torch.device, bandwidth: float, compiled: bool) -> Results:
+    """Measure one row, each way by itself: they would not all fit."""
+    torch.manual_seed(0)
+    problem = Problem(case, device)
+    seconds, eager, peak, error = {}, {}, {}, {}
+    ways = {name: ("triton", dtype) for name, dtype in DTYPES.items() if served(problem, dtype)}
+    ways["plain"] = ("plain", torch.float32)
+    if compiled:
+        ways["compiled"] = ("compiled", torch.float32)
+    for name, (method, dtype) in ways.items():
+        call = step(problem, method, dtype)
+        call()
+        peak[name] = peak_bytes(call, device)
+        eager |= median_seconds({name: call}, device, budget=0.03)
+        seconds |= median_seconds({name: replayed(call, device)}, device, budget=0.05)
+        if name in DTYPES:
+            error[name] = errors(problem, dtype)
+        del call
+        torch.cuda.empty_cache()
+    floor = {name: case.floor_bytes(training=True) * dtype.itemsize / 4 / bandwidth for name, dtype in DTYPES.items()}
+    return {
+        "shape": case.shape,
+        "points": case.points,
+        "target": target,
+        "seconds": seconds,
+        "eager_seconds": eager,
+        "floor_seconds": floor,
+        "peak_bytes": peak,
+        "error": error,
+    }
+
+
+def force(method: str) -> None:
+    """Let "auto" mean this method, as KERNELFIELD_CONV does."""
+    module = sys.modules["kernelfield.ops.conv"]
+    module.FORCED = method
+    module._plans.clear()  # noqa: SLF001
+
+
+WAYS = {"triton bf16": ("triton", True), "fft fp32": ("fft", False)}
+
+
+def measure_network(
+    name: str,
+    blocks: int,
+    channels: int,
+    device: torch.device,
+    ways: tuple[str, ...] = tuple(WAYS),
+    replay: bool = True,
+) -> Results:
+    """Measure a training step by our kernels and by our FFT, both replayed as CUDA graphs."""
+    batch, (in_channels, *lengths), *authors = NETWORKS[name]
+    seconds, peak = {}, {}
+    for way in ways:
+        method, autocast = WAYS[way]
+        force(method)
+        torch.manual_seed(0)
+        net = CCNN(in_channels, 10, dim=len(lengths), size=lengths[0], channels=channels, blocks=blocks, sigma=None)
+        net = net.to(device)
+        x = torch.randn(batch, in_channels, *lengths, device=device)
+        plain = training_step(net, x)
+
+        def call(plain: Callable[[], None] = plain, autocast: bool = autocast) -> None:
+            with torch.autocast(device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
+                plain()
+
+        call()
+        peak[way] = peak_bytes(call, device)
+        if replay:
+            seconds |= median_seconds({way: replayed(call, device)}, device, budget=0.05)
+        del net, plain, call
+        torch.cuda.empty_cache()
+    force("auto")
+    return {"seconds": seconds, "peak_bytes": peak, "authors_ms": authors[blocks != 4]}
+
+
+def run(device: torch.device, options: argparse.Namespace) -> Results:
+    """Measure everything that fits the options."""
+    torch.set_float32_matmul_precision("high")
+    bandwidth = copy_bandwidth(device)
+    report: Results = {"machine": machine(device, 0), "copy_bandwidth": bandwidth, "rows": {}, "networks": {}}
+    rows = QUICK if options.quick else ROWS
+    for name, (case, target) in rows.items():
+        report["rows"][name] = measure(case, target, device, bandwidth, compiled=name in options.compile)
+        print(*cells(name, report["rows"][name]), sep="  ", flush=True)
+    for name in [] if options.quick else NETWORKS:
+        for blocks, channels in ((4, 140), (6, 380)):
+            row = f"CCNN_{blocks},{channels} {name}"
+            try:
+                report["networks"][row] = measure_network(name, blocks, channels, device)
+                print(*network_cells(row, report["networks"][row]), sep="  ", flush=True)
+            except RuntimeError as error:  # a step that does not fit or cannot be captured
+                print(f"{row}: {str(error).splitlines()[0]}", flush=True)
+                torch.cuda.empty_cache()
+                force("auto")
+    return report
+
+
+def warm(device: torch.device, share: str) -> None:
+    """Compile the kernels of every n-th row, so that several processes fill Triton's cache together."""
+    torch.set_float32_matmul_precision("high")
+    first, count = (int(n) for n in share.split("/"))
+    tasks: list[Callable[[], object]] = [
+        functools.partial(warm_row, case, dtype, device) for case, _ in ROWS.values() for dtype in DTYPES.values()
+    ]
+    tasks += [
+        functools.partial(measure_network, name, blocks, channels, device, ways=("triton bf16",), replay=False)
+        for name in NETWORKS
+        for blocks, channels in ((4, 140), (6, 380))
+    ]
+    for task in tasks[first::count]:
+        task()
+        torch.cuda.empty_cache()
+
+
+def warm_row(case: Case, dtype: torch.dtype, device: torch.device) -> None:
+    problem = Problem(case, device)
+    if served(problem, dtype):
+        step(problem, "triton", dtype)()
+        errors(problem, dtype)
+    torch.cuda.synchronize()
+
+
+HEADER = (
+    *("depthwise, forward + backward", "bf16, ms", "× formula", "to reach", "× floor", "error"),
+    *("tf32, ms", "× formula", "× floor", "error", "formula, ms", "compiled, ms", "memory bf16", "memory tf32"),
+)
+
+
+def cells(name: str, row: Results) -> list[str]:
+    seconds, floor, peak = row["seconds"], row["floor_seconds"], row["peak_bytes"]
+
+    def way(dtype: str) -> list[str]:
+        if dtype not in seconds:  # no layout in this precision: an FFT does it
+            return [MISSING] * 4
+        return [
+            number(1e3 * seconds[dtype]),
+            f"{seconds['plain'] / seconds[dtype]:.1f}",
+            f"{seconds[dtype] / floor[dtype]:.1f}",
+            f"{row['error'][dtype]:.0e}",
+        ]
+
+    bf16, tf32 = way("bf16"), way("tf32")
+    bf16.insert(2, f"{row['target']:g}")
+    compiled = number(1e3 * seconds["compiled"]) if "compiled" in seconds else MISSING
+    memory = [f"1/{peak['plain'] / max(1, peak[dtype]):.1f}" if dtype in peak else MISSING for dtype in DTYPES]
+    shape = "×".join(str(n) for n in row["shape"][:2])
+    return [f"{name}, {shape}", *bf16, *tf32, number(1e3 * seconds["plain"]), compiled, *memory]
+
+
+NETWORK_HEADER = ("training step", "ours, ms", "fft, ms", "× fft", "authors, ms", "× authors", "MiB", "fft MiB")
+
+
+def network_cells(name: str, row: Results) -> list[str]:
+    ours, theirs = (1e3 * row["seconds"][way] for way in ("triton bf16", "fft fp32"))
+    memory = [number(row["peak_bytes"][way] / 2**20) for way in ("triton bf16", "fft fp32")]
+    authors = row["authors_ms"]
+    return [
+        name,
+        number(ours),
+        number(theirs),
+        f"{theirs / ours:.1f}",
+        f"{authors:g}",
+        f"{authors / ours:.1f}",
+        *memory,
+    ]
+
+
+def render(report: Results) -> str:
+    """Return the tables of saved results as Markdown."""
+    rows = [cells(name, row) for name, row in report["rows"].items()]
+    networks = [network_cells(name, row) for name, row in report["networks"].items()]
+    return f"""{describe(report["machine"])}. A copy moves {report["copy_bandwidth"] / 1e12:.2f} TB/s.
+
+{table(HEADER, rows)}
+
+{table(NETWORK_HEADER, networks)}"""
+
+
+def calibrate(report: Results) -> str:
+    """Fit the costs of the tensor-core convolution, a launch and a rate per value, to saved results, and write them.
+
+    The FFT's rate per butterfly is raised to what the formula shows at these sizes: the shapes that ``conv.py``
+    calibrates it with are bound by launches on a large GPU.
+    """
+    constants = json.loads(CONSTANTS.read_text())
+    costs = constants["devices"]["cuda"]
+    # Three products of tf32 take three times as long as one. A third of a training step is its forward pass.
+    kinds = {"triton": ("bf16", 1), "triton, single": ("tf32", 1), "triton, single, three products": ("tf32", 3)}
+    modes = {"training": 1.0, "forward": 1 / 3}
+    rows = [
+        (Case(*row["shape"][:2], tuple(row["shape"][2:]), tuple(row["points"])), row) for row in report["rows"].values()
+    ]
+    for dim in (1, 2, 3):
+        kind = f"{dim}d-depthwise"
+        of_dim = [(case, row) for case, row in rows if len(case.lengths) == dim]
+        butterfly = mean([row["seconds"]["plain"] / case.work.butterflies for case, row in of_dim])
+        for mode, share in modes.items():
+            rates = costs[mode]["fft"][kind]["rates"]
+            rates[1] = max(rates[1], rounded(share * butterfly))
+            for method, (dtype, longer) in kinds.items():
+                known = [pair for pair in of_dim if dtype in pair[1]["seconds"]] or [
+                    pair for pair in rows if dtype in pair[1]["seconds"]
+                ]
+                rate = longer * mean([row["seconds"][dtype] / case.work.tiles for case, row in known])
+                # What a step costs where the GPU has least to do.
+                launch = min(row["eager_seconds"].get(dtype, math.inf) for _, row in rows)
+                entry = {"rates": [rounded(share * launch), rounded(share * rate)]}
+                costs[mode].setdefault(method, {})[kind] = entry
+    text = json.dumps(constants, indent=1)
+    text = re.sub(r"\{[^{}]*\}|\[[^\[\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
+    CONSTANTS.write_text(text + "\n")
+    return f"Written to {CONSTANTS}."
+
+
+def mean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="tiny shapes, also without a GPU")
+    parser.add_argument("--compile", nargs="*", default=[], metavar="ROW", help="rows to time under torch.compile too")
+    parser.add_argument("--warm", metavar="I/N", help="only compile the kernels of every N-th row")
+    parser.add_argument("--json", type=Path, help="where to write the measurements")
+    parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
+    parser.add_argument("--calibrate", type=Path, metavar="JSON", help="fit the cost model to saved measurements")
+    parser.add_argument("--markdown", type=Path, help="put the tables into this file")
+    options = parser.parse_args()
+    if options.calibrate is not None:
+        print(calibrate(json.loads(options.calibrate.read_text())))
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    if options.warm is not None:
+        warm(device, options.warm)
+        return
+    report = json.loads(options.from_json.read_text()) if options.from_json else run(device, options)
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    text = render(report)
+    if options.markdown is not None:
+        replace_section(options.markdown, "long-conv-cuda", text)
+    print("\n" + text)
+
+
+if __name__ == "__main__":
+    main()

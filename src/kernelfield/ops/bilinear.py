@@ -1,0 +1,132 @@
+r"""What every convolution with its own backward pass is to autograd, torch.compile and torch.export.
+
+Convolution is bilinear, and so are its two gradients:
+
+.. math::
+    y = C(x, k), \qquad \bar x = C_x(\bar y, k), \qquad \bar k = C_k(\bar y, x).
+
+The gradients of :math:`(C_x, C_k)` are again these three, so two operators that call each other give derivatives of
+every order, and keep nothing but the input and the kernel.
+
+Under torch.compile and torch.export both are custom operators, opaque to what traces around them: they meet real
+tensors of known lengths and choose by them. In eager use they are autograd functions, since a custom operator's
+dispatch takes as long as a small convolution.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["bilinear"]
+
+
+def bilinear(  # noqa: C901
+    name: str, conv: Callable[..., Tensor], grads: Callable[..., tuple[Tensor, Tensor]]
+) -> Callable[..., Tensor]:
+    """Return ``conv`` as a differentiable function of (x, kernel, causal, periodic, groups).
+
+    Args:
+        name: of the custom operators, ``kernelfield::name`` and ``kernelfield::name_grads``.
+        conv: (x, kernel, causal, periodic, groups) -> y.
+        grads: (grad, x, kernel, need_x, need_kernel, causal, periodic, groups) -> both gradients; one that is not
+            needed comes back empty.
+    """
+
+    def apply(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
+        return (conv_op if torch.compiler.is_compiling() else _Conv.apply)(x, kernel, *how)
+
+    def apply_grads(grad: Tensor, x: Tensor, kernel: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
+        return (grads_op if torch.compiler.is_compiling() else _ConvGrads.apply)(grad, x, kernel, *how)
+
+    @torch.library.custom_op(f"kernelfield::{name}", mutates_args=())
+    def conv_op(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
+        return conv(x, kernel, causal, periodic, groups).contiguous()
+
+    @torch.library.custom_op(f"kernelfield::{name}_grads", mutates_args=())
+    def grads_op(
+        grad: Tensor,
+        x: Tensor,
+        kernel: Tensor,
+        need_x: bool,
+        need_kernel: bool,
+        causal: bool,
+        periodic: list[bool],
+        groups: int,
+    ) -> tuple[Tensor, Tensor]:
+        return grads(grad, x, kernel, need_x, need_kernel, causal, periodic, groups)
+
+    @conv_op.register_fake
+    def _(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
+        return x.new_empty((x.shape[0], kernel.shape[0], *x.shape[2:]))
+
+    @grads_op.register_fake
+    def _(
+        grad: Tensor,  # noqa: ARG001
+        x: Tensor,
+        kernel: Tensor,
+        need_x: bool,
+        need_kernel: bool,
+        causal: bool,  # noqa: ARG001
+        periodic: list[bool],  # noqa: ARG001
+        groups: int,  # noqa: ARG001
+    ) -> tuple[Tensor, Tensor]:
+        return x.new_empty(x.shape if need_x else 0), kernel.new_empty(kernel.shape if need_kernel else 0)
+
+    def save_conv(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
+        x, kernel, *ctx.how = inputs
+        ctx.save_for_backward(x, kernel)
+
+    def conv_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, kernel = ctx.saved_tensors
+        need_x, need_kernel = ctx.needs_input_grad[:2]
+        grad_x, grad_kernel = apply_grads(grad, x, kernel, need_x, need_kernel, *ctx.how)
+        return grad_x if need_x else None, grad_kernel if need_kernel else None, None, None, None
+
+    def save_grads(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
+        grad, x, kernel, ctx.need_x, ctx.need_kernel, *ctx.how = inputs
+        ctx.save_for_backward(grad, x, kernel)
+
+    def grads_backward(ctx: Any, to_x: Tensor, to_kernel: Tensor) -> tuple[Tensor | None, ...]:
+        grad, x, kernel = ctx.saved_tensors
+        terms = []
+        if ctx.need_x:
+            terms.append(apply(to_x, kernel, *ctx.how))
+        if ctx.need_kernel:
+            terms.append(apply(x, to_kernel, *ctx.how))
+        to_grad = terms[0] + terms[1] if len(terms) == 2 else terms[0]
+        # x met grad only in C_k and the kernel only in C_x: the same pair of gradients, with the cotangents swapped in.
+        v = to_x if ctx.need_x else x
+        w = to_kernel if ctx.need_kernel else kernel
+        second_x, second_kernel = apply_grads(grad, v, w, ctx.need_kernel, ctx.need_x, *ctx.how)
+        return to_grad, second_x if ctx.need_kernel else None, second_kernel if ctx.need_x else None, *(None,) * 5
+
+    conv_op.register_autograd(conv_backward, setup_context=save_conv)
+    grads_op.register_autograd(grads_backward, setup_context=save_grads)
+
+    class _Conv(torch.autograd.Function):
+        # Without ``setup_context``, for which torch reads the signature of ``forward`` at every call.
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
+            save_conv(ctx, (x, kernel, *how), None)
+            return conv(x, kernel, *how)
+
+        backward = staticmethod(conv_backward)
+
+    class _ConvGrads(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any
+        ) -> tuple[Tensor, Tensor]:
+            save_grads(ctx, (grad, x, kernel, need_x, need_kernel, *how), None)
+            return grads(grad, x, kernel, need_x, need_kernel, *how)
+
+        backward = staticmethod(grads_backward)
+
+    return apply

@@ -1,0 +1,129 @@
+"""Depthwise convolution on tensor cores: transforms as products with small tables, in Triton.
+
+Nothing of Triton is imported before the first call, so that the package works without it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..bilinear import bilinear
+from ..direct import direct_conv
+from ..fft import transform_conv, transform_grads
+from ..shape import centres, is_symbolic
+from .plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["obstacle", "plan_of", "precision", "triton_conv"]
+
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def triton_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
+    """Convolve on tensor cores; arguments as in :func:`kernelfield.ops.conv`, already checked."""
+    if torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
+    return _triton_conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Return how float32 products are computed, by torch's own setting; float16 has the precision of tf32."""
+    return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def plan_of(
+    lengths: Sequence[int], points: Sequence[int], causal: bool, periodic: Sequence[bool], dtype: torch.dtype
+) -> Plan | None:
+    """Return the layout for a signal of these lengths and a kernel of these points, if there is one."""
+    reaches = tuple(max(c, k - 1 - c) for k, c in zip(points, centres(points, causal), strict=True))
+    element = 2 if dtype == torch.bfloat16 else 8 if precision(dtype) == "tf32x3" else 4
+    return make_plan(tuple(lengths), reaches, tuple(periodic), element)
+
+
+def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -> str | None:  # noqa: PLR0911
+    """Return why a convolution cannot be done here, in words that follow "…, which ", or None if it can."""
+    if not _HAS_TRITON:
+        if x.device.type == "cuda" and not torch.compiler.is_compiling():
+            _say_what_is_missing()
+        return "needs Triton, which comes with CUDA builds of torch"
+    if x.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"needs a CUDA device, got {x.device.type}"
+    if x.dtype == torch.float64:
+        return "computes no float64"
+    if kernel.shape[1] != 1 or kernel.shape[0] != x.shape[1]:
+        return f"needs one kernel per channel, got {tuple(kernel.shape[:2])} for {x.shape[1]} channels"
+    if is_symbolic(*x.shape[2:], *kernel.shape[2:]) or torch.compiler.is_compiling():
+        return None  # decided when they are known, by the operator itself
+    if plan_of(x.shape[2:], kernel.shape[2:], causal, [name == "periodic" for name in boundary], x.dtype) is None:
+        return f"has no tiles for signals of {tuple(x.shape[2:])} and kernels of {tuple(kernel.shape[2:])}"
+    return None
+
+
+@functools.cache
+def _say_what_is_missing() -> None:
+    """Warn, once, that convolutions on this GPU could be faster."""
+    warnings.warn("triton is not installed: long convolutions take torch's FFT", stacklevel=5)
+
+
+#: shapes whose tiles turned out not to fit this device
+_too_large: set[Any] = set()
+
+
+def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> bool:
+    """Return whether an FFT has to do it: lengths were not known when this was chosen, or tiles do not fit."""
+    missing = plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is None
+    return missing or bool(_too_large and (x.shape, kernel.shape, x.dtype) in _too_large)
+
+
+def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
+    how = causal, periodic, groups
+    if _otherwise(x, kernel, causal, periodic):
+        return transform_conv(x, kernel, *how)
+    from .launch import TooLarge, spectral_conv  # noqa: PLC0415
+
+    try:
+        return spectral_conv(x, kernel, *how)
+    except TooLarge as error:
+        _give_up(x, kernel, error)
+        return transform_conv(x, kernel, *how)
+
+
+def _grads(
+    grad: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    need_x: bool,
+    need_kernel: bool,
+    causal: bool,
+    periodic: list[bool],
+    groups: int,
+) -> tuple[Tensor, Tensor]:
+    how = need_x, need_kernel, causal, periodic, groups
+    if _otherwise(x, kernel, causal, periodic):
+        return transform_grads(grad, x, kernel, *how)
+    from .launch import TooLarge, spectral_grads  # noqa: PLC0415
+
+    try:
+        return spectral_grads(grad, x, kernel, *how)
+    except TooLarge as error:
+        _give_up(x, kernel, error)
+        return transform_grads(grad, x, kernel, *how)
+
+
+def _give_up(x: Tensor, kernel: Tensor, error: Exception) -> None:
+    """Remember that a device has too little shared memory for this, and say so once."""
+    _too_large.add((x.shape, kernel.shape, x.dtype))
+    says = f"tensor-core convolution of {tuple(x.shape)} with {tuple(kernel.shape)} does not fit this GPU ({error}); "
+    warnings.warn(f"{says}an FFT does it from now on", stacklevel=2)
+
+
+_triton_conv = bilinear("triton_conv", _conv, _grads)

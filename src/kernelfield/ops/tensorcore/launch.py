@@ -1,0 +1,340 @@
+"""Launches of the kernels: tiles, grids, and the two operators that autograd meets."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from triton.runtime.errors import OutOfResources as TooLarge
+
+from ..fft import place, take
+from ..shape import centres
+from . import plan_of, precision
+from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
+from .plan import LEAST, Plan, power
+from .tables import inner_tables, outer_tables, phases
+from .transform import conv_kernel, gradient_kernel, grads_kernel, spectrum_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Call", "TooLarge", "Tuning", "make_call", "spectral_conv", "spectral_grads", "tuning"]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a launch may choose freely.
+
+    Args:
+        upright: whether the first table is on the left.
+        stack: channels of a program.
+        warps: warps of a program.
+        hold: whether a ready spectrum stays in registers.
+        ready: whether a kernel's spectrum and its gradient are made by launches of their own.
+        apart: whether the two gradients are launched apart.
+        programs: programs to aim at.
+        chunk_bytes: bytes of outer spectra held at once.
+    """
+
+    upright: bool = False
+    stack: int = 1
+    warps: int = 4
+    hold: bool = True
+    ready: bool = False
+    apart: bool = False
+    programs: int = 528
+    chunk_bytes: int = 128 << 20
+
+
+def tuning(plan: Plan) -> Tuning:
+    """Return the choices measured to be good on an H200."""
+    _, n2, k1, k2 = plan.tile
+    size = k1 * k2
+    if plan.upright:
+        stack, warps = 1, k1 // 16
+    elif plan.element == 2 and (k1, k2) == (32, 32) and not plan.complex:
+        stack, warps = 1, 2
+    else:
+        stack, warps = 1 if k1 >= 64 else max(1, 64 // min(n2, k1)), 4
+    many = size == 1024 or size >= 4096 if not plan.complex else size == 256
+    return Tuning(
+        plan.upright,
+        stack,
+        warps,
+        hold=size < 4096 or (size == 4096 and not plan.complex),
+        ready=plan.complex or size > 1024,
+        apart=not plan.complex and (k1, k2) in {(32, 64), (64, 128)},
+        programs=264 if size <= 256 and not plan.complex else 1056 if many else 528,
+    )
+
+
+class Call:
+    """One convolution's plan, tables and grids."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        points: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        causal: bool,
+        periodic: tuple[bool, ...],
+    ) -> None:
+        self.batch, self.channels, *lengths = shape
+        self.length = torch.Size(lengths).numel()
+        plan = plan_of(lengths, points, causal, periodic, dtype)
+        if plan is None:
+            raise NotImplementedError(f"no tiles for signals of {tuple(lengths)} and kernels of {points}")
+        self.plan, self.device, self.tuning = plan, device, tuning(plan)
+        if device.type != "cuda":
+            self.tuning = replace(self.tuning, programs=1)  # an interpreter runs them one after the other
+        # float16 has tf32's precision but not the range that spectra need; the interpreter multiplies no bfloat16.
+        self.dtype = torch.bfloat16 if dtype == torch.bfloat16 and device.type == "cuda" else torch.float32
+        self.precision = precision(dtype)
+        self._place(points, centres(points, causal), tuple(lengths), periodic)
+        n1, n2, k1, k2 = plan.tile
+        self.sides = {"S": self.tuning.stack, "N1": n1, "N2": n2, "K1": k1, "K2": k2}
+        self.kind: dict[str, Any] = {"COMPLEX": plan.complex, "TWIDDLE": plan.twiddle, "UPRIGHT": plan.upright}
+        self.real = not plan.shift or self.centres[0] == 0
+        self.kind |= {"REAL": self.real, "PRECISION": self.precision, "num_warps": self.tuning.warps}
+        self.kind["num_stages"] = 1  # the loop over the batch asks for the next signal by itself
+        self.tables = inner_tables(plan, self.dtype, device)
+        self.blocks = -(-self.length // plan.outer_step)
+        self.r, self.q = (max(LEAST, power(n)) for n in (plan.outer, self.blocks))
+        if plan.complex:
+            self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, device)
+            self.phases = phases(plan, self.dtype, device) if plan.phase else self.tables
+            self.outer_kind: dict[str, Any] = {"BLOCK_N": 64 if max(self.r, self.q) >= 64 else 128}
+            # Stages would fill the shared memory that other programs of the same multiprocessor need.
+            self.outer_kind |= {"PHASE": plan.phase, "PRECISION": self.precision, "num_stages": 1}
+
+    def _place(
+        self, points: tuple[int, ...], middles: tuple[int, ...], lengths: tuple[int, ...], periodic: tuple[bool, ...]
+    ) -> None:
+        """Find where the kernel's points are: along a circle shorter than the kernel, it is wound up first."""
+        self.wound = [d for d, wraps in enumerate(periodic) if wraps and points[d] > lengths[d]]
+        self.points, self.centres = list(points), list(middles)
+        for d in self.wound:
+            self.points[d], self.centres[d] = lengths[d], 0
+        self.original = points, middles
+        # An offset of all the signal's length meets nothing, and its gradient is not written.
+        places = zip(self.points, self.centres, lengths, strict=True)
+        self.far = any(k - 1 - c >= n for k, c, n in places)
+        fill = 3 - len(points)
+        self.offsets = (*self.points, *(1,) * fill, *self.centres, *(0,) * fill)
+        self.sizes = self.plan.m1, self.plan.m2, *self.offsets[:2], *self.offsets[3:5]
+
+    def wind(self, kernel: Tensor) -> Tensor:
+        """(channels, 1, *points) -> the same with its longer axes wound up, contiguous."""
+        for d in self.wound:
+            kernel = place(kernel, 2 + d, (self.points[d],), (self.original[1][d],))
+        return kernel.contiguous()
+
+    def unwind(self, kernel: Tensor) -> Tensor:
+        """Undo :meth:`wind` for a gradient."""
+        for d in self.wound:
+            points, middles = self.original
+            kernel = take(kernel, 2 + d, (points[d],), (self.points[d],), (middles[d],))
+        return kernel
+
+    def chunks(self) -> Iterator[slice]:
+        """Part the channels so that the outer spectra of one part stay within the budget."""
+        step = self.channels
+        if self.plan.complex:
+            each = 2 * self.batch * self.plan.outer * self.plan.outer_step * self.dtype.itemsize
+            step = max(1, min(step, self.tuning.chunk_bytes // each))
+        for first in range(0, self.channels, step):
+            yield slice(first, min(self.channels, first + step))
+
+    def spectrum(self, kernel: Tensor) -> Tensor:
+        """Return what the kernels take of (channels, 1, *points): its spectrum if it is to be ready, else itself."""
+        if not self.tuning.ready:
+            return kernel
+        plan = self.plan
+        channels = kernel.shape[0] * plan.outer
+        if plan.complex:
+            inner = plan.m1 * plan.m2
+            parts = kernel.new_empty((channels, 2, inner), dtype=self.dtype)
+            tile, columns = min(self.r, 64), self.outer_kind["BLOCK_N"]
+            split_points_kernel[(-(-inner // columns), self.r // tile, kernel.shape[0])](
+                *(kernel, parts, self.outer_tables[0], self.phases, plan.outer, inner, plan.m2, *self.offsets),
+                **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "DIM": kernel.dim() - 2},
+                REAL=self.real,
+                **self.outer_kind,
+            )
+            kernel = parts
+        out = kernel.new_empty((channels, 2, *plan.tile[2:]), dtype=self.dtype)
+        programs, tiles = self.tiles(channels)
+        spectrum_kernel[(programs,)](
+            *(kernel, out, self.tables, channels, *self.sizes), TILES=tiles, **self.sides, **self.kind
+        )
+        return out
+
+    def gradient(self, sums: Tensor, like: Tensor) -> Tensor:
+        """Return the kernel's gradient, (channels, 1, *points), from the sums over parts of the batch."""
+        count = (like.shape[0], 1, *self.points)
+        if not self.tuning.ready:
+            return (sums.sum(dim=0) if sums.shape[0] > 1 else sums[0]).view(count).to(like.dtype)
+        plan, channels = self.plan, sums.shape[1]
+        out = like.new_zeros(count) if self.far else like.new_empty(count)
+        inner = plan.m1 * plan.m2
+        parts = like.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
+        programs, tiles = self.tiles(channels)
+        gradient_kernel[(programs,)](
+            *(sums, parts, self.tables, sums.shape[0], channels, *self.sizes),
+            EACH=power(sums.shape[0]),
+            TILES=tiles,
+            **self.sides,
+            **self.kind,
+        )
+        if plan.complex:
+            tile, columns = min(self.q, 64), self.outer_kind["BLOCK_N"]
+            merge_points_kernel[(-(-inner // columns), self.q // tile, like.shape[0])](
+                *(parts, out, self.outer_tables[1], self.phases, plan.outer, inner, plan.m2, *self.offsets),
+                **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "DIM": like.dim() - 2},
+                REAL=self.real,
+                **self.outer_kind,
+            )
+        return out
+
+    def tiles(self, channels: int) -> tuple[int, int]:
+        """Return programs and tiles of each for one pass over kernels; tables are loaded once a program."""
+        stacks = -(-channels // self.tuning.stack)
+        tiles = power(max(1, stacks // 1024))
+        return -(-stacks // tiles), tiles
+
+    def parts(self, channels: int) -> tuple[int, int]:
+        """Return how many parts the batch is cut in, and the signals of each."""
+        stacks = -(-channels // self.tuning.stack)
+        # A power of two: the kernels are compiled for few of them.
+        each = power(max(1, min(self.batch, self.batch * stacks // self.tuning.programs)))
+        return -(-self.batch // each), each
+
+    def conv(self, x: Tensor, spectrum: Tensor, out: Tensor, conjugate: bool = False) -> None:
+        """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum."""
+        plan, channels = self.plan, x.shape[1]
+        parts, each = self.parts(channels)
+        conv_kernel[(-(-channels // self.tuning.stack), parts)](
+            *(x, spectrum, out, self.tables, self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
+            **{"READY": self.tuning.ready, "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
+            **self.sides,
+            **self.kind,
+        )
+
+    def grads(self, grad: Tensor, x: Tensor, spectrum: Tensor, out: Tensor | None) -> Tensor:
+        """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
+        plan, channels = self.plan, x.shape[1]
+        parts, each = self.parts(channels)
+        if self.tuning.ready:
+            sums = x.new_empty((parts, channels, 2, *plan.tile[2:]), dtype=torch.float32)
+        else:
+            size = (parts, channels, *self.points)
+            sums = x.new_zeros(size, dtype=torch.float32) if self.far else x.new_empty(size, dtype=torch.float32)
+        grads_kernel[(-(-channels // self.tuning.stack), parts)](
+            *(grad, x, spectrum, grad if out is None else out, sums, self.tables),
+            *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
+            **{"READY": self.tuning.ready, "HOLD": self.tuning.hold, "SPECTRAL": self.tuning.ready, "EACH": each},
+            NEED_X=out is not None,
+            **self.sides,
+            **self.kind,
+        )
+        return sums
+
+    def outer_numbers(self, x: Tensor) -> tuple[tuple[int, ...], int, int]:
+        """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
+        step = self.plan.outer_step
+        signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
+        each = power(max(1, min(signals, signals * tiles // (4 * self.tuning.programs))))
+        return (signals, x.shape[1], x.stride(0), self.blocks, self.plan.outer, step, self.length), each, tiles
+
+    def split(self, x: Tensor) -> Tensor:
+        """(batch, channels, *space) -> (batch, channels · outer, 2, step)."""
+        plan = self.plan
+        numbers, each, tiles = self.outer_numbers(x)
+        out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
+        tile = min(self.r, 64)
+        split_kernel[(tiles, self.r // tile, -(-numbers[0] // each))](
+            *(x, out, self.outer_tables[0], self.phases, *numbers),
+            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "EACH": each},
+            **self.outer_kind,
+        )
+        return out
+
+    def merge(self, z: Tensor, out: Tensor) -> None:
+        """(batch, channels · outer, 2, step) -> (batch, channels, *space)."""
+        numbers, each, tiles = self.outer_numbers(out)
+        tile = min(self.q, 64)
+        merge_kernel[(tiles, self.q // tile, -(-numbers[0] // each))](
+            *(z, out, self.outer_tables[1], self.phases, *numbers),
+            **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "EACH": each},
+            **self.outer_kind,
+        )
+
+
+#: plans, tables and grids take longer to make than a small convolution
+make_call = functools.lru_cache(maxsize=256)(lambda *key: Call(*key[:-1]))
+
+
+def _call(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> Call:
+    return make_call(
+        *(tuple(x.shape), tuple(kernel.shape[2:]), x.dtype, x.device, causal, tuple(periodic), precision(x.dtype))
+    )
+
+
+def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
+    """Convolve depthwise; ``x`` and ``kernel`` have as many channels as there are groups."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    if not x.numel():
+        return out
+    call = _call(x, kernel, causal, periodic)
+    kernel = call.wind(kernel)
+    for part in call.chunks():
+        spectrum = call.spectrum(kernel[part])
+        if call.plan.complex:
+            inner = call.split(x[:, part])
+            call.conv(inner, spectrum, inner)
+            call.merge(inner, out[:, part])
+        else:
+            call.conv(x, spectrum, out)
+    return out
+
+
+def spectral_grads(
+    grad: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    need_x: bool,
+    need_kernel: bool,
+    causal: bool,
+    periodic: list[bool],
+    groups: int,  # noqa: ARG001
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of :func:`spectral_conv`; one that is not needed is empty."""
+    grad, x = grad.contiguous(), x.contiguous()
+    grad_x = x.new_empty(x.shape if need_x else 0)
+    if not x.numel():
+        return grad_x, kernel.new_zeros(kernel.shape if need_kernel else 0)
+    call = _call(x, kernel, causal, periodic)
+    kernel = call.wind(kernel)
+    together = need_x and need_kernel and not call.tuning.apart
+    pieces = []
+    for part in call.chunks():
+        spectrum = call.spectrum(kernel[part]) if need_x else kernel[part]
+        inner, signals, target = grad, x, grad_x
+        if call.plan.complex:
+            inner = target = call.split(grad[:, part])
+            signals = call.split(x[:, part]) if need_kernel else inner
+        if need_kernel:
+            sums = call.grads(inner, signals, spectrum, target if together else None)
+            pieces.append(call.gradient(sums, kernel[part]))
+        if need_x and not together:
+            call.conv(inner, spectrum, target, conjugate=True)
+        if need_x and call.plan.complex:
+            call.merge(inner, grad_x[:, part])
+    if not need_kernel:
+        return grad_x, kernel.new_empty(0)
+    return grad_x, call.unwind(pieces[0] if len(pieces) == 1 else torch.cat(pieces))

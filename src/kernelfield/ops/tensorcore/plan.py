@@ -1,0 +1,179 @@
+"""How a convolution is laid out for matrix products: which transform lengths, in which tiles.
+
+A signal becomes a matrix of rows and columns, and its spectrum two products with small tables, one along each:
+
+- a plane of up to 64 × 64 is that matrix already;
+- a line of up to 4,096 samples is written row by row, and a twiddle factor between the products makes the two small
+  transforms one long one;
+- anything larger has an *outer* transform first: over the blocks of a long line, the rows of a large plane or the
+  slices of a volume. What is left inside is one of the former, with complex values.
+
+A boundary of zeros needs a transform of twice the length. Along the first axis that costs nothing: at the
+frequencies k + ¼ of a transform of the signal's own length N, ``z^N = -i``, so that what a transform without padding
+would wrap around lands in the imaginary part, out of the way of a real signal.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Plan", "make_plan", "power"]
+
+#: least side of a tile: the depth of one instruction of a tensor core
+LEAST = 16
+#: largest tile whose spectrum stays in registers
+LARGEST = {False: 64 * 128, True: 64 * 64}
+#: bytes of shared memory for tables and what is turned between them
+MEMORY = 224 << 10
+LONGEST_OUTER = 256
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Lengths of one convolution by matrix products; see the module.
+
+    Args:
+        outer: length of the outer transform, 1 without one.
+        outer_step: samples between two blocks of the outer transform.
+        phase: whether the outer transform needs a twiddle factor: its blocks follow each other on one line.
+        shift: ¼ if the first axis is followed by zeros, 0 if it is periodic.
+        m1: length of the transform over rows.
+        m2: length of the transform over columns.
+        rows: rows of the signal's matrix.
+        cols: columns of it.
+        length: samples in it; the last row of a line may be short.
+        twiddle: whether its rows follow each other on one line.
+        element: bytes of shared memory per number: 2 for bfloat16, 4 for tf32, 8 for three products of it.
+    """
+
+    outer: int
+    outer_step: int
+    phase: bool
+    shift: float
+    m1: int
+    m2: int
+    rows: int
+    cols: int
+    length: int
+    twiddle: bool
+    element: int = 2
+
+    @property
+    def complex(self) -> bool:
+        """Whether the inner signals are complex."""
+        return self.outer > 1
+
+    @property
+    def tile(self) -> tuple[int, int, int, int]:
+        """Sides of the tiles: rows and columns of the signal, rows and columns of the spectrum."""
+        n1, n2, k1, k2 = (max(LEAST, power(n)) for n in (self.rows, self.cols, self.m1, self.m2))
+        if self.complex or (self.element == 2 and k1 >= 64 and n1 >= 32):
+            # The inner circle of a kernel has more rows than the signal; and a square table can stand upright.
+            n1 = k1
+        return n1, n2, k1, k2
+
+    @property
+    def upright(self) -> bool:
+        """Whether the first table is on the left: from 64 rows on, in bfloat16, whose tables can be read transposed."""
+        n1, _, k1, _ = self.tile
+        return self.element == 2 and n1 == k1 >= 64
+
+    @property
+    def fits(self) -> bool:
+        """Whether a tile of the spectrum stays in registers, and its tables in shared memory."""
+        n1, n2, k1, k2 = self.tile
+        memory = self.element * (4 * (n1 * k1 + n2 * k2) + 2 * n2 * k1)
+        small = max(k1, k2) <= 128 and k1 * k2 <= LARGEST[self.complex]
+        # Measured to be slower than an FFT in float32: long lines in one tile, and of many blocks.
+        slow = self.element > 2 and self.twiddle and (k1 * k2 >= 4096 or (self.phase and self.outer > 64))
+        return small and memory <= MEMORY and self.outer <= LONGEST_OUTER and not slow
+
+
+@functools.lru_cache(maxsize=1024)
+def make_plan(
+    lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[bool, ...], element: int = 2
+) -> Plan | None:
+    """Return how to convolve a signal of these lengths, or None if it has to be done otherwise.
+
+    Args:
+        lengths: of the signal, per axis.
+        reaches: the kernel's longer side per axis, in samples from its offset zero.
+        periodic: whether each axis is periodic.
+        element: bytes of shared memory per number.
+
+    >>> plan = make_plan((784,), (783,), (False,))
+    >>> plan.m1, plan.m2, plan.outer
+    (32, 32, 1)
+    >>> make_plan((32, 32), (31, 31), (False, False)).tile
+    (32, 32, 32, 64)
+    >>> make_plan((16000,), (15999,), (False,)).outer
+    16
+    """
+    for plan in {1: _line, 2: _plane, 3: _space}[len(lengths)](lengths, reaches, periodic):
+        plan = replace(plan, element=element)  # noqa: PLW2901
+        if plan.fits:
+            return plan
+    return None
+
+
+def _line(lengths: tuple[int, ...], _: tuple[int, ...], periodic: tuple[bool, ...]) -> Iterator[Plan]:
+    (length,), (wraps,) = lengths, periodic
+    shift = 0.0 if wraps else 0.25
+    for m1, m2 in _sides(length if wraps else max(LEAST * LEAST, power(length))):
+        yield Plan(1, length, False, shift, m1, m2, m1, m2, length, True)
+    for inner, most in ((1024, 64), (4096, LONGEST_OUTER)):
+        block = inner
+        if wraps:
+            block = next((n for n in range(inner, 255, -1) if length % n == 0 and next(_sides(n), None)), 0)
+        if block and -(-length // block) <= most:
+            for m1, m2 in _sides(block):
+                yield Plan(-(-length // block), block, True, shift, m1, m2, m1, m2, block, True)
+
+
+def _plane(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[bool, ...]) -> Iterator[Plan]:
+    (height, width), (first, second) = lengths, periodic
+    shift = 0.0 if first else 0.25
+    size = width if second else max(LEAST, power(width + reaches[1]))
+    if height <= 64:
+        yield Plan(1, height * width, False, shift, height, size, height, width, height * width, False)
+    if height > 1:
+        for m1, m2 in _sides(size):
+            yield Plan(height, width, False, shift, m1, m2, -(-width // m2), m2, width, True)
+
+
+def _space(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[bool, ...]) -> Iterator[Plan]:
+    depth, height, width = lengths
+    m1, m2 = (
+        n if wraps else max(LEAST, power(n + reach))
+        for n, reach, wraps in zip(lengths[1:], reaches[1:], periodic[1:], strict=True)
+    )
+    if depth > 1:
+        shift = 0.0 if periodic[0] else 0.25
+        yield Plan(depth, height * width, False, shift, m1, m2, height, width, height * width, False)
+
+
+def _sides(length: int) -> Iterator[tuple[int, int]]:
+    """Yield pairs of sides whose product is ``length``, the best first."""
+    if length > 4096:
+        return
+    if length == power(length):
+        # 128 × 32 holds fewer values a thread than 64 × 64, but needs larger tables.
+        yield from [(128, 32), (64, 64)] if length == 4096 else [(64, 32)] if length == 2048 else []
+        m1 = 1 << (length.bit_length() - 1) // 2
+        if length <= 1024:
+            yield m1, length // m1
+        return
+    m1 = next((m for m in range(math.isqrt(length), 0, -1) if length % m == 0), 1)
+    if length // m1 <= 64:
+        yield m1, length // m1
+
+
+def power(n: int) -> int:
+    """Return the least power of two of at least ``n``."""
+    return 1 << (n - 1).bit_length()
