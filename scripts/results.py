@@ -54,7 +54,7 @@ SETS: dict[str, list[Row]] = {
         *(Row(f"ch02-adding-{n}", 3, FAST) for n in (6000, 3000, 1000, 200, 100)),
     ],
     "mnist": [
-        *(Row(f"ch03-{task}-ccnn-4-140", 6, SHORT) for task in ("smnist", "pmnist")),
+        *(Row(f"ch03-{task}-ccnn-4-140", 5, SHORT) for task in ("smnist", "pmnist")),
         *(Row(f"ch02-{task}-ckcnn-2-30", 8, SHORT) for task in ("smnist", "pmnist")),
         *(Row(f"ch05-{task}-flextcn-2", 8, SHORT) for task in ("smnist", "pmnist")),
     ],
@@ -70,10 +70,10 @@ SETS: dict[str, list[Row]] = {
         Row("ch02-physionet2012-ckcnn-2-30", 4, (*SHORT, "data.sets=[a, b]")),
     ],
     "groups": [
-        Row("ch11-rotmnist-se2-8-full", 30, (*FAST, *BF16)),
-        Row("ch11-rotmnist-se2-8-partial", 30, (*FAST, *BF16, "optimizer.subset_lr=1")),
+        Row("ch11-rotmnist-se2-8-full", 12, (*FAST, *BF16)),
+        Row("ch11-rotmnist-se2-8-partial", 12, (*FAST, *BF16, "optimizer.subset_lr=1")),
         Row("ch11-mnist6-m-mirror-full", 10, SHORT),
-        Row("ch11-mnist6-m-mirror-partial", 10, (*SHORT, "optimizer.subset_lr=5")),
+        Row("ch11-mnist6-m-mirror-partial", 10, (*SHORT, "optimizer.subset_lr=20")),
         Row("ch11-mnist6-180-se2-8-full", 6, (*SHORT, *BF16)),
         Row("ch11-mnist6-180-se2-8-partial", 6, (*SHORT, *BF16, "optimizer.subset_lr=5")),
         *(Row(f"ch11-cifar10-{group}-8-full", 3, (*SHORT, *BF16)) for group in ("se2", "e2")),
