@@ -12,6 +12,7 @@ again.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import subprocess
 import sys
@@ -20,7 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from kernelfield.training.recipe import find_recipe
+from kernelfield.training.reproduce import reproduce
 
 ROOT = Path(__file__).parents[1]
 #: folders of data that have one of their own
@@ -100,11 +104,29 @@ SETS: dict[str, list[Row]] = {
 }
 
 
+def arguments(row: Row, options: argparse.Namespace) -> tuple[Path, list[str]]:
+    """Return the folder of a row's data, and its settings."""
+    folder = options.data / FOLDERS.get(find_recipe(row.recipe).data["name"], "")
+    return folder, [f"training.epochs={row.epochs}", *row.settings, *options.set]
+
+
+def run_here(row: Row, options: argparse.Namespace) -> tuple[str, int, float]:
+    """Run a row in this process, without a report; return its name, exit status and seconds."""
+    begun = time.perf_counter()
+    folder, settings = arguments(row, options)
+    folds = [int(fold) for fold in row.folds.split(",") if fold]
+    result = reproduce(
+        row.recipe, options.results, options.runs, settings=settings, folds=folds, folder=str(folder), report=False
+    )
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # graphs of the next row find the memory of those before
+    return row.recipe, int(result["status"] != "done"), time.perf_counter() - begun
+
+
 def run(row: Row, options: argparse.Namespace) -> tuple[str, int, float]:
     """Run a row in a process of its own; return its name, exit status and seconds."""
-    recipe = find_recipe(row.recipe)
-    folder = options.data / FOLDERS.get(recipe.data["name"], "")
-    settings = [f"training.epochs={row.epochs}", *row.settings, *options.set]
+    folder, settings = arguments(row, options)
     command = [sys.executable, "-m", "kernelfield", "reproduce", row.recipe, "--json", "--data", str(folder)]
     command += ["--results", str(options.results), "--runs", str(options.runs)]
     command += [part for setting in settings for part in ("--set", setting)]
@@ -130,7 +152,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(".data"))
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="rows at a time, each a process; 0 for all in this one, which starts once"
+    )
     parser.add_argument("--limit", type=float, help="seconds for a row")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting for all rows")
     options = parser.parse_args()
@@ -146,8 +170,9 @@ def main() -> None:
     rows = [row for name in options.sets for row in (SETS.get(name) or [every[name]])]
     options.runs.mkdir(parents=True, exist_ok=True)
     failed = 0
-    with ThreadPoolExecutor(max_workers=options.jobs) as pool:
-        for recipe, status, seconds in pool.map(lambda row: run(row, options), rows):
+    with ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:
+        done = pool.map(lambda row: run(row, options), rows) if options.jobs else (run_here(r, options) for r in rows)
+        for recipe, status, seconds in done:
             print(f"{recipe}: exit {status} after {seconds:.0f} s", flush=True)
             failed += status != 0
     sys.exit(1 if failed else 0)

@@ -10,7 +10,7 @@ from torch import nn
 
 from kernelfield import CCNN, CKConv, FlexConv, FlexNet, aliasing_loss, kernel_l2
 from kernelfield.fields import SIREN, FourierFilter, MAGNet
-from kernelfield.layers import kernel_frequency, nyquist
+from kernelfield.layers import ContinuousConv, kernel_frequency, nyquist
 
 
 def test_kernel_l2_sums_over_layers() -> None:
@@ -80,3 +80,14 @@ def test_the_closed_form_bounds_the_measured_spectrum() -> None:
     cycles_per_unit = torch.fft.rfftfreq(kernel.shape[-1], d=step / 32)
     above = spectrum[cycles_per_unit > kernel_frequency(layer)].sum()
     assert above < 0.01 * spectrum.sum()
+
+
+def test_kernels_of_many_layers_are_penalised_together() -> None:
+    net = CCNN(1, 3, size=16, channels=4, blocks=2).double()
+    layers = [m for m in net.modules() if isinstance(m, ContinuousConv)]
+    alone = torch.stack([layer.kernel().square().sum() / 2 for layer in layers]).sum()
+    penalty = kernel_l2(net)
+    torch.testing.assert_close(penalty, alone)
+    parameters = [p for layer in layers for p in layer.field.parameters()]
+    for a, b in zip(*(torch.autograd.grad(y, parameters) for y in (penalty, alone)), strict=True):
+        torch.testing.assert_close(a, b)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...fields import FilterNetwork
 from ...masks import GaussianMask
 from .base import ContinuousConv
+from .together import sample_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,12 @@ def kernel_l2(model: nn.Module) -> Tensor:
     >>> bool(kernel_l2(layer) == layer.kernel().square().sum() / 2)
     True
     """
-    terms = [layer.kernel().square().sum() / 2 for layer in _layers(model)]
+    layers = list(_layers(model))
+    together = [None] * len(layers)
+    if not torch.compiler.is_compiling():  # which does its own fusing
+        together = sample_on([(layer, layer.size, (1.0,) * layer.dim) for layer in layers])
+    kernels = [layer.kernel() if k is None else k for layer, k in zip(layers, together, strict=True)]
+    terms = [kernel.square().sum() / 2 for kernel in kernels]
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
