@@ -15,8 +15,8 @@ HEAD = """# Results
 Published numbers and ours beside each other, the failed ones too. Each row comes from a JSON file in `results/`,
 written by `kernelfield reproduce RECIPE`; this page is made of them by `python docs/make_results.py`. Metrics that are
 shares are in percent. What was changed of a recipe for a run is said under remarks. Most runs are far shorter than the
-published ones, with the schedules of `scripts/results.py`, and several of them shared the GPU, so that a time is an upper
-bound.
+published ones, with the schedules of `scripts/results.py`, and several of them shared the GPU, so that a time is an
+upper bound.
 
 """
 
