@@ -1,23 +1,14 @@
-"""Public assertions about models: equivariance, causality, resolution, compilation, export, state.
-
-Each takes a module or any callable and raises an :class:`AssertionError` that says what differed, where and
-by how much. A tolerance is relative to the largest entry of what is compared, not to each entry: the rounding
-of a Fourier transform is spread evenly over its output, small entries included.
-
-Groups are met through a protocol of two methods, :class:`SignalGroup`: anything that lists its elements and
-acts on a signal will do.
-"""
+"""What a model does to signals that are moved, delayed or sampled otherwise."""
 
 from __future__ import annotations
 
-import io
-import itertools
-from contextlib import contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+from ._compare import assert_alike, assert_close, evaluation, scale_of, signal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,13 +16,9 @@ if TYPE_CHECKING:
 __all__ = [
     "SignalGroup",
     "assert_causal",
-    "assert_compiles",
     "assert_equivariant",
-    "assert_exports",
     "assert_resolution_consistent",
-    "assert_state_dict_round_trip",
     "assert_translation_equivariant",
-    "count_parameters",
     "equivariance_error",
 ]
 
@@ -89,8 +76,8 @@ def equivariance_error(
     """
     errors = []
     for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action):
-        _assert_alike(f"at element {element!r}", got, wanted)
-        errors.append(float((got - wanted).abs().amax()) / _scale(wanted))
+        assert_alike(f"at element {element!r}", got, wanted)
+        errors.append(float((got - wanted).abs().amax()) / scale_of(wanted))
     return float(torch.tensor(errors, dtype=torch.float64).amax())  # unlike max, never loses a NaN
 
 
@@ -130,7 +117,7 @@ def assert_equivariant(
     """
     kind = "invariant" if invariant else "equivariant"
     for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action):
-        _assert_close(f"not {kind} to element {element!r}", got, wanted, rtol, atol)
+        assert_close(f"not {kind} to element {element!r}", got, wanted, rtol, atol)
 
 
 def assert_causal(
@@ -158,14 +145,14 @@ def assert_causal(
     # A generator of its own: asking a question of a model leaves the global stream of random numbers alone.
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
     other = noise - x  # of the other sign mostly, so that a rectifier cannot hide the dependence
-    with _evaluation(model):
-        expected = _signal(model(x))
+    with evaluation(model):
+        expected = signal_of(model(x))
         if expected.shape[-1:] != x.shape[-1:]:
             raise AssertionError(f"not causal: {x.shape[-1]} times in, output of shape {tuple(expected.shape)}")
         for t in range(x.shape[-1] - 1) if times is None else times:
-            got = _signal(model(torch.cat([x[..., : t + 1], other[..., t + 1 :]], dim=-1)))
+            got = signal_of(model(torch.cat([x[..., : t + 1], other[..., t + 1 :]], dim=-1)))
             changed = (got - expected)[..., : t + 1].abs()
-            rounding = torch.finfo(expected.dtype).eps * max(_scale(expected), _scale(got))
+            rounding = torch.finfo(expected.dtype).eps * max(scale_of(expected), scale_of(got))
             allowed = 64 * rounding if atol is None else atol
             by_time = changed.flatten(0, -2).amax(dim=0)
             if not bool((by_time <= allowed).all()):
@@ -217,17 +204,17 @@ def assert_translation_equivariant(
         reach = max(x.shape[2:]) if margin is None else margin
         zeros = [reach + abs(s) for s in shifts]
         x = nn.functional.pad(x, [n for n in reversed(zeros) for _ in range(2)])
-    with _evaluation(model):
+    with evaluation(model):
         expected, got = (
-            _signal(model(x)),
-            _signal(model(x.roll(shifts, axes))).roll([-s for s in shifts], axes),
+            signal_of(model(x)),
+            signal_of(model(x.roll(shifts, axes))).roll([-s for s in shifts], axes),
         )
     if expected.shape[2:] != x.shape[2:]:
         raise AssertionError(f"space of {tuple(x.shape[2:])} in, output of shape {tuple(expected.shape)}")
     for axis, n in zip(axes, zeros, strict=True):
         length = x.shape[axis] - 2 * n
         expected, got = expected.narrow(axis, n, length), got.narrow(axis, n, length)
-    _assert_close(f"not equivariant to a shift of {shifts}", got, expected, rtol, atol)
+    assert_close(f"not equivariant to a shift of {shifts}", got, expected, rtol, atol)
 
 
 def assert_resolution_consistent(
@@ -267,11 +254,11 @@ def assert_resolution_consistent(
     elif shape is None:
         raise ValueError("shape must be given if signal is a function, got None")
     dim = len(shape)
-    with _evaluation(model):
-        reference = _signal(model(_sampled(signal, shape, (1.0,) * dim), step=1.0))
+    with evaluation(model):
+        reference = signal_of(model(_sampled(signal, shape, (1.0,) * dim), step=1.0))
         for step in steps:
             each = (float(step),) * dim if isinstance(step, (int, float)) else tuple(map(float, step))
-            ours = _signal(model(_sampled(signal, shape, each), step=step))
+            ours = signal_of(model(_sampled(signal, shape, each), step=step))
             theirs = reference
             for axis, (s, n) in enumerate(zip(each, shape, strict=True), start=2):
                 # Step p/q puts sample q·i where sample p·i of step 1 lies.
@@ -287,143 +274,7 @@ def assert_resolution_consistent(
                 raise ValueError(
                     f"steps must share a position with step 1 in a signal of shape {tuple(shape)}, got {step}"
                 )
-            _assert_close(what, ours, theirs, 0.0, atol + rtol * _scale(reference))
-
-
-def assert_compiles(
-    model: Callable[..., Any],
-    *args: Any,
-    backend: str = "aot_eager",
-    dynamic: bool | None = None,
-    rtol: float = 1e-5,
-    atol: float = 1e-6,
-    **kwargs: Any,
-) -> None:
-    """Assert that ``torch.compile(model, fullgraph=True)`` gives the outputs and the gradients of ``model``.
-
-    Gradients are compared for all parameters of a module and for all arguments that require one. The module's
-    mode is left as it is; random numbers are seeded alike for both, and buffers put back.
-
-    Args:
-        model: a module or a function of tensors.
-        *args: its arguments.
-        backend: of torch.compile; the default traces forward and backward but generates no code.
-        dynamic: of torch.compile.
-        rtol: difference allowed, relative to the largest entry.
-        atol: difference allowed on top of that.
-        **kwargs: more of its arguments.
-
-    >>> assert_compiles(torch.nn.Linear(3, 2), torch.randn(5, 3))
-    >>> assert_compiles(lambda x: x if x.sum() > 0 else -x, torch.randn(5))
-    Traceback (most recent call last):
-    AssertionError: does not compile as one graph: ...
-    """
-    torch.compiler.reset()  # graphs of earlier calls count towards the limit on recompilations
-    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
-    expected = _outputs_and_gradients(model, model, args, kwargs)
-    try:
-        got = _outputs_and_gradients(compiled, model, args, kwargs)
-    except Exception as error:
-        raise AssertionError(f"does not compile as one graph: {error}") from error
-    finally:
-        torch.compiler.reset()
-    for name, wanted in expected.items():
-        _assert_close(f"compiled {name}", got[name], wanted, rtol, atol)
-
-
-def assert_exports(
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    dynamic_shapes: Any,
-    check_args: Iterable[tuple[Any, ...]],
-    *,
-    rtol: float = 1e-5,
-    atol: float = 1e-6,
-) -> None:
-    """Assert that ``model`` exports with dynamic sizes and that the program is right at other sizes.
-
-    Args:
-        model: a module or a function of tensors.
-        args: its arguments, as an example.
-        dynamic_shapes: which of their axes are dynamic, one entry per argument, as ``torch.export`` takes it.
-        check_args: other arguments, of other sizes, at which program and model are compared.
-        rtol: difference allowed, relative to the largest entry.
-        atol: difference allowed on top of that.
-
-    >>> length = torch.export.Dim("length")
-    >>> assert_exports(torch.sin, (torch.randn(1, 5),), ({1: length},), [(torch.randn(1, 8),)])
-    >>> assert_exports(lambda x: x - x[:, 4:], (torch.randn(1, 5),), ({1: length},), [(torch.randn(1, 8),)])
-    Traceback (most recent call last):
-    AssertionError: does not export with dynamic_shapes=...
-    """
-    module, shapes = (model, dynamic_shapes) if isinstance(model, nn.Module) else (_Wrapped(model), (dynamic_shapes,))
-    try:
-        program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False).module()
-    except Exception as error:  # many kinds, few of them public
-        raise AssertionError(f"does not export with dynamic_shapes={dynamic_shapes}: {error}") from error
-    with torch.no_grad():
-        for others in (args, *check_args):
-            sizes = [tuple(a.shape) if isinstance(a, Tensor) else a for a in others]
-            try:
-                got = dict(_tensors(program(*others)))
-            except Exception as error:
-                raise AssertionError(f"the exported program fails on arguments of sizes {sizes}: {error}") from error
-            for name, wanted in _tensors(model(*others)):
-                _assert_close(f"exported {name} at sizes {sizes}", got[name], wanted, rtol, atol)
-
-
-def assert_state_dict_round_trip(build: Callable[[], nn.Module], *args: Any, **kwargs: Any) -> None:
-    """Assert that a state dict, saved and loaded into a fresh module, gives the same outputs to the bit.
-
-    The first module's parameters are moved off their initial values, so that one that is not restored shows.
-
-    Args:
-        build: makes the module; called twice.
-        *args: arguments of the module.
-        **kwargs: more of them.
-
-    >>> assert_state_dict_round_trip(lambda: torch.nn.Linear(3, 2), torch.randn(5, 3))
-    """
-    first = build()
-    with torch.no_grad():
-        for parameter in first.parameters():
-            parameter.mul_(1 + 0.1 * torch.rand_like(parameter)).add_(0.01 * torch.rand_like(parameter))
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second = build()
-    try:
-        second.load_state_dict(torch.load(file, weights_only=True))
-    except RuntimeError as error:
-        raise AssertionError(f"a fresh module does not take the state dict: {error}") from error
-    with _evaluation(first), _evaluation(second):
-        got = dict(_tensors(second(*args, **kwargs)))
-        for name, wanted in _tensors(first(*args, **kwargs)):
-            _assert_close(f"restored {name}", got[name], wanted, 0.0, 0.0)
-
-
-def count_parameters(model: nn.Module, trainable_only: bool = False) -> int:
-    """Return the number of parameters, shared ones counted once.
-
-    Args:
-        model: any module.
-        trainable_only: leave out those that require no gradient.
-
-    >>> count_parameters(torch.nn.Linear(3, 2))
-    8
-    """
-    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable_only)
-
-
-class _Wrapped(nn.Module):
-    """A function as a module, which is what torch.export takes."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
+            assert_close(what, ours, theirs, 0.0, atol + rtol * scale_of(reference))
 
 
 def _equivariance_pairs(
@@ -437,10 +288,10 @@ def _equivariance_pairs(
     elements = list(group.elements())
     if not elements:
         raise ValueError(f"group must have elements to try, got none from {group!r}")
-    with _evaluation(model):
-        y = _signal(model(x))
+    with evaluation(model):
+        y = signal_of(model(x))
         for element in elements:
-            yield element, _signal(model(group.act(element, x))), y if invariant else act(element, y)
+            yield element, signal_of(model(group.act(element, x))), y if invariant else act(element, y)
 
 
 def _sampled(signal: Tensor | Callable[[Tensor], Tensor], shape: Sequence[int], step: tuple[float, ...]) -> Tensor:
@@ -458,94 +309,3 @@ def _sampled(signal: Tensor | Callable[[Tensor], Tensor], shape: Sequence[int], 
 
 def _every(x: Tensor, axis: int, n: int) -> Tensor:
     return x[(slice(None),) * axis + (slice(None, None, n),)]
-
-
-def _outputs_and_gradients(
-    call: Callable[..., Any], model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Tensor]:
-    module = model if isinstance(model, nn.Module) else nn.Module()
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    arguments = itertools.chain(enumerate(args), kwargs.items())
-    sources: dict[str, Tensor] = {
-        f"gradient of parameter {n}": p for n, p in module.named_parameters() if p.requires_grad
-    }
-    sources |= {f"gradient of argument {n}": a for n, a in arguments if isinstance(a, Tensor) and a.requires_grad}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        outputs = dict(_tensors(call(*args, **kwargs)))
-    total = torch.zeros(())
-    for y in outputs.values():
-        if y.requires_grad:
-            # Weights that differ between entries: a plain sum would not see a gradient in the wrong place.
-            weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-            total = total + (y * weights.to(y)).sum().real.to("cpu", torch.float64)
-    gradients: tuple[Tensor | None, ...] = (None,) * len(sources)
-    if total.requires_grad and sources:
-        gradients = torch.autograd.grad(total, list(sources.values()), allow_unused=True)
-    with torch.no_grad():
-        for name, buffer in module.named_buffers():
-            buffer.copy_(buffers[name])
-    return outputs | {
-        name: torch.zeros_like(source) if gradient is None else gradient
-        for (name, source), gradient in zip(sources.items(), gradients, strict=True)
-    }
-
-
-@contextmanager
-def _evaluation(model: Callable[..., Any]) -> Iterator[None]:
-    modes = {m: m.training for m in model.modules()} if isinstance(model, nn.Module) else {}
-    try:
-        for module in modes:
-            module.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-
-
-def _signal(output: Any) -> Tensor:
-    return output[0] if isinstance(output, tuple) else output
-
-
-def _tensors(output: Any, name: str = "output") -> Iterator[tuple[str, Tensor]]:
-    if isinstance(output, Tensor):
-        yield name, output
-    elif isinstance(output, (tuple, list)):
-        for i, part in enumerate(output):
-            yield from _tensors(part, f"{name}[{i}]")
-    elif isinstance(output, dict):
-        for key, part in output.items():
-            yield from _tensors(part, f"{name}[{key!r}]")
-
-
-def _scale(x: Tensor) -> float:
-    return max(float(x.detach().abs().amax()), torch.finfo(x.dtype).tiny) if x.numel() else 1.0
-
-
-def _assert_alike(what: str, got: Tensor, wanted: Tensor) -> None:
-    if got.shape != wanted.shape:
-        raise AssertionError(f"{what}: shape {tuple(got.shape)}, expected {tuple(wanted.shape)}")
-    if got.dtype != wanted.dtype:
-        raise AssertionError(f"{what}: {got.dtype}, expected {wanted.dtype}")
-
-
-def _assert_close(what: str, got: Tensor, wanted: Tensor, rtol: float, atol: float) -> None:
-    _assert_alike(what, got, wanted)
-    if not wanted.numel():
-        return
-    got, wanted = got.detach(), wanted.detach()
-    if not (wanted.is_floating_point() or wanted.is_complex()):
-        got, wanted = got.double(), wanted.double()
-    difference = (got - wanted).abs()
-    allowed = atol + rtol * _scale(wanted)
-    bad = ~(difference <= allowed)  # true for NaN too
-    if not bool(bad.any()):
-        return
-    worst = int(torch.where(difference.isnan(), torch.inf, difference).argmax())
-    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), difference.shape))
-    raise AssertionError(
-        f"{what}: differs by {difference[where].item():.3g} (allowed {allowed:.2g}) at {where}: "
-        f"got {got[where].item():.6g}, expected {wanted[where].item():.6g}; "
-        f"{int(bad.sum())} of {bad.numel()} entries differ"
-    )
