@@ -21,6 +21,7 @@ from kernelfield.training.recipe import (
     recipe_from,
     with_settings,
 )
+from kernelfield.training.reproduce import reproduce
 from kernelfield.training.run import make_network, make_task
 from kernelfield.training.simple_yaml import read_yaml, write_yaml
 
@@ -189,3 +190,11 @@ def test_yaml_round_trip() -> None:
         "true": "true",
     }
     assert read_yaml(write_yaml(values)) == values
+
+
+def test_a_failed_row_names_its_own_metric(tmp_path: Path) -> None:
+    result = reproduce("ch05-kodak-siren", tmp_path / "results", tmp_path / "runs")
+    assert result["status"] == "failed"
+    assert result["metric"] == "psnr"
+    regression = reproduce("ch02-adding-100", tmp_path / "results", tmp_path / "runs", settings=["data.T=1"])
+    assert (regression["status"], regression["metric"]) == ("failed", "mse")

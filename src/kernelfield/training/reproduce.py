@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .recipe import FOLDER, find_recipe, list_recipes, read_recipe, with_settings
+from .scores import main_metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +96,7 @@ def _run(
             "recipe": recipe.name,
             "title": recipe.title,
             "chapter": recipe.chapter,
-            "metric": recipe.metric or "accuracy",
+            "metric": recipe.metric or main_metric(recipe.shape.task),
             "published": recipe.published,
             "error": str(error),
             "machine": {"torch": torch.__version__},
