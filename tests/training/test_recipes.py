@@ -12,7 +12,8 @@ import torch
 from kernelfield.data.registry import describe, list_data
 from kernelfield.models import list_models
 from kernelfield.training.datasets import made_data
-from kernelfield.training.loop import Loop, evaluate
+from kernelfield.training.evaluation import evaluate
+from kernelfield.training.loop import Loop
 from kernelfield.training.recipe import (
     FOLDER,
     find_recipe,

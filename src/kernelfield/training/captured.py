@@ -102,11 +102,11 @@ class CapturedStep:
             self._reach.copy_(reach)
 
     def _capture(self, key: Any, batch: Batch) -> bool:
+        torch.cuda.synchronize()  # what is forgotten here must not be running
         if len(self._graphs) >= _MOST_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
         static = _clone(batch)
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
         try:
             with held(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 self._work(static)

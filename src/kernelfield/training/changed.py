@@ -12,7 +12,7 @@ from .._checks import check_choice, check_positive
 from ..data.base import Batch
 from ..ops import resample
 from .datasets import recipe_data
-from .loop import evaluate
+from .evaluation import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor

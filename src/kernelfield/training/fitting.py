@@ -11,7 +11,8 @@ from .._checks import check_choice
 from ..models import DNArch
 from .changed import other_data_tests, run_tests
 from .datasets import recipe_data
-from .loop import Loop, evaluate
+from .evaluation import evaluate
+from .loop import Loop
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, machine, make_network, make_task
 

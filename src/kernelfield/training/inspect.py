@@ -13,7 +13,7 @@ from ..data.base import Batch
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .changed import run_tests
 from .datasets import recipe_data
-from .loop import evaluate
+from .evaluation import evaluate
 from .run import Run, make_task
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..layers.continuous.crop import drop_crops
-from ..masks import GaussianMask
-from ..models import DNArch
 from .captured import CapturedStep
 from .checkpoint import (
     latest_checkpoint,
@@ -24,6 +22,7 @@ from .checkpoint import (
     whole,
     write_checkpoint,
 )
+from .evaluation import evaluate, mask_sizes
 from .optim import Average, make_optimizer
 from .scores import is_better
 
@@ -32,13 +31,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning.fabric import Fabric
-    from torch import Tensor
 
     from ..data.base import Batch, Split
     from .recipe import Training
     from .task import Task
 
-__all__ = ["Loop", "NonFiniteLoss", "Progress", "evaluate"]
+__all__ = ["Loop", "NonFiniteLoss", "Progress"]
 
 
 class NonFiniteLoss(RuntimeError):  # noqa: N818
@@ -353,40 +351,9 @@ class Loop:
             torch.set_rng_state(tensors["rng.cpu"])
             if "rng.cuda" in tensors and self.fabric.device.type == "cuda":
                 torch.cuda.set_rng_state(tensors["rng.cuda"], self.fabric.device)
+        if self.captured is not None:
+            self.captured.catch_up()
         return True
-
-
-@torch.no_grad()
-def evaluate(task: Task, split: Split, batch: int = 256) -> Any:
-    """Return a meter that has seen all of a split.
-
-    Args:
-        task: the task; its network is put in evaluation mode and back.
-        split: on the network's device, or a batch at a time moved there.
-        batch: samples at once.
-    """
-    was_training = task.training
-    task.eval()
-    device = next(task.network.parameters()).device
-    meter = task.meter(device)
-    for start in range(0, len(split), batch):
-        samples = split.batch(slice(start, start + batch)).to(device)
-        meter.update(task(samples), samples)
-    task.train(was_training)
-    return meter
-
-
-@torch.no_grad()
-def mask_sizes(network: torch.nn.Module) -> dict[str, float]:
-    """Return the mean width of every Gaussian mask, by name, where 1 is the length of the training input.
-
-    Of an architecture that is learned, all its sizes.
-    """
-    if isinstance(network, DNArch):
-        return network.architecture().flat()
-    found = {name: m for name, m in network.named_modules() if isinstance(m, GaussianMask)}
-    widths: list[Tensor] = [whole(m.sigma).abs().mean() for m in found.values()]
-    return dict(zip(found, torch.stack(widths).tolist(), strict=True)) if widths else {}
 
 
 @contextlib.contextmanager
