@@ -54,8 +54,8 @@ BF16 = ("training.precision=bf16",)
 
 SETS: dict[str, list[Row]] = {
     "memory": [
-        *(Row(f"ch02-copy-{n}", 25, FAST) for n in (6000, 3000, 1000, 200, 100)),
-        *(Row(f"ch02-adding-{n}", 3, FAST) for n in (6000, 3000, 1000, 200, 100)),
+        *(Row(f"ch02-copy-{n}", 20, SHORT) for n in (6000, 3000, 1000, 200, 100)),
+        *(Row(f"ch02-adding-{n}", 5, SHORT) for n in (6000, 3000, 1000, 200, 100)),
     ],
     "mnist": [
         *(Row(f"ch03-{task}-ccnn-4-140", 5, SHORT) for task in ("smnist", "pmnist")),
@@ -74,15 +74,15 @@ SETS: dict[str, list[Row]] = {
         Row("ch02-physionet2012-ckcnn-2-30", 4, (*SHORT, "data.sets=[a, b]")),
     ],
     "groups": [
-        Row("ch11-rotmnist-se2-8-full", 12, (*FAST, *BF16)),
-        Row("ch11-rotmnist-se2-8-partial", 12, (*FAST, *BF16, "optimizer.subset_lr=1")),
+        Row("ch11-rotmnist-se2-8-full", 20, (*SHORT, *BF16)),
+        Row("ch11-rotmnist-se2-8-partial", 20, (*SHORT, *BF16, "optimizer.subset_lr=1")),
         Row("ch11-mnist6-m-mirror-full", 10, SHORT),
         Row("ch11-mnist6-m-mirror-partial", 10, (*SHORT, "optimizer.subset_lr=20")),
         Row("ch11-mnist6-180-se2-8-full", 6, (*SHORT, *BF16)),
         Row("ch11-mnist6-180-se2-8-partial", 6, (*SHORT, *BF16, "optimizer.subset_lr=5")),
-        *(Row(f"ch11-cifar10-{group}-8-full", 3, (*SHORT, *BF16)) for group in ("se2", "e2")),
+        *(Row(f"ch11-cifar10-{group}-8-full", 5, (*SHORT, *BF16)) for group in ("se2", "e2")),
         *(
-            Row(f"ch11-cifar10-{group}-8-partial", 3, (*SHORT, *BF16, "optimizer.subset_lr=5"))
+            Row(f"ch11-cifar10-{group}-8-partial", 5, (*SHORT, *BF16, "optimizer.subset_lr=5"))
             for group in ("se2", "e2")
         ),
     ],
@@ -92,7 +92,7 @@ SETS: dict[str, list[Row]] = {
     ],
     "self-attention": [Row(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=16")) for n in ("z2", "r4", "r8", "r12")],
     "dnarch": [
-        Row(f"ch06-cifar10-{kind}-4-140", 8, (*SHORT, *BF16, "training.batch=100"))
+        Row(f"ch06-cifar10-{kind}-4-140", 6, (*SHORT, *BF16, "training.batch=100"))
         for kind in ("dnarch-krwd", "ccnn", "dnarch-k", "dnarch-kr")
     ],
     "darcy": [Row(f"ch06-darcy-small-{kind}-4-140", 40, FAST) for kind in ("ccnn", "dnarch-krwd")],
