@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["point_conv", "point_sums", "sample_density"]
 
 #: kernel values held at once; outputs are computed in chunks of as many points as this allows. A GPU is idle between
-#: small chunks, and has the memory for larger ones.
-CHUNK_VALUES = {"cpu": 1 << 23, "cuda": 1 << 26}
+#: small chunks, and has the memory for larger ones; a CPU asks the kernel for every block above 32 MiB anew, and fills
+#: it page by page.
+CHUNK_VALUES = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
 def point_conv(
