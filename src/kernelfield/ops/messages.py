@@ -95,7 +95,7 @@ def pass_messages(
     training = torch.is_grad_enabled()
     step = total
     if not is_symbolic(batch, total):
-        most = CHUNK_VALUES.get(edges.source.device.type, CHUNK_VALUES["cuda"])
+        most = CHUNK_VALUES.get(edges.source.device.type, (1 << 24, 1 << 26))
         step = max(1, most[training] // (batch * channels))
     if step >= total:
         return _finished(part(values, edges), edges, reduce)
