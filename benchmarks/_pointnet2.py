@@ -73,6 +73,13 @@ def _flat(coords: Tensor) -> tuple[Tensor, Tensor]:
     return coords.flatten(0, 1), torch.arange(batch, device=coords.device).repeat_interleave(n)
 
 
+def _rows(values: Tensor, index: Tensor) -> Tensor:
+    """Return (batch, …, channels) the rows of ``values`` (batch, points, channels) at ``index`` (batch, …)."""
+    batch, n, _ = values.shape
+    first = n * torch.arange(batch, device=values.device).view(-1, *(1,) * (index.dim() - 1))
+    return values.flatten(0, 1).index_select(0, (index + first).flatten()).unflatten(0, index.shape)
+
+
 def _shared(*widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(widths):
@@ -126,9 +133,8 @@ class PointNet2(nn.Module):
             chosen = farthest_points(coords, max(1, int(ratio * coords.shape[1])))
             centres = coords.gather(1, chosen.unsqueeze(-1).expand(-1, -1, 3))
             index = ball(coords, centres, radius, members)
-            row = torch.arange(len(x), device=x.device).view(-1, 1, 1)
-            offsets = coords[row, index] - centres.unsqueeze(2)
-            grouped = torch.cat([offsets, x.mT[row, index]], dim=-1).movedim(-1, 1)
+            offsets = _rows(coords, index) - centres.unsqueeze(2)
+            grouped = torch.cat([offsets, _rows(x.mT, index)], dim=-1).movedim(-1, 1)
             x, coords = shared(grouped).amax(dim=-1), centres
         everything = torch.cat([coords.mT, x], dim=1).unsqueeze(2)
         return self.head(self.third(everything).amax(dim=(2, 3)))

@@ -2,6 +2,7 @@
 
     python benchmarks/points.py                           # on the GPU if there is one
     python benchmarks/points.py --quick                   # few points, to see that it runs
+    python benchmarks/points.py --budget 0.08 --limit 40  # in a hurry: rows not begun by then are left out
     python benchmarks/points.py --json benchmarks/results/points-cuda.json
     python benchmarks/points.py --from-json benchmarks/results/points-cuda.json --markdown docs/benchmarks.md
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,7 @@ from kernelfield import GridifiedNet, create_model
 from kernelfield.ops import bilateral_edges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
@@ -41,7 +43,7 @@ NEIGHBORS = (4, 9, 16, 32, 64)
 CHANNELS = (32, 64, 128, 256)
 #: points beyond which a column takes minutes on a CPU
 MOST_ON_CPU = {
-    "PointNet++": 5_000,
+    "PointNet++": 10_000,
     "CCNN_4,32 on points": 2_000,
     "all distances": 10_000,
     "gridified, grid grows": 20_000,
@@ -84,8 +86,7 @@ def allowed(name: str, points: int, device: torch.device) -> bool:
     return points <= (min(most, MOST_ON_CPU.get(name, math.inf)) if device.type == "cpu" else most)
 
 
-def by_points(sizes: tuple[int, ...], batch: int, device: torch.device, budget: float) -> list[dict[str, Any]]:
-    rows = []
+def by_points(sizes: tuple[int, ...], batch: int, device: torch.device, budget: float) -> Iterator[dict[str, Any]]:
     for points in sizes:
         x, coords = cloud(batch, points, device)
         torch.manual_seed(SEED)
@@ -93,14 +94,11 @@ def by_points(sizes: tuple[int, ...], batch: int, device: torch.device, budget: 
             name: build().eval().to(device) for name, build in networks(points).items() if allowed(name, points, device)
         }
         calls = {name: partial(net, x, coords=coords) for name, net in built.items()}
-        rows.append({"points": points, **measure(calls, device, budget)})
-        print(points, {name: number(v["ms"]) for name, v in rows[-1].items() if name != "points"}, flush=True)
+        yield {"points": points, **measure(calls, device, budget)}
         del built, calls
-    return rows
 
 
-def by_edges(sizes: tuple[int, ...], batch: int, device: torch.device, budget: float) -> list[dict[str, Any]]:
-    rows = []
+def by_edges(sizes: tuple[int, ...], batch: int, device: torch.device, budget: float) -> Iterator[dict[str, Any]]:
     for points in sizes:
         _, coords = cloud(batch, points, device)
         filled = 2 * torch.rand(coords.shape, device=device) - 1
@@ -112,25 +110,20 @@ def by_edges(sizes: tuple[int, ...], batch: int, device: torch.device, budget: f
             "all distances": partial(bilateral_edges, coords, grown, 9, method="all"),
         }
         calls = {name: call for name, call in calls.items() if allowed(name, points, device)}
-        rows.append({"points": points, **measure(calls, device, budget)})
-        print(points, {name: number(v["ms"]) for name, v in rows[-1].items() if name != "points"}, flush=True)
-    return rows
+        yield {"points": points, **measure(calls, device, budget)}
 
 
 def by_neighbors(
     neighbors: tuple[int, ...], channels: tuple[int, ...], batch: int, device: torch.device, budget: float
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     x, coords = cloud(batch, 1_000, device)
-    rows = []
     for k in neighbors:
         calls = {}
         for width in channels:
             torch.manual_seed(SEED)
             net = GridifiedNet(6, 40, channels=width, neighbors=k).eval().to(device)
             calls[f"{width} channels"] = partial(net, x, coords=coords)
-        rows.append({"neighbors": k, **measure(calls, device, budget)})
-        print(k, {name: number(v["ms"]) for name, v in rows[-1].items() if name != "neighbors"}, flush=True)
-    return rows
+        yield {"neighbors": k, **measure(calls, device, budget)}
 
 
 def growth(rows: list[dict[str, Any]], name: str, what: str) -> float | None:
@@ -179,6 +172,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, help="clouds at once; 8 on a GPU, 1 on a CPU")
     parser.add_argument("--budget", type=float, default=0.3, help="seconds for each cell of a table")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no row is begun")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
@@ -187,6 +181,8 @@ def main() -> None:
     if options.from_json is not None:
         report = json.loads(options.from_json.read_text())
     else:
+        begin = time.perf_counter()
+        deadline = begin + options.limit
         device = torch.device(options.device)
         settle_allocator()
         batch = options.batch or (8 if device.type == "cuda" else 1)
@@ -194,14 +190,22 @@ def main() -> None:
         sizes, neighbors, channels = SIZES[:few], NEIGHBORS[:few], CHANNELS[:few]
         report = {"machine": machine(device, SEED), "batch": batch, "parts": PARTS}
         report |= {"points": [], "neighbors": [], "edges": []}
-        for part, rows in (
-            ("points", partial(by_points, sizes, batch, device, options.budget)),
-            ("neighbors", partial(by_neighbors, neighbors, channels, batch, device, options.budget)),
-            ("edges", partial(by_edges, sizes, batch, device, options.budget)),
-        ):
-            report[part] = rows()
-            save(report, options.json)
-    save(report, options.json)
+        parts = {
+            "points": by_points(sizes, batch, device, options.budget),
+            "neighbors": by_neighbors(neighbors, channels, batch, device, options.budget),
+            "edges": by_edges(sizes, batch, device, options.budget),
+        }
+        # A row of each in turn, so that a limit leaves the largest out and not a whole table.
+        while parts and time.perf_counter() < deadline:
+            for part, rows in list(parts.items()):
+                row = next(rows, None)
+                if row is None:
+                    del parts[part]
+                    continue
+                report[part].append(row)
+                shown = {name: number(v["ms"]) if isinstance(v, dict) else v for name, v in row.items()}
+                print(part, shown, f"{time.perf_counter() - begin:.0f} s", flush=True)
+                save(report, options.json)
     text = tables(report)
     if options.markdown is not None:
         replace_section(options.markdown, f"points-{report['machine']['device']}", text)

@@ -3,21 +3,25 @@
     python benchmarks/points_accuracy.py --data .data                  # furniture, five splits, and chairs and monitors
     python benchmarks/points_accuracy.py --data .data --epochs 1 --splits 1 --networks gridified    # a trial
     python benchmarks/points_accuracy.py --data .data --sets furniture --workers 4
+    python benchmarks/points_accuracy.py --data .data --epochs 10 --limit 120           # what is done in two minutes
 
 Every network is trained by its recipe (``ch04-furniture-gridified`` and so on; PointNet++ by the gridified network's,
 with its own learning rate), all splits in a process of their own, several networks at a time on one device. Writes one
-JSON for each network and data set to results/, the mean over the splits, of which docs/make_results.py makes a table.
+JSON for each network and data set to results/, the mean over the splits, of which docs/make_results.py makes a table;
+it is written again after every split, so that a run that is stopped leaves what it has done.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,6 +43,9 @@ NETWORKS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
 }
 #: what tells the splits of a data set apart, and how many there are
 SPLITS = {"furniture": ("data.split", 5), "chair_monitor": ("data.seed", 2)}
+
+#: seconds since 1970 that are never reached
+FOREVER = 1e12
 
 
 def splits_of(data: str, options: argparse.Namespace) -> range:
@@ -64,9 +71,21 @@ def job(data: str, network: str, options: argparse.Namespace) -> None:
     settings |= {"training.matmul": "high", "training.eval_batch": 64}
     if options.epochs is not None:
         settings["training.epochs"] = options.epochs
+    changed = with_settings(recipe_from(mapping), settings)
+    longest = 0.0
     for split in splits_of(data, options):
-        recipe = with_settings(recipe_from(mapping), settings | {SPLITS[data][0]: split})
-        fit(recipe, folder_of(data, network, split, options), folder=str(options.data), fabric=fabric, report=False)
+        begin = time.time()
+        if begin + longest > options.until:
+            print(f"{data} {network}: no time for split {split}", flush=True)
+            break
+        recipe = with_settings(changed, [*options.set, f"{SPLITS[data][0]}={split}"])
+        try:
+            fit(recipe, folder_of(data, network, split, options), folder=str(options.data), fabric=fabric, report=False)
+        except (RuntimeError, ValueError, OSError):  # the other splits may fare better
+            traceback.print_exc()
+        gc.collect()  # the graphs of a split hold the memory of their steps
+        longest = max(longest, time.time() - begin)
+        write(data, network, options)
 
 
 def folder_of(data: str, network: str, split: int, options: argparse.Namespace) -> Path:
@@ -74,14 +93,37 @@ def folder_of(data: str, network: str, split: int, options: argparse.Namespace) 
 
 
 def start(data: str, network: str, options: argparse.Namespace) -> None:
-    begin = time.perf_counter()
+    begin = time.time()
     command = [sys.executable, __file__, "--job", data, network, "--data", str(options.data)]
-    command += ["--runs", str(options.runs), "--workers", str(options.workers), "--splits", str(options.splits)]
+    command += ["--runs", str(options.runs), "--results", str(options.results), "--until", str(options.until)]
+    command += ["--workers", str(options.workers), "--splits", str(options.splits)]
     command += [] if options.epochs is None else ["--epochs", str(options.epochs)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"{data} {network}: failed\n{done.stderr[-2000:]}", flush=True)
-    print(f"{data} {network}: {time.perf_counter() - begin:.0f} s", flush=True)
+    command += [] if not options.set else ["--set", *options.set]
+    options.runs.mkdir(parents=True, exist_ok=True)
+    says = options.runs / f"points-{data}-{network}.txt"
+    left = options.until - begin
+    with says.open("w") as log:
+        try:
+            done = subprocess.run(
+                command, stdout=log, stderr=log, check=False, timeout=left if left < FOREVER else None
+            ).returncode
+        except subprocess.TimeoutExpired:
+            done = -1
+    how = {0: "", -1: ", stopped at the limit"}.get(done, ", failed")
+    print(f"{data} {network}: {time.time() - begin:.0f} s{how}", flush=True)
+    if done:
+        print(says.read_text()[-2000:], flush=True)
+
+
+def write(data: str, network: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Write what there is of a network's results, if there is any, and return it."""
+    result = collect(data, network, options)
+    if result is not None:
+        options.results.mkdir(parents=True, exist_ok=True)
+        draft = options.results / f".{result['recipe']}.json"
+        draft.write_text(json.dumps(result, indent=2) + "\n")
+        draft.replace(options.results / f"{result['recipe']}.json")
+    return result
 
 
 def collect(data: str, network: str, options: argparse.Namespace) -> dict[str, Any] | None:
@@ -107,6 +149,7 @@ def collect(data: str, network: str, options: argparse.Namespace) -> dict[str, A
         result |= {"recipe": f"ch04-{kind}-pointnet2", "title": f"{found[0]['title'].split(',')[0]}, {names[network]}"}
         notes += "; benchmarks/points_accuracy.py"
     settings = [] if options.epochs is None else [f"training.epochs={options.epochs}"]
+    settings += options.set
     return result | {"notes": notes, "accuracies": every, "settings": settings}
 
 
@@ -120,19 +163,22 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=7, help="networks at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=HERE.parent / "results")
+    parser.add_argument("--limit", type=float, help="seconds after which to stop with what is done")
+    parser.add_argument("--until", type=float, default=FOREVER, help=argparse.SUPPRESS)
+    parser.add_argument("--set", nargs="*", default=[], help="further settings of all recipes, such as data.points=64")
     parser.add_argument("--job", nargs=2, metavar=("SET", "NETWORK"), help="train this one only, here")
     options = parser.parse_args()
     if options.job is not None:
         job(*options.job, options)
         return
+    if options.limit is not None:
+        options.until = time.time() + options.limit
     chosen = [(data, network) for data in options.sets for network in NETWORKS[data] if network in options.networks]
     with ThreadPoolExecutor(options.workers) as pool:
         list(pool.map(lambda one: start(*one, options), chosen))
-    options.results.mkdir(parents=True, exist_ok=True)
     for data, network in chosen:
-        result = collect(data, network, options)
+        result = write(data, network, options)
         if result is not None:
-            (options.results / f"{result['recipe']}.json").write_text(json.dumps(result, indent=2) + "\n")
             accuracies = ", ".join(f"{100 * a:.1f}" for a in result["accuracies"])
             print(f"{result['recipe']}: {result['metrics']['test']['accuracy']:.2%} ({accuracies})")
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["aggregate", "pass_messages"]
 
 REDUCTIONS = ("mean", "max", "sum")
-#: values of messages held at once, in training (when more are recomputed in the backward pass) and without gradients
-CHUNK_VALUES = {True: 1 << 26, False: 1 << 24}
+#: values of messages held at once, without gradients and in training (when more are recomputed in the backward pass);
+#: a CPU asks the kernel for every block above 32 MiB anew, and fills it page by page
+CHUNK_VALUES = {"cpu": (1 << 21, 1 << 22), "cuda": (1 << 24, 1 << 26)}
 
 
 def aggregate(messages: Tensor, edges: Edges, size: int, reduce: str = "mean") -> Tensor:
@@ -94,7 +95,8 @@ def pass_messages(
     training = torch.is_grad_enabled()
     step = total
     if not is_symbolic(batch, total):
-        step = max(1, CHUNK_VALUES[training] // (batch * channels))
+        most = CHUNK_VALUES.get(edges.source.device.type, (1 << 24, 1 << 26))
+        step = max(1, most[training] // (batch * channels))
     if step >= total:
         return _finished(part(values, edges), edges, reduce)
     parts = []

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["point_conv", "point_sums", "sample_density"]
 
 #: kernel values held at once; outputs are computed in chunks of as many points as this allows. A GPU is idle between
-#: small chunks, and has the memory for larger ones.
-CHUNK_VALUES = {"cpu": 1 << 23, "cuda": 1 << 26}
+#: small chunks, and has the memory for larger ones; a CPU asks the kernel for every block above 32 MiB anew, and fills
+#: it page by page.
+CHUNK_VALUES = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
 def point_conv(
@@ -82,8 +83,10 @@ def point_conv(
         values = kernel(offsets) * meets.unsqueeze(-1)
         index = index.expand(x.shape[0], -1, -1)
         if rows:
+            # Rows of all samples in one: their gradient is added up row by row, without sorting the index.
             sample = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1)
-            return (values * signals[sample, index]).sum(dim=2).mT
+            met = signals.flatten(0, 1).index_select(0, (index + sample * signals.shape[1]).flatten())
+            return (values * met.unflatten(0, index.shape)).sum(dim=2).mT
         values = values.unflatten(-1, (groups, fan_out, fan_in)).expand(x.shape[0], *(-1,) * 5)
         index = index.flatten(1)[:, None, None].expand(-1, groups, fan_in, -1)
         met = signals.gather(-1, index).unflatten(-1, values.shape[1:3])

@@ -324,8 +324,8 @@ class ContinuousConv(nn.Module):
             raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
         coords = coords.to(self.reach.dtype)
         measure = math.prod(steps)
-        cell = coords.new_tensor(measure).expand(coords.shape[:2]) if weight is None else weight * measure
-        weighted = x * cell.unsqueeze(1).to(x.dtype)
+        # A number stays one: made into a tensor, it would have to be copied to the device, which no graph can hold.
+        weighted = x * (measure if weight is None else (weight * measure).unsqueeze(1).to(x.dtype))
         groups, out = (self.groups, self.out_channels) if self.groups == 1 else (x.shape[1], x.shape[1])
         values = self._values if out == self.out_channels else partial(self._values, channels=out)
         y = (
