@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,6 +12,7 @@ from torch import Tensor
 from .._checks import check_choice, check_int, check_range, ints_per_axis
 from ..grids import box_grid
 from .cells import search_cells
+from .kept import kept
 from .shape import is_symbolic
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def nearest_nodes(
     sizes = ints_per_axis("shape", tuple(shape), dim)
     lows, highs = check_range("low", low, "high", high, dim)
     count = min(check_int("count", count), math.prod(sizes))
-    table = _ranks.__wrapped__ if torch.compiler.is_compiling() else _ranks
+    table = _ranks.function if torch.compiler.is_compiling() else _ranks
     ranks = table(tuple(min(count, n) for n in sizes), count, points.device)
     with torch.no_grad():
         points = points.float() if points.dtype in (torch.float16, torch.bfloat16) else points
@@ -181,7 +181,7 @@ def _axis_ranks(x: Tensor, size: int, low: float, high: float, count: int) -> tu
     return node.long().gather(-1, order[..., :count]), far[..., :count]
 
 
-@functools.lru_cache(maxsize=32)
+@kept(32)
 def _ranks(largest: tuple[int, ...], most: int, device: torch.device) -> Tensor:
     """Return :func:`_low_products` on a device, where it is copied once: a copy at every call would wait for it."""
     return torch.tensor(_low_products(largest, most), device=device)

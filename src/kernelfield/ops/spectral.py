@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .._checks import check_int
 from .fft import working_dtype
+from .kept import kept
 from .shape import is_symbolic
 
 if TYPE_CHECKING:
@@ -125,24 +126,12 @@ def resample_matrix(
     dtype, device = working_dtype(like), like.device
     bins = min(rows, columns) // 2 + 1
     fixed = not (isinstance(old, Tensor) or isinstance(new, Tensor)) and _is_plain(like)
-    key = (old, new, rows, columns, dtype, device)
-    waves = _known_waves.get(key) if fixed else None
-    if waves is None:
-        waves = _waves(old, new, rows, columns, bins, dtype, device)
-        if fixed:
-            if len(_known_waves) > 256:
-                _known_waves.clear()
-            _known_waves[key] = waves
-    after, before = waves
+    after, before = (_waves if fixed else _waves.function)(old, new, rows, columns, bins, dtype, device)
     if window is not None:
         after = after * window[:bins].to(dtype).repeat(2)
     with torch.autocast(device.type, enabled=False):
         matrix = after @ before
     return matrix.to(like.dtype)
-
-
-#: waves that depend on two lengths alone, and are asked for at every step
-_known_waves: dict[Any, tuple[Tensor, Tensor]] = {}
 
 
 def _is_plain(x: Tensor) -> bool:
@@ -152,6 +141,7 @@ def _is_plain(x: Tensor) -> bool:
     )
 
 
+@kept(256)  # those that depend on two lengths alone are asked for at every step
 @torch.no_grad()
 def _waves(
     old: int | Tensor, new: int | Tensor, rows: int, columns: int, bins: int, dtype: torch.dtype, device: torch.device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources as TooLarge
 
 from ..fft import place, take
+from ..kept import kept
 from ..shape import centres
 from . import plan_of, precision
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
@@ -275,7 +275,7 @@ class Call:
 
 
 #: plans, tables and grids take longer to make than a small convolution
-make_call = functools.lru_cache(maxsize=256)(lambda *key: Call(*key[:-1]))
+make_call = kept(256)(lambda *key: Call(*key[:-1]))
 
 
 def _call(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> Call:

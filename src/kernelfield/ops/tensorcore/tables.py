@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import TYPE_CHECKING
 
 import torch
+
+from ..kept import kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,7 @@ def _cast(table: Tensor, plan: Plan, dtype: torch.dtype, device: torch.device) -
     return table.to(device)
 
 
-@functools.lru_cache(maxsize=64)
+@kept(64)
 def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a1, a2, b2, b1 and the twiddle tables in one row, as :mod:`.transform` reads them."""
     n1, n2, k1, k2 = plan.tile
@@ -60,7 +61,7 @@ def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor
     return _cast(torch.cat([t.flatten() for t in tables]), plan, dtype, device)
 
 
-@functools.lru_cache(maxsize=64)
+@kept(64)
 def outer_tables(
     plan: Plan, blocks: int, r: int, q: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -71,7 +72,7 @@ def outer_tables(
     return _cast(ahead, plan, dtype, device), _cast(back, plan, dtype, device)
 
 
-@functools.lru_cache(maxsize=16)
+@kept(16)
 def phases(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the twiddle factors of the outer transform, (2, outer, step)."""
     table = waves(plan.outer, plan.outer_step, plan.outer * plan.outer_step, plan.shift)
