@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["MISSING", "describe", "mebibytes", "milliseconds", "number", "ratio", "replace_section", "table"]
+__all__ = ["MISSING", "describe", "mebibytes", "milliseconds", "number", "ratio", "replace_section", "save", "table"]
 
 MISSING = "–"
 
@@ -62,3 +63,10 @@ def replace_section(path: Path, name: str, text: str) -> None:
     old = path.read_text() if path.exists() else ""
     new, found = re.subn(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: section, old, flags=re.DOTALL)
     path.write_text(new if found else f"{old.rstrip()}\n\n{section}\n".lstrip())
+
+
+def save(report: dict[str, Any], path: Path | None) -> None:
+    """Write what was measured so far, if a path is given: a benchmark that is stopped leaves what it has done."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=1) + "\n")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from _measure import least_seconds, machine, median_seconds, peak_bytes, settle_allocator
-from _tables import describe, number, ratio, replace_section, table
+from _tables import describe, number, ratio, replace_section, save, table
 
 from kernelfield import CCNN, DNArch
 
@@ -236,12 +236,12 @@ def main() -> None:
             report["steps"].append(steps(case, device, budget))
             for line in step_cells(report["steps"][-1]):
                 print(*line, sep="   ", flush=True)
+            save(report, options.json)
         for row in savings(cases(device, options.quick)[0], device, budget):
             report["savings"].append(row)
             print(*saving_cells(row), sep="   ", flush=True)
         report["seconds"] = round(time.perf_counter() - begin, 1)
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        save(report, options.json)
     text = "\n\n".join(
         [
             f"{describe(report['machine'])}.",

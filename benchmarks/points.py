@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from _measure import machine, median_seconds, peak_bytes, settle_allocator
 from _pointnet2 import PARTS, PointNet2
-from _tables import MISSING, describe, number, replace_section, table
+from _tables import MISSING, describe, number, replace_section, save, table
 
 from kernelfield import GridifiedNet, create_model
 from kernelfield.ops import bilateral_edges
@@ -159,12 +159,6 @@ def tables(report: dict[str, Any]) -> str:
 
 def cell(measured: dict[str, float] | None) -> str:
     return MISSING if measured is None else f"{number(measured['ms'])} / {number(measured['mib'])}"
-
-
-def save(report: dict[str, Any], path: Path | None) -> None:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from _measure import machine, median_seconds, peak_bytes, settle_allocator
-from _tables import MISSING, describe, mebibytes, milliseconds, replace_section, table
+from _tables import MISSING, describe, mebibytes, milliseconds, replace_section, save, table
 from torch.nn import functional as F
 
 from kernelfield.ops import Dilated, conv_bank
@@ -151,13 +151,11 @@ def main() -> None:
             cases = [(2, 4_000), (4, 4_000)]
         batch = options.batch or (16 if device.type == "cuda" else 1)
         channels = options.channels or (51 if device.type == "cuda" else 8)
-        rows = []
+        report = {"machine": machine(device, SEED), "rows": []}
         for scales, length in cases:
-            rows.append(measure(scales, length, batch, channels, device, options.budget))
-            print(*cells(rows[-1]), sep="   ", flush=True)
-        report = {"machine": machine(device, SEED), "rows": rows}
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+            report["rows"].append(measure(scales, length, batch, channels, device, options.budget))
+            print(*cells(report["rows"][-1]), sep="   ", flush=True)
+            save(report, options.json)
     text = f"{describe(report['machine'])}.\n\n{table(HEADER, [cells(row) for row in report['rows']])}"
     if options.markdown is not None:
         replace_section(options.markdown, f"wavelets-{report['machine']['device']}", text)
