@@ -80,9 +80,9 @@ SETS: dict[str, list[Row]] = {
         Row("ch11-mnist6-m-mirror-partial", 10, (*SHORT, "optimizer.subset_lr=20")),
         Row("ch11-mnist6-180-se2-8-full", 6, (*SHORT, *BF16)),
         Row("ch11-mnist6-180-se2-8-partial", 6, (*SHORT, *BF16, "optimizer.subset_lr=5")),
-        *(Row(f"ch11-cifar10-{group}-8-full", 5, (*SHORT, *BF16)) for group in ("se2", "e2")),
+        *(Row(f"ch11-cifar10-{group}-8-full", 3, (*SHORT, *BF16)) for group in ("se2", "e2")),
         *(
-            Row(f"ch11-cifar10-{group}-8-partial", 5, (*SHORT, *BF16, "optimizer.subset_lr=5"))
+            Row(f"ch11-cifar10-{group}-8-partial", 3, (*SHORT, *BF16, "optimizer.subset_lr=5"))
             for group in ("se2", "e2")
         ),
     ],
@@ -90,14 +90,17 @@ SETS: dict[str, list[Row]] = {
         *(Row(f"ch08-rotmnist-p4cnn{kind}", 20, SHORT) for kind in ("", "-co", "-11", "-15", "-19")),
         *(Row(f"ch08-rotmnist-p4cnn-{kind}", 20, SHORT) for kind in ("input", "channel", "spatial", "full")),
     ],
-    "self-attention": [Row(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=16")) for n in ("z2", "r4", "r8", "r12")],
+    "self-attention": [
+        Row(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=64", "optimizer.lr=0.003"))
+        for n in ("z2", "r4", "r8", "r12")
+    ],
     "dnarch": [
         Row(f"ch06-cifar10-{kind}-4-140", 6, (*SHORT, *BF16, "training.batch=100"))
         for kind in ("dnarch-krwd", "ccnn", "dnarch-k", "dnarch-kr")
     ],
     "darcy": [Row(f"ch06-darcy-small-{kind}-4-140", 40, FAST) for kind in ("ccnn", "dnarch-krwd")],
     "wavelets": [
-        Row(f"ch10-fsdd-{net}", 10, (*SHORT, *BF16, "training.eval_batch=100"), folds="0,1,2,3,4")
+        Row(f"ch10-fsdd-{net}", 6, (*SHORT, *BF16, "training.eval_batch=100"), folds="0,1,2,3,4")
         for net in ("w11", "w11-wl", "w5", "w5-wl", "m11", "m5")
     ],
     "kodak": [Row(f"ch05-kodak-{field}", 15, FAST) for field in ("magnet", "gabor", "fourier", "siren")],
