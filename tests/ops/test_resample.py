@@ -165,3 +165,27 @@ def test_lengths_that_only_the_device_knows(old: int, new: int) -> None:
 def test_a_window_is_for_every_axis() -> None:
     with pytest.raises(ValueError, match="window must have an entry for each of the 2 axes, got 1"):
         resample(torch.randn(4, 4), (2, 2), window=[None])
+
+
+@pytest.mark.parametrize(("old", "new"), [(6, 6), (7, 4), (5, 8), (8, 6)])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_gradients_through_spectra(monkeypatch: pytest.MonkeyPatch, old: int, new: int, axis: int) -> None:
+    monkeypatch.setattr(spectral, "MATRIX_UP_TO", 0)
+    x = torch.randn(2, *((old, 3) if axis == 1 else (3, old)), dtype=torch.float64, requires_grad=True)
+    window = torch.rand(min(old, new) // 2 + 2, dtype=torch.float64, requires_grad=True)  # one more than is used
+
+    def run(x: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
+        if axis == 1:
+            return resample(x, (new, 3), window=[window, None])
+        return resample(x, new, window=[window])
+
+    assert torch.autograd.gradcheck(run, (x, window))
+    assert torch.autograd.gradgradcheck(run, (x, window))
+    assert torch.autograd.gradcheck(lambda x: run(x, window.detach()), (x,))
+
+
+def test_planes_are_multiplied_from_the_left() -> None:
+    x, matrix = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
+    y = spectral.apply_along(x, matrix, 2)
+    torch.testing.assert_close(y, torch.einsum("mn,bcnk->bcmk", matrix, x))
+    assert y.is_contiguous()

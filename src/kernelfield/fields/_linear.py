@@ -11,7 +11,7 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["WeightNormLinear", "affine", "scale_linear_", "stack_linears"]
+__all__ = ["WeightNormLinear", "affine", "first_outputs", "scale_linear_", "stack_linears"]
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -37,6 +37,14 @@ def stack_linears(linears: Sequence[nn.Module]) -> tuple[Tensor, Tensor]:
         gain, direction = (torch.stack([getattr(m, name) for m in linears]) for name in ("gain", "direction"))
         return gain * F.normalize(direction, dim=2), bias
     return torch.stack([m.weight for m in linears]), bias  # type: ignore[misc]
+
+
+def first_outputs(maps: tuple[Tensor, Tensor], channels: int | None) -> tuple[Tensor, Tensor]:
+    """Return the weights (n, out, in) and biases (n, out) of the first ``channels`` outputs; all if None."""
+    weight, bias = maps
+    if channels is None or channels >= weight.shape[1]:
+        return maps
+    return weight.narrow(1, 0, channels), bias.narrow(1, 0, channels)
 
 
 class WeightNormLinear(nn.Module):

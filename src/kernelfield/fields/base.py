@@ -68,7 +68,7 @@ class Field(nn.Module):
         return None
 
     @classmethod
-    def together(cls, fields: Sequence[Field], coords: Tensor) -> Tensor:
+    def together(cls, fields: Sequence[Field], coords: Tensor, channels: int | None = None) -> Tensor:
         """Return the values of several fields that are :meth:`alike`, at the same ``coords``.
 
         The same numbers as evaluating one after the other, in as few operations as one of them takes.
@@ -76,11 +76,12 @@ class Field(nn.Module):
         Args:
             fields: n fields of this class.
             coords: (points, dim) coordinates.
+            channels: how many values, the first ones; all if not given.
 
         Returns:
             (n, points, channels) values.
         """
-        return torch.stack([field(coords) for field in fields])
+        return torch.stack([field(coords, channels) for field in fields])
 
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Field:

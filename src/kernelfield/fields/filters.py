@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_int, check_positive
-from ._linear import affine, scale_linear_, stack_linears
+from ._linear import affine, first_outputs, scale_linear_, stack_linears
 from .base import Field
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class FilterNetwork(Field):
         return type(self), tuple(p.shape for p in self.parameters())
 
     @classmethod
-    def together(cls, fields: Sequence[Field], coords: Tensor) -> Tensor:
+    def together(cls, fields: Sequence[Field], coords: Tensor, channels: int | None = None) -> Tensor:
         first = fields[0]
         assert isinstance(first, FilterNetwork)
 
@@ -119,7 +119,7 @@ class FilterNetwork(Field):
             [stacked(name) for name in first.envelope_parameters],
             [stack_linears(maps) for maps in linears],
         )
-        return affine(values, *stack_linears([f.out for f in fields]))  # type: ignore[misc]
+        return affine(values, *first_outputs(stack_linears([f.out for f in fields]), channels))  # type: ignore[misc]
 
     def _compute(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int, check_positive
-from ._linear import WeightNormLinear, affine, scale_linear_, stack_linears
+from ._linear import WeightNormLinear, affine, first_outputs, scale_linear_, stack_linears
 from .base import Field
 
 if TYPE_CHECKING:
@@ -96,15 +96,14 @@ class MLP(Field):
         return type(self), self.activation, self.omega_0, tuple(p.shape for p in self.parameters())
 
     @classmethod
-    def together(cls, fields: Sequence[Field], coords: Tensor) -> Tensor:
+    def together(cls, fields: Sequence[Field], coords: Tensor, channels: int | None = None) -> Tensor:
         first = fields[0]
         assert isinstance(first, MLP)
         x = coords
-        for i, linears in enumerate(zip(*(f.linears for f in fields), strict=True)):
-            x = affine(x, *stack_linears(linears))
-            if i < len(first.linears) - 1:
-                x = first._activate(x, i)  # noqa: SLF001
-        return x
+        *hidden, last = zip(*(f.linears for f in fields), strict=True)
+        for i, linears in enumerate(hidden):
+            x = first._activate(affine(x, *stack_linears(linears)), i)  # noqa: SLF001
+        return affine(x, *first_outputs(stack_linears(last), channels))
 
     def scale_(self, factor: float | Tensor) -> MLP:
         scale_linear_(self.linears[-1], factor)

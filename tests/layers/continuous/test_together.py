@@ -11,7 +11,7 @@ import torch
 from kernelfield import CCNN, CKCNN, CKConv, FlexConv, FlexNet
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier
 from kernelfield.layers.continuous import together
-from kernelfield.layers.continuous.together import sample_kernels
+from kernelfield.layers.continuous.together import sample_kernels, sample_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,17 @@ def test_published_kernel_networks_are_sampled_together() -> None:
     for field in (SIREN, partial(SIREN, weight_norm=True), MAGNet, GaborFilter, FourierFilter):
         layers = [CKConv(2, 2, size=8, field=field) for _ in range(2)]
         assert all(k is not None for k in sample_kernels(layers, torch.randn(1, 2, 8)))
+
+
+@pytest.mark.parametrize("field", [SIREN, partial(SIREN, weight_norm=True), MAGNet, FourierFilter])
+def test_only_the_channels_that_are_asked_for(field: Callable[..., Any]) -> None:
+    layers = [CKConv(5, 5, size=8, field=field, depthwise=True) for _ in range(3)]
+    meetings = [(layer, (8,), (1.0,)) for layer in layers]
+    whole, part = sample_on(meetings), sample_on(meetings, [2, 3, 1])
+    for all_of_it, first in zip(whole, part, strict=True):
+        assert first.shape[0] == 3  # of layers that are sampled together, the most
+        torch.testing.assert_close(first, all_of_it[:3])
+    assert sample_on(meetings, [2, None, 1])[0].shape[0] == 5
 
 
 def test_unlike_layers_sample_their_own() -> None:

@@ -219,9 +219,27 @@ def run_blocks(
     used = list(blocks) if extents is None else list(blocks)[: len(extents)]
     told: list[dict[str, Any]] = [{} for _ in used] if extents is None else [{"extent": e} for e in extents]
     kernels = iter(_sample_all(used, told, x, sampling))
+    # Channels that no branch reads or writes go around all blocks at once, and not around each of them.
+    touched = _touched(used, extents)
+    rest: tuple[Tensor, ...] = ()
+    if touched is not None and touched < x.shape[1]:
+        x, *others = x.split([touched, x.shape[1] - touched], dim=1)
+        rest = tuple(others)
     for block, how in zip(used, told, strict=True):
         x = block(x, kernels=[next(kernels) for _ in continuous_layers(block)], **how, **sampling)  # type: ignore[arg-type]
-    return x
+    return _joined([x, *rest])
+
+
+def _touched(blocks: Sequence[nn.Module], extents: Sequence[Extent] | None) -> int | None:
+    """Return how many channels, the first ones, blocks read or write; None if some look at all of them."""
+    most = 0
+    for i, block in enumerate(blocks):
+        extent = getattr(block, "extent", Extent()) if extents is None else extents[i]
+        apart = isinstance(block, CCNNBlock) and block.prenorm and isinstance(block.norm, (BatchNorm, nn.Identity))
+        if extent.widths is None or not apart or not isinstance(block.shortcut, nn.Identity):
+            return None
+        most = max(most, extent.widths[0], extent.widths[2])
+    return most or None
 
 
 def _sample_all(
@@ -229,13 +247,16 @@ def _sample_all(
 ) -> Iterable[Tensor | None]:
     """Return the kernels of all blocks, sampled together where they lie on the same grid."""
     meetings: list[Any] = []
+    channels: list[int | None] = []
     free = sampling.get("coords") is not None or torch.compiler.is_compiling()
     for block, how in zip(blocks, told, strict=True):
-        band = how.get("extent", getattr(block, "extent", Extent())).band
+        extent = how.get("extent", getattr(block, "extent", Extent()))
+        band = extent.band
         for layer in continuous_layers(block):  # type: ignore[arg-type]
+            channels.append(None if extent.widths is None else extent.widths[0])
             if free or not (band is None or isinstance(band, Band)):
                 meetings.append(None)
                 continue
             lengths, steps = tuple(x.shape[2:]), floats_per_axis("step", sampling.get("step", 1.0), layer.dim)
             meetings.append((layer, *((lengths, steps) if band is None else band.grid(lengths, steps))))
-    return sample_on(meetings)
+    return sample_on(meetings, channels)

@@ -50,12 +50,17 @@ def sample_kernels(
     return sample_on([(layer, lengths, floats_per_axis("step", step, layer.dim)) for layer in layers])
 
 
-def sample_on(meetings: Sequence[tuple[ContinuousConv, tuple[int, ...], tuple[float, ...]] | None]) -> list[Any]:
+def sample_on(
+    meetings: Sequence[tuple[ContinuousConv, tuple[int, ...], tuple[float, ...]] | None],
+    channels: Sequence[int | None] | None = None,
+) -> list[Any]:
     """Return the kernels of layers that meet signals on grids of their own, as :func:`sample_kernels` does.
 
     Args:
         meetings: a layer, and the lengths and sampling steps of the signal it will meet; None for a layer that samples
             its own kernel.
+        channels: how many channels, the first ones, the signal of each layer has; None for all. Layers that are sampled
+            together may get kernels for more than that.
     """
     kernels: list[Tensor | None] = [None] * len(meetings)
     alike: dict[Any, list[int]] = {}
@@ -69,19 +74,24 @@ def sample_on(meetings: Sequence[tuple[ContinuousConv, tuple[int, ...], tuple[fl
     for (_, lengths, steps), members in alike.items():
         if len(members) > 1:
             layers = [meetings[i][0] for i in members]  # type: ignore[index]
-            for i, kernel in zip(members, _sample(layers, lengths, steps), strict=True):
+            wanted = None if channels is None else [channels[i] for i in members]
+            most = None if wanted is None or None in wanted else max(wanted)  # type: ignore[type-var]
+            for i, kernel in zip(members, _sample(layers, lengths, steps, most), strict=True):
                 kernels[i] = kernel
     return kernels
 
 
-def _sample(layers: list[ContinuousConv], lengths: tuple[int, ...], steps: tuple[float, ...]) -> tuple[Tensor, ...]:
+def _sample(
+    layers: list[ContinuousConv], lengths: tuple[int, ...], steps: tuple[float, ...], channels: int | None = None
+) -> tuple[Tensor, ...]:
     first = layers[0]
+    channels = None if first.groups == 1 else channels
     grid = first.kernel_coords(lengths, steps)
     flat = grid.flatten(0, -2)
     with torch.autocast(flat.device.type, enabled=False):
-        values = type(first.field).together([layer.field for layer in layers], flat)
+        values = type(first.field).together([layer.field for layer in layers], flat, channels)
         if first.mask is not None:
             masks = [layer.mask for layer in layers]
             values = values * type(first.mask).together(masks, flat).unsqueeze(-1)  # type: ignore[arg-type]
-        kernels = values.mT.unflatten(1, (first.out_channels, -1)).unflatten(-1, grid.shape[:-1])
+        kernels = values.mT.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, grid.shape[:-1])
         return first.finish(kernels, steps).unbind(0)
