@@ -220,8 +220,9 @@ class _SelfAttention(nn.Module):
         """Return which weights attention dropout leaves; a key is hidden from all queries of a position alike."""
         if not (self.dropout and self.training):
             return None
-        shape = (q.shape[0], places, q.shape[1], keys)
-        return torch.empty(shape, dtype=torch.bool, device=q.device).bernoulli_(1 - self.dropout)
+        # Positions lie beside each other in memory, as those of queries do.
+        shape = (q.shape[0], q.shape[1], keys, places)
+        return torch.empty(shape, dtype=torch.bool, device=q.device).bernoulli_(1 - self.dropout).permute(0, 3, 1, 2)
 
     def _measure(self, q: Tensor) -> float:
         """Return what the sum over the query's elements is multiplied by, and with it what dropout left."""
