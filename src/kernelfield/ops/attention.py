@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from .._checks import check_choice, check_int
 from .shape import is_symbolic
 from .softmax import kernels_work, softmax_sum
-from .windows import windows
+from .windows import neighbor_index, neighbor_tables, windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,7 +153,7 @@ def _fused(
         index, inverse = _everyone(q.shape[-1], k.shape[-1], valid, q.device)
     else:
         place = positions.flatten(1, -2).transpose(1, 2).unsqueeze(-1)
-        index, inverse = _neighbors(space, tuple(neighborhood), dilation, crop, q.device)
+        index, inverse = neighbor_tables(space, tuple(neighborhood), dilation, crop, q.device)
     y = fused_attention(q, k, v, place, elements, index, inverse, keep, pairs)
     return y.movedim(1, -1).unflatten(2, inner)
 
@@ -164,34 +164,6 @@ def _everyone(queries: int, keys: int, valid: Tensor | None, device: torch.devic
     if valid is None:
         return index, inverse
     return torch.where(valid.mT, index, -1).contiguous(), torch.where(valid, inverse, -1).contiguous()
-
-
-_NEIGHBORS: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
-
-
-def _neighbors(
-    space: tuple[int, ...], neighborhood: tuple[int, ...], dilation: int, crop: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return which position each neighbour is, and of which query a position is that neighbour; -1 if none.
-
-    (neighbours, queries) and (neighbours, positions) int32, kept for the next call.
-    """
-    key = (space, neighborhood, dilation, crop, device)
-    if key in _NEIGHBORS:
-        return _NEIGHBORS[key]
-    with torch.inference_mode(False), torch.no_grad():
-        index = _index(space, neighborhood, dilation, device, crop).mT.contiguous()
-        # Outside is written to one place more, and left there.
-        inverse = index.new_full((len(index), math.prod(space) + 1), -1)
-        queries = torch.arange(index.shape[1], device=device).expand_as(index)
-        inverse.scatter_(1, index.where(index >= 0, math.prod(space)), queries)
-        tables = index.int(), inverse[:, :-1].int().contiguous()
-    # What a graph that is being captured makes has no values yet.
-    if not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-        if len(_NEIGHBORS) > 64:
-            _NEIGHBORS.clear()
-        _NEIGHBORS[key] = tables
-    return tables
 
 
 def attention_map(
@@ -227,7 +199,7 @@ def attention_map(
     if neighborhood is None:
         received = weights.sum(dim=2)
     else:
-        index = _index(space, neighborhood, dilation, q.device).flatten()
+        index = neighbor_index(space, neighborhood, dilation, q.device).flatten()
         seen = index >= 0
         received = weights.new_zeros(*weights.shape[:2], math.prod(space))
         received = received.index_add(2, index[seen], weights.flatten(2)[..., seen])
@@ -289,25 +261,7 @@ def _seen(q: Tensor, neighborhood: Sequence[int], dilation: int, crop: int) -> T
     """Return which neighbours lie within the grid, None if all of them do: (positions, neighbours)."""
     if all(dilation * (points // 2) <= crop for points in neighborhood):
         return None
-    return _index(q.shape[2:-1], neighborhood, dilation, q.device, crop) >= 0
-
-
-def _index(
-    space: Sequence[int], neighborhood: Sequence[int], dilation: int, device: torch.device, crop: int = 0
-) -> Tensor:
-    """Return which position each neighbour is, -1 outside of the grid: (positions, neighbours)."""
-    result = torch.zeros((), dtype=torch.long, device=device)
-    outside = torch.zeros((), dtype=torch.bool, device=device)
-    dim = len(neighborhood)
-    for axis, (length, points) in enumerate(zip(space, neighborhood, strict=True)):
-        at = torch.arange(crop, length - crop, device=device)
-        offset = dilation * (torch.arange(points, device=device) - points // 2)
-        shape = [1] * (2 * dim)
-        shape[axis], shape[dim + axis] = -1, points
-        there = (at[:, None] + offset).view(shape)
-        outside = outside | (there < 0) | (there >= length)
-        result = result * length + there
-    return result.masked_fill(outside, -1).flatten(0, dim - 1).flatten(1)
+    return neighbor_index(q.shape[2:-1], neighborhood, dilation, q.device, crop) >= 0
 
 
 def _chunk(q: Tensor, positions: Tensor, elements: Tensor, neighborhood: Sequence[int] | None, crop: int) -> int:
@@ -358,7 +312,7 @@ def group_attention_reference(
     else:
         around = [_around(t, neighborhood, dilation, crop) for t in (k, v)]
         codes = positions.flatten(1, -2).unsqueeze(1)
-        valid = _index(space, neighborhood, dilation, q.device, crop) >= 0
+        valid = neighbor_index(space, neighborhood, dilation, q.device, crop) >= 0
     keys, values = (t.expand(-1, q.shape[2], -1, -1, -1) for t in around)
     codes = codes.expand(-1, q.shape[2], -1, -1)
     relative = elements if elements.dim() == 4 else elements.unsqueeze(1).expand(-1, q.shape[1], -1, -1)

@@ -8,7 +8,7 @@ threads, so that nothing need be a power of two but the number of elements taken
 Scores are in units of log 2 and in float32, whatever the inputs are.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment"
 from __future__ import annotations
 
 from typing import Any
@@ -26,11 +26,11 @@ FAR = tl.constexpr(1e30)
 # One kernel for all sizes of a network's maps, whatever divides them.
 SIZES = ["lanes", "P", "N", "G", "M", "H", "J", "place_h", "place_c", "place_j", "place_i", "index_j", "index_i"]
 SIZES += ["keep_x", "keep_i", "keep_m", "keep_j"]
-#: how many g and h a thread takes at once, and lanes a program, of heads of up to 16 channels
+#: how many g and h a thread takes at once, and lanes a program, of heads of up to 12 channels
 TILES = {"forward": (4, 4, 32), "queries": (2, 4, 32), "keys": (4, 2, 32), "places": (4, 2, 32)}
 
-# Tensors have one axis, that of lanes, and everything else is a tuple of them: with more axes the compiler would lay each
-# load out for itself, and exchange values between threads before every product. Tuples are flat, channels fastest.
+# Tensors have one axis, that of lanes, and everything else is a tuple of them: with more axes the compiler would lay
+# each load out for itself, and exchange values between threads before every product. Tuples are flat, channels fastest.
 
 
 @triton.jit
@@ -218,7 +218,8 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         from .attention_triton_grad import gradients  # noqa: PLC0415
 
-        return (*gradients(*ctx.saved_tensors, ctx.keep, ctx.pairs, dout.contiguous()), None, None, None, None)
+        found = gradients(*ctx.saved_tensors, keep=ctx.keep, pairs=ctx.pairs, dout=dout.contiguous())
+        return (*found, None, None, None, None)
 
 
 def arguments(
@@ -231,7 +232,7 @@ def arguments(
     kept = (0, 0, 0, 0) if keep is None else keep.stride()
     of_g, of_h, lanes = TILES[kernel]
     # As many elements at once as registers hold the channels of.
-    fewer = 1 if d <= 16 else 2 if d <= 32 else 4
+    fewer = 1 if d <= 12 else 2 if d <= 24 else 4
     of_g, of_h = (min(max(1, t // fewer), triton.next_power_of_2(n)) for t, n in ((of_g, g), (of_h, h)))
     return {
         "lanes": n * p, "P": p, "N": positions, "G": g, "M": m, "H": h, "J": j,

@@ -5,7 +5,7 @@ theirs, which looks for the queries that see it, and a code by the threads of it
 and results do not depend on the order in which programs run.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment"
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -236,10 +236,10 @@ def _keys(
         tl.store(dv + c * (M * N) + own, dvs[c], mask=here)
 
 
-@triton.jit(do_not_specialize=[*SIZES, "samples"])
+@triton.jit(do_not_specialize=[*SIZES[1:], "samples"])
 def _places(
     q, k, v, place, element, index, keep, lse, mean, dout, dplace,
-    samples, lanes, P, N, G, M, H, J, place_h, place_c, place_j, place_i, index_j, index_i,
+    samples, P, N, G, M, H, J, place_h, place_c, place_j, place_i, index_j, index_i,
     keep_x, keep_i, keep_m, keep_j,
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
     GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
@@ -307,7 +307,7 @@ def _places(
 
 def gradients(
     q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor, lse: Tensor,
-    keep: Tensor | None, pairs: bool, dout: Tensor,
+    *, keep: Tensor | None, pairs: bool, dout: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of queries, keys, values and both kinds of codes: arguments of ``fused_attention``."""
     n, _, g, p = q.shape
@@ -338,6 +338,7 @@ def gradients(
     if a == 0:
         return dq, dk, dv, torch.zeros_like(place), delement.sum(dim=0)
     sizes = arguments("places", *inputs)
+    del sizes["lanes"]
     tiles, offsets = triton.cdiv(p, sizes["L"]), j * triton.cdiv(h, sizes["HB"])
     splits = 1 if pairs else max(1, min(n, PROGRAMS // (tiles * offsets)))
     dplace = torch.empty((splits, h, a, j, p) if pairs else (splits * tiles, h, a, j), device=q.device)

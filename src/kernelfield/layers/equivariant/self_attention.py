@@ -112,7 +112,8 @@ class _SelfAttention(nn.Module):
         if self.places is not None:
             moved = self.project(x + self._absolute(x, places).to(x.dtype))
             parts = torch.cat([moved.unflatten(1, (3, self.heads, self.head_channels))[:, :2], parts[:, 2:]], dim=1)
-        q, k, v = (part.flatten(0, 1).movedim(1, -1) for part in parts.unbind(1))
+        # One copy for all three, after which samples and heads are one axis.
+        q, k, v = parts.transpose(0, 1).flatten(1, 2).movedim(2, -1).unbind(0)
         if self.value_dropout:
             v = F.dropout(v, self.value_dropout, self.training)
         return q / math.sqrt(self.in_channels), k, v
