@@ -137,8 +137,8 @@ def cases(device: torch.device, quick: bool, everything: bool) -> list[Case]:
         name = f"{'p4m' if mirrored else 'p4'} All-CNN {kind or 'plain'}, batch 128"
         convolutions.append(attentive(name, lambda m=mirrored, k=kind: allcnn(m, k), photographs, authors))
     compared = [self_attention(*which) for which in AUTHORS]
-    large = [self_attention(12, 9, 8), *(self_attention(n, None, 8) for n in (4, 8, 12))]
-    others = [(8, 5, 8), (8, 9, 8), (12, 5, 64), (4, 9, 64), (8, 9, 64), (12, 9, 64)]
+    large = [self_attention(12, 9, 8), self_attention(4, None, 8)]
+    others = [(8, 5, 8), (8, None, 8), (12, None, 8), (8, 9, 8), (12, 5, 64), (4, 9, 64), (8, 9, 64), (12, 9, 64)]
     rows = compared + large + convolutions + [self_attention(*which) for which in others]
     if everything:  # seconds a step
         rows += [self_attention(n, None, 64) for n in (4, 8, 12)]
