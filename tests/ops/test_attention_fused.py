@@ -22,7 +22,7 @@ def errors(
     g=4, h=4, m=None, space=(5, 4), channels=(2, 1, 0), neighborhood=(3, 3), dilation=1, crop=0, dropped=True,
     dtype=torch.float32, device="cpu", n=2, hidden=False,
 ):  # fmt: skip
-    """Return the errors of the sums and of all gradients, each over the largest entry of what it should be, if that is more than 0.1."""
+    """Return the errors of the sums and of all gradients, each over the largest entry of the exact one, or 0.1."""
     a, b, rest = channels
     m = g if m is None else m
     places, keys = math.prod(s - 2 * crop for s in space), math.prod(space)
