@@ -4,12 +4,15 @@
     python benchmarks/group_attention.py --quick          # tiny networks, to see that it runs
     python benchmarks/group_attention.py --json benchmarks/results/group_attention-h200.json
     python benchmarks/group_attention.py --only self      # or: attentive
+    python benchmarks/group_attention.py --methods auto --budget 60    # what matters most, in a minute
     python benchmarks/group_attention.py --from-json FILE --markdown docs/benchmarks.md
 
 Self-attention: the rotated-MNIST network of chapter 9 on 28², by each way to compute attention, and the plain reference
 with all scores at once where it fits. Attentive: the networks of chapter 8, and the plain ones they are compared with.
-A step is forward, backward of a mean of squares, without an optimiser; on a GPU also captured and replayed as a CUDA
-graph. Peak memory is what tensors take above weights and input. ``--compile`` adds a column under ``torch.compile``.
+Rows come in the order in which they matter, each is saved when it is measured, and none is begun after ``--budget``
+seconds. A step is forward, backward of a mean of squares, without an optimiser; on a GPU also captured and replayed as
+a CUDA graph. Peak memory is what tensors take above weights and input. ``--compile`` adds a column under
+``torch.compile``.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _measure import machine, median_seconds, peak_bytes, settle_allocator
+from _measure import graphed, machine, median_seconds, peak_bytes, settle_allocator
 from _tables import MISSING, describe, number, replace_section, table
 
 from kernelfield.groups import Cyclic, Dihedral
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SEED = 0
+METHODS = ("auto", "fused", "chunked", "reference")
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,7 @@ def self_attention(n: int, neighborhood: int | None, batch: int, quick: bool = F
     # How many bytes the reference holds at once, at least: three tensors of all scores of the first block.
     keys = 784 if neighborhood is None else neighborhood**2
     scores = 4 * 3 * batch * 9 * 576 * n**3 * keys
-    # The way that "auto" does not take, where it costs the benchmark little.
-    other = ("chunked",) if n <= 4 else ("fused",) if (neighborhood, batch) == (5, 8) else ()
-    methods = ("auto", *other, *(("reference",) if scores < 90 * 2**30 or quick else ()))
+    methods = ("auto", "chunked", *(("reference",) if scores < 90 * 2**30 or quick else ()))
     return Case(
         "self", f"R{n}, {around}, batch {batch}", (batch, 1, 28, 28), build, methods,
         AUTHORS.get((n, neighborhood or 28, batch)),
@@ -116,24 +119,29 @@ def cases(device: torch.device, quick: bool, everything: bool) -> list[Case]:
                 for kind in (None, "co", "input", "channel", "spatial", "full")
             ),
         ]
-    rows = [self_attention(n, around, batch) for n in (4, 8, 12) for around in (5, 9) for batch in (8, 64)]
-    rows += [self_attention(n, None, 8) for n in (4, 8, 12)]
-    if everything:  # seconds a step
-        rows += [self_attention(n, None, 64) for n in (4, 8, 12)]
     digits, photographs = (128, 1, 28, 28), (128, 3, 32, 32)
     published = {"full": (31, 2.7), "channel": (18, 1.9), "spatial": (24, 2.2), "input": (24, 0.15)}
-    for kind in (None, "co", "input", "channel", "spatial", "full"):
-        name = f"p4-CNN {kind or 'plain'}, batch 128"
-        rows.append(attentive(name, lambda kind=kind: p4cnn(kind), digits, published.get(kind or "")))
+    convolutions = [
+        attentive(
+            f"p4-CNN {kind or 'plain'}, batch 128", lambda kind=kind: p4cnn(kind), digits, published.get(kind or "")
+        )
+        for kind in ("full", "channel", "spatial", "input", None, "co")
+    ]
     for mirrored, kind, authors in (
-        (False, None, None),
         (False, "input", (33, 1.8)),
-        (False, "full", None),
-        (True, None, None),
         (True, "input", (118, 2.4)),
+        (False, "full", None),
+        (False, None, None),
+        (True, None, None),
     ):
         name = f"{'p4m' if mirrored else 'p4'} All-CNN {kind or 'plain'}, batch 128"
-        rows.append(attentive(name, lambda m=mirrored, k=kind: allcnn(m, k), photographs, authors))
+        convolutions.append(attentive(name, lambda m=mirrored, k=kind: allcnn(m, k), photographs, authors))
+    compared = [self_attention(*which) for which in AUTHORS]
+    large = [self_attention(12, 9, 8), self_attention(4, None, 8)]
+    others = [(8, 5, 8), (8, None, 8), (12, None, 8), (8, 9, 8), (12, 5, 64), (4, 9, 64), (8, 9, 64), (12, 9, 64)]
+    rows = compared + large + convolutions + [self_attention(*which) for which in others]
+    if everything:  # seconds a step
+        rows += [self_attention(n, None, 64) for n in (4, 8, 12)]
     return rows
 
 
@@ -146,26 +154,14 @@ def training_step(net: nn.Module, x: Tensor) -> Callable[[], None]:
     return step
 
 
-def graphed(call: Callable[[], None]) -> Callable[[], None]:
-    """Capture ``call`` as a CUDA graph and return its replay."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
-
-
-def measure(case: Case, device: torch.device, compiled: bool, budget: float) -> dict[str, Any]:
+def measure(case: Case, device: torch.device, methods: list[str], compiled: bool, each: float) -> dict[str, Any]:
     x = torch.randn(case.shape, device=device)
     row: dict[str, Any] = {"kind": case.kind, "name": case.name, "ms": {}, "mib": {}, "errors": {}}
     row["authors"] = case.authors
     began = time.perf_counter()
     for method in case.methods:
+        if method not in methods:
+            continue
         torch.manual_seed(SEED)
         for way in ("", *((" graphed",) if device.type == "cuda" else ()), *((" compiled",) if compiled else ())):
             if way == " graphed" and method == "reference":
@@ -182,7 +178,7 @@ def measure(case: Case, device: torch.device, compiled: bool, budget: float) -> 
                 if not way:
                     row["mib"][name] = peak_bytes(step, device) / 2**20
                 call = graphed(step) if way == " graphed" else step
-                row["ms"][name] = 1e3 * median_seconds({name: call}, device, budget=budget)[name]
+                row["ms"][name] = 1e3 * median_seconds({name: call}, device, budget=each)[name]
             except (RuntimeError, torch.OutOfMemoryError, NotImplementedError, ModuleNotFoundError) as error:
                 row["errors"][name] = str(error).splitlines()[0][:200]
                 if device.type == "cuda":
@@ -193,7 +189,7 @@ def measure(case: Case, device: torch.device, compiled: bool, budget: float) -> 
 
 
 SELF_HEADER = (
-    *("self-attention", "step, ms", "graphed", "fused", "chunked", "reference"),
+    *("self-attention", "step, ms", "graphed", "chunked", "reference"),
     *("peak, MiB", "reference", "authors' code", "faster", "less memory"),
 )
 ATTENTIVE_HEADER = ("attentive", "step, ms", "graphed", "peak, MiB", "authors' code", "faster", "less memory")
@@ -214,7 +210,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     first = [row["name"], number(ms.get("auto")), number(ms.get("auto graphed"))]
     if row["kind"] == "attentive":
         return [*first, number(peak), told, faster, less]
-    ways = [number(best(row, method)) for method in ("fused", "chunked", "reference")]
+    ways = [number(best(row, method)) for method in ("chunked", "reference")]
     return [*first, *ways, number(peak), number(mib.get("reference")), told, faster, less]
 
 
@@ -234,7 +230,11 @@ def main() -> None:
     parser.add_argument("--only", choices=("self", "attentive"), help="rows of one kind")
     parser.add_argument("--match", default="", help="rows whose name contains this")
     parser.add_argument("--compile", action="store_true", help="also time each step under torch.compile")
-    parser.add_argument("--budget", type=float, default=0.3, help="seconds to spend on each measurement")
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=list(METHODS), help="ways to compute attention"
+    )
+    parser.add_argument("--each", type=float, default=0.3, help="seconds to spend on each measurement")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no row is begun")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
     parser.add_argument("--markdown", type=Path, help="put the table into this file")
@@ -245,10 +245,14 @@ def main() -> None:
         device = torch.device(options.device)
         settle_allocator()
         report = {"machine": machine(device, SEED), "rows": []}
+        began = time.perf_counter()
         for case in cases(device, options.quick, options.all):
             if options.only not in (None, case.kind) or options.match not in case.name:
                 continue
-            row = measure(case, device, options.compile, options.budget)
+            if time.perf_counter() - began > options.budget:
+                print(case.name, "not begun", flush=True)
+                continue
+            row = measure(case, device, options.methods, options.compile, options.each)
             report["rows"].append(row)
             print(*cells(row), *row["errors"].items(), f"{row['seconds']:.0f} s", sep="   ", flush=True)
             if options.json is not None:  # what is measured is kept, whatever comes after

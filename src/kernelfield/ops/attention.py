@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from .._checks import check_choice, check_int
 from .shape import is_symbolic
 from .softmax import kernels_work, softmax_sum
-from .windows import windows
+from .windows import neighbor_index, neighbor_tables, windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +23,8 @@ METHODS = ("auto", "fused", "chunked", "reference")
 #: bytes that the intermediate tensors of one chunk may take, if that is more than ``CHUNK_INPUTS`` times the inputs
 CHUNK_BYTES = 1 << 26
 CHUNK_INPUTS = 4
-#: groups of up to this many elements, whose intermediate tensors are small beside the keys of all neighbourhoods, are
-#: left to one kernel; larger ones to matrix products and a kernel between them
-FUSED_ELEMENTS = 4
-#: the fused kernel was found wrong for twelve elements on a GPU
-MOST_FUSED = 8
+#: heads of up to this many channels are left to the fused kernels, whose threads hold a few elements of each
+FUSED_CHANNELS = 32
 
 
 def group_attention(
@@ -74,9 +71,9 @@ def group_attention(
         keep: (n, positions, elements, keys) factors of the weights, such as a dropout mask over its rate.
         chunk: number of samples and heads in one go; by default as many as make intermediate tensors of 64 MiB or four
             times the inputs, whichever is more.
-        method: "fused", one Triton kernel forward and one backward, which hold no scores at all; "chunked", matrix
-            products and softmaxes; "reference", the formula as it stands; "auto", fused on a GPU for up to four
-            elements in float32 and below, unless ``chunk`` is given, and chunked elsewhere.
+        method: "fused", Triton kernels, one forward and three backward, which hold no scores at all; "chunked", matrix
+            products and softmaxes; "reference", the formula as it stands; "auto", fused on a GPU for heads of up to 32
+            channels in float32 and below, unless ``chunk`` is given, and chunked elsewhere.
 
     Returns:
         (n, out_elements, \*space, channels) sums, over h̃ too, so that the weights add up to the number of elements.
@@ -103,7 +100,7 @@ def group_attention(
             "keep": keep,
         }
         return group_attention_reference(q, k, v, positions, elements, **options)
-    if method == "fused" or (method == "auto" and chunk is None and _fusable(q, k, keep)):
+    if method == "fused" or (method == "auto" and chunk is None and _fusable(q, keep)):
         return _fused(q, k, v, positions, elements, neighborhood, dilation, crop, valid, keep)
     if neighborhood is not None:
         valid = _seen(q, neighborhood, dilation, crop)
@@ -123,8 +120,8 @@ def group_attention(
     return y.unflatten(1, space).movedim(-2, 1)
 
 
-def _fusable(q: Tensor, k: Tensor, keep: Tensor | None) -> bool:
-    if max(q.shape[1], k.shape[1]) > FUSED_ELEMENTS:
+def _fusable(q: Tensor, keep: Tensor | None) -> bool:
+    if q.shape[-1] > FUSED_CHANNELS:
         return False
     if torch.compiler.is_compiling() or not q.is_cuda or q.dtype == torch.float64:
         return False
@@ -145,26 +142,28 @@ def _fused(
 ) -> Tensor:
     from .attention_triton import fused_attention  # noqa: PLC0415
 
-    if max(elements.shape[:2]) > MOST_FUSED:
-        raise ValueError(
-            f"method must be 'chunked' for more than {MOST_FUSED} elements, got 'fused' for {max(elements.shape[:2])}"
-        )
-    space, dtype = q.shape[2:-1], v.dtype
+    space, pairs = tuple(q.shape[2:-1]), neighborhood is None
     for axis, length in enumerate(space, start=2):
         q = q.narrow(axis, crop, length - 2 * crop)
     inner = q.shape[2:-1]
     # Channels first, as projections leave them: positions are then neighbours in memory.
-    q, k, v = (t.movedim(-1, 1).flatten(3).float() for t in (q, k, v))
+    q, k, v = (t.movedim(-1, 1).flatten(3) for t in (q, k, v))
     if neighborhood is None:
-        index = torch.arange(k.shape[-1], device=q.device)[None]
-        if valid is not None:
-            index = torch.where(valid, index, -1)
-        place = positions.transpose(-1, -2)
+        place = positions.permute(0, 3, 2, 1)
+        index, inverse = _everyone(q.shape[-1], k.shape[-1], valid, q.device)
     else:
-        index = _index(space, neighborhood, dilation, q.device, crop)
-        place = positions.flatten(1, -2).transpose(-1, -2)
-    y = fused_attention(q, k, v, place.float(), elements.float(), index.int(), keep)
-    return y.movedim(1, -1).unflatten(2, inner).to(dtype)
+        place = positions.flatten(1, -2).transpose(1, 2).unsqueeze(-1)
+        index, inverse = neighbor_tables(space, tuple(neighborhood), dilation, crop, q.device)
+    y = fused_attention(q, k, v, place, elements, index, inverse, keep, pairs)
+    return y.movedim(1, -1).unflatten(2, inner)
+
+
+def _everyone(queries: int, keys: int, valid: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return which position each key of a query is, and which query each of a key: (keys, queries), (queries, keys)."""
+    index, inverse = (torch.arange(n, dtype=torch.int32, device=device)[:, None] for n in (keys, queries))
+    if valid is None:
+        return index, inverse
+    return torch.where(valid.mT, index, -1).contiguous(), torch.where(valid, inverse, -1).contiguous()
 
 
 def attention_map(
@@ -200,7 +199,7 @@ def attention_map(
     if neighborhood is None:
         received = weights.sum(dim=2)
     else:
-        index = _index(space, neighborhood, dilation, q.device).flatten()
+        index = neighbor_index(space, neighborhood, dilation, q.device).flatten()
         seen = index >= 0
         received = weights.new_zeros(*weights.shape[:2], math.prod(space))
         received = received.index_add(2, index[seen], weights.flatten(2)[..., seen])
@@ -262,25 +261,7 @@ def _seen(q: Tensor, neighborhood: Sequence[int], dilation: int, crop: int) -> T
     """Return which neighbours lie within the grid, None if all of them do: (positions, neighbours)."""
     if all(dilation * (points // 2) <= crop for points in neighborhood):
         return None
-    return _index(q.shape[2:-1], neighborhood, dilation, q.device, crop) >= 0
-
-
-def _index(
-    space: Sequence[int], neighborhood: Sequence[int], dilation: int, device: torch.device, crop: int = 0
-) -> Tensor:
-    """Return which position each neighbour is, -1 outside of the grid: (positions, neighbours)."""
-    result = torch.zeros((), dtype=torch.long, device=device)
-    outside = torch.zeros((), dtype=torch.bool, device=device)
-    dim = len(neighborhood)
-    for axis, (length, points) in enumerate(zip(space, neighborhood, strict=True)):
-        at = torch.arange(crop, length - crop, device=device)
-        offset = dilation * (torch.arange(points, device=device) - points // 2)
-        shape = [1] * (2 * dim)
-        shape[axis], shape[dim + axis] = -1, points
-        there = (at[:, None] + offset).view(shape)
-        outside = outside | (there < 0) | (there >= length)
-        result = result * length + there
-    return result.masked_fill(outside, -1).flatten(0, dim - 1).flatten(1)
+    return neighbor_index(q.shape[2:-1], neighborhood, dilation, q.device, crop) >= 0
 
 
 def _chunk(q: Tensor, positions: Tensor, elements: Tensor, neighborhood: Sequence[int] | None, crop: int) -> int:
@@ -331,7 +312,7 @@ def group_attention_reference(
     else:
         around = [_around(t, neighborhood, dilation, crop) for t in (k, v)]
         codes = positions.flatten(1, -2).unsqueeze(1)
-        valid = _index(space, neighborhood, dilation, q.device, crop) >= 0
+        valid = neighbor_index(space, neighborhood, dilation, q.device, crop) >= 0
     keys, values = (t.expand(-1, q.shape[2], -1, -1, -1) for t in around)
     codes = codes.expand(-1, q.shape[2], -1, -1)
     relative = elements if elements.dim() == 4 else elements.unsqueeze(1).expand(-1, q.shape[1], -1, -1)

@@ -1,9 +1,11 @@
-"""The neighbourhood of every sample of a grid, as a view."""
+"""The neighbourhood of every sample of a grid, as a view or as indices."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
@@ -11,7 +13,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["windows"]
+__all__ = ["neighbor_index", "neighbor_tables", "windows"]
+
+_TABLES: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
 
 def windows(x: Tensor, points: Sequence[int], padding: Sequence[int], dilation: int = 1) -> Tensor:
@@ -39,3 +43,68 @@ def windows(x: Tensor, points: Sequence[int], padding: Sequence[int], dilation: 
     for axis, count in enumerate(points, start=first):
         x = x.unfold(axis, dilation * (count - 1) + 1, 1)[..., ::dilation]
     return x
+
+
+def neighbor_index(
+    space: Sequence[int], points: Sequence[int], dilation: int, device: torch.device, crop: int = 0
+) -> Tensor:
+    """Return which position each neighbour is, -1 outside of the grid: (positions, neighbours).
+
+    Args:
+        space: length of each axis.
+        points: number of neighbours along each axis, odd.
+        dilation: distance of the neighbours.
+        device: where to make it.
+        crop: positions at each end of each axis whose neighbours are not asked for.
+
+    >>> neighbor_index([4], [3], 1, torch.device("cpu"))
+    tensor([[-1,  0,  1],
+            [ 0,  1,  2],
+            [ 1,  2,  3],
+            [ 2,  3, -1]])
+    """
+    result = torch.zeros((), dtype=torch.long, device=device)
+    outside = torch.zeros((), dtype=torch.bool, device=device)
+    dim = len(points)
+    for axis, (length, count) in enumerate(zip(space, points, strict=True)):
+        at = torch.arange(crop, length - crop, device=device)
+        offset = dilation * (torch.arange(count, device=device) - count // 2)
+        shape = [1] * (2 * dim)
+        shape[axis], shape[dim + axis] = -1, count
+        there = (at[:, None] + offset).view(shape)
+        outside = outside | (there < 0) | (there >= length)
+        result = result * length + there
+    return result.masked_fill(outside, -1).flatten(0, dim - 1).flatten(1)
+
+
+def neighbor_tables(
+    space: tuple[int, ...], points: tuple[int, ...], dilation: int, crop: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return which position each neighbour is, and of which position another is that neighbour; -1 if none.
+
+    Both are int32 and kept for the next call: (neighbours, cropped positions) and (neighbours, positions). Arguments as
+    in :func:`neighbor_index`.
+
+    >>> neighbor_tables((4,), (3,), 1, 1, torch.device("cpu"))[1]
+    tensor([[ 0,  1, -1, -1],
+            [-1,  0,  1, -1],
+            [-1, -1,  0,  1]], dtype=torch.int32)
+    """
+    key = (space, points, dilation, crop, device)
+    if key in _TABLES:
+        return _TABLES[key]
+    count = math.prod(space)
+    with torch.inference_mode(False), torch.no_grad():
+        index = neighbor_index(space, points, dilation, device, crop).mT.contiguous()
+        # What is outside is written to one place more, and left there.
+        inverse = index.new_full((len(index), count + 1), -1)
+        inverse.scatter_(
+            1, index.where(index >= 0, count), torch.arange(index.shape[1], device=device).expand_as(index)
+        )
+        tables = index.int(), inverse[:, :-1].int().contiguous()
+    # What a graph that is being captured makes has no values yet.
+    if not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        if len(_TABLES) >= 64:
+            _TABLES.clear()
+        _TABLES[key] = tables
+    return tables

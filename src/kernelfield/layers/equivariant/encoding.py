@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..._checks import check_bool, check_int
 from ...fields import MLP, Field, Table, build_field
+from .kernel import table_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,8 @@ class RelativeEncoding(nn.Module):
     (torch.Size([4, 5, 5, 6]), torch.Size([4, 4, 4]))
     """
 
+    nodes: Tensor | None
+
     def __init__(
         self, group: Group, channels: int, *, on_group: bool = True, field: Callable[..., Field] = AXIS_FIELD
     ) -> None:
@@ -60,16 +64,45 @@ class RelativeEncoding(nn.Module):
         self.elements = Table(group.chart_size, rest, size=group.table_size) if on_group else None
         if self.elements is not None:
             nn.init.normal_(self.elements.coefficients)
+        self.register_buffer("nodes", self._nodes(), persistent=False)
+
+    def moved(self, elements: Tensor, offsets: Tensor) -> Tensor:
+        """Return offsets moved back by elements: (h, coords) and (…, dim) to (h, …, dim)."""
+        back = self.group.matrix(self.group.inverse(elements)).to(offsets.dtype)
+        with torch.autocast(offsets.device.type, enabled=False):
+            return torch.einsum("hij,...j->h...i", back, offsets)
+
+    def at(self, moved: Tensor) -> Tensor:
+        """Return the codes of offsets that are moved already: (…, dim) to (…, a)."""
+        return torch.cat([field(moved[..., i : i + 1]) for i, field in enumerate(self.axes)], dim=-1)
 
     def position(self, elements: Tensor, offsets: Tensor) -> Tensor:
         """Return the codes of offsets moved back by elements: (h, coords) and (…, dim) to (h, …, a)."""
-        back = self.group.matrix(self.group.inverse(elements)).to(offsets.dtype)
-        with torch.autocast(offsets.device.type, enabled=False):
-            moved = torch.einsum("hij,...j->h...i", back, offsets)
-        return torch.cat([field(moved[..., i : i + 1]) for i, field in enumerate(self.axes)], dim=-1)
+        return self.at(self.moved(elements, offsets))
 
-    def element(self, out_elements: Tensor, in_elements: Tensor) -> Tensor:
-        """Return the codes of all relative elements: (h, coords) and (m, coords) to (h, m, b); b = 0 without a code."""
+    def _nodes(self) -> Tensor | None:
+        """Return which row of the table each pair of all elements finds, None where they lie between rows."""
+        if self.elements is None:
+            return None
+        h = self.group.elements(torch.float64)
+        where = self.group.chart(self.group.relative(h[:, None], h[None]))
+        assert self.group.table_size is not None
+        nodes = table_rows(where, self.group.table_size)
+        table = Table(self.group.chart_size, 1, size=self.group.table_size).double()
+        with torch.no_grad():
+            table.coefficients.copy_(torch.arange(len(table.coefficients))[:, None])
+            exact = bool((table(where)[..., 0] - nodes).abs().max() < 1e-6)
+        return nodes if exact else None
+
+    def element(self, out_elements: Tensor | None, in_elements: Tensor) -> Tensor:
+        """Return the codes of all relative elements: (h, coords) and (m, coords) to (h, m, b); b = 0 without a code.
+
+        Where ``out_elements`` is None, both are all elements in the group's order, whose codes are rows of a table.
+        """
+        if out_elements is None:
+            if self.elements is not None and self.nodes is not None:
+                return F.embedding(self.nodes, self.elements.coefficients)
+            out_elements = in_elements
         if self.elements is None:
             return out_elements.new_zeros(len(out_elements), 1, 0)
         relative = self.group.relative(out_elements[:, None], in_elements[None])

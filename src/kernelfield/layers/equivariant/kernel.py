@@ -113,7 +113,7 @@ class GroupKernel(nn.Module):
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
         if self.looked_up:
-            return self._arrange(self._table()[_nodes(self.coordinates(out, into), self._table_size())])
+            return self._arrange(self._table()[table_rows(self.coordinates(out, into), self._table_size())])
         if self.disc is None:
             return self._arrange(self._evaluate(self.coordinates(out, into), out))
         grid = self._grid(out)
@@ -252,12 +252,12 @@ class GroupKernel(nn.Module):
             return None
         sizes = self._table_size()
         if self.looked_up:
-            nodes = _nodes(coords, sizes)
+            nodes = table_rows(coords, sizes)
         else:  # row: output element and point; within it the node on the group
             steps = sizes[: -self.group.dim]
             n_out, points = len(everything), coords.shape[2:-1]
             rows = torch.arange(n_out * math.prod(points)).view(n_out, 1, *points)
-            nodes = rows * math.prod(steps) + _nodes(coords, steps)
+            nodes = rows * math.prod(steps) + table_rows(coords, steps)
         return self._arrange(nodes.unsqueeze(-1) * channels + torch.arange(channels)).contiguous().int()
 
     def _invert(self, index: Tensor) -> Tensor:
@@ -360,7 +360,7 @@ class _Permuted(torch.autograd.Function):
         return grad.index_select(0, inverse.flatten()).view(inverse.shape).sum(dim=0), None, None
 
 
-def _nodes(coords: Tensor, sizes: tuple[int, ...]) -> Tensor:
+def table_rows(coords: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Return the rows of a table of ``sizes`` that lie at the first ``len(sizes)`` of ``coords``."""
     index = torch.zeros_like(coords[..., 0], dtype=torch.long)
     for d, n in enumerate(sizes):

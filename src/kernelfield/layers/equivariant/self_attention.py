@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..._checks import check_choice, check_int, check_positive
+from ..._checks import check_choice, check_int
 from ...groups import Group
 from ...ops.attention import METHODS, attention_map, group_attention
 from ..pointwise import Pointwise
 from .encoding import AXIS_FIELD, RelativeEncoding
 from .gconv import check_group_signal
+from .neighborhood import check_neighborhood, check_space, dilations, pairs_of
 from .signal import GroupSignal
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ class _SelfAttention(nn.Module):
         codes = group.dim + (not self.lifts) if encoding == "relative" else 1
         inner = max(codes, out_channels // 2) if head_channels is None else head_channels
         self.head_channels = check_int("head_channels", inner, least=codes)
-        self.neighborhood, self.reach = _check_neighborhood(neighborhood, size)
+        self.neighborhood, self.reach = check_neighborhood(neighborhood, size)
         dilates = not group.isometric and neighborhood is not None
-        self.dilations = _dilations(group, group.elements(torch.float64)) if dilates else None
+        self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
         self.encoding = check_choice("encoding", encoding, ENCODINGS)
         self.dropout, self.value_dropout = dropout, value_dropout
         # Kept where the weights are: a copy from the host could not be part of a CUDA graph.
         self.register_buffer("whole", group.elements(), persistent=False)
+        self._known: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self.chunk = None if chunk is None else check_int("chunk", chunk)
         self.method = check_choice("method", method, METHODS)
         total = self.heads * self.head_channels
@@ -112,7 +114,8 @@ class _SelfAttention(nn.Module):
         if self.places is not None:
             moved = self.project(x + self._absolute(x, places).to(x.dtype))
             parts = torch.cat([moved.unflatten(1, (3, self.heads, self.head_channels))[:, :2], parts[:, 2:]], dim=1)
-        q, k, v = (part.flatten(0, 1).movedim(1, -1) for part in parts.unbind(1))
+        # One copy for all three, after which samples and heads are one axis.
+        q, k, v = parts.transpose(0, 1).flatten(1, 2).movedim(2, -1).unbind(0)
         if self.value_dropout:
             v = F.dropout(v, self.value_dropout, self.training)
         return q / math.sqrt(self.in_channels), k, v
@@ -179,27 +182,43 @@ class _SelfAttention(nn.Module):
         self, some: Tensor, here: Tensor, space: Sequence[int], dtype: torch.dtype, dilation: int, crop: int = 0
     ) -> tuple[Tensor, Tensor]:
         """Return the codes of all offsets of a grid and of all relative elements."""
-        shape = self._shape()
-        axes = (
-            [torch.arange(-(n - 1), n, device=some.device) for n in space]
-            if shape is None
-            else [dilation * (torch.arange(n, device=some.device) - n // 2) for n in shape]
-        )
-        offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).to(some.dtype)
-        positions, relative = self._codes_at(some, here, offsets)
-        if shape is None:
+        moved, pairs = self._offsets(some, space, dilation, crop)
+        if self.codes is None:
+            n_in = 1 if self.lifts else len(here)
+            positions, relative = moved[..., :0], moved.new_zeros(len(some), n_in, 0)
+        else:
+            everyone = some is self.whole and here is self.whole
+            positions, relative = self.codes.at(moved), self.codes.element(None if everyone else some, here)
+        if pairs is not None:
             # From the code of every offset to that of every pair of positions.
-            index = torch.zeros((), dtype=torch.long, device=some.device)
-            dim = len(space)
-            for axis, n in enumerate(space):
-                at = torch.arange(n, device=some.device)
-                axes_of_pairs = [1] * (2 * dim)
-                axes_of_pairs[axis], axes_of_pairs[dim + axis] = n - 2 * crop, n
-                between = at[None] - at[crop : n - crop, None] + n - 1
-                index = index * (2 * n - 1) + between.view(axes_of_pairs)
-            pairs = index.flatten(0, dim - 1).flatten(1)
-            positions = positions.flatten(1, dim).index_select(1, pairs.flatten()).unflatten(1, pairs.shape)
+            flat = positions.flatten(1, len(space))
+            positions = flat.index_select(1, pairs.flatten()).unflatten(1, pairs.shape)
         return positions.to(dtype), relative.to(dtype)
+
+    def _offsets(self, some: Tensor, space: Sequence[int], dilation: int, crop: int) -> tuple[Tensor, Tensor | None]:
+        """Return the offsets of a grid as elements see them, and for all positions which of them each pair has.
+
+        Those of the whole group are kept: to make them takes more launches than everything else in the layer.
+        """
+        shape = self._shape()
+        key = (tuple(space) if shape is None else shape, dilation, crop, some.dtype, some.device)
+        kept = some is self.whole and type(some) is Tensor and not torch.compiler.is_compiling()
+        if kept and key in self._known:
+            return self._known[key]
+        with torch.inference_mode(False), torch.no_grad():
+            if shape is None:
+                axes = [torch.arange(-(n - 1), n, device=some.device) for n in space]
+            else:
+                axes = [dilation * (torch.arange(n, device=some.device) - n // 2) for n in shape]
+            offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).to(some.dtype) / self.reach
+            moved = offsets.expand(len(some), *offsets.shape) if self.codes is None else self.codes.moved(some, offsets)
+            found = moved, pairs_of(space, crop, some.device) if shape is None else None
+        # What a graph that is being captured makes has no values yet.
+        if kept and not (some.is_cuda and torch.cuda.is_current_stream_capturing()):
+            if len(self._known) >= 4:
+                self._known.clear()
+            self._known[key] = found
+        return found
 
     def _codes_at(self, some: Tensor, here: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         if self.codes is None:
@@ -220,8 +239,9 @@ class _SelfAttention(nn.Module):
         """Return which weights attention dropout leaves; a key is hidden from all queries of a position alike."""
         if not (self.dropout and self.training):
             return None
-        shape = (q.shape[0], places, q.shape[1], keys)
-        return torch.empty(shape, dtype=torch.bool, device=q.device).bernoulli_(1 - self.dropout)
+        # Positions lie beside each other in memory, as those of queries do.
+        shape = (q.shape[0], q.shape[1], keys, places)
+        return torch.empty(shape, dtype=torch.bool, device=q.device).bernoulli_(1 - self.dropout).permute(0, 3, 1, 2)
 
     def _measure(self, q: Tensor) -> float:
         """Return what the sum over the query's elements is multiplied by, and with it what dropout left."""
@@ -234,8 +254,8 @@ class _SelfAttention(nn.Module):
         """Return elements with the dilation of their neighbourhood: all together, or each alone where they dilate."""
         if self.dilations is None:
             return [(here, 1)]
-        dilations = self.dilations if elements is None else _dilations(self.group, elements)
-        return list(zip(here.split(1), dilations, strict=True))
+        each = self.dilations if elements is None else dilations(self.group, elements)
+        return list(zip(here.split(1), each, strict=True))
 
     def extra_repr(self) -> str:
         return (
@@ -293,7 +313,7 @@ class LiftingSelfAttention(_SelfAttention):
             mask: (batch, points) bool, False where there is no point.
             crop: positions at each end of each axis that get no output.
         """
-        _check_space(x, self.in_channels, 2 + (self.group.dim if coords is None else 1), self.group.dim)
+        check_space(x, self.in_channels, 2 + (self.group.dim if coords is None else 1), self.group.dim)
         return self._attend(x.unsqueeze(2), None, coords, mask, crop)
 
     @torch.no_grad()
@@ -352,38 +372,10 @@ class GroupSelfAttention(_SelfAttention):
         if coords is None:
             check_group_signal(x, elements, self.group, self.in_channels)
         else:
-            _check_space(x, self.in_channels, 4, self.group.dim)
+            check_space(x, self.in_channels, 4, self.group.dim)
         return self._attend(x, elements, coords, mask, crop)
 
     @torch.no_grad()
     def maps(self, x: Tensor) -> Tensor:
         r"""Return how much each position of (batch, in_channels, group, \*space) is attended to: as in lifting."""
         return self._maps(x)
-
-
-def _check_neighborhood(neighborhood: int | None, size: int | None) -> tuple[int | None, float]:
-    """Return the neighbourhood and the number of steps at which a coordinate is 1."""
-    if neighborhood is None:
-        if size is None:
-            raise ValueError("size must be given for a global neighbourhood, got None")
-        return None, check_positive("size", size)
-    if check_int("neighborhood", neighborhood) % 2 == 0:
-        raise ValueError(f"neighborhood must be odd, or None for all positions, got {neighborhood}")
-    return neighborhood, max((neighborhood - 1) / 2, 0.5)
-
-
-def _dilations(group: Group, elements: Tensor) -> list[int]:
-    """Return by how much each element stretches a neighbourhood, which must be a whole number."""
-    factors = [v ** (1 / group.dim) for v in group.determinant(elements.detach().double().cpu()).tolist()]
-    for factor in factors:
-        if factor < 1 - 1e-6 or abs(factor - round(factor)) > 1e-6:
-            raise ValueError(f"elements must dilate by whole numbers for a local neighbourhood, got {factor:.3g}")
-    return [round(factor) for factor in factors]
-
-
-def _check_space(x: Tensor, channels: int, axes: int, dim: int) -> None:
-    if x.dim() != axes or x.shape[1] != channels:
-        raise ValueError(
-            f"x must have shape (batch, {channels}, *space) with {dim} spatial axes, or (batch, {channels}, points) "
-            f"with coords, and a group axis before space on a group, got {tuple(x.shape)}"
-        )

@@ -1,0 +1,59 @@
+"""What a neighbourhood may be, and which offsets it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..._checks import check_int, check_positive
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from ...groups import Group
+
+__all__ = ["check_neighborhood", "check_space", "dilations", "pairs_of"]
+
+
+def pairs_of(space: Sequence[int], crop: int, device: torch.device) -> Tensor:
+    """Return which of the offsets of a grid, from minus to plus all of it, each pair of positions has."""
+    index = torch.zeros((), dtype=torch.long, device=device)
+    dim = len(space)
+    for axis, n in enumerate(space):
+        at = torch.arange(n, device=device)
+        axes = [1] * (2 * dim)
+        axes[axis], axes[dim + axis] = n - 2 * crop, n
+        index = index * (2 * n - 1) + (at[None] - at[crop : n - crop, None] + n - 1).view(axes)
+    return index.flatten(0, dim - 1).flatten(1)
+
+
+def check_neighborhood(neighborhood: int | None, size: int | None) -> tuple[int | None, float]:
+    """Return the neighbourhood and the number of steps at which a coordinate is 1."""
+    if neighborhood is None:
+        if size is None:
+            raise ValueError("size must be given for a global neighbourhood, got None")
+        return None, check_positive("size", size)
+    if check_int("neighborhood", neighborhood) % 2 == 0:
+        raise ValueError(f"neighborhood must be odd, or None for all positions, got {neighborhood}")
+    return neighborhood, max((neighborhood - 1) / 2, 0.5)
+
+
+def dilations(group: Group, elements: Tensor) -> list[int]:
+    """Return by how much each element stretches a neighbourhood, which must be a whole number."""
+    factors = [v ** (1 / group.dim) for v in group.determinant(elements.detach().double().cpu()).tolist()]
+    for factor in factors:
+        if factor < 1 - 1e-6 or abs(factor - round(factor)) > 1e-6:
+            raise ValueError(f"elements must dilate by whole numbers for a local neighbourhood, got {factor:.3g}")
+    return [round(factor) for factor in factors]
+
+
+def check_space(x: Tensor, channels: int, axes: int, dim: int) -> None:
+    """Raise if a signal has not the channels and axes that a layer takes."""
+    if x.dim() != axes or x.shape[1] != channels:
+        raise ValueError(
+            f"x must have shape (batch, {channels}, *space) with {dim} spatial axes, or (batch, {channels}, points) "
+            f"with coords, and a group axis before space on a group, got {tuple(x.shape)}"
+        )

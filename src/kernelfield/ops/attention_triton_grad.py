@@ -1,0 +1,346 @@
+"""Gradients of group attention in Triton: three kernels that make every score again, and write no sum twice.
+
+Each gradient is summed by who owns it: a query by the thread of its position, a key and a value by the thread of
+theirs, which looks for the queries that see it, and a code by the threads of its offset. There are no atomic additions,
+and results do not depend on the order in which programs run.
+"""
+
+# mypy: disable-error-code="no-untyped-def, assignment"
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from .attention_triton import FAR, LOG2E, SIZES, arguments, channels, codes_of, placed, rows, scored, table, zeros
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["gradients"]
+
+LN2 = tl.constexpr(0.6931471805599453)
+#: programs that are enough to keep a GPU busy
+PROGRAMS = 4096
+#: the kernel of keys goes through queries, others through keys
+NOT_OF_KEYS = ["J", "place_j", "place_i", "index_j", "index_i", "keep_j"]
+OF_KEYS = ["T", "place_t", "place_y", "inverse_t", "inverse_y", "keep_t", "keep_y"]
+
+
+@triton.jit
+def _slopes(dys, vs, kept, D: tl.constexpr, HB: tl.constexpr):
+    """Return the gradient of the weight of a value, for every h."""
+    found = ()
+    for h in tl.static_range(HB):
+        one = dys[h * D] * vs[0]
+        for c in tl.static_range(1, D):
+            one += dys[h * D + c] * vs[c]
+        found = found + (one * kept,)
+    return found
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _queries(
+    q, k, v, place, element, index, keep, lse, mean, dout, dq,
+    lanes, P, N, G, M, H, J, place_h, place_c, place_j, place_i, index_j, index_i, keep_x, keep_i, keep_m, keep_j,
+    A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
+    GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of queries, and of every (h, g) the mean of its weights' gradients."""
+    lane = tl.program_id(0) * L + tl.arange(0, L)
+    here = lane < lanes
+    x, i = (lane // P).to(tl.int64), lane % P
+    g0 = tl.program_id(1) * GB
+    if PAIRS:
+        place += tl.where(here, i, 0) * place_i
+    index += i * index_i
+    keep += x * keep_x + i * keep_i
+    k += x * (D * M * N)
+    v += x * (D * M * N)
+    qs = rows(q + x * (D * G * P) + i, g0, G, G * P, P, here, LOG2E, GB, D)
+    dqs = zeros(L, GB * D)
+    h0 = 0
+    while h0 < H:
+        dys = rows(dout + x * (D * H * P) + i, h0, H, H * P, P, here, 1.0, HB, D)
+        norm = table(lse + x * (H * G * P) + i, g0, G, h0, H, P, here, FAR, GB, HB)
+        middle = zeros(L, GB * HB)
+        j = 0
+        while j < J:
+            at = tl.load(index + j * index_j, mask=here, other=-1)
+            seen = at >= 0
+            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+            spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+            m = 0
+            while m < M:
+                ks = channels(k + m * N + at, M * N, seen, D)
+                vs = channels(v + m * N + at, M * N, seen, D)
+                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB)
+                kept = tl.full((L,), 1.0, dtype=tl.float32)
+                if KEEP:
+                    kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
+                slope = _slopes(dys, vs, kept, D, HB)
+                new = ()
+                for s in tl.static_range(GB * HB):
+                    new = new + (middle[s] + tl.exp2(scores[s]) * slope[s % HB],)
+                middle = new
+                m += 1
+            j += 1
+        for g in tl.static_range(GB):
+            for h in tl.static_range(HB):
+                real = here & (g0 + g < G) & (h0 + h < H)
+                tl.store(mean + ((x * H + h0 + h) * G + g0 + g) * P + i, middle[g * HB + h], mask=real)
+        j = 0
+        while j < J:
+            at = tl.load(index + j * index_j, mask=here, other=-1)
+            seen = at >= 0
+            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+            spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+            by_place = zeros(L, GB * HB)
+            m = 0
+            while m < M:
+                ks = channels(k + m * N + at, M * N, seen, D)
+                vs = channels(v + m * N + at, M * N, seen, D)
+                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB)
+                kept = tl.full((L,), 1.0, dtype=tl.float32)
+                if KEEP:
+                    kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
+                slope = _slopes(dys, vs, kept, D, HB)
+                new, added = (), ()
+                for g in tl.static_range(GB):
+                    ds = ()
+                    total = tl.zeros((L,), dtype=tl.float32)
+                    for h in tl.static_range(HB):
+                        one = tl.exp2(scores[g * HB + h]) * (slope[h] - middle[g * HB + h])
+                        total += one
+                        ds = ds + (one,)
+                        added = added + (by_place[g * HB + h] + one,)
+                    for c in tl.static_range(D):
+                        one = dqs[g * D + c] + total * ks[c]
+                        if c >= A and c < A + B:
+                            for h in tl.static_range(HB):
+                                one += ds[h] * kinds[h * B + c - A]
+                        new = new + (one,)
+                dqs, by_place = new, added
+                m += 1
+            new = ()
+            for g in tl.static_range(GB):
+                for c in tl.static_range(D):
+                    one = dqs[g * D + c]
+                    if c < A:
+                        for h in tl.static_range(HB):
+                            one += by_place[g * HB + h] * codes[h * A + c]
+                    new = new + (one,)
+            dqs = new
+            j += 1
+        h0 += HB
+    for g in tl.static_range(GB):
+        for c in tl.static_range(D):
+            tl.store(dq + ((x * D + c) * G + g0 + g) * P + i, dqs[g * D + c], mask=here & (g0 + g < G))
+
+
+@triton.jit(do_not_specialize=[s for s in SIZES if s not in NOT_OF_KEYS] + OF_KEYS)
+def _keys(
+    q, k, v, place, element, inverse, keep, lse, mean, dout, dk, dv, delement,
+    lanes, P, N, G, M, H, T, place_h, place_c, place_t, place_y, inverse_t, inverse_y,
+    keep_x, keep_i, keep_m, keep_t, keep_y,
+    A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
+    GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of keys and values at one element, and what every program adds to those of its codes."""
+    lane = tl.program_id(0) * L + tl.arange(0, L)
+    here = lane < lanes
+    x, y = (lane // N).to(tl.int64), lane % N
+    m = tl.program_id(1)
+    own = x * (D * M * N) + m * N + y
+    ks, vs = channels(k + own, M * N, here, D), channels(v + own, M * N, here, D)
+    if PAIRS:
+        place += tl.where(here, y, 0) * place_y
+    inverse += y * inverse_y
+    keep += x * keep_x + m * keep_m + y * keep_y
+    q += x * (D * G * P)
+    dout += x * (D * H * P)
+    lse += x * (H * G * P)
+    mean += x * (H * G * P)
+    dks, dvs = zeros(L, D), zeros(L, D)
+    h0 = 0
+    while h0 < H:
+        kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+        des = zeros(L, HB * B)
+        t = 0
+        while t < T:
+            i = tl.load(inverse + t * inverse_t, mask=here, other=-1)
+            seen = i >= 0
+            dys = rows(dout + i, h0, H, H * P, P, seen, 1.0, HB, D)
+            codes = codes_of(place + t * place_t, h0, H, place_c, place_h, HB, A)
+            kept = tl.full((L,), 1.0, dtype=tl.float32)
+            if KEEP:
+                kept = tl.load(keep + t * keep_t + i * keep_i, mask=seen, other=0).to(tl.float32)
+            slope = _slopes(dys, vs, kept, D, HB)
+            together = zeros(L, HB)
+            g0 = 0
+            while g0 < G:
+                qs = rows(q + i, g0, G, G * P, P, seen, LOG2E, GB, D)
+                norm = table(lse + i, g0, G, h0, H, P, seen, FAR, GB, HB)
+                middle = table(mean + i, g0, G, h0, H, P, seen, 0.0, GB, HB)
+                scores = scored(placed(norm, seen, qs, codes, A, D, GB, HB), qs, ks, kinds, A, B, D, GB, HB)
+                ds, totals = (), zeros(L, GB)
+                summed = ()
+                for h in tl.static_range(HB):
+                    one = together[h]
+                    new = ()
+                    for g in tl.static_range(GB):
+                        weight = tl.exp2(scores[g * HB + h])
+                        one += weight
+                        weight *= slope[h] - middle[g * HB + h]
+                        ds = ds + (weight,)
+                        new = new + (totals[g] + weight,)
+                    summed = summed + (one,)
+                    totals = new
+                together = summed
+                new = ()
+                for c in tl.static_range(D):
+                    one = dks[c]
+                    for g in tl.static_range(GB):
+                        one += totals[g] * qs[g * D + c]
+                    new = new + (one,)
+                dks = new
+                new = ()
+                for h in tl.static_range(HB):
+                    for c in tl.static_range(B):
+                        one = des[h * B + c]
+                        for g in tl.static_range(GB):
+                            one += ds[h * GB + g] * qs[g * D + A + c]
+                        new = new + (one,)
+                des = new
+                g0 += GB
+            new = ()
+            for c in tl.static_range(D):
+                one = together[0] * dys[c]
+                for h in tl.static_range(1, HB):
+                    one += together[h] * dys[h * D + c]
+                new = new + (dvs[c] + one * kept,)
+            dvs = new
+            t += 1
+        for h in tl.static_range(HB):
+            if h0 + h < H:
+                for c in tl.static_range(B):
+                    added = tl.sum(des[h * B + c], axis=0) * LN2
+                    tl.store(delement + ((tl.program_id(0) * H + h0 + h) * M + m) * B + c, added)
+        h0 += HB
+    for c in tl.static_range(D):
+        tl.store(dk + c * (M * N) + own, dks[c] * LN2, mask=here)
+        tl.store(dv + c * (M * N) + own, dvs[c], mask=here)
+
+
+@triton.jit(do_not_specialize=[*SIZES[1:], "samples"])
+def _places(
+    q, k, v, place, element, index, keep, lse, mean, dout, dplace,
+    samples, P, N, G, M, H, J, place_h, place_c, place_j, place_i, index_j, index_i,
+    keep_x, keep_i, keep_m, keep_j,
+    A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
+    GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
+):  # fmt: skip
+    """Write what some samples and positions add to the gradients of the codes of one offset."""
+    i = tl.program_id(0) * L + tl.arange(0, L)
+    here = i < P
+    blocks = tl.cdiv(H, HB)
+    j = tl.program_id(1) // blocks
+    h0 = (tl.program_id(1) % blocks) * HB
+    if PAIRS:
+        place += tl.where(here, i, 0) * place_i
+    at = tl.load(index + j * index_j + i * index_i, mask=here, other=-1)
+    seen = at >= 0
+    codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+    dps = zeros(L, HB * A)
+    each = tl.cdiv(samples, tl.num_programs(2))
+    x = tl.program_id(2).to(tl.int64) * each
+    last = tl.minimum(x + each, samples)
+    while x < last:
+        dys = rows(dout + x * (D * H * P) + i, h0, H, H * P, P, seen, 1.0, HB, D)
+        g0 = 0
+        while g0 < G:
+            qs = rows(q + x * (D * G * P) + i, g0, G, G * P, P, seen, LOG2E, GB, D)
+            norm = table(lse + x * (H * G * P) + i, g0, G, h0, H, P, seen, FAR, GB, HB)
+            middle = table(mean + x * (H * G * P) + i, g0, G, h0, H, P, seen, 0.0, GB, HB)
+            spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+            by_place = zeros(L, GB * HB)
+            m = 0
+            while m < M:
+                shift = (x * (D * M) + m) * N
+                ks, vs = channels(k + shift + at, M * N, seen, D), channels(v + shift + at, M * N, seen, D)
+                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB)
+                kept = tl.full((L,), 1.0, dtype=tl.float32)
+                if KEEP:
+                    factor = keep + x * keep_x + m * keep_m + j * keep_j
+                    kept = tl.load(factor + i * keep_i, mask=seen, other=0).to(tl.float32)
+                slope = _slopes(dys, vs, kept, D, HB)
+                new = ()
+                for s in tl.static_range(GB * HB):
+                    new = new + (by_place[s] + tl.exp2(scores[s]) * (slope[s % HB] - middle[s]),)
+                by_place = new
+                m += 1
+            new = ()
+            for h in tl.static_range(HB):
+                for c in tl.static_range(A):
+                    one = dps[h * A + c]
+                    for g in tl.static_range(GB):
+                        one += by_place[g * HB + h] * qs[g * D + c]
+                    new = new + (one,)
+            dps = new
+            g0 += GB
+        x += 1
+    split = tl.program_id(2)
+    part = split * tl.num_programs(0) + tl.program_id(0)
+    for h in tl.static_range(HB):
+        for c in tl.static_range(A):
+            one = dps[h * A + c] * LN2
+            if PAIRS:
+                tl.store(dplace + (((split * H + h0 + h) * A + c) * J + j) * P + i, one, mask=here & (h0 + h < H))
+            elif h0 + h < H:
+                tl.store(dplace + ((part * H + h0 + h) * A + c) * J + j, tl.sum(one, axis=0))
+
+
+def gradients(
+    q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor, lse: Tensor,
+    *, keep: Tensor | None, pairs: bool, dout: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return the gradients of queries, keys, values and both kinds of codes: arguments of ``fused_attention``."""
+    n, _, g, p = q.shape
+    m, positions = k.shape[2:]
+    h, a, j, _ = place.shape
+    mask = q if keep is None else keep
+    inputs = (q, k, place, element, index, keep, pairs)
+    dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
+    mean = torch.empty_like(lse)
+    sizes = arguments("queries", *inputs)
+    grid = triton.cdiv(n * p, sizes["L"]), triton.cdiv(g, sizes["GB"])
+    _queries[grid](q, k, v, place, element, index, mask, lse, mean, dout, dq, **sizes)
+
+    # A key's thread goes through the offsets, or through all queries, and has keys beside it.
+    turned = place.transpose(2, 3).contiguous() if pairs else place
+    sizes = arguments("keys", *inputs)
+    own = {
+        "lanes": n * positions, "T": p if pairs else j, "place_h": turned.stride(0), "place_c": turned.stride(1),
+        "place_t": turned.stride(2), "place_y": 1 if pairs else 0,
+        "inverse_t": inverse.stride(0), "inverse_y": inverse.stride(1) if inverse.shape[1] > 1 else 0,
+        "keep_t": 0 if pairs else sizes["keep_j"], "keep_y": sizes["keep_j"] if pairs else 0,
+    }  # fmt: skip
+    sizes = {name: value for name, value in sizes.items() if name not in NOT_OF_KEYS} | own
+    grid = triton.cdiv(n * positions, sizes["L"]), m
+    delement = torch.empty((grid[0], *element.shape), dtype=torch.float32, device=q.device)
+    _keys[grid](q, k, v, turned, element, inverse, mask, lse, mean, dout, dk, dv, delement, **sizes)
+
+    if a == 0:
+        return dq, dk, dv, torch.zeros_like(place), delement.sum(dim=0)
+    sizes = arguments("places", *inputs)
+    del sizes["lanes"]
+    tiles, offsets = triton.cdiv(p, sizes["L"]), j * triton.cdiv(h, sizes["HB"])
+    splits = 1 if pairs else max(1, min(n, PROGRAMS // (tiles * offsets)))
+    dplace = torch.empty((splits, h, a, j, p) if pairs else (splits * tiles, h, a, j), device=q.device)
+    _places[tiles, offsets, splits](q, k, v, place, element, index, mask, lse, mean, dout, dplace, samples=n, **sizes)
+    return dq, dk, dv, dplace.sum(dim=0).view_as(place), delement.sum(dim=0)
