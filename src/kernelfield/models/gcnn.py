@@ -256,7 +256,8 @@ class GroupDenseNet(nn.Module):
                 x = F.relu(self.between_norms[i - 1](x))
                 x = self.pool(self.between[i - 1](x).values)
             new = conv(F.relu(norm(x))).values
-            x = torch.cat([new, _crop(x)], dim=1)
+            # With the group among the channels, or channels that are last in memory would not stay so.
+            x = torch.cat([new.flatten(1, 2), _crop(x).flatten(1, 2)], dim=1).unflatten(1, (-1, x.shape[2]))
         return self.head(self.last(F.relu(self.norm(x))).values)
 
 

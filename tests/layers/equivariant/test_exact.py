@@ -162,8 +162,8 @@ def test_the_trivial_group_is_an_ordinary_convolution():
 
 def test_one_convolution_call(monkeypatch):
     calls = []
-    real = convolve.conv
-    monkeypatch.setattr(convolve, "conv", lambda *a, **k: calls.append(a[1].shape) or real(*a, **k))
+    real = convolve.reversed_conv
+    monkeypatch.setattr(convolve, "reversed_conv", lambda *a, **k: calls.append(a[1].shape) or real(*a, **k))
     GroupConv(3, 4, group=Dihedral(4))(torch.randn(2, 3, 8, 6, 6))
     assert calls == [(4 * 8, 3 * 8, 3, 3)]
 

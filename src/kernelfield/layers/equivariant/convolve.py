@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...ops import Dilated, conv, conv_bank
+from ...ops.conv import reversed_conv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-__all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank"]
+__all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate"]
 
 BOUNDARIES = ("zero", "periodic", "valid")
 
@@ -30,6 +31,13 @@ def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tenso
     if groups == 1 and boundary != "valid" and _longer(kernel, x):
         return conv_bank(x, [kernel], boundary=boundary)[0]
     return conv(x, kernel, boundary=boundary, groups=groups, method=method)
+
+
+def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
+    """Return :func:`convolve` with the kernel whose reverse, along the axes of space, this one is."""
+    if max(kernel.shape[2:]) <= DIRECT_POINTS and not _longer(kernel, x):
+        return reversed_conv(x, kernel, boundary=boundary)
+    return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
 
 
 def convolve_bank(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -> list[Tensor]:

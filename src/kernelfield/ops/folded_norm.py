@@ -1,0 +1,113 @@
+r"""Batch normalisation of planes with a group axis folded into their channels, channels last in memory.
+
+Torch normalises the channels of such planes fast, but each with its own statistics. Here all elements of the group
+share them: with :math:`\mu_{cg}` and :math:`v_{cg}` of every folded channel, those of channel c are
+
+.. math:: \mu_c = \overline{\mu_{cg}}, \qquad v_c = \overline{v_{cg}} + \overline{(\mu_{cg} - \mu_c)^2}
+
+the means taken over g. Sums over the group in the backward pass are joined likewise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["folded_batch_norm", "is_folded"]
+
+
+def is_folded(x: Tensor) -> bool:
+    """Return whether (batch, channels, group, height, width) values lie in memory with channels and group last.
+
+    >>> x = torch.randn(2, 6, 5, 5).contiguous(memory_format=torch.channels_last)
+    >>> is_folded(x.unflatten(1, (3, 2))), is_folded(torch.randn(2, 3, 2, 5, 5))
+    (True, False)
+    """
+    if x.dim() != 5 or x.is_contiguous() or x.numel() == 0:
+        return False
+    _, channels, group, height, width = x.shape
+    row = channels * group
+    return x.stride() == (row * height * width, group, 1, row * width, row)
+
+
+def folded_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    *,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    r"""Return ``F.batch_norm`` of :func:`is_folded` values, in the same layout; arguments as there.
+
+    >>> x = torch.randn(2, 6, 5, 5).contiguous(memory_format=torch.channels_last).unflatten(1, (3, 2))
+    >>> ones, zeros = torch.ones(3), torch.zeros(3)
+    >>> y = folded_batch_norm(x, ones, zeros, None, None, training=True, momentum=0.1, eps=1e-5)
+    >>> torch.allclose(y, F.batch_norm(x, None, None, ones, zeros, True), atol=1e-5)
+    True
+    """
+    group = x.shape[2]
+    if not training and mean is not None and variance is not None:
+        numbers = (_spread(t, group) for t in (mean, variance, weight, bias))
+        return F.batch_norm(x.flatten(1, 2), *numbers, False, 0.0, eps).unflatten(1, x.shape[1:3])
+    y, seen_mean, seen_variance = _FoldedNorm.apply(x, weight, bias, eps)
+    if mean is not None and variance is not None:
+        with torch.no_grad():
+            count = x.numel() // x.shape[1]
+            mean.lerp_(seen_mean.to(mean.dtype), momentum)
+            variance.lerp_(seen_variance.to(variance.dtype) * (count / max(1, count - 1)), momentum)
+    return y
+
+
+class _FoldedNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        shape, flat = x.shape[1:3], x.flatten(1, 2)
+        each_mean, each_variance = (t.view(shape) for t in torch.batch_norm_update_stats(flat, None, None, 0.0))
+        mean = each_mean.mean(dim=1)
+        variance = each_variance.mean(dim=1) + each_mean.var(dim=1, unbiased=False)
+        numbers = (_spread(t.to(mean.dtype), shape[1]) for t in (mean, variance, weight, bias))
+        y = F.batch_norm(flat, *numbers, False, 0.0, eps).unflatten(1, shape)
+        ctx.eps = eps
+        ctx.save_for_backward(x, weight, bias, mean, (variance + eps).rsqrt())
+        ctx.mark_non_differentiable(mean, variance)
+        return y, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        x, weight, bias, mean, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient of the gradient is wanted
+            y = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
+            return *torch.autograd.grad(y, (x, weight, bias), grad, create_graph=True), None
+        channels, group = x.shape[1:3]
+        flat = x.flatten(1, 2)
+        grad = grad.flatten(1, 2).contiguous(memory_format=torch.channels_last)
+        wide = [_spread(t.to(mean.dtype), group) for t in (weight, mean, inverse)]
+        _, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
+            grad, flat, wide[0], None, None, wide[1], wide[2], True, ctx.eps, [False, True, True]
+        )
+        by_weight, by_bias = (t.view(channels, group).sum(dim=1) for t in (by_weight, by_bias))
+        count = x.numel() // channels
+        if x.is_cuda:
+            total = torch.full((1,), count, dtype=torch.int32, device=x.device)
+            sums = _spread(by_bias, group), _spread(by_weight / inverse, group)  # Σ dy and Σ dy (x - μ)
+            by_x = torch.batch_norm_backward_elemt(grad, flat, wide[1], wide[2], wide[0], *sums, total)
+        else:
+            # dx = a dy + b x + c, three numbers for each channel.
+            a = weight.to(mean.dtype) * inverse
+            b = -a * inverse * by_weight / count
+            c = -a * by_bias / count - b * mean
+            rows = [_spread(t, group).view(-1, 1, 1).to(x.dtype) for t in (a, b, c)]
+            by_x = torch.addcmul(rows[2], grad, rows[0]).addcmul_(flat, rows[1])
+        return by_x.unflatten(1, (channels, group)), by_weight.to(weight.dtype), by_bias.to(bias.dtype), None
+
+
+def _spread(numbers: Tensor, group: int) -> Tensor:
+    """Return one number for each channel at each element."""
+    return numbers.unsqueeze(1).expand(-1, group).reshape(-1)
