@@ -54,8 +54,9 @@ def folded_batch_norm(
     """
     group = x.shape[2]
     if not training and mean is not None and variance is not None:
-        numbers = (_spread(t, group) for t in (mean, variance, weight, bias))
-        return F.batch_norm(x.flatten(1, 2), *numbers, False, 0.0, eps).unflatten(1, x.shape[1:3])
+        # Numbers that have a gradient apart from those that have none.
+        (mean, variance), (weight, bias) = _spread(group, mean, variance), _spread(group, weight, bias)
+        return F.batch_norm(x.flatten(1, 2), mean, variance, weight, bias, False, 0.0, eps).unflatten(1, x.shape[1:3])
     y, seen_mean, seen_variance = _FoldedNorm.apply(x, weight, bias, eps)
     if mean is not None and variance is not None:
         with torch.no_grad():
@@ -67,13 +68,16 @@ def folded_batch_norm(
 
 class _FoldedNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
         shape, flat = x.shape[1:3], x.flatten(1, 2)
-        each_mean, each_variance = (t.view(shape) for t in torch.batch_norm_update_stats(flat, None, None, 0.0))
-        mean = each_mean.mean(dim=1)
-        variance = each_variance.mean(dim=1) + each_mean.var(dim=1, unbiased=False)
-        numbers = (_spread(t.to(mean.dtype), shape[1]) for t in (mean, variance, weight, bias))
-        y = F.batch_norm(flat, *numbers, False, 0.0, eps).unflatten(1, shape)
+        averages = None
+        if not x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
+            averages = flat.new_zeros(flat.shape[1], dtype=torch.float32)  # or statistics would be in half precision
+        each = torch.stack(torch.batch_norm_update_stats(flat, averages, averages, 0.0)).view(2, *shape)
+        mean, variance = each.mean(dim=2)
+        variance = variance + each[0].var(dim=1, unbiased=False)
+        wide = _spread(shape[1], mean, variance, weight.to(mean.dtype), bias.to(mean.dtype))
+        y = F.batch_norm(flat, wide[0], wide[1], wide[2], wide[3], False, 0.0, eps).unflatten(1, shape)
         ctx.eps = eps
         ctx.save_for_backward(x, weight, bias, mean, (variance + eps).rsqrt())
         ctx.mark_non_differentiable(mean, variance)
@@ -88,26 +92,26 @@ class _FoldedNorm(torch.autograd.Function):
         channels, group = x.shape[1:3]
         flat = x.flatten(1, 2)
         grad = grad.flatten(1, 2).contiguous(memory_format=torch.channels_last)
-        wide = [_spread(t.to(mean.dtype), group) for t in (weight, mean, inverse)]
-        _, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
+        wide = _spread(group, weight.to(mean.dtype), mean, inverse)
+        _, *sums = torch.ops.aten.native_batch_norm_backward(
             grad, flat, wide[0], None, None, wide[1], wide[2], True, ctx.eps, [False, True, True]
         )
-        by_weight, by_bias = (t.view(channels, group).sum(dim=1) for t in (by_weight, by_bias))
+        by_weight, by_bias = torch.stack(sums).view(2, channels, group).sum(dim=2)
         count = x.numel() // channels
         if x.is_cuda:
             total = torch.full((1,), count, dtype=torch.int32, device=x.device)
-            sums = _spread(by_bias, group), _spread(by_weight / inverse, group)  # Σ dy and Σ dy (x - μ)
-            by_x = torch.batch_norm_backward_elemt(grad, flat, wide[1], wide[2], wide[0], *sums, total)
+            by_mean = _spread(group, by_bias, by_weight / inverse)  # Σ dy and Σ dy (x - μ)
+            by_x = torch.batch_norm_backward_elemt(grad, flat, wide[1], wide[2], wide[0], by_mean[0], by_mean[1], total)
         else:
             # dx = a dy + b x + c, three numbers for each channel.
             a = weight.to(mean.dtype) * inverse
             b = -a * inverse * by_weight / count
             c = -a * by_bias / count - b * mean
-            rows = [_spread(t, group).view(-1, 1, 1).to(x.dtype) for t in (a, b, c)]
+            rows = [t.view(-1, 1, 1).to(x.dtype) for t in _spread(group, a, b, c)]
             by_x = torch.addcmul(rows[2], grad, rows[0]).addcmul_(flat, rows[1])
         return by_x.unflatten(1, (channels, group)), by_weight.to(weight.dtype), by_bias.to(bias.dtype), None
 
 
-def _spread(numbers: Tensor, group: int) -> Tensor:
-    """Return one number for each channel at each element."""
-    return numbers.unsqueeze(1).expand(-1, group).reshape(-1)
+def _spread(group: int, *numbers: Tensor) -> tuple[Tensor, ...]:
+    """Return one number for each channel at each element, of several kinds."""
+    return torch.stack(numbers).unsqueeze(2).expand(-1, -1, group).flatten(1).unbind(0)
