@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from .._checks import check_int
 from ..groups import Cyclic, Dihedral, Group, Trivial
+from ..layers.dropout import Dropout
 from ..layers.equivariant import (
     GroupBatchNorm,
     GroupPool,
@@ -70,7 +71,7 @@ class GCNN(nn.Module):
         self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(6))
         self.last = conv(channels, out_channels, kernel_size=4)
         self.pool = SpatialPool(2, dim=group.dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.head = GroupPool("max", "all")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ class GroupAllCNN(nn.Module):
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
         self.pool = SpatialPool(2, dim=group.dim)
         self.head = GroupPool("mean", "all")
-        self.dropout_in, self.dropout = nn.Dropout(0.2), nn.Dropout(0.5)
+        self.dropout_in, self.dropout = Dropout(0.2), Dropout(0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
@@ -256,7 +257,8 @@ class GroupDenseNet(nn.Module):
                 x = F.relu(self.between_norms[i - 1](x))
                 x = self.pool(self.between[i - 1](x).values)
             new = conv(F.relu(norm(x))).values
-            x = torch.cat([new, _crop(x)], dim=1)
+            # With the group among the channels, or channels that are last in memory would not stay so.
+            x = torch.cat([new.flatten(1, 2), _crop(x).flatten(1, 2)], dim=1).unflatten(1, (-1, x.shape[2]))
         return self.head(self.last(F.relu(self.norm(x))).values)
 
 

@@ -80,6 +80,20 @@ def conv(
     return whole_windows(y, kernel.shape[2:], causal, boundaries)
 
 
+def reversed_conv(x: Tensor, kernel: Tensor, *, boundary: str = "zero") -> Tensor:
+    """Return the direct convolution with the kernel whose reverse, along all axes of space, is ``kernel``.
+
+    For kernels that are made anew for every call, and can be made either way.
+
+    >>> x, kernel = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3)
+    >>> torch.allclose(reversed_conv(x, kernel.flip((2, 3))), conv(x, kernel, method="direct"))
+    True
+    """
+    boundaries, _ = _plan(x, kernel, False, boundary, 1, "direct")
+    x, kernel = _common_dtype(x, kernel)
+    return direct_conv(x, kernel, causal=False, boundary=boundaries, groups=1, is_reversed=True)
+
+
 #: arguments that were checked, and the method that was chosen for them: both take as long as a small convolution
 _plans: dict[tuple[Any, ...], tuple[tuple[str, ...], str]] = {}
 

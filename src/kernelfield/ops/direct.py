@@ -17,11 +17,16 @@ __all__ = ["direct_conv"]
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
-def direct_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
-    """Convolve by sums; arguments as in :func:`kernelfield.ops.conv`, already checked."""
+def direct_conv(
+    x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int, is_reversed: bool = False
+) -> Tensor:
+    """Convolve by sums; arguments as in :func:`kernelfield.ops.conv`, already checked.
+
+    Torch's convolutions are correlations: they take a kernel that ``is_reversed`` as it is.
+    """
     dim = x.dim() - 2
     reaches = [(k - 1 - c, c) for k, c in zip(kernel.shape[2:], centres(kernel.shape[2:], causal), strict=True)]
-    flipped = kernel.flip(tuple(range(2, 2 + dim)))  # torch's convolution is a correlation
+    flipped = kernel if is_reversed else kernel.flip(tuple(range(2, 2 + dim)))
     padding: list[int] = [0] * dim
     for d, (before, after) in enumerate(reaches):
         if boundary[d] == "valid":

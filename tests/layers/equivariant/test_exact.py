@@ -21,6 +21,8 @@ from kernelfield.layers.equivariant import (
     SpatialPool,
     convolve,
 )
+from kernelfield.models.gcnn import GCNN
+from kernelfield.ops.folded_norm import is_folded
 from kernelfield.testing import assert_equivariant
 
 GROUPS = [Cyclic(4), Dihedral(4), Mirror(), Cyclic(2), Dihedral(1)]
@@ -160,10 +162,35 @@ def test_the_trivial_group_is_an_ordinary_convolution():
     torch.testing.assert_close(lift(x).values[:, :, 0], F.conv2d(x, weight, lift.bias, padding=1))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("group", "field"),
+    [(Cyclic(4), Table), (Dihedral(4), Table), (Cyclic(8), Table), (Cyclic(8), SIREN), (Mirror(), Table)],
+    ids=str,
+)
+def test_a_reversed_kernel_is_the_kernel_reversed(group, field, reverse):
+    for kernel_size, on_group in ((3, True), (3, False), (1, True)):
+        kernel = GroupKernel(group, field, 3, 2, kernel_size=kernel_size, on_group=on_group, reverse=reverse)
+        axes = tuple(range(4, 4 + group.dim))
+        torch.testing.assert_close(kernel.reversed(), kernel().flip(axes))
+        some = group.elements()[:2]
+        torch.testing.assert_close(kernel.reversed(some, some), kernel(some, some).flip(axes))
+
+
+def test_channels_stay_last():
+    net = GCNN(group=Cyclic(4), channels=3)
+    seen = []
+    for norm in net.norms:
+        norm.register_forward_hook(lambda _, inputs, output: seen.append(is_folded(inputs[0]) and is_folded(output)))
+    x = torch.randn(2, 1, 28, 28, requires_grad=True)
+    net(x).sum().backward()
+    assert seen == [True] * 6
+
+
 def test_one_convolution_call(monkeypatch):
     calls = []
-    real = convolve.conv
-    monkeypatch.setattr(convolve, "conv", lambda *a, **k: calls.append(a[1].shape) or real(*a, **k))
+    real = convolve.reversed_conv
+    monkeypatch.setattr(convolve, "reversed_conv", lambda *a, **k: calls.append(a[1].shape) or real(*a, **k))
     GroupConv(3, 4, group=Dihedral(4))(torch.randn(2, 3, 8, 6, 6))
     assert calls == [(4 * 8, 3 * 8, 3, 3)]
 

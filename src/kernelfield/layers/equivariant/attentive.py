@@ -241,6 +241,8 @@ class AttentiveLiftingConv(LiftingConv):
     torch.Size([2, 4, 4, 9, 9])
     """
 
+    reverses = False  # attention takes the kernel as it is
+
     def __init__(
         self,
         in_channels: int,
@@ -306,6 +308,8 @@ class AttentiveGroupConv(GroupConv):
     >>> layer(torch.randn(2, 3, 4, 9, 9)).values.shape
     torch.Size([2, 4, 4, 9, 9])
     """
+
+    reverses = False  # attention takes the kernel as it is
 
     def __init__(
         self,

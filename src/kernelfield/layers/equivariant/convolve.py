@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ...ops import Dilated, conv, conv_bank
+from ...ops.conv import reversed_conv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-__all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank"]
+__all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate"]
 
 BOUNDARIES = ("zero", "periodic", "valid")
 
 # Up to this many points along every axis a dense kernel is summed directly. With the group among the channels there are
 # far more products of channels than points to share a transform, whatever the size of the map.
 DIRECT_POINTS = 15
+# Channels of the output from which on planes lie in memory with channels last, by device.
+CHANNELS_LAST_FROM = {"cpu": 1}
 
 
 def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tensor:
@@ -30,6 +34,21 @@ def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tenso
     if groups == 1 and boundary != "valid" and _longer(kernel, x):
         return conv_bank(x, [kernel], boundary=boundary)[0]
     return conv(x, kernel, boundary=boundary, groups=groups, method=method)
+
+
+def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
+    """Return :func:`convolve` with the kernel whose reverse, along the axes of space, this one is."""
+    if max(kernel.shape[2:]) <= DIRECT_POINTS and not _longer(kernel, x):
+        return reversed_conv(*_laid_out(x, kernel), boundary=boundary)
+    return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
+
+
+def _laid_out(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a signal and a kernel in the order of memory in which their convolution is fast, which the result has."""
+    if kernel.dim() != 4 or kernel.shape[0] < CHANNELS_LAST_FROM.get(x.device.type, math.inf):
+        return x, kernel.contiguous()
+    # Of a single channel strides must say that it is last: torch takes it for the first, and so would what follows.
+    return (x.squeeze(1).unsqueeze(-1).movedim(-1, 1) if x.shape[1] == 1 else x), kernel
 
 
 def convolve_bank(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -> list[Tensor]:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..._checks import check_bool, check_int
 from ...fields import MLP, Field, Table, build_field
-from .kernel import table_rows
+from .lookup import nodes_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ class RelativeEncoding(nn.Module):
         h = self.group.elements(torch.float64)
         where = self.group.chart(self.group.relative(h[:, None], h[None]))
         assert self.group.table_size is not None
-        nodes = table_rows(where, self.group.table_size)
+        nodes = nodes_at(where, self.group.table_size)
         table = Table(self.group.chart_size, 1, size=self.group.table_size).double()
         with torch.no_grad():
             table.coefficients.copy_(torch.arange(len(table.coefficients))[:, None])

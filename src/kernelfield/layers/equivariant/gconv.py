@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..._checks import check_bool, check_choice, check_int
 from ...fields import Field, Table
 from ...groups import Distribution, Group, Scale, Uniform
-from .convolve import BOUNDARIES, check_even, convolve
+from .convolve import BOUNDARIES, check_even, correlate
 from .kernel import GroupKernel, check_interactions
 from .scales import group_bank, lift_bank, out_group
 from .signal import GroupSignal
@@ -25,6 +25,9 @@ __all__ = ["GroupConv", "LiftingConv"]
 
 class _Conv(nn.Module):
     """What convolutions to a group share: where their outputs lie, and the bias."""
+
+    #: whether kernels are rendered reversed, as a correlation takes them
+    reverses = True
 
     def __init__(
         self,
@@ -107,7 +110,12 @@ class LiftingConv(_Conv):
         distribution: Distribution | None = None,
     ) -> None:
         super().__init__(in_channels, out_channels, group, kernel_size, samples, boundary, bias, distribution)
-        self.kernel = GroupKernel(group, field, out_channels, in_channels, kernel_size=kernel_size, on_group=False)
+        self.kernel = GroupKernel(
+            *(group, field, out_channels, in_channels),
+            kernel_size=kernel_size,
+            on_group=False,
+            reverse=self.reverses,
+        )
 
     def forward(self, x: Tensor) -> GroupSignal:
         r"""Return (batch, in_channels, \*space) lifted to (batch, out_channels, group, \*space), and its elements."""
@@ -120,8 +128,8 @@ class LiftingConv(_Conv):
         if isinstance(self.group, Scale) and self._whole():
             y = lift_bank(self.kernel, self.group, x, self.boundary)
         else:
-            kernel = self.kernel() if self._whole() else self.kernel(elements, elements)
-            y = convolve(x, folded(kernel), self.boundary)
+            kernel = self.kernel.reversed() if self._whole() else self.kernel.reversed(elements, elements)
+            y = correlate(x, folded(kernel), self.boundary)
         return self._finish(y, elements, gates)
 
     def as_wavelet_transform(self, *, normalize: bool = True) -> WaveletTransform:
@@ -222,6 +230,7 @@ class GroupConv(_Conv):
             on_space=kernel_size > 1,
             fan_in=terms,
             interactions=interactions,
+            reverse=self.reverses,
         )
 
     def forward(
@@ -254,11 +263,11 @@ class GroupConv(_Conv):
             y = group_bank(self.kernel, self.group, x, self.boundary, len(chosen))
             return self._finish(y, chosen, chosen_gates)
         whole = whole and self.distribution.group.order == self.group.order
-        kernel = self.kernel() if whole else self.kernel(chosen, elements)
+        kernel = self.kernel.reversed() if whole else self.kernel.reversed(chosen, elements)
         # A kernel that meets each element with itself alone sums over nothing.
         measure = 1.0 if self.kernel.interactions == 1 else self.group.weight(x.shape[2])
         x = weighted(x, measure, gates)
-        y = convolve(x.flatten(1, 2), folded(kernel), self.boundary)
+        y = correlate(x.flatten(1, 2), folded(kernel), self.boundary)
         return self._finish(y, chosen, chosen_gates)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..._checks import check_int
 from ...fields import BSpline, Field, Table, bind_field
 from ...groups import Group, Scale
+from .lookup import LookUp, nodes_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ class GroupKernel(nn.Module):
         fan_in: number of terms of the sum the kernel is used in; sets its scale at initialisation.
         interactions: of a kernel on dilations, how many of them it spans: it is zero unless the input's exponent is 0
             to ``interactions`` - 1 above the output's. All that the window allows, in both directions, if not given.
+        reverse: whether :meth:`reversed` is what the kernel is mostly asked for; see :class:`LookUp`.
 
     >>> from kernelfield.groups import Cyclic
     >>> kernel = GroupKernel(Cyclic(4), Table, 8, 3, kernel_size=5)
@@ -58,8 +60,6 @@ class GroupKernel(nn.Module):
     torch.Size([8, 4, 3, 4, 5, 5])
     """
 
-    table_index: Tensor | None
-    table_inverse: Tensor | None
     turn_map: Tensor | None
     disc: Tensor | None
 
@@ -75,6 +75,7 @@ class GroupKernel(nn.Module):
         on_space: bool = True,
         fan_in: int | None = None,
         interactions: int | None = None,
+        reverse: bool = False,
     ) -> None:
         super().__init__()
         self.group = group
@@ -92,8 +93,9 @@ class GroupKernel(nn.Module):
         self.register_buffer("turn_map", self._turn_all() if turned else None, persistent=False)
         listed = table and (self.looked_up or self.turn_map is not None)
         index = self._index_all() if listed else None
-        self.register_buffer("table_index", index, persistent=False)
-        self.register_buffer("table_inverse", None if index is None else self._invert(index), persistent=False)
+        # An entry of a table that was turned for each of the output elements is looked up once in all.
+        times = index.shape[1] if index is not None and self.looked_up else 1
+        self.look_up = None if index is None else LookUp(index, times, reverse=reverse)
         self.register_buffer("disc", self._disc(), persistent=False)
         self._scale(fan_in or in_channels * self.kernel_size**group.dim)
 
@@ -105,21 +107,43 @@ class GroupKernel(nn.Module):
             in_elements: (n_in, coords) elements; all of a finite group if not given. A kernel on space alone takes
                 none and has n_in = 1.
         """
+        kernel, is_reversed = self._sample(out_elements, in_elements, reverse=False)
+        return kernel.flip(self._axes) if is_reversed else kernel
+
+    def reversed(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
+        """Return :meth:`forward` reversed along the axes of space, as torch's correlations take it."""
+        kernel, is_reversed = self._sample(out_elements, in_elements, reverse=True)
+        return kernel if is_reversed else kernel.flip(self._axes)
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        return tuple(range(4, 4 + self.group.dim))
+
+    @property
+    def table_index(self) -> Tensor | None:
+        r"""The place in the (turned) table of every entry of the kernel, (out, n_out, in, n_in, \*points), or None."""
+        return None if self.look_up is None else self.look_up.places()
+
+    def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, reverse: bool) -> tuple[Tensor, bool]:
+        """Return the kernel, and whether it is reversed, as was wished for."""
         dtype, device = self._place()
-        if out_elements is None and in_elements is None and self.table_index is not None:
+        if out_elements is None and in_elements is None and self.look_up is not None:
             table = self._table()
             if self.turn_map is None or self.turn_map.dtype == dtype:
-                return self._look_up(table if self.turn_map is None else self._turned(table))
+                return self.look_up(table if self.turn_map is None else self._turned(table)), self.look_up.reverse
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
         if self.looked_up:
-            return self._arrange(self._table()[table_rows(self.coordinates(out, into), self._table_size())])
+            return self._arrange(self._table()[nodes_at(self.coordinates(out, into), self._table_size())]), False
         if self.disc is None:
-            return self._arrange(self._evaluate(self.coordinates(out, into), out))
+            return self._arrange(self._evaluate(self.coordinates(out, into), out)), False
         grid = self._grid(out)
         inside = self._arrange(self.field(self.coordinates(out, into, grid.flatten(0, -2).index_select(0, self.disc))))
-        whole = inside.new_zeros(*inside.shape[:-1], math.prod(grid.shape[:-1]))
-        return whole.index_copy(-1, self.disc, inside).unflatten(-1, grid.shape[:-1])
+        points = math.prod(grid.shape[:-1])
+        whole = inside.new_zeros(*inside.shape[:-1], points)
+        # Where a point goes is free to choose: from the other end, the kernel is reversed.
+        places = points - 1 - self.disc if reverse else self.disc
+        return whole.index_copy(-1, places, inside).unflatten(-1, grid.shape[:-1]), reverse
 
     def render(self, out_element: Tensor, in_elements: Tensor, stretch: float) -> Tensor:
         r"""Return the kernel for one output element, on no more points than its dilation needs.
@@ -225,16 +249,6 @@ class GroupKernel(nn.Module):
         spline = self.spline()
         return 1.0 if spline is None or not self.on_space else max(spline.support()[-self.group.dim :])
 
-    def _look_up(self, table: Tensor) -> Tensor:
-        """Return the kernel as a permuted copy of the table: (out, n_out, in, n_in, *points)."""
-        assert self.table_index is not None
-        index = self.table_index.flatten()
-        if torch.compiler.is_compiling():
-            values = table.flatten().index_select(0, index)
-        else:
-            values = _Permuted.apply(table.flatten(), index, self.table_inverse)
-        return values.view(self.table_index.shape)
-
     def _turned(self, table: Tensor) -> Tensor:
         """Return the table turned in space by every output element: (n_out·points, group nodes·out·in)."""
         assert self.turn_map is not None
@@ -252,21 +266,13 @@ class GroupKernel(nn.Module):
             return None
         sizes = self._table_size()
         if self.looked_up:
-            nodes = table_rows(coords, sizes)
+            nodes = nodes_at(coords, sizes)
         else:  # row: output element and point; within it the node on the group
             steps = sizes[: -self.group.dim]
             n_out, points = len(everything), coords.shape[2:-1]
             rows = torch.arange(n_out * math.prod(points)).view(n_out, 1, *points)
-            nodes = rows * math.prod(steps) + table_rows(coords, steps)
-        return self._arrange(nodes.unsqueeze(-1) * channels + torch.arange(channels)).contiguous().int()
-
-    def _invert(self, index: Tensor) -> Tensor:
-        """Return the places in the kernel at which each entry of the table is looked up: (times, entries)."""
-        places = torch.arange(index.numel(), dtype=torch.int32).view(index.shape)
-        # Once by every output element; an entry of a table that was turned for each of them once in all.
-        shape = (index.shape[1], -1) if self.looked_up else (1, -1)
-        index, places = (t.movedim(1, 0).reshape(shape) for t in (index, places))
-        return torch.empty_like(places).scatter_(1, index.long(), places)
+            nodes = rows * math.prod(steps) + nodes_at(coords, steps)
+        return self._arrange(nodes.unsqueeze(-1) * channels + torch.arange(channels))
 
     @torch.no_grad()
     def _turn_all(self) -> Tensor | None:
@@ -339,34 +345,6 @@ class GroupKernel(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.group}, kernel_size={self.kernel_size}"
-
-
-class _Permuted(torch.autograd.Function):
-    """Entries of a table, each of them equally often. Its gradient looks up, too, where that of torch's scatters."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(table: Tensor, index: Tensor, inverse: Tensor) -> Tensor:  # noqa: ARG004
-        return table.index_select(0, index)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(inputs[2])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (inverse,) = ctx.saved_tensors
-        return grad.index_select(0, inverse.flatten()).view(inverse.shape).sum(dim=0), None, None
-
-
-def table_rows(coords: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Return the rows of a table of ``sizes`` that lie at the first ``len(sizes)`` of ``coords``."""
-    index = torch.zeros_like(coords[..., 0], dtype=torch.long)
-    for d, n in enumerate(sizes):
-        node = torch.round((coords[..., d] + 1) * ((n - 1) / 2)).long()
-        index = index * n + node
-    return index
 
 
 def check_interactions(group: Group, interactions: int | None) -> int | None:

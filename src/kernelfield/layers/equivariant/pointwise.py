@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._checks import check_bool, check_choice, check_int
+from ...ops.folded_norm import folded_batch_norm, is_folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,20 @@ class GroupBatchNorm(nn.BatchNorm1d):
 
     def __init__(self, channels: int, eps: float = 2e-5) -> None:
         super().__init__(channels, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # noqa: SLF001
+        if transformed or not is_folded(x) or self.momentum is None:
+            return super().forward(x)
+        self._check_input_dim(x)
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        return folded_batch_norm(
+            *(x, self.weight, self.bias, self.running_mean, self.running_var),
+            training=self.training,
+            momentum=self.momentum,
+            eps=self.eps,
+        )
 
     def _check_input_dim(self, x: Tensor) -> None:
         if x.dim() < 3:
