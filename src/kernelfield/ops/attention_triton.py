@@ -23,11 +23,13 @@ __all__ = ["fused_attention"]
 # A loop over a size that is no constant is a `while`: `range` of an argument is refused by the interpreter.
 LOG2E = tl.constexpr(1.4426950408889634)
 FAR = tl.constexpr(1e30)
+#: key elements between two steps to the next neighbour, of which the cache then still holds what both have
+SOME = tl.constexpr(4)
 # One kernel for all sizes of a network's maps, whatever divides them.
 SIZES = ["lanes", "P", "N", "G", "M", "H", "J", "place_h", "place_c", "place_j", "place_i", "index_j", "index_i"]
 SIZES += ["keep_x", "keep_i", "keep_m", "keep_j"]
 #: how many g and h a thread takes at once, and lanes a program, of heads of up to 12 channels
-TILES = {"forward": (4, 4, 32), "queries": (2, 4, 32), "keys": (4, 2, 32), "places": (4, 2, 32)}
+TILES = {"forward": (4, 4, 32), "queries": (4, 4, 32), "keys": (4, 2, 32), "places": (4, 4, 32)}
 
 # Tensors have one axis, that of lanes, and everything else is a tuple of them: with more axes the compiler would lay
 # each load out for itself, and exchange values between threads before every product. Tuples are flat, channels fastest.
@@ -88,17 +90,20 @@ def placed(start, seen, qs, codes, A: tl.constexpr, D: tl.constexpr, GB: tl.cons
 
 
 @triton.jit
-def scored(spots, qs, ks, kinds, A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, GB: tl.constexpr, HB: tl.constexpr):
-    """Return, for all (g, h), the score of a key from that of its position."""
+def scored(
+    spots, qs, ks, kinds, A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, GB: tl.constexpr, HB: tl.constexpr,
+    KEY: tl.constexpr,
+):  # fmt: skip
+    """Return, for all (g, h), the score of one of some keys from that of its position."""
     found = ()
     for g in tl.static_range(GB):
-        content = qs[g * D] * ks[0]
+        content = qs[g * D] * ks[KEY * D]
         for c in tl.static_range(1, D):
-            content += qs[g * D + c] * ks[c]
+            content += qs[g * D + c] * ks[KEY * D + c]
         for h in tl.static_range(HB):
             z = spots[g * HB + h] + content
             for c in tl.static_range(B):
-                z += qs[g * D + A + c] * kinds[h * B + c]
+                z += qs[g * D + A + c] * kinds[(KEY * HB + h) * B + c]
             found = found + (z,)
     return found
 
@@ -139,27 +144,30 @@ def _forward(
         best, amount = (), nothing
         for _ in tl.static_range(GB * HB):
             best = best + (tl.full((L,), -0.1 * FAR, dtype=tl.float32),)
-        j = 0
-        while j < J:
-            at = tl.load(index + j * index_j, mask=here, other=-1)
-            seen = at >= 0
-            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
-            spots = placed(nothing, seen, qs, codes, A, D, GB, HB)
-            m = 0
-            while m < M:
-                ks = channels(k + m * N + at, M * N, seen, D)
-                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB)
-                highest, added = (), ()
-                for s in tl.static_range(GB * HB):
-                    # Of the two exponentials of an online softmax one is of zero.
-                    gap = scores[s] - best[s]
-                    fall = tl.exp2(-tl.abs(gap))
-                    added = added + (tl.where(gap > 0, amount[s] * fall + 1.0, amount[s] + fall),)
-                    highest = highest + (tl.maximum(best[s], scores[s]),)
-                best, amount = highest, added
-                m += 1
-            j += 1
+        m0 = 0
+        while m0 < M:
+            j = 0
+            while j < J:
+                at = tl.load(index + j * index_j, mask=here, other=-1)
+                seen = at >= 0
+                codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+                spots = placed(nothing, seen, qs, codes, A, D, GB, HB)
+                m = m0
+                while m < tl.minimum(m0 + SOME, M):
+                    ks = channels(k + m * N + at, M * N, seen, D)
+                    kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                    scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
+                    highest, added = (), ()
+                    for s in tl.static_range(GB * HB):
+                        # Of the two exponentials of an online softmax one is of zero.
+                        gap = scores[s] - best[s]
+                        fall = tl.exp2(-tl.abs(gap))
+                        added = added + (tl.where(gap > 0, amount[s] * fall + 1.0, amount[s] + fall),)
+                        highest = highest + (tl.maximum(best[s], scores[s]),)
+                    best, amount = highest, added
+                    m += 1
+                j += 1
+            m0 += SOME
         norm = ()
         for g in tl.static_range(GB):
             for h in tl.static_range(HB):
@@ -167,30 +175,33 @@ def _forward(
                 real = here & (g0 + g < G) & (h0 + h < H)
                 tl.store(lse + ((x * H + h0 + h) * G + g0 + g) * P + i, one, mask=real)
                 norm = norm + (tl.where(real, one, FAR),)  # what is not there gets no weight
-        j = 0
-        while j < J:
-            at = tl.load(index + j * index_j, mask=here, other=-1)
-            seen = at >= 0
-            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
-            spots = placed(norm, seen, qs, codes, A, D, GB, HB)
-            m = 0
-            while m < M:
-                ks = channels(k + m * N + at, M * N, seen, D)
-                vs = channels(v + m * N + at, M * N, seen, D)
-                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB)
-                new = ()
-                for h in tl.static_range(HB):
-                    weight = tl.exp2(scores[h])
-                    for g in tl.static_range(1, GB):
-                        weight += tl.exp2(scores[g * HB + h])
-                    if KEEP:
-                        weight *= tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
-                    for c in tl.static_range(D):
-                        new = new + (ys[h * D + c] + weight * vs[c],)
-                ys = new
-                m += 1
-            j += 1
+        m0 = 0
+        while m0 < M:
+            j = 0
+            while j < J:
+                at = tl.load(index + j * index_j, mask=here, other=-1)
+                seen = at >= 0
+                codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+                spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+                m = m0
+                while m < tl.minimum(m0 + SOME, M):
+                    ks = channels(k + m * N + at, M * N, seen, D)
+                    vs = channels(v + m * N + at, M * N, seen, D)
+                    kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                    scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
+                    new = ()
+                    for h in tl.static_range(HB):
+                        weight = tl.exp2(scores[h])
+                        for g in tl.static_range(1, GB):
+                            weight += tl.exp2(scores[g * HB + h])
+                        if KEEP:
+                            weight *= tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
+                        for c in tl.static_range(D):
+                            new = new + (ys[h * D + c] + weight * vs[c],)
+                    ys = new
+                    m += 1
+                j += 1
+            m0 += SOME
         g0 += GB
     for h in tl.static_range(HB):
         for c in tl.static_range(D):

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .attention_triton import FAR, LOG2E, SIZES, arguments, channels, codes_of, placed, rows, scored, table, zeros
+from .attention_triton import FAR, LOG2E, SIZES, SOME, arguments, channels, codes_of, placed, rows, scored, table, zeros
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,13 +30,13 @@ OF_KEYS = ["T", "place_t", "place_y", "inverse_t", "inverse_y", "keep_t", "keep_
 
 
 @triton.jit
-def _slopes(dys, vs, kept, D: tl.constexpr, HB: tl.constexpr):
-    """Return the gradient of the weight of a value, for every h."""
+def _slopes(dys, vs, kept, D: tl.constexpr, HB: tl.constexpr, KEY: tl.constexpr):
+    """Return the gradient of the weight of one of some values, for every h."""
     found = ()
     for h in tl.static_range(HB):
-        one = dys[h * D] * vs[0]
+        one = dys[h * D] * vs[KEY * D]
         for c in tl.static_range(1, D):
-            one += dys[h * D + c] * vs[c]
+            one += dys[h * D + c] * vs[KEY * D + c]
         found = found + (one * kept,)
     return found
 
@@ -66,76 +66,82 @@ def _queries(
         dys = rows(dout + x * (D * H * P) + i, h0, H, H * P, P, here, 1.0, HB, D)
         norm = table(lse + x * (H * G * P) + i, g0, G, h0, H, P, here, FAR, GB, HB)
         middle = zeros(L, GB * HB)
-        j = 0
-        while j < J:
-            at = tl.load(index + j * index_j, mask=here, other=-1)
-            seen = at >= 0
-            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
-            spots = placed(norm, seen, qs, codes, A, D, GB, HB)
-            m = 0
-            while m < M:
-                ks = channels(k + m * N + at, M * N, seen, D)
-                vs = channels(v + m * N + at, M * N, seen, D)
-                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB)
-                kept = tl.full((L,), 1.0, dtype=tl.float32)
-                if KEEP:
-                    kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
-                slope = _slopes(dys, vs, kept, D, HB)
-                new = ()
-                for s in tl.static_range(GB * HB):
-                    new = new + (middle[s] + tl.exp2(scores[s]) * slope[s % HB],)
-                middle = new
-                m += 1
-            j += 1
+        m0 = 0
+        while m0 < M:
+            j = 0
+            while j < J:
+                at = tl.load(index + j * index_j, mask=here, other=-1)
+                seen = at >= 0
+                codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+                spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+                m = m0
+                while m < tl.minimum(m0 + SOME, M):
+                    ks = channels(k + m * N + at, M * N, seen, D)
+                    vs = channels(v + m * N + at, M * N, seen, D)
+                    kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                    scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
+                    kept = tl.full((L,), 1.0, dtype=tl.float32)
+                    if KEEP:
+                        kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
+                    slope = _slopes(dys, vs, kept, D, HB, 0)
+                    new = ()
+                    for s in tl.static_range(GB * HB):
+                        new = new + (middle[s] + tl.exp2(scores[s]) * slope[s % HB],)
+                    middle = new
+                    m += 1
+                j += 1
+            m0 += SOME
         for g in tl.static_range(GB):
             for h in tl.static_range(HB):
                 real = here & (g0 + g < G) & (h0 + h < H)
                 tl.store(mean + ((x * H + h0 + h) * G + g0 + g) * P + i, middle[g * HB + h], mask=real)
-        j = 0
-        while j < J:
-            at = tl.load(index + j * index_j, mask=here, other=-1)
-            seen = at >= 0
-            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
-            spots = placed(norm, seen, qs, codes, A, D, GB, HB)
-            by_place = zeros(L, GB * HB)
-            m = 0
-            while m < M:
-                ks = channels(k + m * N + at, M * N, seen, D)
-                vs = channels(v + m * N + at, M * N, seen, D)
-                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB)
-                kept = tl.full((L,), 1.0, dtype=tl.float32)
-                if KEEP:
-                    kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
-                slope = _slopes(dys, vs, kept, D, HB)
-                new, added = (), ()
-                for g in tl.static_range(GB):
-                    ds = ()
-                    total = tl.zeros((L,), dtype=tl.float32)
-                    for h in tl.static_range(HB):
-                        one = tl.exp2(scores[g * HB + h]) * (slope[h] - middle[g * HB + h])
-                        total += one
-                        ds = ds + (one,)
-                        added = added + (by_place[g * HB + h] + one,)
-                    for c in tl.static_range(D):
-                        one = dqs[g * D + c] + total * ks[c]
-                        if c >= A and c < A + B:
-                            for h in tl.static_range(HB):
-                                one += ds[h] * kinds[h * B + c - A]
-                        new = new + (one,)
-                dqs, by_place = new, added
-                m += 1
-            new = ()
-            for g in tl.static_range(GB):
-                for c in tl.static_range(D):
-                    one = dqs[g * D + c]
-                    if c < A:
+        m0 = 0
+        while m0 < M:
+            j = 0
+            while j < J:
+                at = tl.load(index + j * index_j, mask=here, other=-1)
+                seen = at >= 0
+                codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+                spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+                by_place = zeros(L, GB * HB)
+                m = m0
+                while m < tl.minimum(m0 + SOME, M):
+                    ks = channels(k + m * N + at, M * N, seen, D)
+                    vs = channels(v + m * N + at, M * N, seen, D)
+                    kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                    scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
+                    kept = tl.full((L,), 1.0, dtype=tl.float32)
+                    if KEEP:
+                        kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
+                    slope = _slopes(dys, vs, kept, D, HB, 0)
+                    new, added = (), ()
+                    for g in tl.static_range(GB):
+                        ds = ()
+                        total = tl.zeros((L,), dtype=tl.float32)
                         for h in tl.static_range(HB):
-                            one += by_place[g * HB + h] * codes[h * A + c]
-                    new = new + (one,)
-            dqs = new
-            j += 1
+                            one = tl.exp2(scores[g * HB + h]) * (slope[h] - middle[g * HB + h])
+                            total += one
+                            ds = ds + (one,)
+                            added = added + (by_place[g * HB + h] + one,)
+                        for c in tl.static_range(D):
+                            one = dqs[g * D + c] + total * ks[c]
+                            if c >= A and c < A + B:
+                                for h in tl.static_range(HB):
+                                    one += ds[h] * kinds[h * B + c - A]
+                            new = new + (one,)
+                    dqs, by_place = new, added
+                    m += 1
+                new = ()
+                for g in tl.static_range(GB):
+                    for c in tl.static_range(D):
+                        one = dqs[g * D + c]
+                        if c < A:
+                            for h in tl.static_range(HB):
+                                one += by_place[g * HB + h] * codes[h * A + c]
+                        new = new + (one,)
+                dqs = new
+                j += 1
+            m0 += SOME
         h0 += HB
     for g in tl.static_range(GB):
         for c in tl.static_range(D):
@@ -148,92 +154,101 @@ def _keys(
     lanes, P, N, G, M, H, T, place_h, place_c, place_t, place_y, inverse_t, inverse_y,
     keep_x, keep_i, keep_m, keep_t, keep_y,
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
-    GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
+    GB: tl.constexpr, HB: tl.constexpr, MB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of keys and values at one element, and what every program adds to those of its codes."""
+    """Write the gradients of keys and values at a few elements, and what every program adds to those of codes."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
     here = lane < lanes
     x, y = (lane // N).to(tl.int64), lane % N
-    m = tl.program_id(1)
-    own = x * (D * M * N) + m * N + y
-    ks, vs = channels(k + own, M * N, here, D), channels(v + own, M * N, here, D)
+    m0 = tl.program_id(1) * MB
+    own = x * (D * M * N) + y
+    ks, vs = rows(k + own, m0, M, M * N, N, here, 1.0, MB, D), rows(v + own, m0, M, M * N, N, here, 1.0, MB, D)
     if PAIRS:
         place += tl.where(here, y, 0) * place_y
     inverse += y * inverse_y
-    keep += x * keep_x + m * keep_m + y * keep_y
+    keep += x * keep_x + y * keep_y
     q += x * (D * G * P)
     dout += x * (D * H * P)
     lse += x * (H * G * P)
     mean += x * (H * G * P)
-    dks, dvs = zeros(L, D), zeros(L, D)
+    dks, dvs = zeros(L, MB * D), zeros(L, MB * D)
     h0 = 0
     while h0 < H:
-        kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-        des = zeros(L, HB * B)
+        kinds = ()
+        for m in tl.static_range(MB):
+            kinds = kinds + codes_of(element + tl.minimum(m0 + m, M - 1) * B, h0, H, 1, M * B, HB, B)
+        des = zeros(L, MB * HB * B)
         t = 0
         while t < T:
             i = tl.load(inverse + t * inverse_t, mask=here, other=-1)
             seen = i >= 0
             dys = rows(dout + i, h0, H, H * P, P, seen, 1.0, HB, D)
             codes = codes_of(place + t * place_t, h0, H, place_c, place_h, HB, A)
-            kept = tl.full((L,), 1.0, dtype=tl.float32)
-            if KEEP:
-                kept = tl.load(keep + t * keep_t + i * keep_i, mask=seen, other=0).to(tl.float32)
-            slope = _slopes(dys, vs, kept, D, HB)
-            together = zeros(L, HB)
+            kept, slope = (), ()
+            for m in tl.static_range(MB):
+                left = tl.full((L,), 1.0, dtype=tl.float32)
+                if KEEP:
+                    bit = keep + t * keep_t + i * keep_i + tl.minimum(m0 + m, M - 1) * keep_m
+                    left = tl.load(bit, mask=seen, other=0).to(tl.float32)
+                kept = kept + (left,)
+                slope = slope + _slopes(dys, vs, left, D, HB, m)
+            together = zeros(L, MB * HB)
             g0 = 0
             while g0 < G:
                 qs = rows(q + i, g0, G, G * P, P, seen, LOG2E, GB, D)
                 norm = table(lse + i, g0, G, h0, H, P, seen, FAR, GB, HB)
                 middle = table(mean + i, g0, G, h0, H, P, seen, 0.0, GB, HB)
-                scores = scored(placed(norm, seen, qs, codes, A, D, GB, HB), qs, ks, kinds, A, B, D, GB, HB)
-                ds, totals = (), zeros(L, GB)
-                summed = ()
-                for h in tl.static_range(HB):
-                    one = together[h]
-                    new = ()
-                    for g in tl.static_range(GB):
-                        weight = tl.exp2(scores[g * HB + h])
-                        one += weight
-                        weight *= slope[h] - middle[g * HB + h]
-                        ds = ds + (weight,)
-                        new = new + (totals[g] + weight,)
-                    summed = summed + (one,)
-                    totals = new
-                together = summed
-                new = ()
-                for c in tl.static_range(D):
-                    one = dks[c]
-                    for g in tl.static_range(GB):
-                        one += totals[g] * qs[g * D + c]
-                    new = new + (one,)
-                dks = new
-                new = ()
-                for h in tl.static_range(HB):
-                    for c in tl.static_range(B):
-                        one = des[h * B + c]
+                spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+                summed, of_keys, of_codes = (), (), ()
+                for m in tl.static_range(MB):
+                    scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, m)
+                    ds, totals = (), zeros(L, GB)
+                    for h in tl.static_range(HB):
+                        one = together[m * HB + h]
+                        new = ()
                         for g in tl.static_range(GB):
-                            one += ds[h * GB + g] * qs[g * D + A + c]
-                        new = new + (one,)
-                des = new
+                            weight = tl.exp2(scores[g * HB + h])
+                            one += weight
+                            weight *= slope[m * HB + h] - middle[g * HB + h]
+                            ds = ds + (weight,)
+                            new = new + (totals[g] + weight,)
+                        summed = summed + (one,)
+                        totals = new
+                    for c in tl.static_range(D):
+                        one = dks[m * D + c]
+                        for g in tl.static_range(GB):
+                            one += totals[g] * qs[g * D + c]
+                        of_keys = of_keys + (one,)
+                    for h in tl.static_range(HB):
+                        for c in tl.static_range(B):
+                            one = des[(m * HB + h) * B + c]
+                            for g in tl.static_range(GB):
+                                one += ds[h * GB + g] * qs[g * D + A + c]
+                            of_codes = of_codes + (one,)
+                together, dks, des = summed, of_keys, of_codes
                 g0 += GB
             new = ()
-            for c in tl.static_range(D):
-                one = together[0] * dys[c]
-                for h in tl.static_range(1, HB):
-                    one += together[h] * dys[h * D + c]
-                new = new + (dvs[c] + one * kept,)
+            for m in tl.static_range(MB):
+                for c in tl.static_range(D):
+                    one = together[m * HB] * dys[c]
+                    for h in tl.static_range(1, HB):
+                        one += together[m * HB + h] * dys[h * D + c]
+                    new = new + (dvs[m * D + c] + one * kept[m],)
             dvs = new
             t += 1
-        for h in tl.static_range(HB):
-            if h0 + h < H:
-                for c in tl.static_range(B):
-                    added = tl.sum(des[h * B + c], axis=0) * LN2
-                    tl.store(delement + ((tl.program_id(0) * H + h0 + h) * M + m) * B + c, added)
+        for m in tl.static_range(MB):
+            for h in tl.static_range(HB):
+                if (h0 + h < H) & (m0 + m < M):
+                    spot = delement + ((tl.program_id(0) * H + h0 + h) * M + m0 + m) * B
+                    for c in tl.static_range(B):
+                        tl.store(spot + c, tl.sum(des[(m * HB + h) * B + c], axis=0) * LN2)
         h0 += HB
-    for c in tl.static_range(D):
-        tl.store(dk + c * (M * N) + own, dks[c] * LN2, mask=here)
-        tl.store(dv + c * (M * N) + own, dvs[c], mask=here)
+    for m in tl.static_range(MB):
+        real = here & (m0 + m < M)
+        for c in tl.static_range(D):
+            at = own + c * (M * N) + (m0 + m) * N
+            tl.store(dk + at, dks[m * D + c] * LN2, mask=real)
+            tl.store(dv + at, dvs[m * D + c], mask=real)
 
 
 @triton.jit(do_not_specialize=[*SIZES[1:], "samples"])
@@ -273,12 +288,12 @@ def _places(
                 shift = (x * (D * M) + m) * N
                 ks, vs = channels(k + shift + at, M * N, seen, D), channels(v + shift + at, M * N, seen, D)
                 kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB)
+                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
                 kept = tl.full((L,), 1.0, dtype=tl.float32)
                 if KEEP:
                     factor = keep + x * keep_x + m * keep_m + j * keep_j
                     kept = tl.load(factor + i * keep_i, mask=seen, other=0).to(tl.float32)
-                slope = _slopes(dys, vs, kept, D, HB)
+                slope = _slopes(dys, vs, kept, D, HB, 0)
                 new = ()
                 for s in tl.static_range(GB * HB):
                     new = new + (by_place[s] + tl.exp2(scores[s]) * (slope[s % HB] - middle[s]),)
@@ -331,7 +346,9 @@ def gradients(
         "keep_t": 0 if pairs else sizes["keep_j"], "keep_y": sizes["keep_j"] if pairs else 0,
     }  # fmt: skip
     sizes = {name: value for name, value in sizes.items() if name not in NOT_OF_KEYS} | own
-    grid = triton.cdiv(n * positions, sizes["L"]), m
+    # Two elements of a key share all that its queries have.
+    sizes["MB"] = 2 if m > 1 and q.shape[1] <= 12 else 1
+    grid = triton.cdiv(n * positions, sizes["L"]), triton.cdiv(m, sizes["MB"])
     delement = torch.empty((grid[0], *element.shape), dtype=torch.float32, device=q.device)
     _keys[grid](q, k, v, turned, element, inverse, mask, lse, mean, dout, dk, dv, delement, **sizes)
 
