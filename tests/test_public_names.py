@@ -68,7 +68,16 @@ NAMES = {
         "build_field",
         "cardinal_bspline",
     ],
-    "kernelfield.grids": ["box_grid", "kernel_axis", "kernel_grid", "local_grid", "positions", "reach", "signal_grid"],
+    "kernelfield.grids": [
+        "KernelGrid",
+        "box_grid",
+        "kernel_axis",
+        "kernel_grid",
+        "local_grid",
+        "positions",
+        "reach",
+        "signal_grid",
+    ],
     "kernelfield.groups": [
         "Affine",
         "Bernoulli",

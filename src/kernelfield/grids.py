@@ -16,6 +16,7 @@ offsets -783 … 783: all that two samples of an input of length 784 can be apar
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +27,7 @@ from ._checks import check_bool, check_dim, check_int, check_positive, check_ran
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["box_grid", "kernel_axis", "kernel_grid", "local_grid", "positions", "reach", "signal_grid"]
+__all__ = ["KernelGrid", "box_grid", "kernel_axis", "kernel_grid", "local_grid", "positions", "reach", "signal_grid"]
 
 
 def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
@@ -115,6 +116,60 @@ def kernel_grid(
         for n, s, most in zip(sizes, steps, limits, strict=True)
     ]
     return _mesh(axes)
+
+
+@dataclass(frozen=True)
+class KernelGrid:
+    """The grid of :func:`kernel_grid` by its numbers alone, for whoever computes coordinates where they are used.
+
+    Point k of an axis lies at ``(first + k) · step / size``.
+
+    Args:
+        first: index of the first offset along each axis, which is not above 0.
+        count: number of offsets along each axis.
+        step: sampling step along each axis.
+        size: reach of the kernel along each axis.
+
+    >>> grid = KernelGrid.of((4,), (2.0,))
+    >>> grid, grid.points
+    (KernelGrid(first=(-1,), count=(3,), step=(2.0,), size=(4,)), 3)
+    >>> grid.coords().squeeze(-1)
+    tensor([-0.5000,  0.0000,  0.5000])
+    """
+
+    first: tuple[int, ...]
+    count: tuple[int, ...]
+    step: tuple[float, ...]
+    size: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        size: tuple[int, ...],
+        step: tuple[float, ...],
+        *,
+        causal: bool = False,
+        limit: Sequence[int | None] | None = None,
+    ) -> KernelGrid:
+        """Return the grid for these arguments of :func:`kernel_grid`."""
+        limits = (None,) * len(size) if limit is None else limit
+        reaches = [reach(n, s, most) for n, s, most in zip(size, step, limits, strict=True)]
+        first = tuple(0 if causal else 1 - n for n in reaches)
+        return cls(first, tuple(n - a for n, a in zip(reaches, first, strict=True)), step, size)
+
+    @property
+    def points(self) -> int:
+        """Number of points in all."""
+        return math.prod(self.count)
+
+    def coords(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+        """Return the (*count, dim) coordinates."""
+        return _mesh(
+            [
+                torch.arange(a, a + n, dtype=dtype or _default(), device=device) * step / size
+                for a, n, step, size in zip(self.first, self.count, self.step, self.size, strict=True)
+            ]
+        )
 
 
 def local_grid(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelfield.ops import conv, fft
 from kernelfield.ops.fft import fast_size, transform_sizes, working_dtype
@@ -168,3 +170,31 @@ def test_transforms_of_torch_func() -> None:
     torch.testing.assert_close(torch.func.grad(loss)(kernel), wanted, rtol=1e-4, atol=1e-4)
     several = torch.stack([kernel.detach(), 2 * kernel.detach()])
     torch.testing.assert_close(torch.vmap(loss)(several), torch.stack([loss(k) for k in several]), rtol=1e-4, atol=1e-4)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most elements that the result of any operation has."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else [out]:
+            # Of a view or an expanded tensor what it takes in memory counts.
+            if isinstance(t, torch.Tensor):
+                self.elements = max(self.elements, t.untyped_storage().nbytes() // t.element_size())
+        return out
+
+
+@pytest.mark.parametrize("lengths", [(200,), (15, 14)])
+def test_dense_products_of_spectra_never_hold_all_indices(lengths: tuple[int, ...]) -> None:
+    batch, inputs, outputs = 24, 20, 22
+    x = torch.randn(batch, inputs, *lengths, requires_grad=True)
+    kernel = torch.randn(outputs, inputs, *lengths, requires_grad=True)
+    with Largest() as seen:
+        y = conv(x, kernel, method="fft")
+        torch.autograd.grad(y.square().sum(), (x, kernel))
+    pairs = max(batch * inputs, batch * outputs, outputs * inputs)
+    frequencies = 2 ** len(lengths) * math.prod(lengths)
+    # Spectra of signals and of kernels, real and imaginary; batch by outputs by inputs would be 20 times that.
+    assert seen.elements <= 1.5 * pairs * frequencies < batch * outputs * inputs * math.prod(lengths) / 2

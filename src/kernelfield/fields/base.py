@@ -12,6 +12,8 @@ from .._checks import check_coords, check_dim, check_int
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..grids import KernelGrid
+
 __all__ = ["Field"]
 
 
@@ -82,6 +84,20 @@ class Field(nn.Module):
             (n, points, channels) values.
         """
         return torch.stack([field(coords, channels) for field in fields])
+
+    @classmethod
+    def on_grid(cls, fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor | None:  # noqa: ARG003
+        """Return the values of several fields that are :meth:`alike` on a regular grid, in a launch or two.
+
+        Args:
+            fields: n fields of this class.
+            grid: where.
+            channels: how many values, the first ones; all if not given.
+
+        Returns:
+            (n, channels, points) values; None for a field, or on a device, that has no kernel for it.
+        """
+        return None
 
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Field:

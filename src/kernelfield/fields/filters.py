@@ -9,11 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_int, check_positive
-from ._linear import affine, first_outputs, scale_linear_, stack_linears
+from ..ops.channelwise import fuses
+from ..ops.features import Shape, features_on
+from ._linear import affine, first_outputs, read_out, scale_linear_, stack_linears
 from .base import Field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ..grids import KernelGrid
 
 __all__ = ["FilterNetwork", "FourierFilter", "GaborFilter", "MAGNet"]
 
@@ -120,6 +124,35 @@ class FilterNetwork(Field):
             [stack_linears(maps) for maps in linears],
         )
         return affine(values, *first_outputs(stack_linears([f.out for f in fields]), channels))  # type: ignore[misc]
+
+    @classmethod
+    def on_grid(cls, fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor | None:
+        first = fields[0]
+        assert isinstance(first, FilterNetwork)
+        # Another class may have another envelope.
+        if cls not in (FourierFilter, GaborFilter, MAGNet) or not fuses(first.phase):
+            return None
+        filters, hidden = first.phase.shape
+        envelope = [getattr(first, name) for name in first.envelope_parameters]
+        shape = Shape(hidden, filters, widths=envelope[0].shape[-1] if envelope else 0)
+        networks = [FilterNetwork._in_order(f) for f in fields]  # type: ignore[arg-type]
+
+        def formula(*parameters: Tensor) -> Tensor:
+            each = len(parameters) // len(fields)
+            coords = grid.coords(dtype=first.phase.dtype, device=first.phase.device).flatten(0, -2)
+            split = [parameters[i * each : (i + 1) * each] for i in range(len(fields))]
+            frequency, phase, *rest = (torch.stack(same) for same in zip(*split, strict=True))
+            maps = rest[len(envelope) :]
+            linears = list(zip(maps[::2], maps[1::2], strict=True))
+            return first._compute(coords, frequency, phase, rest[: len(envelope)], linears).mT  # noqa: SLF001
+
+        features = features_on(shape, networks, grid, formula)
+        return None if features is None else read_out([f.out for f in fields], features, channels)  # type: ignore[misc]
+
+    def _in_order(self) -> list[Tensor]:
+        """Return what the features depend on, in the order of :mod:`kernelfield.ops.features`."""
+        maps: Any = [t for m in self.linears for t in (m.weight, m.bias)]
+        return [self.frequency, self.phase, *(getattr(self, name) for name in self.envelope_parameters), *maps]
 
     def _compute(
         self,

@@ -11,11 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int, check_positive
-from ._linear import WeightNormLinear, affine, first_outputs, scale_linear_, stack_linears
+from ..ops.channelwise import fuses
+from ..ops.features import Shape, features_on
+from ._linear import WeightNormLinear, affine, first_outputs, read_out, scale_linear_, stack_linears
 from .base import Field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from ..grids import KernelGrid
 
 __all__ = ["MLP", "SIREN"]
 
@@ -105,6 +109,30 @@ class MLP(Field):
             x = first._activate(affine(x, *stack_linears(linears)), i)  # noqa: SLF001
         return affine(x, *first_outputs(stack_linears(last), channels))
 
+    @classmethod
+    def on_grid(cls, fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor | None:
+        first = fields[0]
+        assert isinstance(first, MLP)
+        parameter = next(first.parameters())
+        sines = cls in (MLP, SIREN) and first.activation == "sine" and first.norms is None
+        if not sines or not fuses(parameter):
+            return None
+        *hidden, last = zip(*(f.linears for f in fields), strict=True)
+        shape = Shape(first.linears[0].out_features, len(hidden), omega=first.omega_0)  # type: ignore[arg-type]
+        networks = [list(same) for same in zip(*(t for maps in hidden for t in _weights_and_biases(maps)), strict=True)]
+
+        def formula(*parameters: Tensor) -> Tensor:
+            each = len(parameters) // len(fields)
+            split = [parameters[i * each : (i + 1) * each] for i in range(len(fields))]
+            maps = [torch.stack(same) for same in zip(*split, strict=True)]
+            x = grid.coords(dtype=maps[0].dtype, device=maps[0].device).flatten(0, -2)
+            for i, (weight, bias) in enumerate(zip(maps[::2], maps[1::2], strict=True)):
+                x = first._activate(affine(x, weight, bias), i)  # noqa: SLF001
+            return x.mT
+
+        features = features_on(shape, networks, grid, formula)
+        return None if features is None else read_out(last, features, channels)
+
     def scale_(self, factor: float | Tensor) -> MLP:
         scale_linear_(self.linears[-1], factor)
         return self
@@ -132,6 +160,10 @@ class MLP(Field):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, activation={self.activation!r}, omega_0={self.omega_0}"
+
+
+def _weights_and_biases(linears: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
+    return [m.weight for m in linears], [m.bias for m in linears]
 
 
 class SIREN(MLP):

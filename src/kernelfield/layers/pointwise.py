@@ -9,8 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int
+from ..ops.channelwise import batch_norm, fuses, map_channels
 
 __all__ = ["BatchNorm", "Pointwise", "make_norm"]
+
+#: inputs of a map that are far fewer than its outputs usually are
+_FEW = 16
 
 
 class Pointwise(nn.Module):
@@ -51,7 +55,39 @@ class Pointwise(nn.Module):
             columns: (in,) factors of the inputs; like ``rows``, on the weights, which are smaller than signals.
         """
         weight, bias = self.part(x.shape[1], out_channels, rows, columns)
-        return F.conv1d(x.flatten(2), weight.unsqueeze(-1), bias).unflatten(2, x.shape[2:])
+        if not fuses(x):
+            return F.conv1d(x.flatten(2), weight.unsqueeze(-1), bias).unflatten(2, x.shape[2:])
+        return self.apply_part(x, weight, bias)
+
+    def shifted(
+        self,
+        in_channels: int,
+        offset: Tensor | None,
+        out_channels: int | None = None,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return :meth:`part` for a signal to which (in,) ``offset`` is still to be added, as a bias that does it."""
+        weight, bias = self.part(in_channels, out_channels, rows, columns)
+        if offset is not None:
+            with torch.autocast(weight.device.type, enabled=False):
+                bias = F.linear(offset.to(weight.dtype), weight, bias)
+        return weight, bias
+
+    @staticmethod
+    def apply_part(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return W x + b at every position, on a GPU."""
+        if x.shape[2:].numel() == 1:
+            return F.linear(x.flatten(1), weight, bias).view(len(x), -1, *x.shape[2:])
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        flat = x.flatten(2)
+        if bias is not None and x.shape[1] <= _FEW:
+            # One more input, of ones, is cheaper than another pass over the outputs.
+            flat = torch.cat([flat, torch.ones_like(flat[:, :1])], dim=1)
+            weight, bias = torch.cat([weight, bias.unsqueeze(1)], dim=1), None
+        y = map_channels(flat, weight).unflatten(2, x.shape[2:])
+        return y if bias is None else y + bias.to(y.dtype).view(-1, *(1,) * (y.dim() - 2))
 
     def part(
         self,
@@ -91,15 +127,27 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        if input.shape[1] >= self.num_features:
-            return super().forward(input)
+        return self.apart(input)[0]
+
+    def apart(self, input: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:  # noqa: A002
+        """Return the normalised signal, or its GELU, and the signal itself, for an identity branch.
+
+        See :func:`kernelfield.ops.channelwise.batch_norm`: on a GPU the two gradients are added where one is written.
+        """
+        whole = input.shape[1] >= self.num_features
+        if whole and (self.momentum is None or not fuses(input)):
+            y = super().forward(input)
+            return F.gelu(y) if gelu else y, input
         self._check_input_dim(input)
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        held = (self.running_mean, self.running_var, self.weight, self.bias)
-        mean, variance, weight, bias = (None if t is None else t.narrow(0, 0, input.shape[1]) for t in held)
-        use_batch = self.training or mean is None
-        return F.batch_norm(input, mean, variance, weight, bias, use_batch, self.momentum or 0.0, self.eps)
+        tensors = (self.running_mean, self.running_var, self.weight, self.bias)
+        mean, variance, weight, bias = (t if t is None or whole else t.narrow(0, 0, input.shape[1]) for t in tensors)
+        if self.training or mean is None:
+            held = None if mean is None or variance is None else (mean, variance)
+            return batch_norm(input, weight, bias, held, momentum=self.momentum or 0.0, eps=self.eps, gelu=gelu)
+        y = F.batch_norm(input, mean, variance, weight, bias, False, 0.0, self.eps)
+        return F.gelu(y) if gelu else y, input
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002
         if input.dim() < 2:

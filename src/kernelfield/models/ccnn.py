@@ -12,7 +12,8 @@ from .._checks import check_choice, check_int
 from ..fields import Field, MAGNet
 from ..layers import SeparableConv
 from ..layers.continuous.blocks import CCNNBlock, TwoConvBlock, run_blocks
-from ..layers.pointwise import Pointwise, make_norm
+from ..layers.pointwise import BatchNorm, Pointwise, make_norm
+from ..ops.channelwise import fuses
 from .ckcnn import field_options
 from .readout import Embedding, Readout
 from .registry import register
@@ -151,7 +152,11 @@ class CCNN(nn.Module):
             x = self.embedding(x)
         x = self.input_dropout(x)
         x = self.stem(x) if isinstance(self.stem, Pointwise) else self.stem(x, mask=mask, **sampling)
-        x = run_blocks(self.blocks, F.gelu(self.norm(x)), extents=extents, mask=mask, **sampling)
+        if isinstance(self.norm, BatchNorm) and fuses(x):
+            x, _ = self.norm.apart(x, gelu=True)  # in the same pass
+        else:
+            x = F.gelu(self.norm(x))
+        x = run_blocks(self.blocks, x, extents=extents, mask=mask, **sampling)
         return self.readout(self.final_norm(x), mask)
 
 

@@ -11,6 +11,7 @@ from lightning import LightningModule
 from .._checks import check_choice
 from ..groups import monotonicity
 from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, wavelet_loss
+from ..layers.continuous.together import sampled_once
 from ..models import DNArch
 from .optim import LearningRate, make_optimizer
 from .recipe import Optimizer, Schedule
@@ -102,9 +103,10 @@ class Task(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:  # noqa: ARG002
         """Return the loss of a batch, penalties included."""
-        loss = task_loss(self.task, self(batch), batch, self.label_smoothing)
-        for weight, penalty, arguments in self.penalties:
-            loss = loss + weight * penalty(self.network, **arguments)
+        with sampled_once():
+            loss = task_loss(self.task, self(batch), batch, self.label_smoothing)
+            for weight, penalty, arguments in self.penalties:
+                loss = loss + weight * penalty(self.network, **arguments)
         if self._trainer is not None:
             self.log("train_loss", loss.detach(), batch_size=len(batch))
         return loss

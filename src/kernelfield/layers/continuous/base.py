@@ -15,6 +15,7 @@ from ...fields import Field, build_field
 from ...ops import conv, point_conv, point_sums
 from .crop import Crop, refresh
 from .sampling import check_points, sample_weight, smooth_kernel
+from .together import sample_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,6 +103,7 @@ class ContinuousConv(nn.Module):
         density: Tensor | str | None = None,
         kernel: Tensor | None = None,
         channels: int | None = None,
+        biased: bool = True,
     ) -> Tensor:
         """Convolve a signal on a grid, or values at points.
 
@@ -115,6 +117,7 @@ class ContinuousConv(nn.Module):
                 takes :func:`kernelfield.ops.sample_density`. Relative to one sample per ``step``.
             kernel: the kernel for this input, if it was sampled before, by :func:`sample_kernels`.
             channels: ``x`` has only so many channels, the first ones; of depthwise layers.
+            biased: False leaves the bias to whoever has a better place for it.
 
         Returns:
             (batch, out, *space) signal, or (batch, out, points) values at the same points.
@@ -126,7 +129,7 @@ class ContinuousConv(nn.Module):
             y = self._point_conv(x, points, weight, steps, mask)
         else:
             y = self._grid_conv(x if weight is None else x * weight.unsqueeze(1).to(x.dtype), steps, kernel)
-        if self.bias is not None:
+        if biased and self.bias is not None:
             bias = self.bias if channels is None else self.bias.narrow(0, 0, channels)
             y = y + bias.view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
         return y
@@ -223,6 +226,11 @@ class ContinuousConv(nn.Module):
         spans = self._spans(steps, None if self.boundary == "periodic" else lengths)
         return grids.kernel_grid(self.size, steps, dim=self.dim, causal=self.causal, limit=spans, **self._like())
 
+    def lattice(self, lengths: Sequence[int] | None, steps: tuple[float, ...]) -> grids.KernelGrid:
+        """Return the same grid by its numbers."""
+        spans = self._spans(steps, None if self.boundary == "periodic" else lengths)
+        return grids.KernelGrid.of(self.size, steps, causal=self.causal, limit=spans)
+
     def sampled_alike(self, lengths: Sequence[int], steps: tuple[float, ...]) -> tuple[Any, ...] | None:
         """Return what layers must share for their kernels to be sampled together; None for a layer on its own."""
         field = self.field.alike()
@@ -248,7 +256,10 @@ class ContinuousConv(nn.Module):
 
     def _sample(self, steps: tuple[float, ...], x: Tensor | None, measured: bool = True) -> Tensor:
         channels = self.in_channels if x is None or self.groups == 1 else x.shape[1]
-        values = self._values(self.kernel_coords(None if x is None else x.shape[2:], steps), channels)
+        lengths = None if x is None else x.shape[2:]
+        if measured and (kernel := sample_alone(self, lengths, steps, channels)) is not None:
+            return kernel
+        values = self._values(self.kernel_coords(lengths, steps), channels)
         return self.finish(self._arranged(values), steps, measured)
 
     def _arranged(self, values: Tensor) -> Tensor:

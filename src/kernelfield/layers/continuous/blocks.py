@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._checks import check_choice, floats_per_axis
+from ...ops.channelwise import activate, fuses, map_activate
 from ..pointwise import BatchNorm, Pointwise, make_norm
 from .base import ContinuousConv
 from .extent import Band, Extent
@@ -134,6 +135,8 @@ class CCNNBlock(nn.Module):
         With an ``extent`` only that much of the residual branch is computed; the identity branch is always whole.
         """
         extent = self.extent if extent is None else extent
+        if extent.whole and fuses(x):
+            return self._fused(x, kernels[0], sampling)
         read, middle, written = (None, None, None) if extent.widths is None else extent.widths
         columns, rows, last_rows = extent.masks
         identity = _Pieces(self.shortcut(x), read, written)
@@ -152,6 +155,24 @@ class CCNNBlock(nn.Module):
         if extent.scale is not None:
             branch = branch * extent.scale
         y = identity.add(branch)
+        return y if self.prenorm else self.norm(y)
+
+    def _fused(self, x: Tensor, kernel: Tensor | None, sampling: dict[str, Any]) -> Tensor:
+        """Return the same for a block that is used as a whole, in few passes over memory."""
+        branch = x
+        if self.prenorm and isinstance(self.norm, BatchNorm):
+            branch, x = self.norm.apart(x)
+        elif self.prenorm:
+            branch = self.norm(x)
+        dropout = self.dropout.p if self.training else 0.0
+        if isinstance(self.conv, SeparableConv):
+            branch = map_activate(*self.conv.apart(branch, kernel=kernel, **sampling), dropout=dropout)
+        else:
+            branch = activate(self.conv(branch, kernel=kernel, **sampling), dropout=dropout)
+        if self.final_activation:
+            y = map_activate(branch, self.linear.weight, self.linear.bias, residual=self.shortcut(x))
+        else:
+            y = self.linear(branch) + self.shortcut(x)
         return y if self.prenorm else self.norm(y)
 
     def _read(self, x: Tensor, identity: _Pieces, channels: int | None) -> Tensor:

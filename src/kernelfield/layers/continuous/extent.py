@@ -51,6 +51,11 @@ class Extent:
     band: Band | FixedShapeBand | None = None
     scale: Tensor | float | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Whether that is all of the block, as it is."""
+        return self.widths is None and self.masks == (None, None, None) and self.band is None and self.scale is None
+
 
 def cutoff(root: Any) -> Any:
     """Return the share of the training grid's band below ``root``, where -1 is none and 1 all; of numbers or tensors.

@@ -7,6 +7,7 @@ evaluated as one batched field instead.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,11 +16,11 @@ from torch import Tensor
 from ..._checks import floats_per_axis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .base import ContinuousConv
 
-__all__ = ["sample_kernels", "sample_on"]
+__all__ = ["sample_alone", "sample_kernels", "sample_on", "sampled_once"]
 
 
 def sample_kernels(
@@ -81,17 +82,95 @@ def sample_on(
     return kernels
 
 
+def sample_alone(
+    layer: ContinuousConv, lengths: Sequence[int] | None, steps: tuple[float, ...], channels: int
+) -> Tensor | None:
+    """Return the kernel of one layer, or of its first channels, if it is known already or made by a kernel of the GPU.
+
+    None for a layer that has to evaluate its field the usual way.
+    """
+    if torch.compiler.is_compiling():
+        return None
+    known = _known((layer, layer.lattice(lengths, steps), channels))
+    if known is not None:
+        return known
+    kernels = _fused([layer], lengths, steps, None if channels == layer.in_channels else channels)
+    return None if kernels is None else _remember((layer, layer.lattice(lengths, steps), channels), kernels[0])
+
+
 def _sample(
     layers: list[ContinuousConv], lengths: tuple[int, ...], steps: tuple[float, ...], channels: int | None = None
-) -> tuple[Tensor, ...]:
+) -> Sequence[Tensor]:
     first = layers[0]
-    channels = None if first.groups == 1 else channels
-    grid = first.kernel_coords(lengths, steps)
-    flat = grid.flatten(0, -2)
-    with torch.autocast(flat.device.type, enabled=False):
-        values = type(first.field).together([layer.field for layer in layers], flat, channels)
+    channels = None if first.groups == 1 or channels == first.in_channels else channels
+    keys = [(layer, layer.lattice(lengths, steps), channels or layer.in_channels) for layer in layers]
+    known = [_known(key) for key in keys]
+    if all(kernel is not None for kernel in known):
+        return known  # type: ignore[return-value]
+    kernels = _fused(layers, lengths, steps, channels)
+    if kernels is None:
+        grid = first.kernel_coords(lengths, steps)
+        flat = grid.flatten(0, -2)
+        with torch.autocast(flat.device.type, enabled=False):
+            values = type(first.field).together([layer.field for layer in layers], flat, channels)
+            if first.mask is not None:
+                masks = [layer.mask for layer in layers]
+                values = values * type(first.mask).together(masks, flat).unsqueeze(-1)  # type: ignore[arg-type]
+            kernels = values.mT.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, grid.shape[:-1])
+            kernels = first.finish(kernels, steps)
+    return [_remember(key, kernel) for key, kernel in zip(keys, kernels.unbind(0), strict=True)]
+
+
+def _fused(
+    layers: list[ContinuousConv], lengths: Sequence[int] | None, steps: tuple[float, ...], channels: int | None
+) -> Tensor | None:
+    """Return the kernels of layers that are sampled alike, without coordinates, where there is a kernel for it."""
+    first = layers[0]
+    grid = first.lattice(lengths, steps)
+    with torch.autocast(first.reach.device.type, enabled=False):
+        values = type(first.field).on_grid([layer.field for layer in layers], grid, channels)
+        if values is None:
+            return None
         if first.mask is not None:
+            coords = grid.coords(dtype=first.reach.dtype, device=first.reach.device).flatten(0, -2)
             masks = [layer.mask for layer in layers]
-            values = values * type(first.mask).together(masks, flat).unsqueeze(-1)  # type: ignore[arg-type]
-        kernels = values.mT.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, grid.shape[:-1])
-        return first.finish(kernels, steps).unbind(0)
+            values = values * type(first.mask).together(masks, coords).unsqueeze(1)  # type: ignore[arg-type]
+        kernels = values.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, grid.count)
+        return first.finish(kernels, steps)
+
+
+#: kernels that were sampled inside of :func:`sampled_once`, by layer, grid and channels
+_samples: dict[Any, Tensor] | None = None
+
+
+@contextlib.contextmanager
+def sampled_once() -> Iterator[None]:
+    """Sample no kernel twice inside of the ``with`` block, in which no weight must change.
+
+    A training step convolves with the kernels of a network and then adds their norm to its loss.
+
+    >>> from kernelfield import CKConv
+    >>> layer = CKConv(2, 2, size=8)
+    >>> with sampled_once():
+    ...     layers = [layer, CKConv(2, 2, size=8)]
+    ...     first, second = (sample_kernels(layers, torch.randn(1, 2, 8)) for _ in range(2))
+    >>> first[0] is second[0]
+    True
+    """
+    global _samples  # noqa: PLW0603
+    before, _samples = _samples, {}
+    try:
+        yield
+    finally:
+        _samples = before
+
+
+def _known(key: Any) -> Tensor | None:
+    return None if _samples is None else _samples.get((*key, torch.is_grad_enabled()))
+
+
+def _remember(key: Any, kernel: Tensor) -> Tensor:
+    if _samples is not None:
+        entry = (*key, torch.is_grad_enabled())
+        _samples[entry] = kernel
+    return kernel

@@ -1,0 +1,203 @@
+"""How long does a training step of a CCNN take, against the plain layers, the FFT, and the authors' code?
+
+    python benchmarks/ccnn_step.py --out benchmarks/results/ccnn-step-h200.json
+    python benchmarks/ccnn_step.py --from-json benchmarks/results/ccnn-step-h200.json --markdown docs/benchmarks.md
+    python benchmarks/ccnn_step.py --out steps.json --only sMNIST --ways fused plain --profile profiles/
+    python benchmarks/ccnn_step.py --warm 3/8                   # compile the kernels of an eighth of the rows
+    python benchmarks/ccnn_step.py --quick --out steps.json     # tiny shapes, to see that it runs
+
+A step is forward and backward of a mean of squares, replayed as a CUDA graph, of networks with kernels as long as their
+inputs. The ways:
+
+- ``fused``: convolutions on tensor cores in bfloat16 autocast, and what lies between them in fused kernels,
+- ``fft``: torch.fft in float32, torch's own operations between (the network as one writes it in plain PyTorch),
+- ``plain``: the convolutions of the first, torch's own operations between them,
+- ``fft fused``: torch.fft in float32, fused kernels between.
+
+Results are saved after each of them. ``--profile`` writes a table of the kernels of each row's fused step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from _measure import graphed, machine, median_seconds, peak_bytes
+from _tables import MISSING, describe, number, replace_section, table
+
+import kernelfield.ops.channelwise
+from kernelfield import CCNN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Results = dict[str, Any]
+#: blocks, channels, batch, signal, milliseconds of the authors' code
+ROWS: dict[str, tuple[int, int, int, tuple[int, ...], float]] = {
+    "CCNN_4,140 sMNIST": (4, 140, 100, (1, 784), 27.3),
+    "CCNN_6,380 sMNIST": (6, 380, 100, (1, 784), 54.9),
+    "CCNN_4,140 CIFAR-10 2D": (4, 140, 50, (3, 32, 32), 81.0),
+    "CCNN_6,380 CIFAR-10 2D": (6, 380, 50, (3, 32, 32), 295.0),
+    "CCNN_4,140 sCIFAR": (4, 140, 50, (3, 1024), 26.0),
+    "CCNN_6,380 sCIFAR": (6, 380, 50, (3, 1024), 41.8),
+    "CCNN_4,140 raw speech": (4, 140, 20, (1, 16_000), 131.0),
+    "CCNN_6,380 raw speech": (6, 380, 20, (1, 16_000), 312.0),
+}
+QUICK = {"CCNN_1,4 line": (1, 4, 2, (1, 24), 1.0), "CCNN_2,3 plane": (2, 3, 2, (1, 6, 6), 1.0)}
+#: the method of convolutions, whether half precision, whether fused
+WAYS = {
+    "fused": ("triton", True, True),
+    "fft": ("fft", False, False),
+    "plain": ("triton", True, False),
+    "fft fused": ("fft", False, True),
+}
+
+
+@contextlib.contextmanager
+def forced(method: str, fused: bool) -> Iterator[None]:
+    """Let "auto" mean this method, and fuse or not, as KERNELFIELD_CONV and KERNELFIELD_FUSED do."""
+    conv = sys.modules["kernelfield.ops.conv"]
+    before = conv.FORCED, kernelfield.ops.channelwise.FUSED
+    conv.FORCED, kernelfield.ops.channelwise.FUSED = method, fused
+    conv._plans.clear()  # noqa: SLF001
+    try:
+        yield
+    finally:
+        conv.FORCED, kernelfield.ops.channelwise.FUSED = before
+        conv._plans.clear()  # noqa: SLF001
+
+
+def make_step(row: tuple[int, int, int, tuple[int, ...], float], way: str, device: torch.device) -> Callable[[], None]:
+    blocks, channels, batch, (in_channels, *lengths), _ = row
+    _, half, _ = WAYS[way]
+    torch.manual_seed(0)
+    net = CCNN(in_channels, 10, dim=len(lengths), size=lengths[0], channels=channels, blocks=blocks, sigma=None)
+    net = net.to(device)
+    x = torch.randn(batch, in_channels, *lengths, device=device)
+    parameters = list(net.parameters())
+
+    def step() -> None:
+        # Autocast's cache would hold tensors of one graph for the next.
+        with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+            loss = net(x).square().mean()
+        torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    return step
+
+
+def measure(row: Any, way: str, device: torch.device, profile: Path | None) -> tuple[float, int]:
+    """Return the milliseconds of a step, and how much memory it takes beyond what is there before."""
+    method, _, fused = WAYS[way]
+    with forced(method, fused):
+        call = make_step(row, way, device)
+        call()
+        peak = peak_bytes(call, device)
+        replay = graphed(call) if device.type == "cuda" else call
+        seconds = median_seconds({way: replay}, device, budget=0.05)[way]
+        if profile is not None and way == "fused":
+            write_profile(profile, call, device)
+    return 1e3 * seconds, peak
+
+
+def write_profile(path: Path, call: Callable[[], None], device: torch.device) -> None:
+    """Write the kernels of a step, by the time that all calls of each take."""
+    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+
+    kind = ProfilerActivity.CUDA if device.type == "cuda" else ProfilerActivity.CPU
+    with profile(activities=[kind]) as seen:
+        for _ in range(3):
+            call()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    rows = [(e.device_time_total / 3, e.count / 3, e.key) for e in seen.key_averages()]
+    lines = [f"{time:>10.1f} {count:>7.1f} {key[:150]}" for time, count, key in sorted(rows, reverse=True)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    total = sum(time for time, _, _ in rows)
+    path.write_text(f"{total:>10.1f} {'us':>7} all\n" + "\n".join(lines[:70]) + "\n")
+
+
+def run(options: argparse.Namespace, device: torch.device) -> Results:
+    """Measure all rows, one way after the other: the first that is asked for is known first."""
+    rows = {name: row for name, row in (QUICK if options.quick else ROWS).items() if options.only in name}
+    empty = {name: {"milliseconds": {}, "peak_bytes": {}, "failed": {}, "authors_ms": rows[name][-1]} for name in rows}
+    report: Results = {"machine": machine(device, 0), "rows": empty}
+    for way in options.ways:
+        for name, row in rows.items():
+            found = report["rows"][name]
+            profile = options.profile and options.profile / f"{name}.txt".replace(" ", "-")
+            try:
+                found["milliseconds"][way], found["peak_bytes"][way] = measure(row, way, device, profile)
+            except RuntimeError as error:  # a step that does not fit or cannot be captured
+                found["failed"][way] = str(error).splitlines()[0]
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(report, indent=1) + "\n")
+            print(way, *cells(name, found), *found["failed"].values(), sep="  ", flush=True)
+    return report
+
+
+def warm(options: argparse.Namespace, device: torch.device) -> None:
+    """Compile the kernels of every n-th row, so that several processes fill Triton's cache together."""
+    first, count = (int(n) for n in options.warm.split("/"))
+    for row in list(ROWS.values())[first::count]:
+        for way in options.ways:
+            method, _, fused = WAYS[way]
+            if method == "triton" or fused:
+                with forced(method, fused):
+                    make_step(row, way, device)()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+
+HEADER = ("training step", *WAYS, "× plain", "× fft", "authors", "× authors", "MiB", "fft MiB")
+
+
+def cells(name: str, row: Results) -> list[str]:
+    ms, peak = row["milliseconds"], row["peak_bytes"]
+    ours = ms.get("fused")
+
+    def ratio(other: float | None) -> str:
+        return MISSING if other is None or ours is None else f"{other / ours:.1f}"
+
+    times = [number(ms[way]) if way in ms else MISSING for way in WAYS]
+    memory = [number(peak[way] / 2**20) if way in peak else MISSING for way in ("fused", "fft")]
+    authors = row["authors_ms"]
+    return [name, *times, ratio(ms.get("plain")), ratio(ms.get("fft")), f"{authors:g}", ratio(authors), *memory]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where to write the measurements")
+    parser.add_argument("--only", default="", help="part of a row's name")
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--profile", type=Path, help="folder for tables of kernels")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--warm", metavar="I/N", help="only compile the kernels of every N-th row")
+    parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
+    parser.add_argument("--markdown", type=Path, help="put the table into this file")
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    torch.set_float32_matmul_precision("high")
+    if options.warm is not None:
+        warm(options, device)
+        return
+    report = json.loads(options.from_json.read_text()) if options.from_json else run(options, device)
+    rows = [cells(name, row) for name, row in report["rows"].items()]
+    text = f"{describe(report['machine'])}. Times in ms.\n\n{table(HEADER, rows)}"
+    if options.markdown is not None:
+        replace_section(options.markdown, "ccnn-step", text)
+    print("\n" + text)
+
+
+if __name__ == "__main__":
+    main()
