@@ -52,7 +52,10 @@ def ratio(value: float | None) -> str:
 def describe(machine: dict[str, Any]) -> str:
     """Say in one line what a measurement ran on."""
     where = machine["cpu"] if machine["device"] == "cpu" else f"{machine['device_name']}, {machine['cpu']}"
-    cores = f"{machine['cores']} cores, {machine['threads']} threads"
+    threads = f"{machine['threads']} threads"
+    if machine["device"] == "cpu" and machine["threads"] == 1:
+        threads = "1 thread, CPU time"
+    cores = f"{machine['cores']} cores, {threads}"
     return f"{where}, {cores}, torch {machine['torch']}, {machine['date']}, seed {machine['seed']}"
 
 

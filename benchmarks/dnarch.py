@@ -49,7 +49,7 @@ def base_network(dim: int, size: int, channels: int, blocks: int) -> CCNN:
 
 def training_step(net: nn.Module, x: Tensor, graph: bool = False) -> Callable[[], object]:
     capturable = {"capturable": True} if graph else {}
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-9, foreach=True, **capturable)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-9, fused=True, **capturable)
     target = torch.zeros(len(x), dtype=torch.long, device=x.device)
 
     def step() -> None:

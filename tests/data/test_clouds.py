@@ -259,6 +259,27 @@ def test_part_iou_counts_what_the_published_tables_count() -> None:
     assert math.isclose(float(part_iou(wrong, target)[0]), (0.5 + 1 + 0 + 1) / 4, rel_tol=1e-6)
 
 
+def test_part_iou_of_many_objects_is_that_of_each() -> None:
+    torch.manual_seed(0)
+    kinds = list(PARTS.values())
+    which = torch.randint(len(kinds), (20,))
+    labels = [torch.tensor(kinds[k])[torch.randint(len(kinds[k]), (30,))] for k in which]
+    target = torch.stack(labels)
+    target[::3, 20:] = -100
+    scores = torch.randn(20, 50, 30)
+    share, kind = part_iou(scores, target)
+    assert torch.equal(kind, which)
+    for i, parts in enumerate(kinds[k] for k in which):
+        seen = target[i] != -100
+        predicted = torch.tensor(parts)[scores[i, list(parts)].argmax(dim=0)]
+        each = []
+        for part in parts:
+            here, there = (predicted == part)[seen], (target[i] == part)[seen]
+            each.append(float((here & there).sum() / (here | there).sum()) if (here | there).any() else 1.0)
+        assert math.isclose(float(share[i]), sum(each) / len(each), rel_tol=1e-5)
+    assert part_iou(scores[:1], torch.full((1, 30), -100))[1].tolist() == [-1]
+
+
 def test_furniture(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     category = np.array(["Bed"] * 10 + ["Lamp"] * 15 + ["Stairs"] * 2)

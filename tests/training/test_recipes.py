@@ -77,7 +77,7 @@ def test_recipe_steps_once_on_made_data(name: str) -> None:
         # Kernels on a group grow with the square of the number of its elements; two show what sixteen would.
         recipe = with_settings(recipe, ["model.samples=2"])
     data = made_data(replace(recipe.shape, size=size), samples=2)
-    task = make_task(recipe, make_network(recipe))
+    task = make_task(recipe, make_network(recipe), data)
     before = [p.detach().clone() for p in task.network.parameters()]
     loop = Loop(task, data.train, None, recipe.training, name=name)
     state = loop.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -61,6 +62,25 @@ def test_ignored_targets_do_not_count() -> None:
     meter = Meter("segmentation", 3)
     meter.update(prediction, Batch(torch.zeros(1, 1, 4), target))
     assert meter.confusion.sum() == 3
+
+
+def test_part_iou_is_reported_where_the_data_know_parts() -> None:
+    parts = ((0, 1), (2, 3, 4))
+    target = torch.tensor([[0, 0, 1, 1], [2, 2, 2, -100], [3, 3, 4, 4]])
+    right = torch.nn.functional.one_hot(target.clamp(min=0), 5).mT.float()
+    wrong = right.clone()
+    wrong[2, 2, :2] = 9  # part 3 taken for part 2, which is not there
+    meter = Meter("segmentation", 5, parts=parts)
+    inputs = torch.zeros(3, 1, 4)
+    meter.update(wrong[:2], Batch(inputs[:2], target[:2]))
+    meter.update(wrong[2:], Batch(inputs[2:], target[2:], mask=torch.tensor([[True, True, True, False]])))
+    metrics = meter.compute()
+    last = (0 + 0 + 1) / 3
+    assert math.isclose(metrics["part_iou"], (1 + 1 + last) / 3, rel_tol=1e-6)
+    assert math.isclose(metrics["part_iou_kinds"], (1 + (1 + last) / 2) / 2, rel_tol=1e-6)
+    assert "part_iou" not in Meter("segmentation", 5).compute()
+    with pytest.raises(ValueError, match="parts must be left out unless task is 'segmentation', got them for 'lang"):
+        Meter("language", 5, parts=parts)
 
 
 def test_other_losses() -> None:

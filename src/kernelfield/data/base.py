@@ -117,6 +117,7 @@ class Data:
         classes: names of the classes, where they have any.
         vocabulary: number of tokens, if the inputs are (n, length) token ids; ``in_channels`` is 1 then, and how
             wide to embed them is the network's choice.
+        parts: of a segmentation into parts of objects, the labels that belong to each kind of object; none otherwise.
     """
 
     name: str
@@ -130,3 +131,4 @@ class Data:
     task: str
     classes: tuple[str, ...] = ()
     vocabulary: int | None = None
+    parts: tuple[tuple[int, ...], ...] = ()

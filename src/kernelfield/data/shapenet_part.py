@@ -16,6 +16,7 @@ from .base import Data, Split
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from pathlib import Path
 
 __all__ = ["PARTS", "part_iou", "shapenet_part"]
@@ -80,6 +81,7 @@ def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, n
         size=(2, 2, 2),
         task="segmentation",
         classes=tuple(f"{kind} {i}" for kind, labels in PARTS.items() for i in range(len(labels))),
+        parts=tuple(PARTS.values()),
     )
 
 
@@ -114,19 +116,22 @@ def _read_split(where: Path, part: str, points: int, normals: bool) -> Split:
     return Split(values, target, coords=coords, mask=mask, prepare=ChoosePoints(points))
 
 
-def part_iou(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def part_iou(
+    prediction: Tensor, target: Tensor, parts: Sequence[Sequence[int]] = tuple(PARTS.values())
+) -> tuple[Tensor, Tensor]:
     """Return the share of agreement of each object, as the published tables have it, and which kind it is.
 
     The kind is known from the target; of the predictions only those for parts of that kind count. The intersection over
     union of a part that is neither there nor predicted is 1, and that of an object is the mean over its kind's parts.
 
     Args:
-        prediction: (batch, 50, points) scores.
+        prediction: (batch, labels, points) scores.
         target: (batch, points) labels, -100 for padding.
+        parts: the labels of each kind's parts; those of ShapeNet-part if not given.
 
     Returns:
-        (batch,) shares and (batch,) kinds, in the order of :data:`PARTS`. Their mean is the instance average; the mean
-        of the means of the kinds the class average.
+        (batch,) shares and (batch,) kinds, in the order of ``parts``; -1 for an object without points. The mean of the
+        shares is the instance average; the mean of the means of the kinds the class average.
 
     >>> target = torch.tensor([[4, 4, 5, 5]])
     >>> scores = torch.zeros(1, 50, 4)
@@ -134,16 +139,24 @@ def part_iou(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     >>> part_iou(scores, target)
     (tensor([0.5833]), tensor([1]))
     """
-    kinds = list(PARTS.values())
-    shares, found = [], []
-    for scores, labels in zip(prediction, target, strict=True):
-        seen = labels != IGNORED
-        kind = next(i for i, parts in enumerate(kinds) if int(labels[seen][0]) in parts)
-        parts = torch.tensor(kinds[kind], device=scores.device)
-        predicted = parts[scores[parts][:, seen].argmax(dim=0)]
-        here, there = predicted == parts.unsqueeze(1), labels[seen] == parts.unsqueeze(1)
-        union = (here | there).sum(dim=1)
-        ratio = (here & there).sum(dim=1) / union.clamp(min=1)
-        shares.append(torch.where(union > 0, ratio, 1.0).mean())
-        found.append(kind)
-    return torch.stack(shares), torch.tensor(found)
+    labels, device = prediction.shape[1], prediction.device
+    # Made on the host: a small table, once for a batch.
+    belongs = torch.zeros(len(parts), labels, dtype=torch.bool)
+    for row, listed in zip(belongs, parts, strict=True):
+        row[list(listed)] = True
+    belongs = belongs.to(device)
+    seen = target != IGNORED
+    first = target.gather(1, seen.long().argmax(dim=1, keepdim=True)).clamp(min=0)
+    kind = belongs.long().argmax(dim=0)[first.squeeze(1)]
+    own = belongs[kind]  # (batch, labels)
+    predicted = prediction.masked_fill(~own.unsqueeze(2), -torch.inf).argmax(dim=1)
+
+    def count(which: Tensor, where: Tensor) -> Tensor:
+        empty = torch.zeros(len(target), labels, dtype=torch.long, device=device)
+        return empty.scatter_add_(1, which.clamp(min=0), where.long())
+
+    both = count(target, seen & (predicted == target))
+    union = count(target, seen) + count(predicted, seen) - both
+    ratio = torch.where(union > 0, both / union.clamp(min=1), 1.0)
+    share = (ratio * own).sum(dim=1) / own.sum(dim=1)
+    return share, torch.where(seen.any(dim=1), kind, -1)

@@ -15,29 +15,19 @@ call, by probabilities read after each step of an optimiser, all layers together
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_int, check_positive
+from .._checks import check_int
 from .._steps import after_steps
 from .base import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-__all__ = [
-    "Bernoulli",
-    "Distribution",
-    "Independent",
-    "Interval",
-    "Uniform",
-    "learned",
-    "monotonicity",
-    "parameter_groups",
-]
+__all__ = ["Distribution", "Interval", "Uniform"]
 
 
 class Distribution(nn.Module):
@@ -85,6 +75,10 @@ class Distribution(nn.Module):
     def stepped_(self) -> None:
         """Note that an optimiser has changed the parameters."""
         self._adapted_to = None
+
+    @classmethod
+    def read(cls, distributions: Sequence[Any]) -> None:
+        """Tell the host what ``distributions`` of this class need it to know after a step; nothing by default."""
 
     def _changes(self) -> tuple[int, ...]:
         """Return a number per parameter that grows when it is changed in place, by all but fused optimisers."""
@@ -209,217 +203,11 @@ class Interval(Distribution):
         return f"{self.group}, samples={self.samples}, count={self.count}"
 
 
-class Bernoulli(Distribution):
-    r"""Each element of a finite group kept or not, by its own learned probability; the identity always kept.
-
-    .. math:: z_i = \mathbb{1}[s_i > \tfrac12], \qquad s_i = \mathrm{sigm}\big((a_i + \varepsilon_i)/\tau\big), \quad
-              \varepsilon_i \sim \mathrm{Logistic}(0, 1)
-
-    so that element i is kept with probability :math:`p_i = \mathrm{sigm}(a_i)`, whatever the temperature τ. The
-    gradient is that of the soft s (straight-through Gumbel-softmax between two outcomes). Elements that are not kept
-    are not computed, and get no gradient from that call. Which are kept is drawn on the host, which knows the logits
-    since the last step of an optimiser.
-
-    An optimiser of Adam's kind moves a logit by at most about its learning rate a step, and from a probability of 0.9
-    to one of 0.5 it is 2.2: with the published rate of 1e-4 that takes the published tens of thousands of steps, and
-    shorter trainings need a higher one in proportion.
-
-    Args:
-        group: a finite group.
-        probability: initial probability of every element but the identity.
-        temperature: initial τ.
-
-    >>> from kernelfield.groups import Mirror
-    >>> elements, gates = Bernoulli(Mirror(), probability=0.4).eval()(torch.zeros(()))
-    >>> elements
-    tensor([[1.]])
-    """
-
-    kept: Tensor
-
-    def __init__(self, group: Group, probability: float = 0.9, temperature: float = 1.0) -> None:
-        super().__init__(group)
-        if group.order is None:
-            raise ValueError(f"group must be finite to keep or drop its elements, got {group}")
-        if not 0 < probability < 1:
-            raise ValueError(f"probability must lie between 0 and 1, got {probability}")
-        start = math.log(probability / (1 - probability))
-        self.logits = nn.Parameter(torch.full((group.order - 1,), start))
-        self.temperature = check_positive("temperature", temperature)
-        self.register_buffer("kept", torch.arange(group.order), persistent=False)
-        #: the logits as the host knows them, and the change of them that it has seen
-        self._known: tuple[list[float], tuple[int, ...] | None] = ([], None)
-        self.adapt_()
-
-    def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        self._adapt_if_changed()
-        everything = self.group.elements(like.dtype, like.device)
-        if not self.random:
-            return everything.index_select(0, self.kept), None
-        kept, noise = self._draw(like.device)
-        soft = torch.sigmoid((self.logits + noise.to(self.logits.dtype)) / self.temperature)
-        # Kept, so 1 in value; elements that are not are nowhere to be seen.
-        gates = torch.cat([soft.new_ones(1), 1 + (soft - soft.detach())])
-        return everything.index_select(0, kept), gates.index_select(0, kept).to(like)
-
-    def _draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the indices of the elements that are kept, (n,), and the noise that decided it, (order - 1,)."""
-        if self._known[1] != self._changes():
-            read_logits([self])
-        noise = torch.logit(torch.rand(len(self.logits), dtype=torch.float64).clamp(1e-6, 1 - 1e-6))
-        odds = zip(self._known[0], noise.tolist(), strict=True)
-        kept = torch.tensor([0, *(i for i, (a, e) in enumerate(odds, start=1) if a + e > 0)])
-        # Without a wait: what is copied from memory that is not pinned is copied before the call returns.
-        return kept.to(device, non_blocking=True), noise.float().to(device, non_blocking=True)
-
-    def probabilities(self) -> Tensor:
-        """Return the probability to keep each element, the identity's 1 first: (order,)."""
-        return torch.cat([self.logits.new_ones(1), torch.sigmoid(self.logits)])
-
-    def limits(self) -> Tensor:
-        return self.probabilities().mean()[None]
-
-    def size(self) -> int | None:
-        return None if self.random else len(self.kept)
-
-    def anneal_(self, progress: float, start: float = 0.5, end: float = 1e-4) -> None:
-        """Set the temperature on the line from ``start`` to ``end``, at ``progress`` in [0, 1] of the training."""
-        self.temperature = start + (end - start) * min(max(progress, 0.0), 1.0)
-
-    def stepped_(self) -> None:
-        super().stepped_()
-        self._known = [], None
-
-    @torch.no_grad()
-    def adapt_(self) -> Bernoulli:
-        if not self.logits.is_meta:
-            self.kept = (self.probabilities() >= 0.5).nonzero().squeeze(-1)
-        super().adapt_()
-        return self
-
-    def extra_repr(self) -> str:
-        return f"{self.group}, kept={len(self.kept)} of {self.group.order}"
-
-
-class Independent(Distribution):
-    r"""Independent distributions along the factors of a group: :math:`p(g) = \prod_i p(d_i)`.
-
-    Args:
-        group: the group; its ``factors`` say what the parts are distributions over.
-        parts: one distribution for each factor.
-
-    >>> from kernelfield.groups import O2
-    >>> elements, _ = learned(O2(), samples=8).eval()(torch.zeros(()))
-    >>> elements.shape
-    torch.Size([8, 2])
-    """
-
-    def __init__(self, group: Group, parts: Sequence[Distribution]) -> None:
-        super().__init__(group)
-        if len(parts) != len(group.factors):
-            raise ValueError(f"parts must be {len(group.factors)} distributions for {group}, got {len(parts)}")
-        self.parts = nn.ModuleList(parts)
-
-    def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        draws = [part(like) for part in self.parts]
-        elements = self.group.join([drawn for drawn, _ in draws])
-        if all(gates is None for _, gates in draws):
-            return elements, None
-        total = like.new_ones(1)
-        for drawn, gates in draws:
-            own = like.new_ones(len(drawn)) if gates is None else gates
-            total = (total[:, None] * own).flatten()
-        return elements, total
-
-    def limits(self) -> Tensor:
-        return torch.cat([part.limits() for part in self._distributions()])
-
-    def size(self) -> int | None:
-        sizes = [part.size() for part in self._distributions()]
-        return None if None in sizes else math.prod(n for n in sizes if n is not None)
-
-    def freeze(self, frozen: bool = True) -> Independent:
-        for part in self._distributions():
-            part.freeze(frozen)
-        super().freeze(frozen)
-        return self
-
-    def _distributions(self) -> list[Distribution]:
-        return [part for part in self.parts if isinstance(part, Distribution)]
-
-
-def learned(group: Group, samples: int | None = None) -> Distribution:
-    """Return a distribution over ``group`` that begins as all of it and is learned along each of its factors.
-
-    Args:
-        group: the group.
-        samples: most elements in use of a continuous group, mirrored ones included.
-    """
-    if not group.finite:
-        check_int("samples", samples)
-    finite = math.prod(factor.order for factor in group.factors if factor.order is not None)
-    parts: list[Distribution] = []
-    for factor in group.factors:
-        if factor.order is not None:
-            parts.append(Bernoulli(factor))
-            continue
-        if samples is None or samples % finite:
-            raise ValueError(f"samples must be a multiple of {finite} for {group}, got {samples}")
-        parts.append(Interval(factor, samples // finite))
-    return parts[0] if len(parts) == 1 else Independent(group, parts)
-
-
-def monotonicity(distributions: Iterable[Distribution]) -> Tensor:
-    r"""Return what subsets that grow with depth cost (chapter 11, appendix on additional experiments).
-
-    .. math:: \sum_l \max(\gamma_{l+1}, \gamma_l) - \gamma_l = \sum_l \max(0,\, \gamma_{l+1} - \gamma_l) \ge 0
-
-    with γ the :meth:`Distribution.limits` of a layer. (The appendix prints the negative of this, which would reward
-    growth.)
-    """
-    limits = [d.limits() for d in distributions]
-    if not limits:
-        raise ValueError("distributions must hold at least one distribution, got none")
-    steps = [torch.relu(after - before).sum() for before, after in pairwise(limits)]
-    return torch.stack(steps).sum() if steps else limits[0].new_zeros(())
-
-
-def parameter_groups(model: nn.Module, lr: float = 1e-3, ratio: float = 0.1) -> list[dict[str, object]]:
-    """Return two parameter groups for an optimiser: the network's at ``lr``, its distributions' at ``lr·ratio``.
-
-    Chapter 11 learns p(u) ten times more slowly than the rest, and never decays it.
-
-    >>> from kernelfield.groups import SO2
-    >>> [len(group["params"]) for group in parameter_groups(Interval(SO2(), 4))]
-    [0, 1]
-    """
-    check_positive("lr", lr)
-    check_positive("ratio", ratio)
-    modules = [m for m in model.modules() if isinstance(m, Distribution)]
-    slow = {id(p): p for m in modules for p in m.parameters(recurse=False)}
-    rest = [p for p in model.parameters() if id(p) not in slow]
-    return [
-        {"params": rest, "lr": lr},
-        {"params": list(slow.values()), "lr": lr * ratio, "weight_decay": 0.0},
-    ]
-
-
-@torch.no_grad()
-def read_logits(distributions: Iterable[Bernoulli]) -> None:
-    """Tell the host the logits of ``distributions``, one wait for all of them on each device."""
-    by_device: dict[torch.device, list[Bernoulli]] = {}
-    for distribution in distributions:
-        by_device.setdefault(distribution.logits.device, []).append(distribution)
-    for members in by_device.values():
-        values = iter(torch.cat([d.logits.double() for d in members]).tolist())
-        for d in members:
-            d._known = [next(values) for _ in range(len(d.logits))], d._changes()  # noqa: SLF001
-
-
 def _after_step(distributions: list[Distribution]) -> None:
     for distribution in distributions:
         distribution.stepped_()
-    read_logits(d for d in distributions if isinstance(d, Bernoulli) and d.random)
+    for kind in {type(distribution) for distribution in distributions}:
+        kind.read([distribution for distribution in distributions if type(distribution) is kind])
 
 
 _followers = after_steps(lambda distribution: distribution.parameters(recurse=False), _after_step)

@@ -135,7 +135,7 @@ class _Resampled(torch.autograd.Function):
             grad_window[:bins] = found.to(window.dtype)
         if ctx.needs_input_grad[0]:
             weight = _weight(x, bins, old, new, window) / _multiplicity(bins, old, old, x.device)
-            grad_x = torch.fft.irfft(given * _laid_along(weight, axis, given), n=old, dim=axis).to(x.dtype)
+            grad_x = torch.fft.irfft(given.mul_(_laid_along(weight, axis, given)), n=old, dim=axis).to(x.dtype)
         return grad_x, None, None, grad_window
 
 

@@ -93,6 +93,8 @@ def made_data(shape: Shape, samples: int = 8, seed: int = 0) -> Data:
         size=size,
         task=shape.task,
         vocabulary=shape.vocabulary,
+        # Labels of points are taken for parts of one kind of object.
+        parts=(tuple(range(shape.out_channels)),) if shape.task == "segmentation" and shape.irregular else (),
     )
 
 

@@ -69,7 +69,7 @@ def fit(
         return run
     data = recipe_data(recipe, folder=folder, download=download, made=made) if data is None else data
     network = make_network(recipe, data)
-    task = make_task(recipe, network)
+    task = make_task(recipe, network, data)
     leads = fabric.global_rank == 0
     if leads:
         run.begin(recipe)
@@ -156,7 +156,7 @@ def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, wher
     _write_rows(run, loop)
     device, state = loop.fabric.device, loop.state
     network = run.network().to(device)
-    task = make_task(recipe, network)
+    task = make_task(recipe, network, data)
     batch = recipe.training.eval_batch or recipe.training.batch
     meter = evaluate(task, data.test.to(device), batch)
     tests = {"test": meter.compute(), **run_tests(task, data, recipe.test, batch=batch, device=device)}

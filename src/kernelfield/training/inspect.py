@@ -35,7 +35,7 @@ def run_test(run: str | Path, wanted: dict[str, Any], *, folder: str | None = No
     opened = Run(Path(run))
     recipe = opened.recipe()
     data = _data(opened, recipe, folder)
-    task = make_task(recipe, opened.network())
+    task = make_task(recipe, opened.network(), data)
     batch = recipe.training.eval_batch or recipe.training.batch
     if not wanted:
         return {"test": evaluate(task, data.test, batch).compute()}

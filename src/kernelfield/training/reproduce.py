@@ -172,7 +172,11 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
 
 
 def _shown(metric: str, value: float) -> str:
-    return f"{100 * value:.2f}" if metric in ("accuracy", "iou", "auc", "map") else f"{value:.4g}"
+    return (
+        f"{100 * value:.2f}"
+        if metric in ("accuracy", "iou", "part_iou", "part_iou_kinds", "auc", "map")
+        else f"{value:.4g}"
+    )
 
 
 def _time(seconds: float) -> str:

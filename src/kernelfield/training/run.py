@@ -49,8 +49,8 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
         raise ValueError(f"model of recipe {recipe.name!r}: {error}") from error
 
 
-def make_task(recipe: Recipe, network: nn.Module) -> Task:
-    """Return the task of a recipe around a network."""
+def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> Task:
+    """Return the task of a recipe around a network, scored as its data can be."""
     from .task import Task  # noqa: PLC0415
 
     return Task(
@@ -62,6 +62,7 @@ def make_task(recipe: Recipe, network: nn.Module) -> Task:
         regularizers=recipe.regularizers,
         label_smoothing=recipe.training.label_smoothing,
         metric=recipe.metric,
+        parts=() if data is None else data.parts,
     )
 
 

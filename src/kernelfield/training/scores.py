@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._checks import check_choice
+from ..data.shapenet_part import part_iou
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..data.base import Batch
 
@@ -136,6 +137,9 @@ class Meter:
         task: as in :func:`task_loss`.
         out_channels: number of predictions.
         device: of the predictions.
+        parts: of a segmentation into parts, the labels of each kind of object; see :class:`~kernelfield.data.Data`.
+            Metrics then hold ``part_iou``, the mean share of agreement over objects, and ``part_iou_kinds``, the mean
+            over kinds of the means over their objects (chapter 4, section 4.3).
 
     >>> from kernelfield.data.base import Batch
     >>> meter = Meter("classification", 3)
@@ -144,8 +148,20 @@ class Meter:
     0.667
     """
 
-    def __init__(self, task: str, out_channels: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        task: str,
+        out_channels: int,
+        device: torch.device | str = "cpu",
+        *,
+        parts: Sequence[Sequence[int]] = (),
+    ) -> None:
         self.task, self.out_channels = check_choice("task", task, TASKS), out_channels
+        if parts and task != "segmentation":
+            raise ValueError(f"parts must be left out unless task is 'segmentation', got them for {task!r}")
+        self.parts = tuple(parts)
+        #: of each kind of object, the sum of its shares and their number
+        self.shares = torch.zeros(2, len(self.parts), dtype=torch.float64, device=device)
         classes = out_channels if task in ("classification", "segmentation", "language") else 0
         #: (target, predicted) counts
         self.confusion = torch.zeros(classes, classes, dtype=torch.long, device=device)
@@ -185,6 +201,11 @@ class Meter:
         else:
             if self.task != "classification":
                 target = _seen(target, batch.mask)
+            if self.parts:
+                share, kind = part_iou(prediction, target.flatten(1), self.parts)
+                known = (kind >= 0).double()
+                rows = torch.stack([share.double() * known, known])
+                self.shares.index_add_(1, kind.clamp(min=0), rows)
             classes = prediction.argmax(dim=1).flatten()
             target = target.flatten()
             counts = (target != IGNORED).long()
@@ -224,6 +245,10 @@ class Meter:
             if self.task == "segmentation":
                 union = counts.sum(0) + counts.sum(1) - counts.diag()
                 metrics["iou"] = float((counts.diag()[union > 0] / union[union > 0]).mean())
+            if self.parts:
+                total, objects = self.shares.cpu()
+                metrics["part_iou"] = float(total.sum() / objects.sum().clamp(min=1))
+                metrics["part_iou_kinds"] = float((total / objects)[objects > 0].mean())
             if self.bins.numel():
                 metrics["auc"] = _binned_area(*self.bins.cpu().view(2, _BINS))
         return metrics

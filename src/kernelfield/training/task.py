@@ -18,7 +18,7 @@ from .recipe import Optimizer, Schedule
 from .scores import TASKS, Meter, is_better, main_metric, task_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
 
@@ -61,6 +61,7 @@ class Task(LightningModule):
         regularizers: weights by name, or ``{"weight": …}`` with further arguments of the penalty.
         label_smoothing: of cross-entropies.
         metric: what to choose by; the task's own if empty.
+        parts: of a segmentation into parts, the labels of each kind of object; see :class:`Meter`.
         epochs: length of the schedule; Lightning's Trainer knows better and is asked.
         steps_per_epoch: the same.
 
@@ -82,6 +83,7 @@ class Task(LightningModule):
         regularizers: dict[str, Any] | None = None,
         label_smoothing: float = 0.0,
         metric: str = "",
+        parts: Sequence[Sequence[int]] = (),
         epochs: int = 1,
         steps_per_epoch: int = 1,
     ) -> None:
@@ -92,6 +94,7 @@ class Task(LightningModule):
         self.schedule_settings = schedule or Schedule()
         self.label_smoothing = label_smoothing
         self.metric = metric or main_metric(task)
+        self.parts = tuple(parts)
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self.penalties = [_penalty(name, value) for name, value in (regularizers or {}).items()]
         self._takes = _sampling_arguments(network)
@@ -113,7 +116,7 @@ class Task(LightningModule):
 
     def meter(self, device: torch.device | str | None = None) -> Meter:
         """Return a fresh meter for this task."""
-        return Meter(self.task, self.out_channels, self.device if device is None else device)
+        return Meter(self.task, self.out_channels, self.device if device is None else device, parts=self.parts)
 
     def learning_rate(self) -> LearningRate:
         """Return the schedule, at its beginning."""
