@@ -19,6 +19,7 @@ from kernelfield.grids import KernelGrid, kernel_grid
 from kernelfield.layers import kernel_l2
 from kernelfield.layers.continuous.together import sample_kernels, sampled_once
 from kernelfield.ops import channelwise
+from kernelfield.ops.features import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -161,3 +162,14 @@ def test_kernels_of_a_step_are_sampled_once() -> None:
         assert fused.call_count == 3
         assert layers[0].kernel() is not first
     torch.testing.assert_close(inside, kernel_l2(layers))
+
+
+def test_what_was_not_tried_on_a_gpu_is_left_to_formulas() -> None:
+    assert Shape(32, 4, widths=1).tried(1)
+    assert Shape(32, 4, widths=2).tried(2)
+    assert not Shape(32, 3, widths=2).tried(2)
+    assert not Shape(64, 4, widths=1).tried(1)
+    assert not Shape(32, 4, widths=3).tried(3)
+    assert not Shape(32, 4, widths=1).tried(2)
+    assert not Shape(32, 4).tried(1)
+    assert not Shape(32, 2, omega=30.0).tried(1)

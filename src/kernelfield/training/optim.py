@@ -77,29 +77,19 @@ def make_optimizer(network: nn.Module, how: Optimizer, *, capturable: bool = Fal
         how: name, learning rates, decay.
         capturable: keep the learning rates and the count of steps on the device, for a step that is a CUDA graph.
 
-    One that is captured is fused, a few launches instead of a hundred. That changes weights without a trace in their
-    version, by which a layer knows that its mask has grown and its kernel must be sampled further out, so it is counted
-    here; others are not fused.
+    Never a fused one: those change weights without a trace in their version, by which a layer knows that its mask has
+    grown and its kernel must be sampled further out.
     """
     groups = parameter_groups(
         network, lr=how.lr, weight_decay=how.weight_decay, mask_lr=how.mask_lr, subset_lr=how.subset_lr
     )
     if check_choice("name", how.name, ("adamw", "sgd")) == "sgd":
         return torch.optim.SGD(groups, momentum=how.momentum)
-    betas = (how.betas[0], how.betas[1])
-    if not capturable:
-        return torch.optim.AdamW(groups, betas=betas, foreach=True)
-    for group in groups:
-        group["initial_lr"] = group["lr"]
-        group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
-    optimizer = torch.optim.AdamW(groups, betas=betas, fused=True, capturable=True)
-    optimizer.register_step_post_hook(_count_change)
-    return optimizer
-
-
-def _count_change(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    changed = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    torch.autograd.graph.increment_version(changed)
+    if capturable:
+        for group in groups:
+            group["initial_lr"] = group["lr"]
+            group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
+    return torch.optim.AdamW(groups, betas=(how.betas[0], how.betas[1]), foreach=True, capturable=capturable)
 
 
 class LearningRate:
