@@ -129,15 +129,17 @@ def _involuntary_switches() -> int:
 
 
 def graphed(call: Callable[[], object]) -> Callable[[], object]:
-    """Capture ``call`` as a CUDA graph and return its replay."""
+    """Capture ``call`` as a CUDA graph, as training does, and return its replay."""
+    from kernelfield.layers.continuous.crop import held  # noqa: PLC0415
+
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream), held():
         for _ in range(3):  # plans and workspaces are made before the capture
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with held(), torch.cuda.graph(graph):
         call()
     return graph.replay
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _measure import least_seconds, machine, median_seconds, peak_bytes, settle_allocator
+from _measure import graphed, least_seconds, machine, median_seconds, peak_bytes, settle_allocator
 from _tables import describe, number, ratio, replace_section, save, table
 
 from kernelfield import CCNN, DNArch
@@ -61,21 +61,6 @@ def training_step(net: nn.Module, x: Tensor, graph: bool = False) -> Callable[[]
         optimizer.step()
 
     return graphed(step) if graph else step
-
-
-def graphed(call: Callable[[], None]) -> Callable[[], object]:
-    from kernelfield.layers.continuous.crop import held  # noqa: PLC0415
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), held():
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with held(), torch.cuda.graph(graph):
-        call()
-    return graph.replay
 
 
 def steps(case: dict[str, Any], device: torch.device, budget: float) -> dict[str, Any]:

@@ -258,6 +258,8 @@ def main() -> None:
     text = f"{describe(report['machine'])}.\n\n{table(HEADER, [cells(row) for row in report['rows']])}"
     if any(row["e2cnn_ms"] for row in report["rows"]) and not report["e2cnn"]:
         text += "\n\n\\* measured on the same kind of GPU at another time, in an environment of its own."
+    if "note" in report:
+        text += f"\n\n{report['note']}"
     if options.markdown is not None:
         replace_section(options.markdown, f"groups-{report['machine']['device']}", text)
     print("\n" + text)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from kernelfield._steps import held
 from kernelfield.fields import SIREN, Table
 from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial
 from kernelfield.layers.equivariant import (
@@ -185,6 +186,18 @@ def test_channels_stay_last():
     x = torch.randn(2, 1, 28, 28, requires_grad=True)
     net(x).sum().backward()
     assert seen == [True] * 6
+
+
+def test_channels_are_last_on_a_gpu_only_where_a_step_is_captured(monkeypatch):
+    monkeypatch.setitem(convolve.CHANNELS_LAST, "cpu", convolve.CHANNELS_LAST["cuda"])
+    lift, norm = LiftingConv(1, 3, group=Cyclic(4)), GroupBatchNorm(3)
+    x = torch.randn(2, 1, 8, 8)
+    plain = norm(lift(x).values)
+    assert plain.is_contiguous()
+    with held():
+        captured = norm(lift(x).values)
+    assert is_folded(captured)
+    torch.testing.assert_close(captured, plain)
 
 
 def test_one_convolution_call(monkeypatch):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
+from ..._steps import is_held
 from ...ops import Dilated, conv, conv_bank
 from ...ops.conv import reversed_conv
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -20,8 +20,9 @@ BOUNDARIES = ("zero", "periodic", "valid")
 # Up to this many points along every axis a dense kernel is summed directly. With the group among the channels there are
 # far more products of channels than points to share a transform, whatever the size of the map.
 DIRECT_POINTS = 15
-# Channels of the output from which on planes lie in memory with channels last, by device.
-CHANNELS_LAST_FROM = {"cpu": 1}
+#: whether planes are convolved with channels last in memory, by device. On a GPU tensor cores take them so, but norms
+#: over the group are many small launches then, which only a captured step, or one that rehearses it, has for nothing
+CHANNELS_LAST: dict[str, Callable[[], bool]] = {"cpu": lambda: True, "cuda": is_held}
 
 
 def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tensor:
@@ -45,7 +46,7 @@ def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
 
 def _laid_out(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     """Return a signal and a kernel in the order of memory in which their convolution is fast, which the result has."""
-    if kernel.dim() != 4 or kernel.shape[0] < CHANNELS_LAST_FROM.get(x.device.type, math.inf):
+    if kernel.dim() != 4 or not CHANNELS_LAST.get(x.device.type, lambda: False)():
         return x, kernel.contiguous()
     # Of a single channel strides must say that it is last: torch takes it for the first, and so would what follows.
     return (x.squeeze(1).unsqueeze(-1).movedim(-1, 1) if x.shape[1] == 1 else x), kernel
