@@ -16,7 +16,8 @@ from . import plan_of, precision
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .plan import LEAST, Plan, power
 from .tables import inner_tables, outer_tables, phases
-from .transform import conv_kernel, gradient_kernel, grads_kernel, spectrum_kernel
+from .spectra import gradient_kernel, spectrum_kernel
+from .transform import conv_kernel, grads_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,11 @@ class Tuning:
         ready: whether a kernel's spectrum and its gradient are made by launches of their own.
         apart: whether the two gradients are launched apart.
         programs: programs to aim at.
+        tiles: stacks of channels that a program does one after the other, where the batch alone is too short to pay for
+            loading the tables.
+        rows: rows of a tile of the outer transform.
+        columns: columns of it.
+        outer_warps: warps of it.
         chunk_bytes: bytes of outer spectra held at once.
     """
 
@@ -46,6 +52,10 @@ class Tuning:
     ready: bool = False
     apart: bool = False
     programs: int = 528
+    tiles: int = 1
+    rows: int = 64
+    columns: int = 128
+    outer_warps: int = 4
     chunk_bytes: int = 128 << 20
 
 
@@ -68,6 +78,7 @@ def tuning(plan: Plan) -> Tuning:
         ready=plan.complex or size > 1024,
         apart=not plan.complex and (k1, k2) in {(32, 64), (64, 128)},
         programs=264 if size <= 256 and not plan.complex else 1056 if many else 528,
+        columns=64 if plan.outer > 32 else 128,
     )
 
 
@@ -107,9 +118,10 @@ class Call:
         if plan.complex:
             self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, device)
             self.phases = phases(plan, self.dtype, device) if plan.phase else self.tables
-            self.outer_kind: dict[str, Any] = {"BLOCK_N": 64 if max(self.r, self.q) >= 64 else 128}
+            self.outer_kind: dict[str, Any] = {"BLOCK_N": self.tuning.columns}
             # Stages would fill the shared memory that other programs of the same multiprocessor need.
             self.outer_kind |= {"PHASE": plan.phase, "PRECISION": self.precision, "num_stages": 1}
+            self.outer_kind["num_warps"] = self.tuning.outer_warps
 
     def _place(
         self, points: tuple[int, ...], middles: tuple[int, ...], lengths: tuple[int, ...], periodic: tuple[bool, ...]
@@ -145,7 +157,8 @@ class Call:
         step = self.channels
         if self.plan.complex:
             each = 2 * self.batch * self.plan.outer * self.plan.outer_step * self.dtype.itemsize
-            step = max(1, min(step, self.tuning.chunk_bytes // each))
+            most = max(1, min(step, self.tuning.chunk_bytes // each))
+            step = -(-step // -(-step // most))  # parts alike, so that none of them leaves the device idle
         for first in range(0, self.channels, step):
             yield slice(first, min(self.channels, first + step))
 
@@ -158,7 +171,7 @@ class Call:
         if plan.complex:
             inner = plan.m1 * plan.m2
             parts = kernel.new_empty((channels, 2, inner), dtype=self.dtype)
-            tile, columns = min(self.r, 64), self.outer_kind["BLOCK_N"]
+            tile, columns = min(self.r, self.tuning.rows), self.outer_kind["BLOCK_N"]
             split_points_kernel[(-(-inner // columns), self.r // tile, kernel.shape[0])](
                 *(kernel, parts, self.outer_tables[0], self.phases, plan.outer, inner, plan.m2, *self.offsets),
                 **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "DIM": kernel.dim() - 2},
@@ -191,7 +204,7 @@ class Call:
             **self.kind,
         )
         if plan.complex:
-            tile, columns = min(self.q, 64), self.outer_kind["BLOCK_N"]
+            tile, columns = min(self.q, self.tuning.rows), self.outer_kind["BLOCK_N"]
             merge_points_kernel[(-(-inner // columns), self.q // tile, like.shape[0])](
                 *(parts, out, self.outer_tables[1], self.phases, plan.outer, inner, plan.m2, *self.offsets),
                 **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "DIM": like.dim() - 2},
@@ -217,9 +230,11 @@ class Call:
         """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum."""
         plan, channels = self.plan, x.shape[1]
         parts, each = self.parts(channels)
-        conv_kernel[(-(-channels // self.tuning.stack), parts)](
+        tiles = self.tuning.tiles
+        conv_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
             *(x, spectrum, out, self.tables, self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
             **{"READY": self.tuning.ready, "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
+            TILES=tiles,
             **self.sides,
             **self.kind,
         )
@@ -233,11 +248,13 @@ class Call:
         else:
             size = (parts, channels, *self.points)
             sums = x.new_zeros(size, dtype=torch.float32) if self.far else x.new_empty(size, dtype=torch.float32)
-        grads_kernel[(-(-channels // self.tuning.stack), parts)](
+        tiles = self.tuning.tiles
+        grads_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
             *(grad, x, spectrum, grad if out is None else out, sums, self.tables),
             *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
             **{"READY": self.tuning.ready, "HOLD": self.tuning.hold, "SPECTRAL": self.tuning.ready, "EACH": each},
             NEED_X=out is not None,
+            TILES=tiles,
             **self.sides,
             **self.kind,
         )
@@ -255,7 +272,7 @@ class Call:
         plan = self.plan
         numbers, each, tiles = self.outer_numbers(x)
         out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
-        tile = min(self.r, 64)
+        tile = min(self.r, self.tuning.rows)
         split_kernel[(tiles, self.r // tile, -(-numbers[0] // each))](
             *(x, out, self.outer_tables[0], self.phases, *numbers),
             **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "EACH": each},
@@ -266,7 +283,7 @@ class Call:
     def merge(self, z: Tensor, out: Tensor) -> None:
         """(batch, channels · outer, 2, step) -> (batch, channels, *space)."""
         numbers, each, tiles = self.outer_numbers(out)
-        tile = min(self.q, 64)
+        tile = min(self.q, self.tuning.rows)
         merge_kernel[(tiles, self.q // tile, -(-numbers[0] // each))](
             *(z, out, self.outer_tables[1], self.phases, *numbers),
             **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "EACH": each},

@@ -14,7 +14,7 @@ import triton.language as tl
 __all__ = ["merge_kernel", "merge_points_kernel", "split_kernel", "split_points_kernel"]
 
 #: numbers that a kernel is not compiled anew for
-POINTS = ["outer", "p1", "p2", "p3", "c1", "c2", "c3"]
+POINTS = ["outer", "p2", "p3", "c2", "c3"]
 
 
 @triton.jit

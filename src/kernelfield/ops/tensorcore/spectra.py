@@ -1,0 +1,181 @@
+"""Kernels and their spectra: the inner transform of what a signal is convolved with, and the way back for gradients.
+
+:mod:`.transform` says what the constants mean.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .stages import forward, indices, inverse, load_tables, pair
+
+__all__ = ["gradient_kernel", "made_spectrum", "points_of", "spectrum_kernel"]
+
+#: numbers that a kernel is not compiled anew for
+SIZES = ["channels", "parts", "p2", "c2"]
+
+
+@triton.jit
+def points_of(n1, n2, m1, m2, p1, p2, c1, c2, TWIDDLE: tl.constexpr):
+    """Return where the kernel's points of offset (n1, n2) and (n1 - m1, n2) are, and whether they exist.
+
+    On a line the rows follow each other, and the second is m1 rows, all of the line, behind.
+    """
+    known = (n1 < m1) & (n2 < m2)
+    if TWIDDLE:
+        ahead = n1 * m2 + n2 + c1
+        behind = ahead - m1 * m2
+        return ahead, known & (ahead < p1), behind, known & (behind >= 0)
+    column = n2 + c2
+    column = tl.where(column < p2, column, column - m2)  # columns are a circle
+    known = known & (column >= 0)
+    ahead = n1 + c1
+    behind = ahead - m1
+    return ahead * p2 + column, known & (ahead < p1), behind * p2 + column, known & (behind >= 0)
+
+
+@triton.jit
+def made_spectrum(
+    pointer, first, channels, m1, m2, p1, p2, c1, c2,
+    a1r, a1i, a2r, a2i, tr, ti,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
+    REAL: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the spectrum of the kernels of ``S`` channels, (s k1, k2).
+
+    What lies behind offset zero along a first axis followed by zeros is the imaginary part: z^-N = i. A kernel with
+    more columns than the signal (K2 = 2 N2) is transformed in two halves, the second of which counts (-1)^k2.
+    """
+    base = pointer + first.to(tl.int64) * p1 * p2
+    s, n1, n2 = indices(N1, N2, S, UPRIGHT)
+    for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
+        ahead, here, behind, there = points_of(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
+        mine = first + s < channels
+        re = tl.load(base + s * (p1 * p2) + ahead, mask=here & mine, other=0.0).to(a1r.dtype)
+        im = tl.load(base + s * (p1 * p2) + behind, mask=there & mine, other=0.0).to(a1r.dtype)
+        if REAL:
+            re = (re.to(tl.float32) + im.to(tl.float32)).to(a1r.dtype)
+        vr, vi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, not REAL, TWIDDLE, UPRIGHT, PRECISION)
+        if half == 0:
+            kr, ki = vr, vi
+        else:
+            sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
+            kr += vr * sign
+            ki += vi * sign
+    return kr.to(a1r.dtype), ki.to(a1r.dtype)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def spectrum_kernel(
+    kernel_ptr, out_ptr, tables,
+    channels, m1, m2, p1, p2, c1, c2,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
+    PRECISION: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """(channels, points), or COMPLEX (channels, 2, m1 m2), -> (channels, 2, K1, K2), the spectra of kernels."""
+    a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, TWIDDLE, UPRIGHT)
+    for tile in range(TILES):
+        first = (tl.program_id(0) * TILES + tile) * S
+        kr, ki = given_or_made(
+            kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
+            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, REAL, PRECISION,
+        )  # fmt: skip
+        row = tl.arange(0, S * K1)[:, None]
+        at = (row // K1) * (2 * K1 * K2) + (row % K1) * K2 + tl.arange(0, K2)[None, :]
+        base = out_ptr + first.to(tl.int64) * (2 * K1 * K2)
+        tl.store(base + at, kr.to(out_ptr.dtype.element_ty), mask=first + row // K1 < channels)
+        tl.store(base + at + K1 * K2, ki.to(out_ptr.dtype.element_ty), mask=first + row // K1 < channels)
+
+
+@triton.jit
+def given_or_made(
+    kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the spectra of kernels from their outer transform (COMPLEX) or from their points."""
+    if COMPLEX:
+        s, n1, n2 = indices(N1, N2, S, UPRIGHT)
+        base = kernel_ptr + first.to(tl.int64) * (2 * m1 * m2)
+        for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
+            at = s * (2 * m1 * m2) + n1 * m2 + n2 + half * N2
+            inside = (n1 < m1) & (n2 + half * N2 < m2) & (first + s < channels)
+            re, im = pair(base, at, m1 * m2, inside)
+            vr, vi = forward(
+                re.to(a1r.dtype), im.to(a1r.dtype), a1r, a1i, a2r, a2i, tr, ti,
+                S, N2, K1, True, TWIDDLE, UPRIGHT, PRECISION,
+            )  # fmt: skip
+            if half == 0:
+                kr, ki = vr, vi
+            else:
+                sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
+                kr += vr * sign
+                ki += vi * sign
+    else:
+        kr, ki = made_spectrum(
+            kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
+            S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, PRECISION,
+        )  # fmt: skip
+    return kr, ki
+
+
+@triton.jit(do_not_specialize=SIZES)
+def gradient_kernel(
+    sums_ptr, out_ptr, tables,
+    parts, channels, m1, m2, p1, p2, c1, c2,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
+    PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """(parts, channels, 2, K1, K2) -> (channels, points), or COMPLEX (channels, 2, m1 m2): add up, transform back."""
+    a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, TWIDDLE, UPRIGHT)
+    for tile in range(TILES):
+        _back(
+            sums_ptr, out_ptr, (tl.program_id(0) * TILES + tile) * S, parts, channels, m1, m2, p1, p2, c1, c2,
+            b2r, b2i, b1r, b1i, cr, ci,
+            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, REAL, PRECISION, EACH,
+        )  # fmt: skip
+
+
+@triton.jit
+def _back(
+    sums_ptr, out_ptr, first, parts, channels, m1, m2, p1, p2, c1, c2,
+    b2r, b2i, b1r, b1i, cr, ci,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
+    PRECISION: tl.constexpr, EACH: tl.constexpr,
+):  # fmt: skip
+    """One tile of :func:`gradient_kernel`."""
+    row = tl.arange(0, S * K1)[:, None]
+    k_at = (row // K1) * (2 * K1 * K2) + (row % K1) * K2 + tl.arange(0, K2)[None, :]
+    sr = tl.full((S * K1, K2), 0.0, tl.float32)
+    si = tl.full((S * K1, K2), 0.0, tl.float32)
+    for part in range(EACH):
+        base = sums_ptr + (first.to(tl.int64) + part * channels) * (2 * K1 * K2)
+        re, im = pair(base, k_at, K1 * K2, (first + row // K1 < channels) & (part < parts))
+        sr += re
+        si += im
+    s, n1, n2 = indices(N1, N2, S, UPRIGHT)
+    mine = first + s < channels
+    for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
+        if half == 1:
+            sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
+            sr, si = sr * sign, si * sign
+        dr, di = inverse(
+            sr, si, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, COMPLEX or not REAL, TWIDDLE, UPRIGHT, PRECISION
+        )
+        if COMPLEX:
+            base = out_ptr + first.to(tl.int64) * (2 * m1 * m2)
+            at = s * (2 * m1 * m2) + n1 * m2 + n2 + half * N2
+            inside = (n1 < m1) & (n2 + half * N2 < m2) & mine
+            tl.store(base + at, dr.to(out_ptr.dtype.element_ty), mask=inside)
+            tl.store(base + at + m1 * m2, di.to(out_ptr.dtype.element_ty), mask=inside)
+        else:
+            base = out_ptr + first.to(tl.int64) * p1 * p2
+            ahead, here, behind, beyond = points_of(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
+            tl.store(base + s * (p1 * p2) + ahead, dr.to(out_ptr.dtype.element_ty), mask=here & mine)
+            tl.store(base + s * (p1 * p2) + behind, di.to(out_ptr.dtype.element_ty), mask=beyond & mine)
