@@ -21,11 +21,17 @@ from tests.contracts.convolutions import Case
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETER = {} if DEVICE == "cuda" else {"TRITON_INTERPRET": "1"}
 with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for the interpreter or the GPU when they are imported
+    triton = pytest.importorskip("triton")
     from kernelfield.ops.tensorcore import launch
+    from triton.runtime.interpreter import InterpretedFunction
+
+    # Also those of Triton itself, which something else may have imported before.
+    for name, function in vars(triton.language).items():
+        if INTERPRETER and isinstance(function, triton.JITFunction):
+            setattr(triton.language, name, InterpretedFunction(function.fn))
 
 #: rounding allowed, relative to the largest output; the interpreter cuts bfloat16 off where a GPU rounds
 ROUNDING = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}

@@ -45,7 +45,7 @@ def plan_of(
 ) -> Plan | None:
     """Return the layout for a signal of these lengths and a kernel of these points, if there is one."""
     reaches = tuple(max(c, k - 1 - c) for k, c in zip(points, centres(points, causal), strict=True))
-    element = 2 if dtype == torch.bfloat16 else 8 if precision(dtype) == "tf32x3" else 4
+    element = 8 if precision(dtype) == "tf32x3" else 2
     return make_plan(tuple(lengths), reaches, tuple(periodic), element)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from ..shape import centres
 from . import plan_of, precision
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .plan import LEAST, Plan, power
-from .tables import inner_tables, outer_tables, phases
 from .spectra import gradient_kernel, spectrum_kernel
+from .tables import inner_tables, outer_tables, phases
 from .transform import conv_kernel, grads_kernel
 
 if TYPE_CHECKING:
@@ -57,6 +58,13 @@ class Tuning:
     columns: int = 128
     outer_warps: int = 4
     chunk_bytes: int = 128 << 20
+
+
+class Spectrum(NamedTuple):
+    """Spectra of kernels, (channels, 2, k1, k2), or kernels; and what they are to be multiplied by, if scaled."""
+
+    values: Tensor
+    scales: Tensor
 
 
 def tuning(plan: Plan) -> Tuning:
@@ -102,25 +110,34 @@ class Call:
         self.plan, self.device, self.tuning = plan, device, tuning(plan)
         if device.type != "cuda":
             self.tuning = replace(self.tuning, programs=1)  # an interpreter runs them one after the other
-        # float16 has tf32's precision but not the range that spectra need; the interpreter multiplies no bfloat16.
-        self.dtype = torch.bfloat16 if dtype == torch.bfloat16 and device.type == "cuda" else torch.float32
         self.precision = precision(dtype)
+        # float16 has tf32's precision at twice its speed, but not the range that spectra need: it is scaled.
+        self.scaled = dtype != torch.bfloat16 and self.precision == "tf32"
+        self.dtype = torch.float16 if self.scaled else torch.float32
+        if dtype == torch.bfloat16 and device.type == "cuda":  # which the interpreter does not multiply
+            self.dtype = dtype
         self._place(points, centres(points, causal), tuple(lengths), periodic)
         n1, n2, k1, k2 = plan.tile
         self.sides = {"S": self.tuning.stack, "N1": n1, "N2": n2, "K1": k1, "K2": k2}
         self.kind: dict[str, Any] = {"COMPLEX": plan.complex, "TWIDDLE": plan.twiddle, "UPRIGHT": plan.upright}
         self.real = not plan.shift or self.centres[0] == 0
-        self.kind |= {"REAL": self.real, "PRECISION": self.precision, "num_warps": self.tuning.warps}
+        self.kind |= {
+            "REAL": self.real,
+            "SCALED": self.scaled,
+            "PRECISION": self.precision,
+            "num_warps": self.tuning.warps,
+        }
         self.kind["num_stages"] = 1  # the loop over the batch asks for the next signal by itself
-        self.tables = inner_tables(plan, self.dtype, device)
+        self.tables = inner_tables(plan, self.dtype, device, self.scaled)
         self.blocks = -(-self.length // plan.outer_step)
         self.r, self.q = (max(LEAST, power(n)) for n in (plan.outer, self.blocks))
         if plan.complex:
-            self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, device)
+            self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, device, self.scaled)
             self.phases = phases(plan, self.dtype, device) if plan.phase else self.tables
             self.outer_kind: dict[str, Any] = {"BLOCK_N": self.tuning.columns}
             # Stages would fill the shared memory that other programs of the same multiprocessor need.
-            self.outer_kind |= {"PHASE": plan.phase, "PRECISION": self.precision, "num_stages": 1}
+            self.outer_kind |= {"PHASE": plan.phase, "SCALED": self.scaled, "PRECISION": self.precision}
+            self.outer_kind["num_stages"] = 1
             self.outer_kind["num_warps"] = self.tuning.outer_warps
 
     def _place(
@@ -162,29 +179,41 @@ class Call:
         for first in range(0, self.channels, step):
             yield slice(first, min(self.channels, first + step))
 
-    def spectrum(self, kernel: Tensor) -> Tensor:
+    def tops(self, x: Tensor) -> Tensor:
+        """Return what outer signals are divided by, the largest value of each; nothing if they are not scaled."""
+        if not (self.scaled and self.plan.complex):
+            return self.tables[:0]
+        axes = tuple(range(2, x.dim()))
+        return torch.linalg.vector_norm(x, math.inf, dim=axes, dtype=torch.float32).clamp(min=1e-30)
+
+    def spectrum(self, kernel: Tensor) -> Spectrum:
         """Return what the kernels take of (channels, 1, *points): its spectrum if it is to be ready, else itself."""
+        plan, tops = self.plan, self.tables[:0]
         if not self.tuning.ready:
-            return kernel
-        plan = self.plan
+            return Spectrum(kernel, tops)
         channels = kernel.shape[0] * plan.outer
         if plan.complex:
             inner = plan.m1 * plan.m2
             parts = kernel.new_empty((channels, 2, inner), dtype=self.dtype)
+            tops = self.tops(kernel)
             tile, columns = min(self.r, self.tuning.rows), self.outer_kind["BLOCK_N"]
             split_points_kernel[(-(-inner // columns), self.r // tile, kernel.shape[0])](
-                *(kernel, parts, self.outer_tables[0], self.phases, plan.outer, inner, plan.m2, *self.offsets),
+                *(kernel, parts, self.outer_tables[0], self.phases, tops),
+                *(plan.outer, inner, plan.m2, *self.offsets),
                 **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "DIM": kernel.dim() - 2},
                 REAL=self.real,
                 **self.outer_kind,
             )
             kernel = parts
+            if self.scaled:
+                tops = (tops * plan.outer).expand(-1, plan.outer).contiguous()
         out = kernel.new_empty((channels, 2, *plan.tile[2:]), dtype=self.dtype)
+        scales = kernel.new_empty(channels if self.scaled else 0, dtype=torch.float32)
         programs, tiles = self.tiles(channels)
         spectrum_kernel[(programs,)](
-            *(kernel, out, self.tables, channels, *self.sizes), TILES=tiles, **self.sides, **self.kind
+            *(kernel, out, self.tables, tops, scales, channels, *self.sizes), TILES=tiles, **self.sides, **self.kind
         )
-        return out
+        return Spectrum(out, scales)
 
     def gradient(self, sums: Tensor, like: Tensor) -> Tensor:
         """Return the kernel's gradient, (channels, 1, *points), from the sums over parts of the batch."""
@@ -195,9 +224,10 @@ class Call:
         out = like.new_zeros(count) if self.far else like.new_empty(count)
         inner = plan.m1 * plan.m2
         parts = like.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
+        scales = like.new_empty(channels if self.scaled else 0, dtype=torch.float32)
         programs, tiles = self.tiles(channels)
         gradient_kernel[(programs,)](
-            *(sums, parts, self.tables, sums.shape[0], channels, *self.sizes),
+            *(sums, parts, self.tables, scales, sums.shape[0], channels, *self.sizes),
             EACH=power(sums.shape[0]),
             TILES=tiles,
             **self.sides,
@@ -206,7 +236,8 @@ class Call:
         if plan.complex:
             tile, columns = min(self.q, self.tuning.rows), self.outer_kind["BLOCK_N"]
             merge_points_kernel[(-(-inner // columns), self.q // tile, like.shape[0])](
-                *(parts, out, self.outer_tables[1], self.phases, plan.outer, inner, plan.m2, *self.offsets),
+                *(parts, out, self.outer_tables[1], self.phases, scales),
+                *(plan.outer, inner, plan.m2, *self.offsets),
                 **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "DIM": like.dim() - 2},
                 REAL=self.real,
                 **self.outer_kind,
@@ -226,20 +257,21 @@ class Call:
         each = power(max(1, min(self.batch, self.batch * stacks // self.tuning.programs)))
         return -(-self.batch // each), each
 
-    def conv(self, x: Tensor, spectrum: Tensor, out: Tensor, conjugate: bool = False) -> None:
+    def conv(self, x: Tensor, spectrum: Spectrum, out: Tensor, conjugate: bool = False) -> None:
         """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum."""
         plan, channels = self.plan, x.shape[1]
         parts, each = self.parts(channels)
         tiles = self.tuning.tiles
         conv_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
-            *(x, spectrum, out, self.tables, self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
+            *(x, spectrum.values, out, self.tables, spectrum.scales),
+            *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
             **{"READY": self.tuning.ready, "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
             TILES=tiles,
             **self.sides,
             **self.kind,
         )
 
-    def grads(self, grad: Tensor, x: Tensor, spectrum: Tensor, out: Tensor | None) -> Tensor:
+    def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Tensor:
         """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
         plan, channels = self.plan, x.shape[1]
         parts, each = self.parts(channels)
@@ -250,7 +282,7 @@ class Call:
             sums = x.new_zeros(size, dtype=torch.float32) if self.far else x.new_empty(size, dtype=torch.float32)
         tiles = self.tuning.tiles
         grads_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
-            *(grad, x, spectrum, grad if out is None else out, sums, self.tables),
+            *(grad, x, spectrum.values, grad if out is None else out, sums, self.tables, spectrum.scales, weights),
             *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
             **{"READY": self.tuning.ready, "HOLD": self.tuning.hold, "SPECTRAL": self.tuning.ready, "EACH": each},
             NEED_X=out is not None,
@@ -260,35 +292,43 @@ class Call:
         )
         return sums
 
-    def outer_numbers(self, x: Tensor) -> tuple[tuple[int, ...], int, int]:
+    def outer_numbers(self, x: Tensor, tops: Tensor) -> tuple[tuple[int, ...], int, int]:
         """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
         step = self.plan.outer_step
         signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
         each = power(max(1, min(signals, signals * tiles // (4 * self.tuning.programs))))
-        return (signals, x.shape[1], x.stride(0), self.blocks, self.plan.outer, step, self.length), each, tiles
+        strides = x.stride(0), tops.stride(0)
+        return (signals, x.shape[1], *strides, self.blocks, self.plan.outer, step, self.length), each, tiles
 
-    def split(self, x: Tensor) -> Tensor:
+    def split(self, x: Tensor, tops: Tensor) -> Tensor:
         """(batch, channels, *space) -> (batch, channels · outer, 2, step)."""
         plan = self.plan
-        numbers, each, tiles = self.outer_numbers(x)
+        numbers, each, tiles = self.outer_numbers(x, tops)
         out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
         tile = min(self.r, self.tuning.rows)
         split_kernel[(tiles, self.r // tile, -(-numbers[0] // each))](
-            *(x, out, self.outer_tables[0], self.phases, *numbers),
+            *(x, out, self.outer_tables[0], self.phases, tops, *numbers),
             **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "EACH": each},
             **self.outer_kind,
         )
         return out
 
-    def merge(self, z: Tensor, out: Tensor) -> None:
+    def merge(self, z: Tensor, tops: Tensor, scales: Tensor, out: Tensor) -> None:
         """(batch, channels · outer, 2, step) -> (batch, channels, *space)."""
-        numbers, each, tiles = self.outer_numbers(out)
+        numbers, each, tiles = self.outer_numbers(out, tops)
         tile = min(self.q, self.tuning.rows)
         merge_kernel[(tiles, self.q // tile, -(-numbers[0] // each))](
-            *(z, out, self.outer_tables[1], self.phases, *numbers),
+            *(z, out, self.outer_tables[1], self.phases, tops, scales, *numbers),
             **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "EACH": each},
             **self.outer_kind,
         )
+
+    def weights(self, tops: Tensor, others: Tensor) -> Tensor:
+        """Return what products of parts of two signals are to be multiplied by, (batch, channels · outer)."""
+        if not self.scaled:
+            return self.tables[:0]
+        outer = self.plan.outer
+        return (tops * others * outer**2).repeat_interleave(outer, dim=1)
 
 
 #: plans, tables and grids take longer to make than a small convolution
@@ -308,13 +348,14 @@ def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool],
     if not x.numel():
         return out
     call = _call(x, kernel, causal, periodic)
-    kernel = call.wind(kernel)
+    kernel, tops = call.wind(kernel), call.tops(x)
     for part in call.chunks():
         spectrum = call.spectrum(kernel[part])
         if call.plan.complex:
-            inner = call.split(x[:, part])
+            top = tops[:, part] if call.scaled else tops
+            inner = call.split(x[:, part], top)
             call.conv(inner, spectrum, inner)
-            call.merge(inner, out[:, part])
+            call.merge(inner, top, spectrum.scales, out[:, part])
         else:
             call.conv(x, spectrum, out)
     return out
@@ -338,20 +379,23 @@ def spectral_grads(
     call = _call(x, kernel, causal, periodic)
     kernel = call.wind(kernel)
     together = need_x and need_kernel and not call.tuning.apart
+    grad_tops, tops = (call.tops(t) for t in (grad, x))
     pieces = []
     for part in call.chunks():
-        spectrum = call.spectrum(kernel[part]) if need_x else kernel[part]
-        inner, signals, target = grad, x, grad_x
+        spectrum = call.spectrum(kernel[part]) if need_x else Spectrum(kernel[part], call.tables[:0])
+        inner, signals, target, weights = grad, x, grad_x, tops
         if call.plan.complex:
-            inner = target = call.split(grad[:, part])
-            signals = call.split(x[:, part]) if need_kernel else inner
+            top, other = (t[:, part] if call.scaled else t for t in (grad_tops, tops))
+            inner = target = call.split(grad[:, part], top)
+            signals = call.split(x[:, part], other) if need_kernel else inner
+            weights = call.weights(top, other)
         if need_kernel:
-            sums = call.grads(inner, signals, spectrum, target if together else None)
+            sums = call.grads(inner, signals, spectrum, weights, target if together else None)
             pieces.append(call.gradient(sums, kernel[part]))
         if need_x and not together:
             call.conv(inner, spectrum, target, conjugate=True)
         if need_x and call.plan.complex:
-            call.merge(inner, grad_x[:, part])
+            call.merge(inner, top, spectrum.scales, grad_x[:, part])
     if not need_kernel:
         return grad_x, kernel.new_empty(0)
     return grad_x, call.unwind(pieces[0] if len(pieces) == 1 else torch.cat(pieces))

@@ -49,7 +49,7 @@ class Plan:
         cols: columns of it.
         length: samples in it; the last row of a line may be short.
         twiddle: whether its rows follow each other on one line.
-        element: bytes of shared memory per number: 2 for bfloat16, 4 for tf32, 8 for three products of it.
+        element: bytes of shared memory per number: 2 for half precision, 8 for three products of tf32.
     """
 
     outer: int
@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def upright(self) -> bool:
-        """Whether the first table is on the left: from 64 rows on, in bfloat16, whose tables can be read transposed."""
+        """Whether the first table is on the left: from 64 rows on, in half precision, whose tables can be read transposed."""
         n1, _, k1, _ = self.tile
         return self.element == 2 and n1 == k1 >= 64
 

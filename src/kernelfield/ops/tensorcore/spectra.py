@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .stages import forward, indices, inverse, load_tables, pair
+from .stages import forward, indices, inverse, largest, load_tables, pair, spread
 
-__all__ = ["gradient_kernel", "made_spectrum", "points_of", "spectrum_kernel"]
+__all__ = ["gradient_kernel", "made_spectrum", "points_of", "spectrum_kernel", "unit_spectrum"]
 
 #: numbers that a kernel is not compiled anew for
 SIZES = ["channels", "parts", "p2", "c2"]
@@ -41,9 +41,9 @@ def made_spectrum(
     pointer, first, channels, m1, m2, p1, p2, c1, c2,
     a1r, a1i, a2r, a2i, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    REAL: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr,
+    REAL: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the spectrum of the kernels of ``S`` channels, (s k1, k2).
+    """Return the spectrum of the kernels of ``S`` channels, (s k1, k2), in float32.
 
     What lies behind offset zero along a first axis followed by zeros is the imaginary part: z^-N = i. A kernel with
     more columns than the signal (K2 = 2 N2) is transformed in two halves, the second of which counts (-1)^k2.
@@ -53,36 +53,70 @@ def made_spectrum(
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
         ahead, here, behind, there = points_of(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
         mine = first + s < channels
-        re = tl.load(base + s * (p1 * p2) + ahead, mask=here & mine, other=0.0).to(a1r.dtype)
-        im = tl.load(base + s * (p1 * p2) + behind, mask=there & mine, other=0.0).to(a1r.dtype)
+        re = tl.load(base + s * (p1 * p2) + ahead, mask=here & mine, other=0.0).to(tl.float32)
+        im = tl.load(base + s * (p1 * p2) + behind, mask=there & mine, other=0.0).to(tl.float32)
         if REAL:
-            re = (re.to(tl.float32) + im.to(tl.float32)).to(a1r.dtype)
+            re += im
+        if SCALED:
+            top = largest(re, im, S, not REAL)
+            share = spread(1 / top, S, N1 if UPRIGHT else N2)
+            re, im = re * share, im * share
+        re, im = re.to(a1r.dtype), im.to(a1r.dtype)
         vr, vi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, not REAL, TWIDDLE, UPRIGHT, PRECISION)
+        if SCALED:
+            vr, vi = vr * spread(top, S, K1), vi * spread(top, S, K1)
         if half == 0:
             kr, ki = vr, vi
         else:
             sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
             kr += vr * sign
             ki += vi * sign
-    return kr.to(a1r.dtype), ki.to(a1r.dtype)
+    return kr, ki
+
+
+@triton.jit
+def unit_spectrum(kr, ki, m1, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
+    """Return a spectrum as it is multiplied with; SCALED: over its largest value and m1; and that value, (s).
+
+    With a factor 1 / m1 of the inverse transform neither the product of two spectra nor what is between the two steps
+    of its transform leaves the range of float16, whatever the signal.
+    """
+    top = 1.0
+    if SCALED:
+        top = largest(kr, ki, S, True)
+        share = spread(1 / (top * m1), S, K1)
+        kr, ki = kr * share, ki * share
+    return kr, ki, top
 
 
 @triton.jit(do_not_specialize=SIZES)
 def spectrum_kernel(
-    kernel_ptr, out_ptr, tables,
+    kernel_ptr, out_ptr, tables, points_scales, scales,
     channels, m1, m2, p1, p2, c1, c2,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
-    PRECISION: tl.constexpr, TILES: tl.constexpr,
+    SCALED: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """(channels, points), or COMPLEX (channels, 2, m1 m2), -> (channels, 2, K1, K2), the spectra of kernels."""
+    """(channels, points), or COMPLEX (channels, 2, m1 m2), -> (channels, 2, K1, K2), the spectra of kernels.
+
+    SCALED: what a spectrum is to be multiplied by is written to ``scales`` (channels); that of parts is in
+    ``points_scales``.
+    """
     a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, TWIDDLE, UPRIGHT)
     for tile in range(TILES):
         first = (tl.program_id(0) * TILES + tile) * S
         kr, ki = given_or_made(
             kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
-            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, REAL, PRECISION,
+            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, REAL, SCALED, PRECISION,
         )  # fmt: skip
+        kr, ki, top = unit_spectrum(kr, ki, m1, S, K1, SCALED)
+        if SCALED:
+            at = first + tl.arange(0, S)
+            if S == 1:
+                top = tl.full((1,), 0.0, tl.float32) + top
+            if COMPLEX:
+                top *= tl.load(points_scales + at, mask=at < channels, other=0.0)
+            tl.store(scales + at, top, mask=at < channels)
         row = tl.arange(0, S * K1)[:, None]
         at = (row // K1) * (2 * K1 * K2) + (row % K1) * K2 + tl.arange(0, K2)[None, :]
         base = out_ptr + first.to(tl.int64) * (2 * K1 * K2)
@@ -95,7 +129,7 @@ def given_or_made(
     kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
-    PRECISION: tl.constexpr,
+    SCALED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return the spectra of kernels from their outer transform (COMPLEX) or from their points."""
     if COMPLEX:
@@ -118,36 +152,39 @@ def given_or_made(
     else:
         kr, ki = made_spectrum(
             kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
-            S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, PRECISION,
+            S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PRECISION,
         )  # fmt: skip
     return kr, ki
 
 
 @triton.jit(do_not_specialize=SIZES)
 def gradient_kernel(
-    sums_ptr, out_ptr, tables,
+    sums_ptr, out_ptr, tables, scales,
     parts, channels, m1, m2, p1, p2, c1, c2,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
-    PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
+    SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """(parts, channels, 2, K1, K2) -> (channels, points), or COMPLEX (channels, 2, m1 m2): add up, transform back."""
+    """(parts, channels, 2, K1, K2) -> (channels, points), or COMPLEX (channels, 2, m1 m2): add up, transform back.
+
+    SCALED and COMPLEX: what the parts of a channel are to be multiplied by is written to ``scales`` (channels).
+    """
     a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, TWIDDLE, UPRIGHT)
     for tile in range(TILES):
         _back(
-            sums_ptr, out_ptr, (tl.program_id(0) * TILES + tile) * S, parts, channels, m1, m2, p1, p2, c1, c2,
+            sums_ptr, out_ptr, scales, (tl.program_id(0) * TILES + tile) * S, parts, channels, m1, m2, p1, p2, c1, c2,
             b2r, b2i, b1r, b1i, cr, ci,
-            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, REAL, PRECISION, EACH,
+            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, REAL, SCALED, PRECISION, EACH,
         )  # fmt: skip
 
 
 @triton.jit
 def _back(
-    sums_ptr, out_ptr, first, parts, channels, m1, m2, p1, p2, c1, c2,
+    sums_ptr, out_ptr, scales, first, parts, channels, m1, m2, p1, p2, c1, c2,
     b2r, b2i, b1r, b1i, cr, ci,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
-    PRECISION: tl.constexpr, EACH: tl.constexpr,
+    SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
     """One tile of :func:`gradient_kernel`."""
     row = tl.arange(0, S * K1)[:, None]
@@ -159,6 +196,13 @@ def _back(
         re, im = pair(base, k_at, K1 * K2, (first + row // K1 < channels) & (part < parts))
         sr += re
         si += im
+    if SCALED:
+        top = largest(sr, si, S, True)
+        sr, si = sr * spread(1 / top, S, K1), si * spread(1 / top, S, K1)
+        back = spread(top / (m1 * m2), S, N1 if UPRIGHT else N2)
+        if COMPLEX:
+            at = first + tl.arange(0, S)
+            tl.store(scales + at, tl.full((S,), 0.0, tl.float32) + top / (m1 * m2), mask=at < channels)
     s, n1, n2 = indices(N1, N2, S, UPRIGHT)
     mine = first + s < channels
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
@@ -175,6 +219,8 @@ def _back(
             tl.store(base + at, dr.to(out_ptr.dtype.element_ty), mask=inside)
             tl.store(base + at + m1 * m2, di.to(out_ptr.dtype.element_ty), mask=inside)
         else:
+            if SCALED:
+                dr, di = dr * back, di * back
             base = out_ptr + first.to(tl.int64) * p1 * p2
             ahead, here, behind, beyond = points_of(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
             tl.store(base + s * (p1 * p2) + ahead, dr.to(out_ptr.dtype.element_ty), mask=here & mine)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["forward", "indices", "inverse", "load_tables", "operand", "pair", "signal"]
+__all__ = ["forward", "indices", "inverse", "largest", "load_tables", "pair", "signal", "spread"]
 
 
 @triton.jit
@@ -88,12 +88,34 @@ def _unstack(a, S: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
-def operand(a, like, PRECISION: tl.constexpr):
-    """Cast to what a table is multiplied with; tf32, which the hardware would cut off, is rounded."""
-    a = a.to(like.dtype)
-    if PRECISION == "tf32" and like.dtype == tl.float32:
-        a = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    return a
+def largest(re, im, S: tl.constexpr, COMPLEX: tl.constexpr):
+    """(s rows, cols) -> the largest absolute value of every one of S > 1 channels, (s), or of the only one."""
+    top = tl.abs(re).to(tl.float32)
+    if COMPLEX:
+        top = tl.maximum(top, tl.abs(im).to(tl.float32))
+    if S > 1:
+        top = tl.max(top, 1)
+        channel = tl.arange(0, top.shape[0]) // (top.shape[0] // S)
+        tops = tl.full((S,), 0.0, tl.float32)
+        for s in tl.static_range(S):
+            tops = tl.where(tl.arange(0, S) == s, tl.max(tl.where(channel == s, top, 0.0)), tops)
+    else:
+        tops = tl.max(top)
+    return tl.maximum(tops, 1e-30)  # something to divide by
+
+
+@triton.jit
+def spread(a, S: tl.constexpr, ROWS: tl.constexpr):
+    """One number for each of S > 1 channels -> a column (s rows, 1)."""
+    if S > 1:
+        # A reshaped tensor would bring its layout along, and all that it is multiplied with into it.
+        channel = tl.arange(0, S * ROWS)[:, None] // ROWS
+        column = tl.full((S * ROWS, 1), 0.0, tl.float32)
+        for s in tl.static_range(S):
+            column = tl.where(channel == s, tl.sum(tl.where(tl.arange(0, S) == s, a, 0.0)), column)
+    else:
+        column = a
+    return column
 
 
 @triton.jit
@@ -126,7 +148,7 @@ def forward(
         ui = tl.dot(re, a1i, input_precision=PRECISION)
     if TWIDDLE:
         ur, ui = ur * tr - ui * ti, ur * ti + ui * tr
-    ur, ui = operand(ur, re, PRECISION), operand(ui, re, PRECISION)
+    ur, ui = ur.to(re.dtype), ui.to(re.dtype)
     if UPRIGHT:
         ur, ui = _stack(ur, S, K1, N2), _stack(ui, S, K1, N2)
     else:
@@ -141,13 +163,13 @@ def inverse(
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Spectrum (s k1, k2) -> signal."""
-    vr, vi = operand(vr, b2r, PRECISION), operand(vi, b2r, PRECISION)
+    vr, vi = vr.to(b2r.dtype), vi.to(b2r.dtype)
     wr, wi = _product(vr, vi, b2r, b2i, PRECISION)
     if UPRIGHT:
         wr, wi = _unstack(wr, S, K1, N2), _unstack(wi, S, K1, N2)
     if TWIDDLE:
         wr, wi = wr * cr + wi * ci, wi * cr - wr * ci
-    wr, wi = operand(wr, b2r, PRECISION), operand(wi, b2r, PRECISION)
+    wr, wi = wr.to(b2r.dtype), wi.to(b2r.dtype)
     if UPRIGHT:
         real = tl.dot(tl.trans(b1r), wr, input_precision=PRECISION)
         real = tl.dot(tl.trans(b1i), wi, real, input_precision=PRECISION)

@@ -31,24 +31,19 @@ def _fill(table: Tensor, rows: int, cols: int) -> Tensor:
     return filled
 
 
-def _cast(table: Tensor, plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a table in the dtype of the products; tf32 is rounded here, since the hardware would cut it off."""
-    table = table.to(dtype)
-    if plan.element == 4:
-        table = ((table.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-    return table.to(device)
-
-
 @kept(64)
-def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a1, a2, b2, b1 and the twiddle tables in one row, as :mod:`.transform` reads them."""
+def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device, scaled: bool) -> Tensor:
+    """Return a1, a2, b2, b1 and the twiddle tables in one row, as :mod:`.transform` reads them.
+
+    Those of the inverse transform hold its factor 1 / (m1 m2), unless it is ``scaled`` elsewhere.
+    """
     n1, n2, k1, k2 = plan.tile
     shift = 0.0 if plan.complex else plan.shift
     first = waves(plan.m1, min(n1, plan.m1), plan.m1, shift)
     # As many rows and columns as the tile has: a kernel may have more than the signal.
     second = waves(plan.m2, min(n2, plan.m2), plan.m2)
     # Re(b1 w) = Re(b1) Re(w) - Im(b1) Im(w): with b1 = a1, not its conjugate, all products are added up.
-    scale = 1 / (plan.m1 * plan.m2)
+    scale = 1.0 if scaled else 1 / (plan.m1 * plan.m2)
     tables = [
         _fill(first, k1, n1) if plan.upright else _fill(first.T, n1, k1),
         _fill(second.T, n2, k2),
@@ -58,18 +53,18 @@ def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor
     if plan.twiddle:
         twiddle = waves(plan.m1, plan.m2, plan.m1 * plan.m2, shift)
         tables += [_fill(twiddle, k1, n2)] if plan.upright else [_fill(twiddle.T, n2, k1), _fill(twiddle, k1, n2)]
-    return _cast(torch.cat([t.flatten() for t in tables]), plan, dtype, device)
+    return torch.cat([t.flatten() for t in tables]).to(device, dtype)
 
 
 @kept(64)
 def outer_tables(
-    plan: Plan, blocks: int, r: int, q: int, dtype: torch.dtype, device: torch.device
+    plan: Plan, blocks: int, r: int, q: int, dtype: torch.dtype, device: torch.device, scaled: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the tables of ``split`` (r, q) and of ``merge`` (q, r), filled up to these sides."""
     table = waves(plan.outer, blocks, plan.outer, plan.shift)
     # Re(conj(w) z) = Re(w) Re(z) + Im(w) Im(z): merge needs no conjugate.
-    ahead, back = _fill(table, r, q), _fill(table.T / plan.outer, q, r)
-    return _cast(ahead, plan, dtype, device), _cast(back, plan, dtype, device)
+    ahead, back = _fill(table, r, q), _fill(table.T / (1 if scaled else plan.outer), q, r)
+    return ahead.to(device, dtype), back.to(device, dtype)
 
 
 @kept(16)
