@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["obstacle", "plan_of", "precision", "triton_conv"]
 
+#: longest line for bands of a Toeplitz matrix rather than transforms, and the smallest batch that fills their products
+SHORT, FEWEST = 512, 48
+
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -84,8 +87,18 @@ def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) ->
     return missing or bool(_too_large and (x.shape, kernel.shape, x.dtype) in _too_large)
 
 
+def _is_short(x: Tensor, periodic: list[bool]) -> bool:
+    """Return whether a line is short enough for bands, which are made for half precision and many signals."""
+    half = x.dtype in (torch.bfloat16, torch.float16)
+    return half and x.dim() == 3 and not periodic[0] and x.shape[2] <= SHORT and x.shape[0] >= FEWEST
+
+
 def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
     how = causal, periodic, groups
+    if _is_short(x, periodic):
+        from .lines import band_conv  # noqa: PLC0415
+
+        return band_conv(x, kernel, causal)
     if _otherwise(x, kernel, causal, periodic):
         return transform_conv(x, kernel, *how)
     from .launch import TooLarge, spectral_conv  # noqa: PLC0415
@@ -108,6 +121,10 @@ def _grads(
     groups: int,
 ) -> tuple[Tensor, Tensor]:
     how = need_x, need_kernel, causal, periodic, groups
+    if _is_short(x, periodic):
+        from .lines import band_grads  # noqa: PLC0415
+
+        return band_grads(grad, x, kernel, need_x, need_kernel, causal)
     if _otherwise(x, kernel, causal, periodic):
         return transform_grads(grad, x, kernel, *how)
     from .launch import TooLarge, spectral_grads  # noqa: PLC0415

@@ -15,6 +15,7 @@ from ..kept import kept
 from ..shape import centres
 from . import plan_of, precision
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
+from .places import place_kernel, take_kernel
 from .plan import LEAST, Plan, power
 from .spectra import gradient_kernel, spectrum_kernel
 from .tables import inner_tables, outer_tables, phases
@@ -22,6 +23,11 @@ from .transform import conv_kernel, grads_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+#: signals of a program: the kernels are compiled for few numbers of them
+SIGNALS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 22, 32, 64, 128)
+#: signals in whose time a program loads its tables
+START = 1.5
 
 __all__ = ["Call", "TooLarge", "Tuning", "make_call", "spectral_conv", "spectral_grads", "tuning"]
 
@@ -35,14 +41,16 @@ class Tuning:
         stack: channels of a program.
         warps: warps of a program.
         hold: whether a ready spectrum stays in registers.
+        hold_too: whether it does while gradients are computed.
         ready: whether a kernel's spectrum and its gradient are made by launches of their own.
         apart: whether the two gradients are launched apart.
-        programs: programs to aim at.
+        resident: programs that share a multiprocessor, by their registers.
         tiles: stacks of channels that a program does one after the other, where the batch alone is too short to pay for
             loading the tables.
         rows: rows of a tile of the outer transform.
         columns: columns of it.
         outer_warps: warps of it.
+        outer_programs: programs to aim at for it.
         chunk_bytes: bytes of outer spectra held at once.
     """
 
@@ -50,13 +58,15 @@ class Tuning:
     stack: int = 1
     warps: int = 4
     hold: bool = True
+    hold_too: bool = True
     ready: bool = False
     apart: bool = False
-    programs: int = 528
+    resident: int = 2
     tiles: int = 1
     rows: int = 64
     columns: int = 128
     outer_warps: int = 4
+    outer_programs: int = 2112
     chunk_bytes: int = 128 << 20
 
 
@@ -73,20 +83,21 @@ def tuning(plan: Plan) -> Tuning:
     size = k1 * k2
     if plan.upright:
         stack, warps = 1, k1 // 16
-    elif plan.element == 2 and (k1, k2) == (32, 32) and not plan.complex:
-        stack, warps = 1, 2
     else:
         stack, warps = 1 if k1 >= 64 else max(1, 64 // min(n2, k1)), 4
-    many = size == 1024 or size >= 4096 if not plan.complex else size == 256
+    small = plan.complex and size == 256
     return Tuning(
         plan.upright,
         stack,
         warps,
         hold=size < 4096 or (size == 4096 and not plan.complex),
-        ready=plan.complex or size > 1024,
+        hold_too=size < 4096,
+        ready=plan.complex or size >= 1024,
         apart=not plan.complex and (k1, k2) in {(32, 64), (64, 128)},
-        programs=264 if size <= 256 and not plan.complex else 1056 if many else 528,
-        columns=64 if plan.outer > 32 else 128,
+        resident=4 if warps == 2 or small else 1 if warps == 8 else 2,
+        outer_programs=4224 if small else 2112,
+        **({"tiles": 4, "rows": 128, "outer_warps": 8} if plan.complex and warps == 8 else {}),
+        columns=64 if plan.outer > 32 and not (plan.complex and warps == 8) else 128,
     )
 
 
@@ -108,8 +119,11 @@ class Call:
         if plan is None:
             raise NotImplementedError(f"no tiles for signals of {tuple(lengths)} and kernels of {points}")
         self.plan, self.device, self.tuning = plan, device, tuning(plan)
-        if device.type != "cuda":
-            self.tuning = replace(self.tuning, programs=1)  # an interpreter runs them one after the other
+        # An interpreter runs programs one after the other.
+        on_gpu = device.type == "cuda"
+        self.processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
+        if not on_gpu:
+            self.tuning = replace(self.tuning, resident=1, outer_programs=1)
         self.precision = precision(dtype)
         # float16 has tf32's precision at twice its speed, but not the range that spectra need: it is scaled.
         self.scaled = dtype != torch.bfloat16 and self.precision == "tf32"
@@ -154,6 +168,9 @@ class Call:
         self.far = any(k - 1 - c >= n for k, c, n in places)
         fill = 3 - len(points)
         self.offsets = (*self.points, *(1,) * fill, *self.centres, *(0,) * fill)
+        # A causal kernel as long as the outer transform is where it has to be.
+        size = self.plan.outer * self.plan.m1 * self.plan.m2
+        self.in_place = len(points) == 1 and self.points[0] == size and self.centres[0] == 0
         self.sizes = self.plan.m1, self.plan.m2, *self.offsets[:2], *self.offsets[3:5]
 
     def wind(self, kernel: Tensor) -> Tensor:
@@ -174,8 +191,7 @@ class Call:
         step = self.channels
         if self.plan.complex:
             each = 2 * self.batch * self.plan.outer * self.plan.outer_step * self.dtype.itemsize
-            most = max(1, min(step, self.tuning.chunk_bytes // each))
-            step = -(-step // -(-step // most))  # parts alike, so that none of them leaves the device idle
+            step = max(1, min(step, self.tuning.chunk_bytes // each))
         for first in range(0, self.channels, step):
             yield slice(first, min(self.channels, first + step))
 
@@ -198,9 +214,8 @@ class Call:
             tops = self.tops(kernel)
             tile, columns = min(self.r, self.tuning.rows), self.outer_kind["BLOCK_N"]
             split_points_kernel[(-(-inner // columns), self.r // tile, kernel.shape[0])](
-                *(kernel, parts, self.outer_tables[0], self.phases, tops),
-                *(plan.outer, inner, plan.m2, *self.offsets),
-                **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "DIM": kernel.dim() - 2},
+                *(self.put(kernel), parts, self.outer_tables[0], self.phases, tops, plan.outer, inner),
+                **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64)},
                 REAL=self.real,
                 **self.outer_kind,
             )
@@ -215,16 +230,17 @@ class Call:
         )
         return Spectrum(out, scales)
 
-    def gradient(self, sums: Tensor, like: Tensor) -> Tensor:
-        """Return the kernel's gradient, (channels, 1, *points), from the sums over parts of the batch."""
-        count = (like.shape[0], 1, *self.points)
-        if not self.tuning.ready:
-            return (sums.sum(dim=0) if sums.shape[0] > 1 else sums[0]).view(count).to(like.dtype)
+    def gradient(self, sums: Tensor, out: Tensor) -> None:
+        """Write the kernel's gradient, (channels, 1, *points), from the sums over parts of the batch."""
         plan, channels = self.plan, sums.shape[1]
-        out = like.new_zeros(count) if self.far else like.new_empty(count)
+        if not self.tuning.ready:
+            out.copy_((sums.sum(dim=0) if sums.shape[0] > 1 else sums).view(out.shape))
+            return
         inner = plan.m1 * plan.m2
-        parts = like.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
-        scales = like.new_empty(channels if self.scaled else 0, dtype=torch.float32)
+        if self.far and not plan.complex:
+            out.zero_()
+        parts = out.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
+        scales = out.new_empty(channels if self.scaled else 0, dtype=torch.float32)
         programs, tiles = self.tiles(channels)
         gradient_kernel[(programs,)](
             *(sums, parts, self.tables, scales, sums.shape[0], channels, *self.sizes),
@@ -234,15 +250,34 @@ class Call:
             **self.kind,
         )
         if plan.complex:
+            placed = out if self.in_place else out.new_empty(out.shape[0], 1 if self.real else 2, plan.outer, inner)
             tile, columns = min(self.q, self.tuning.rows), self.outer_kind["BLOCK_N"]
-            merge_points_kernel[(-(-inner // columns), self.q // tile, like.shape[0])](
-                *(parts, out, self.outer_tables[1], self.phases, scales),
-                *(plan.outer, inner, plan.m2, *self.offsets),
-                **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "DIM": like.dim() - 2},
+            merge_points_kernel[(-(-inner // columns), self.q // tile, out.shape[0])](
+                *(parts, placed, self.outer_tables[1], self.phases, scales, plan.outer, inner),
+                **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile},
                 REAL=self.real,
                 **self.outer_kind,
             )
-        return out
+            if not self.in_place:
+                rows, columns = (1, self.points[0]) if out.dim() == 3 else (self.points[0], out[0, 0, 0].numel())
+                self.move(take_kernel, placed, out, rows, columns)
+
+    def put(self, kernel: Tensor) -> Tensor:
+        """(channels, 1, *points) -> (channels, parts, outer, inner): every point at its place on the circles."""
+        if self.in_place:
+            return kernel
+        outer, inner = self.plan.outer, self.plan.m1 * self.plan.m2
+        placed = kernel.new_empty(kernel.shape[0], 1 if self.real else 2, outer, inner)
+        self.move(place_kernel, kernel, placed, outer, inner)
+        return placed
+
+    def move(self, function: Any, source: Tensor, target: Tensor, rows: int, columns: int) -> None:
+        """Launch one of :mod:`.places` with this many rows and columns of the target."""
+        plan, tall = self.plan, 1 if rows == 1 else 4
+        function[(-(-columns // 256), -(-rows // tall), target.shape[0])](
+            *(source, target, plan.outer, plan.m1 * plan.m2, plan.m2, *self.offsets),
+            **{"DIM": len(self.points), "REAL": self.real, "ROWS": tall, "COLS": 256},
+        )
 
     def tiles(self, channels: int) -> tuple[int, int]:
         """Return programs and tiles of each for one pass over kernels; tables are loaded once a program."""
@@ -250,17 +285,24 @@ class Call:
         tiles = power(max(1, stacks // 1024))
         return -(-stacks // tiles), tiles
 
-    def parts(self, channels: int) -> tuple[int, int]:
-        """Return how many parts the batch is cut in, and the signals of each."""
-        stacks = -(-channels // self.tuning.stack)
-        # A power of two: the kernels are compiled for few of them.
-        each = power(max(1, min(self.batch, self.batch * stacks // self.tuning.programs)))
+    def parts(self, channels: int, start: float) -> tuple[int, int]:
+        """Return how many parts the batch is cut in, and the signals of each.
+
+        A device runs so many programs at a time, wave after wave; each of them takes as long as its signals and
+        ``start`` more to load its tables. The fewest waves of the shortest programs are the best.
+        """
+        stacks, slots = -(-channels // (self.tuning.stack * self.tuning.tiles)), self.tuning.resident * self.processors
+
+        def cost(each: int) -> float:
+            return -(-stacks * -(-self.batch // each) // slots) * (each + start)
+
+        each = min((n for n in SIGNALS if n <= power(self.batch)), key=cost)
         return -(-self.batch // each), each
 
     def conv(self, x: Tensor, spectrum: Spectrum, out: Tensor, conjugate: bool = False) -> None:
         """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum."""
         plan, channels = self.plan, x.shape[1]
-        parts, each = self.parts(channels)
+        parts, each = self.parts(channels, START)
         tiles = self.tuning.tiles
         conv_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
             *(x, spectrum.values, out, self.tables, spectrum.scales),
@@ -274,7 +316,7 @@ class Call:
     def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Tensor:
         """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
         plan, channels = self.plan, x.shape[1]
-        parts, each = self.parts(channels)
+        parts, each = self.parts(channels, START + 2)  # sums to be written and read again
         if self.tuning.ready:
             sums = x.new_empty((parts, channels, 2, *plan.tile[2:]), dtype=torch.float32)
         else:
@@ -284,7 +326,7 @@ class Call:
         grads_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
             *(grad, x, spectrum.values, grad if out is None else out, sums, self.tables, spectrum.scales, weights),
             *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
-            **{"READY": self.tuning.ready, "HOLD": self.tuning.hold, "SPECTRAL": self.tuning.ready, "EACH": each},
+            **{"READY": self.tuning.ready, "HOLD": self.tuning.hold_too, "SPECTRAL": self.tuning.ready, "EACH": each},
             NEED_X=out is not None,
             TILES=tiles,
             **self.sides,
@@ -296,7 +338,7 @@ class Call:
         """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
         step = self.plan.outer_step
         signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
-        each = power(max(1, min(signals, signals * tiles // (4 * self.tuning.programs))))
+        each = power(max(1, min(signals, signals * tiles // self.tuning.outer_programs)))
         strides = x.stride(0), tops.stride(0)
         return (signals, x.shape[1], *strides, self.blocks, self.plan.outer, step, self.length), each, tiles
 
@@ -380,7 +422,7 @@ def spectral_grads(
     kernel = call.wind(kernel)
     together = need_x and need_kernel and not call.tuning.apart
     grad_tops, tops = (call.tops(t) for t in (grad, x))
-    pieces = []
+    grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
     for part in call.chunks():
         spectrum = call.spectrum(kernel[part]) if need_x else Spectrum(kernel[part], call.tables[:0])
         inner, signals, target, weights = grad, x, grad_x, tops
@@ -391,11 +433,9 @@ def spectral_grads(
             weights = call.weights(top, other)
         if need_kernel:
             sums = call.grads(inner, signals, spectrum, weights, target if together else None)
-            pieces.append(call.gradient(sums, kernel[part]))
+            call.gradient(sums, grad_kernel[part])
         if need_x and not together:
             call.conv(inner, spectrum, target, conjugate=True)
         if need_x and call.plan.complex:
             call.merge(inner, top, spectrum.scales, grad_x[:, part])
-    if not need_kernel:
-        return grad_x, kernel.new_empty(0)
-    return grad_x, call.unwind(pieces[0] if len(pieces) == 1 else torch.cat(pieces))
+    return grad_x, call.unwind(grad_kernel) if need_kernel else grad_kernel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ SIDE = 64
 
 def choose(length: int) -> Band:
     """Return the choices measured to be good on an H200."""
-    return Band(copies=length > 256)
+    return Band(outputs=64) if length <= 256 else Band(copies=True, stages=3)
 
 
 def _arguments(x: Tensor, kernel: Tensor, causal: bool, band: Band) -> tuple[Tensor, tuple[int, ...], dict[str, Any]]:
@@ -64,7 +64,7 @@ def _arguments(x: Tensor, kernel: Tensor, causal: bool, band: Band) -> tuple[Ten
         kernel,
         (x.shape[0], x.shape[1], x.shape[2], points, centre, row, zeros),
         {
-            "BM": max(LEAST, min(64, power(x.shape[0]))),
+            "BM": max(LEAST, min(64, power(x.shape[0]))),  # rows of one matrix instruction
             "BN": band.outputs,
             "BK": band.inputs,
             "COPIES": band.copies,
@@ -76,9 +76,9 @@ def _arguments(x: Tensor, kernel: Tensor, causal: bool, band: Band) -> tuple[Ten
     )
 
 
-def band_conv(x: Tensor, kernel: Tensor, causal: bool, band: Band) -> Tensor:
+def band_conv(x: Tensor, kernel: Tensor, causal: bool, band: Band | None = None) -> Tensor:
     """Convolve (batch, channels, length) with (channels, 1, points)."""
-    x = x.contiguous()
+    x, band = x.contiguous(), band or choose(x.shape[2])
     out = torch.empty_like(x)
     taps, numbers, how = _arguments(x, kernel, causal, band)
     grid = x.shape[1], -(-x.shape[0] // how["BM"]), -(-x.shape[2] // band.outputs)
@@ -87,13 +87,19 @@ def band_conv(x: Tensor, kernel: Tensor, causal: bool, band: Band) -> Tensor:
 
 
 def band_grads(
-    grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, causal: bool, band: Band
+    grad: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    need_x: bool,
+    need_kernel: bool,
+    causal: bool,
+    band: Band | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of :func:`band_conv`; one that is not needed is empty."""
-    grad, x = grad.contiguous(), x.contiguous()
+    grad, x, band = grad.contiguous(), x.contiguous(), band or choose(x.shape[2])
     grad_x = x.new_empty(x.shape if need_x else 0)
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
-    taps, numbers, how = _arguments(x, kernel, causal, band if need_x else Band(band.outputs, band.inputs, band.window))
+    taps, numbers, how = _arguments(x, kernel, causal, band if need_x else replace(band, copies=False))
     points, centre = numbers[3:5]
     # Offsets are counted from a multiple of 16, so that loads are of whole vectors.
     first = -(-(-centre // LEAST) * LEAST)

@@ -80,9 +80,9 @@ class Plan:
 
     @property
     def upright(self) -> bool:
-        """Whether the first table is on the left: from 64 rows on, in half precision, whose tables can be read transposed."""
-        n1, _, k1, _ = self.tile
-        return self.element == 2 and n1 == k1 >= 64
+        """Whether the first table is on the left: where it fills matrix instructions, and can be read transposed."""
+        n1, _, k1, k2 = self.tile
+        return self.element == 2 and n1 == k1 and (k1 >= 64 or (k1 == k2 == 32 and not self.complex))
 
     @property
     def fits(self) -> bool:

@@ -7,8 +7,9 @@ up to 64 signals. Three products give a training step:
 
 - forward, y = x · w: a program has one block of outputs and walks through the inputs that reach it;
 - input gradient, the same with the transposed band;
-- kernel gradient, Σ_b x[b, j] g[b, j + o] for all j at once is a square of which every diagonal o is added up: a program
-  has the W offsets o0 … o0 + W - 1, and walks through blocks of TJ inputs, each with the TJ + W gradients it meets.
+- kernel gradient, Σ_b x[b, j] g[b, j + o] for all j at once is a square of which every diagonal o is added up: a
+  program has the W offsets o0 … o0 + W - 1, and walks through blocks of TJ inputs, each with the TJ + W gradients it
+  meets.
 
 ``docs/long-convolutions.md`` draws the indices. Constants of all kernels: BM signals, BK terms of the sum at a time.
 COPIES: the kernel comes in eight copies, each one sample further, between zeros, so that all rows of a band are read
@@ -109,7 +110,8 @@ def _product(
 def _diagonals(
     grad_ptr, x_ptr, out_ptr, channel, block,
     batch, channels, length, points, centre, first,
-    BM: tl.constexpr, TJ: tl.constexpr, W: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, ROUNDS: tl.constexpr,
+    BM: tl.constexpr, TJ: tl.constexpr, W: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the points at W offsets from ``first + block W`` on: Σ_j (xᵀ g)[j, j + o]."""
     stride = channels.to(tl.int64) * length

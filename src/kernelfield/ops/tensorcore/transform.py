@@ -40,7 +40,7 @@ SIZES = ["batch", "channels", "p2", "c2"]
 def _unit(re, S: tl.constexpr, ROWS: tl.constexpr):
     """Return a real tile over its largest value, twice, and that value for each channel."""
     top = largest(re, re, S, False)
-    re = re * spread(1 / top, S, ROWS)
+    re = re.to(tl.float32) * spread(1 / top, S, ROWS)
     return re, re, top
 
 
