@@ -23,6 +23,7 @@ import math
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,10 @@ NETWORKS = {
     "raw speech": (20, (1, 16_000), 131.0, 312.0),
     "CIFAR-10 2D": (50, (3, 32, 32), 81.0, 295.0),
 }
+#: blocks and channels of the networks
+SIZES = ((4, 140), (6, 380))
+#: signals whose errors are measured
+FIRST = 2
 DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
 
 
@@ -85,14 +90,12 @@ def step(problem: Problem, method: str, dtype: torch.dtype) -> Callable[[], tupl
     return lambda: torch.autograd.grad(function(x, kernel), (x, kernel), grad)
 
 
-def errors(problem: Problem, dtype: torch.dtype) -> float:
-    """Return the relative error of the output of the first signals against our FFT."""
-    case, x, kernel = problem.case, problem.x[:2].to(dtype), problem.kernel.to(dtype)
-    got, exact = (
-        conv(a, b, causal=case.causal, groups=case.groups, method=method).float()
-        for method, a, b in (("triton", x, kernel), ("fft", x.float(), kernel.float()))
-    )
-    return ((got - exact).norm() / exact.norm()).item()
+def errors(problem: Problem, got: tuple[Tensor, ...], dtype: torch.dtype, exact: list[Tensor]) -> list[float]:
+    """Return the relative errors of output and input gradient of the first signals, and of the kernel's gradient."""
+    case, x, kernel = problem.case, problem.x[:FIRST].to(dtype), problem.kernel.to(dtype)
+    y = conv(x, kernel, causal=case.causal, groups=case.groups, method="triton")
+    ours = y, got[0][:FIRST], got[1]
+    return [((a.float() - b).norm() / b.norm()).item() for a, b in zip(ours, exact, strict=True)]
 
 
 def served(problem: Problem, dtype: torch.dtype) -> bool:
@@ -105,23 +108,24 @@ def replayed(call: Callable[[], object], device: torch.device) -> Callable[[], o
     return graphed(call) if device.type == "cuda" else call
 
 
-def measure(case: Case, target: float, device: torch.device, bandwidth: float, compiled: bool) -> Results:
+def measure(case: Case, target: float, device: torch.device, bandwidth: float) -> Results:
     """Measure one row, each way by itself: they would not all fit."""
     torch.manual_seed(0)
     problem = Problem(case, device)
     seconds, eager, peak, error = {}, {}, {}, {}
-    ways = {name: ("triton", dtype) for name, dtype in DTYPES.items() if served(problem, dtype)}
-    ways["plain"] = ("plain", torch.float32)
-    if compiled:
-        ways["compiled"] = ("compiled", torch.float32)
+    ways = {"plain": ("plain", torch.float32)}
+    ways |= {name: ("triton", dtype) for name, dtype in DTYPES.items() if served(problem, dtype)}
     for name, (method, dtype) in ways.items():
         call = step(problem, method, dtype)
-        call()
+        got = call()
+        if name == "plain":
+            exact = [problem.plain(problem.x[:FIRST], problem.kernel), got[0][:FIRST].clone(), got[1]]
+        else:
+            error[name] = errors(problem, got, dtype, exact)
+        del got
         peak[name] = peak_bytes(call, device)
-        eager |= median_seconds({name: call}, device, budget=0.03)
-        seconds |= median_seconds({name: replayed(call, device)}, device, budget=0.05)
-        if name in DTYPES:
-            error[name] = errors(problem, dtype)
+        eager |= median_seconds({name: call}, device, budget=0.02)
+        seconds |= median_seconds({name: replayed(call, device)}, device, budget=0.04)
         del call
         torch.cuda.empty_cache()
     floor = {name: case.floor_bytes(training=True) * dtype.itemsize / 4 / bandwidth for name, dtype in DTYPES.items()}
@@ -135,6 +139,14 @@ def measure(case: Case, target: float, device: torch.device, bandwidth: float, c
         "peak_bytes": peak,
         "error": error,
     }
+
+
+def measure_compiled(case: Case, device: torch.device) -> float:
+    """Return the time of the formula under torch.compile, replayed as the others."""
+    torch.manual_seed(0)
+    call = step(Problem(case, device), "compiled", torch.float32)
+    call()
+    return median_seconds({"compiled": replayed(call, device)}, device, budget=0.04)["compiled"]
 
 
 def force(method: str) -> None:
@@ -182,24 +194,39 @@ def measure_network(
 
 
 def run(device: torch.device, options: argparse.Namespace) -> Results:
-    """Measure everything that fits the options."""
+    """Measure everything that fits the options, and save it after every row."""
     torch.set_float32_matmul_precision("high")
-    bandwidth = copy_bandwidth(device)
-    report: Results = {"machine": machine(device, 0), "copy_bandwidth": bandwidth, "rows": {}, "networks": {}}
+    begin = time.monotonic()
+    report: Results = {"machine": machine(device, 0), "copy_bandwidth": copy_bandwidth(device), "rows": {}}
+    report["networks"] = {}
     rows = QUICK if options.quick else ROWS
+    networks = [] if options.quick else [(name, *size) for size in SIZES for name in NETWORKS]
+
+    def keep(kind: str, name: str, work: Callable[[], Results]) -> None:
+        if time.monotonic() - begin > options.seconds:
+            print(f"{name}: no time left", flush=True)
+            return
+        try:
+            report[kind][name] = work()
+            print(*(cells if kind == "rows" else network_cells)(name, report[kind][name]), sep="  ", flush=True)
+        except (RuntimeError, ValueError) as error:  # what does not fit or cannot be captured; the others shall be seen
+            print(f"{name}: {str(error).splitlines()[0]}", flush=True)
+            force("auto")
+        torch.cuda.empty_cache()
+        if options.json is not None:
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
+
     for name, (case, target) in rows.items():
-        report["rows"][name] = measure(case, target, device, bandwidth, compiled=name in options.compile)
-        print(*cells(name, report["rows"][name]), sep="  ", flush=True)
-    for name in [] if options.quick else NETWORKS:
-        for blocks, channels in ((4, 140), (6, 380)):
-            row = f"CCNN_{blocks},{channels} {name}"
-            try:
-                report["networks"][row] = measure_network(name, blocks, channels, device)
-                print(*network_cells(row, report["networks"][row]), sep="  ", flush=True)
-            except RuntimeError as error:  # a step that does not fit or cannot be captured
-                print(f"{row}: {str(error).splitlines()[0]}", flush=True)
-                torch.cuda.empty_cache()
-                force("auto")
+        keep("rows", name, functools.partial(measure, case, target, device, report["copy_bandwidth"]))
+    for name, blocks, channels in networks:
+        work = functools.partial(measure_network, name, blocks, channels, device)
+        keep("networks", f"CCNN_{blocks},{channels} {name}", work)
+    for name in options.compile:
+        if name in report["rows"] and time.monotonic() - begin < options.seconds:
+            report["rows"][name]["seconds"]["compiled"] = measure_compiled(rows[name][0], device)
+            print(*cells(name, report["rows"][name]), sep="  ", flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return report
 
 
@@ -212,8 +239,8 @@ def warm(device: torch.device, share: str) -> None:
     ]
     tasks += [
         functools.partial(measure_network, name, blocks, channels, device, ways=("triton bf16",), replay=False)
+        for blocks, channels in SIZES
         for name in NETWORKS
-        for blocks, channels in ((4, 140), (6, 380))
     ]
     for task in tasks[first::count]:
         task()
@@ -223,8 +250,8 @@ def warm(device: torch.device, share: str) -> None:
 def warm_row(case: Case, dtype: torch.dtype, device: torch.device) -> None:
     problem = Problem(case, device)
     if served(problem, dtype):
-        step(problem, "triton", dtype)()
-        errors(problem, dtype)
+        got = step(problem, "triton", dtype)()
+        errors(problem, got, dtype, [problem.x[:FIRST], problem.x[:FIRST], problem.kernel])
     torch.cuda.synchronize()
 
 
@@ -244,7 +271,7 @@ def cells(name: str, row: Results) -> list[str]:
             number(1e3 * seconds[dtype]),
             f"{seconds['plain'] / seconds[dtype]:.1f}",
             f"{seconds[dtype] / floor[dtype]:.1f}",
-            f"{row['error'][dtype]:.0e}",
+            f"{max(row['error'][dtype]):.0e}",
         ]
 
     bf16, tf32 = way("bf16"), way("tf32")
@@ -333,6 +360,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny shapes, also without a GPU")
     parser.add_argument("--compile", nargs="*", default=[], metavar="ROW", help="rows to time under torch.compile too")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after this many")
     parser.add_argument("--warm", metavar="I/N", help="only compile the kernels of every N-th row")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
@@ -349,8 +377,6 @@ def main() -> None:
         warm(device, options.warm)
         return
     report = json.loads(options.from_json.read_text()) if options.from_json else run(device, options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
     text = render(report)
     if options.markdown is not None:
         replace_section(options.markdown, "long-conv-cuda", text)

@@ -27,6 +27,8 @@ __all__ = ["obstacle", "plan_of", "precision", "triton_conv"]
 
 #: longest line for bands of a Toeplitz matrix rather than transforms, and the smallest batch that fills their products
 SHORT, FEWEST = 512, 48
+#: whether float32 of tf32's precision, and float16, are computed here, by scaled products of float16
+SCALED = True
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -47,6 +49,8 @@ def plan_of(
     lengths: Sequence[int], points: Sequence[int], causal: bool, periodic: Sequence[bool], dtype: torch.dtype
 ) -> Plan | None:
     """Return the layout for a signal of these lengths and a kernel of these points, if there is one."""
+    if not SCALED and dtype != torch.bfloat16 and precision(dtype) == "tf32":
+        return None
     reaches = tuple(max(c, k - 1 - c) for k, c in zip(points, centres(points, causal), strict=True))
     element = 8 if precision(dtype) == "tf32x3" else 2
     return make_plan(tuple(lengths), reaches, tuple(periodic), element)
