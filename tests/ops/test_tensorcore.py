@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,30 +17,12 @@ from kernelfield.ops import conv, conv_reference, cost, tensorcore
 from kernelfield.ops.tensorcore import obstacle, plan_of, precision
 from kernelfield.ops.tensorcore.plan import Plan, make_plan
 from tests.contracts.convolutions import Case
+from tests.ops.interpreted import DEVICE, interpreter, launch, poisoned
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-INTERPRETER = {} if DEVICE == "cuda" else {"TRITON_INTERPRET": "1"}
-with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for the interpreter or the GPU when they are imported
-    triton = pytest.importorskip("triton")
-    from kernelfield.ops.tensorcore import launch
-    from triton.runtime.interpreter import InterpretedFunction
-
-    # Also those of Triton itself, which something else may have imported before.
-    for name, function in vars(triton.language).items():
-        if INTERPRETER and isinstance(function, triton.JITFunction):
-            setattr(triton.language, name, InterpretedFunction(function.fn))
+__all__ = ["interpreter"]
 
 #: rounding allowed, relative to the largest output; the interpreter cuts bfloat16 off where a GPU rounds
 ROUNDING = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
-
-
-@pytest.fixture(autouse=True)
-def interpreter() -> Iterator[None]:
-    with mock.patch.dict(os.environ, INTERPRETER):
-        yield
 
 
 @st.composite
@@ -89,21 +71,6 @@ def assert_right(case: Case, dtype: torch.dtype = torch.float32) -> None:
         assert a.shape == b.shape
         assert a.dtype == like.dtype
         assert (a - b).abs().max() <= ROUNDING[dtype] * b.abs().max().clamp(min=1e-6)
-
-
-@contextlib.contextmanager
-def poisoned() -> Iterator[None]:
-    """Fill everything that is allocated for results with NaN, so that what is not written is seen."""
-    originals = {owner: getattr(owner, name) for owner, name in ((torch.Tensor, "new_empty"), (torch, "empty_like"))}
-
-    def filled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        return lambda *args, **kwargs: function(*args, **kwargs).fill_(float("nan"))
-
-    with (
-        mock.patch.object(torch.Tensor, "new_empty", filled(originals[torch.Tensor])),
-        mock.patch.object(torch, "empty_like", filled(originals[torch])),
-    ):
-        yield
 
 
 @settings(max_examples=12)
@@ -187,8 +154,8 @@ def test_no_batch() -> None:
 def test_chunks_of_channels_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
 
-    def tuning(plan: Plan) -> launch.Tuning:
-        return launch.replace(usual(plan), chunk_bytes=chunk)
+    def tuning(plan: Plan) -> Any:
+        return replace(usual(plan), chunk_bytes=chunk)
 
     monkeypatch.setattr(launch, "tuning", tuning)
     launch.make_call.cache_clear()
@@ -208,13 +175,66 @@ def test_precision_follows_the_setting_of_torch(setting: str, expected: str) -> 
         assert precision(torch.float16) == "tf32"
 
 
-def test_tf32_rounds_no_worse_than_it_should() -> None:
-    case = LAYOUTS["plane"]
-    x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
+SCALED = ["line", "upright line", "line of blocks", "plane", "upright plane", "slices with kernels of more rows"]
+
+
+@pytest.mark.parametrize("kind", ["noise", "constant", "tiny"])
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
+    case = LAYOUTS[name]
+    x, kernel = case.tensors(torch.float32)
+    if kind == "constant":  # the largest spectrum there is, beyond the range of float16
+        x, kernel = x.abs() + 1e5, kernel.abs() + 1e4
+    elif kind == "tiny":
+        x, kernel = x * 1e-12, kernel * 1e-9
     with mock.patch.object(torch, "get_float32_matmul_precision", return_value="high"):
-        got = conv(x, kernel, **case.how, method="triton")
-    exact = conv(x.double(), kernel.double(), **case.how, method="fft")
-    assert (got - exact).norm() <= 2e-3 * exact.norm()
+        assert relative_errors(case, x, kernel).max() <= 4e-3
+
+
+@pytest.mark.parametrize("name", ["line", "plane", "rows of a torus"])
+def test_scaled_products_of_small_channels_beside_large_ones(name: str) -> None:
+    case = LAYOUTS[name]
+    x, kernel = case.tensors(torch.float32)
+    x[:, 0] *= 1e6
+    kernel[-1] *= 1e6
+    with mock.patch.object(torch, "get_float32_matmul_precision", return_value="high"):
+        assert relative_errors(case, x, kernel).max() <= 2e-3
+
+
+def relative_errors(case: Case, x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    """Return the errors of output and both gradients, (3, channels)."""
+    tensors = [t.to(DEVICE).requires_grad_() for t in (x, kernel)]
+    exact = [t.detach().double().requires_grad_() for t in tensors]
+    with poisoned():
+        y = conv(*tensors, **case.how, method="triton")
+        weights = torch.randn(y.shape).to(y)
+        got = [y, *torch.autograd.grad(y, tensors, weights)]
+    reference = conv(*exact, **case.how, method="fft")
+    expected = [reference, *torch.autograd.grad(reference, exact, weights.double())]
+    errors = []
+    for a, b, axis in zip(got, expected, (1, 1, 0), strict=True):
+        rest = [d for d in range(a.dim()) if d != axis]
+        errors.append((a - b).square().sum(rest).sqrt() / b.square().sum(rest).sqrt())
+    return torch.stack(errors).detach()
+
+
+def test_scaled_products_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorcore, "SCALED", False)
+    assert plan_of((64,), (64,), True, (False,), torch.float16) is None
+    assert plan_of((64,), (64,), True, (False,), torch.bfloat16) is not None
+
+
+def test_zeros_and_infinities_stay_what_they_are() -> None:
+    case = LAYOUTS["line"]
+    x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
+    x[0, 0], x[1, 1, 7] = 0.0, float("inf")
+    with mock.patch.object(torch, "get_float32_matmul_precision", return_value="high"), np.errstate(invalid="ignore"):
+        y = conv(x, kernel, **case.how, method="triton")
+    assert (y[0, 0] == 0).all()
+    assert not y[1, 1].isfinite().all()
+    others = torch.ones(2, 3, dtype=torch.bool)
+    others[1, 1] = False
+    assert y[others].isfinite().all()
 
 
 def test_saves_input_and_kernel_alone() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,58 +16,16 @@ from ..shape import centres
 from . import plan_of, precision
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .places import place_kernel, take_kernel
-from .plan import LEAST, Plan, power
+from .plan import LEAST, power
 from .spectra import gradient_kernel, spectrum_kernel
 from .tables import inner_tables, outer_tables, phases
 from .transform import conv_kernel, grads_kernel
+from .tuning import signals_of_a_program, tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: signals of a program: the kernels are compiled for few numbers of them
-SIGNALS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 22, 32, 64, 128)
-#: signals in whose time a program loads its tables
-START = 1.5
-
-__all__ = ["Call", "TooLarge", "Tuning", "make_call", "spectral_conv", "spectral_grads", "tuning"]
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What a launch may choose freely.
-
-    Args:
-        upright: whether the first table is on the left.
-        stack: channels of a program.
-        warps: warps of a program.
-        hold: whether a ready spectrum stays in registers.
-        hold_too: whether it does while gradients are computed.
-        ready: whether a kernel's spectrum and its gradient are made by launches of their own.
-        apart: whether the two gradients are launched apart.
-        resident: programs that share a multiprocessor, by their registers.
-        tiles: stacks of channels that a program does one after the other, where the batch alone is too short to pay for
-            loading the tables.
-        rows: rows of a tile of the outer transform.
-        columns: columns of it.
-        outer_warps: warps of it.
-        outer_programs: programs to aim at for it.
-        chunk_bytes: bytes of outer spectra held at once.
-    """
-
-    upright: bool = False
-    stack: int = 1
-    warps: int = 4
-    hold: bool = True
-    hold_too: bool = True
-    ready: bool = False
-    apart: bool = False
-    resident: int = 2
-    tiles: int = 1
-    rows: int = 64
-    columns: int = 128
-    outer_warps: int = 4
-    outer_programs: int = 2112
-    chunk_bytes: int = 128 << 20
+__all__ = ["Call", "Spectrum", "TooLarge", "make_call", "spectral_conv", "spectral_grads"]
 
 
 class Spectrum(NamedTuple):
@@ -75,30 +33,6 @@ class Spectrum(NamedTuple):
 
     values: Tensor
     scales: Tensor
-
-
-def tuning(plan: Plan) -> Tuning:
-    """Return the choices measured to be good on an H200."""
-    _, n2, k1, k2 = plan.tile
-    size = k1 * k2
-    if plan.upright:
-        stack, warps = 1, k1 // 16
-    else:
-        stack, warps = 1 if k1 >= 64 else max(1, 64 // min(n2, k1)), 4
-    small = plan.complex and size == 256
-    return Tuning(
-        plan.upright,
-        stack,
-        warps,
-        hold=size < 4096 or (size == 4096 and not plan.complex),
-        hold_too=size < 4096,
-        ready=plan.complex or size >= 1024,
-        apart=not plan.complex and (k1, k2) in {(32, 64), (64, 128)},
-        resident=4 if warps == 2 or small else 1 if warps == 8 else 2,
-        outer_programs=4224 if small else 2112,
-        **({"tiles": 4, "rows": 128, "outer_warps": 8} if plan.complex and warps == 8 else {}),
-        columns=64 if plan.outer > 32 and not (plan.complex and warps == 8) else 128,
-    )
 
 
 class Call:
@@ -285,24 +219,16 @@ class Call:
         tiles = power(max(1, stacks // 1024))
         return -(-stacks // tiles), tiles
 
-    def parts(self, channels: int, start: float) -> tuple[int, int]:
-        """Return how many parts the batch is cut in, and the signals of each.
-
-        A device runs so many programs at a time, wave after wave; each of them takes as long as its signals and
-        ``start`` more to load its tables. The fewest waves of the shortest programs are the best.
-        """
+    def parts(self, channels: int, more: float = 0.0) -> tuple[int, int]:
+        """Return how many parts the batch is cut in, and the signals of each."""
         stacks, slots = -(-channels // (self.tuning.stack * self.tuning.tiles)), self.tuning.resident * self.processors
-
-        def cost(each: int) -> float:
-            return -(-stacks * -(-self.batch // each) // slots) * (each + start)
-
-        each = min((n for n in SIGNALS if n <= power(self.batch)), key=cost)
+        each = signals_of_a_program(stacks, self.batch, slots, more)
         return -(-self.batch // each), each
 
     def conv(self, x: Tensor, spectrum: Spectrum, out: Tensor, conjugate: bool = False) -> None:
         """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum."""
         plan, channels = self.plan, x.shape[1]
-        parts, each = self.parts(channels, START)
+        parts, each = self.parts(channels)
         tiles = self.tuning.tiles
         conv_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
             *(x, spectrum.values, out, self.tables, spectrum.scales),
@@ -316,7 +242,7 @@ class Call:
     def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Tensor:
         """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
         plan, channels = self.plan, x.shape[1]
-        parts, each = self.parts(channels, START + 2)  # sums to be written and read again
+        parts, each = self.parts(channels, 2.0)  # sums to be written and read again
         if self.tuning.ready:
             sums = x.new_empty((parts, channels, 2, *plan.tile[2:]), dtype=torch.float32)
         else:

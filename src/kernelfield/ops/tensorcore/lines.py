@@ -107,7 +107,7 @@ def band_grads(
     blocks = -(-(points - centre - first) // width) if need_kernel else 0
     outputs = -(-x.shape[2] // band.outputs)
     parts = -(-x.shape[0] // how["BM"]) if need_x else 0
-    rounds = 0 if x.is_cuda else -(-x.shape[2] // SIDE) * -(-x.shape[0] // how["BM"])
+    rounds = -(-x.shape[2] // SIDE) * -(-x.shape[0] // how["BM"]) if how["STEPS"] else 0
     band_grads_kernel[(x.shape[1], blocks + outputs * parts)](
         *(grad, x, taps, grad_x, grad_kernel, *numbers, first, blocks, outputs), TJ=SIDE, W=width, ROUNDS=rounds, **how
     )

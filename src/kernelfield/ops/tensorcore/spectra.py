@@ -11,14 +11,14 @@ import triton.language as tl
 
 from .stages import forward, indices, inverse, largest, load_tables, pair, spread
 
-__all__ = ["gradient_kernel", "made_spectrum", "points_of", "spectrum_kernel", "unit_spectrum"]
+__all__ = ["gradient_kernel", "made_spectrum", "spectrum_kernel", "unit_spectrum", "write_points"]
 
 #: numbers that a kernel is not compiled anew for
 SIZES = ["channels", "parts", "p2", "c2"]
 
 
 @triton.jit
-def points_of(n1, n2, m1, m2, p1, p2, c1, c2, TWIDDLE: tl.constexpr):
+def _points(n1, n2, m1, m2, p1, p2, c1, c2, TWIDDLE: tl.constexpr):
     """Return where the kernel's points of offset (n1, n2) and (n1 - m1, n2) are, and whether they exist.
 
     On a line the rows follow each other, and the second is m1 rows, all of the line, behind.
@@ -51,7 +51,7 @@ def made_spectrum(
     base = pointer + first.to(tl.int64) * p1 * p2
     s, n1, n2 = indices(N1, N2, S, UPRIGHT)
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-        ahead, here, behind, there = points_of(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
+        ahead, here, behind, there = _points(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
         mine = first + s < channels
         re = tl.load(base + s * (p1 * p2) + ahead, mask=here & mine, other=0.0).to(tl.float32)
         im = tl.load(base + s * (p1 * p2) + behind, mask=there & mine, other=0.0).to(tl.float32)
@@ -105,7 +105,7 @@ def spectrum_kernel(
     a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, TWIDDLE, UPRIGHT)
     for tile in range(TILES):
         first = (tl.program_id(0) * TILES + tile) * S
-        kr, ki = given_or_made(
+        kr, ki = _given_or_made(
             kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
             S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, REAL, SCALED, PRECISION,
         )  # fmt: skip
@@ -125,7 +125,7 @@ def spectrum_kernel(
 
 
 @triton.jit
-def given_or_made(
+def _given_or_made(
     kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
@@ -196,32 +196,77 @@ def _back(
         re, im = pair(base, k_at, K1 * K2, (first + row // K1 < channels) & (part < parts))
         sr += re
         si += im
+    if COMPLEX:
+        _write_parts(
+            out_ptr, scales, sr, si, first, channels, m1, m2, b2r, b2i, b1r, b1i, cr, ci,
+            S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, SCALED, PRECISION,
+        )  # fmt: skip
+    else:
+        write_points(
+            out_ptr + first.to(tl.int64) * p1 * p2, sr, si, first, channels, m1, m2, p1, p2, c1, c2,
+            b2r, b2i, b1r, b1i, cr, ci,
+            S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, REAL, SCALED, PRECISION,
+        )  # fmt: skip
+
+
+@triton.jit
+def _over_largest(sr, si, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
+    """Return a spectrum; SCALED: over its largest value, and what its inverse transform is to be multiplied by, (s)."""
+    back = 1.0
     if SCALED:
         top = largest(sr, si, S, True)
         sr, si = sr * spread(1 / top, S, K1), si * spread(1 / top, S, K1)
-        back = spread(top / (m1 * m2), S, N1 if UPRIGHT else N2)
-        if COMPLEX:
-            at = first + tl.arange(0, S)
-            tl.store(scales + at, tl.full((S,), 0.0, tl.float32) + top / (m1 * m2), mask=at < channels)
+        back = top / (m1 * m2)
+    return sr, si, back
+
+
+@triton.jit
+def _in_second_half(sr, si, K2: tl.constexpr):
+    """Return a spectrum whose inverse transform begins in the middle of the columns."""
+    sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
+    return sr * sign, si * sign
+
+
+@triton.jit
+def _write_parts(
+    out_ptr, scales, sr, si, first, channels, m1, m2, b2r, b2i, b1r, b1i, cr, ci,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
+    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Write the inverse transform of a spectrum as (channels, 2, m1 m2)."""
+    sr, si, back = _over_largest(sr, si, m1, m2, S, K1, SCALED)
+    if SCALED:
+        at = first + tl.arange(0, S)
+        tl.store(scales + at, tl.full((S,), 0.0, tl.float32) + back, mask=at < channels)
+    s, n1, n2 = indices(N1, N2, S, UPRIGHT)
+    base = out_ptr + first.to(tl.int64) * (2 * m1 * m2)
+    for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
+        if half == 1:
+            sr, si = _in_second_half(sr, si, K2)
+        dr, di = inverse(sr, si, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, True, TWIDDLE, UPRIGHT, PRECISION)
+        at = s * (2 * m1 * m2) + n1 * m2 + n2 + half * N2
+        inside = (n1 < m1) & (n2 + half * N2 < m2) & (first + s < channels)
+        tl.store(base + at, dr.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(base + at + m1 * m2, di.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def write_points(
+    base, sr, si, first, channels, m1, m2, p1, p2, c1, c2, b2r, b2i, b1r, b1i, cr, ci,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
+    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Write the inverse transform of a spectrum to the points of the kernels of a stack, which begin at ``base``."""
+    sr, si, back = _over_largest(sr, si, m1, m2, S, K1, SCALED)
     s, n1, n2 = indices(N1, N2, S, UPRIGHT)
     mine = first + s < channels
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
         if half == 1:
-            sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
-            sr, si = sr * sign, si * sign
-        dr, di = inverse(
-            sr, si, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, COMPLEX or not REAL, TWIDDLE, UPRIGHT, PRECISION
-        )
-        if COMPLEX:
-            base = out_ptr + first.to(tl.int64) * (2 * m1 * m2)
-            at = s * (2 * m1 * m2) + n1 * m2 + n2 + half * N2
-            inside = (n1 < m1) & (n2 + half * N2 < m2) & mine
-            tl.store(base + at, dr.to(out_ptr.dtype.element_ty), mask=inside)
-            tl.store(base + at + m1 * m2, di.to(out_ptr.dtype.element_ty), mask=inside)
-        else:
-            if SCALED:
-                dr, di = dr * back, di * back
-            base = out_ptr + first.to(tl.int64) * p1 * p2
-            ahead, here, behind, beyond = points_of(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
-            tl.store(base + s * (p1 * p2) + ahead, dr.to(out_ptr.dtype.element_ty), mask=here & mine)
-            tl.store(base + s * (p1 * p2) + behind, di.to(out_ptr.dtype.element_ty), mask=beyond & mine)
+            sr, si = _in_second_half(sr, si, K2)
+        dr, di = inverse(sr, si, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, not REAL, TWIDDLE, UPRIGHT, PRECISION)
+        if SCALED:
+            column = spread(back, S, N1 if UPRIGHT else N2)
+            dr, di = dr * column, di * column
+        ahead, here, behind, beyond = _points(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
+        tl.store(base + s * (p1 * p2) + ahead, dr.to(base.dtype.element_ty), mask=here & mine)
+        tl.store(base + s * (p1 * p2) + behind, di.to(base.dtype.element_ty), mask=beyond & mine)

@@ -1,7 +1,8 @@
 """The inner transform: one read of the signals, four products with small tables, one write.
 
-A program holds tiles of ``S`` channels and walks through ``EACH`` entries of the batch, ``TILES`` times. Rows of its matrices are
-(channel, column) or (channel, row of the spectrum), so that every product has a constant table on its right:
+A program holds tiles of ``S`` channels and walks through ``EACH`` entries of the batch, and does so for ``TILES`` such
+stacks. Rows of its matrices are (channel, column) or (channel, row of the spectrum), so that every product has a
+constant table on its right:
 
     signal (s n2, n1) · a1 -> (s n2, k1), twiddle, turn -> (s k1, n2) · a2 -> spectrum (s k1, k2)
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .spectra import made_spectrum, points_of, unit_spectrum
+from .spectra import made_spectrum, unit_spectrum, write_points
 from .stages import forward, indices, inverse, largest, load_tables, pair, signal, spread
 
 __all__ = ["conv_kernel", "grads_kernel"]
@@ -37,11 +38,14 @@ SIZES = ["batch", "channels", "p2", "c2"]
 
 
 @triton.jit
-def _unit(re, S: tl.constexpr, ROWS: tl.constexpr):
-    """Return a real tile over its largest value, twice, and that value for each channel."""
-    top = largest(re, re, S, False)
-    re = re.to(tl.float32) * spread(1 / top, S, ROWS)
-    return re, re, top
+def _unit(re, im, S: tl.constexpr, ROWS: tl.constexpr, REAL_SCALED: tl.constexpr):
+    """Return a real tile over its largest value, twice, and that value for each channel; or what came, and one."""
+    top = 1.0
+    if REAL_SCALED:
+        top = largest(re, re, S, False)
+        re = re.to(tl.float32) * spread(1 / top, S, ROWS)
+        im = re
+    return re, im, top
 
 
 @triton.jit
@@ -51,6 +55,45 @@ def _scale(pointer, first, channels, S: tl.constexpr):
     if S > 1:
         at += tl.arange(0, S)
     return tl.load(pointer + at, mask=at < channels, other=0.0)
+
+
+@triton.jit
+def _kernel(
+    kernel_ptr, scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, READY: tl.constexpr,
+    REAL: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the spectrum of a stack's kernels, and what it is to be multiplied by, if that is done here."""
+    unit = 1.0
+    if READY:
+        kr, ki = pair(k_base, k_at, K1 * K2, k_inside)
+        if SCALED and not COMPLEX:
+            unit = _scale(scales, first, channels, S)
+    else:
+        kr, ki = made_spectrum(
+            kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
+            S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PRECISION,
+        )  # fmt: skip
+        kr, ki, unit = unit_spectrum(kr, ki, m1, S, K1, SCALED)
+        kr, ki = kr.to(a1r.dtype), ki.to(a1r.dtype)
+    return kr, ki, unit
+
+
+@triton.jit
+def _write(
+    base, at, yr, yi, factor, m2, length, there,
+    S: tl.constexpr, ROWS: tl.constexpr, COMPLEX: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Store a tile; SCALED: with what is left of the inverse transform's factor, and its own."""
+    if SCALED:
+        if COMPLEX:
+            yr, yi = yr / m2, yi / m2
+        else:
+            yr *= spread(factor / m2, S, ROWS)
+    tl.store(base + at, yr.to(base.dtype.element_ty), mask=there)
+    if COMPLEX:
+        tl.store(base + at + length, yi.to(base.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -68,6 +111,7 @@ def conv_kernel(
     if COMPLEX, it is y that is.
     """
     PARTS: tl.constexpr = 2 if COMPLEX else 1
+    ROWS: tl.constexpr = N1 if UPRIGHT else N2
     s, n1, n2 = indices(N1, N2, S, UPRIGHT)
     n = n1 * cols + n2
     at = s * (PARTS * length) + n
@@ -81,25 +125,18 @@ def conv_kernel(
         inside = (n1 < rows) & (n2 < cols) & (n < length) & (first + s < channels)
         k_inside = first + row // K1 < channels
         k_base = kernel_ptr + first.to(tl.int64) * (2 * K1 * K2)
-        if not READY:
-            kr, ki = made_spectrum(
-                kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
-                S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PRECISION,
-            )  # fmt: skip
-            kr, ki, unit = unit_spectrum(kr, ki, m1, S, K1, SCALED)
-            kr, ki = kr.to(a1r.dtype), ki.to(a1r.dtype)
-        elif HOLD:
-            kr, ki = pair(k_base, k_at, K1 * K2, k_inside)
-        if SCALED and READY and not COMPLEX:
-            unit = _scale(scales, first, channels, S)
+        kr, ki, unit = _kernel(
+            kernel_ptr, scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2,
+            a1r, a1i, a2r, a2i, tr, ti,
+            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, READY, REAL, SCALED, PRECISION,
+        )  # fmt: skip
         start = b.to(tl.int64) * channels + first
         x_base = x_ptr + start * (PARTS * length)
         y_base = y_ptr + start * (PARTS * length)
         next_re, next_im = signal(x_base, at, length, inside & (b < batch), COMPLEX)
         for turn in range(EACH):
             there = inside & (b + turn < batch)
-            if SCALED and not COMPLEX:
-                next_re, next_im, top = _unit(next_re, S, N1 if UPRIGHT else N2)
+            next_re, next_im, top = _unit(next_re, next_im, S, ROWS, SCALED and not COMPLEX)
             re, im = next_re.to(a1r.dtype), next_im.to(a1r.dtype)
             # Asked for now, needed in the next turn.
             x_base += step
@@ -112,15 +149,18 @@ def conv_kernel(
             else:
                 vr, vi = vr * kr - vi * ki, vi * kr + vr * ki
             yr, yi = inverse(vr, vi, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
-            if SCALED:
-                if COMPLEX:
-                    yr, yi = yr / m2, yi / m2
-                else:
-                    yr *= spread(top * unit / m2, S, N1 if UPRIGHT else N2)
-            tl.store(y_base + at, yr.to(y_ptr.dtype.element_ty), mask=there)
-            if COMPLEX:
-                tl.store(y_base + at + length, yi.to(y_ptr.dtype.element_ty), mask=there)
+            _write(y_base, at, yr, yi, top * unit, m2, length, there, S, ROWS, COMPLEX, SCALED)
             y_base += step
+
+
+@triton.jit
+def _add(sr, si, gr, gi, vr, vi, weight, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
+    """Add the product of one spectrum with the conjugate of another, SCALED: times the weight of each channel."""
+    pr, pi = gr * vr + gi * vi, gi * vr - gr * vi
+    if SCALED:
+        column = spread(weight, S, K1)
+        pr, pi = pr * column, pi * column
+    return sr + pr, si + pi
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -138,6 +178,7 @@ def grads_kernel(
     SCALED and COMPLEX: the product of x and grad is to be multiplied by ``weights`` (batch, channels).
     """
     PARTS: tl.constexpr = 2 if COMPLEX else 1
+    ROWS: tl.constexpr = N1 if UPRIGHT else N2
     s, n1, n2 = indices(N1, N2, S, UPRIGHT)
     n = n1 * cols + n2
     at = s * (PARTS * length) + n
@@ -152,17 +193,11 @@ def grads_kernel(
         k_inside = first + row // K1 < channels
         k_base = kernel_ptr + first.to(tl.int64) * (2 * K1 * K2)
         if NEED_X:
-            if READY and HOLD:
-                kr, ki = pair(k_base, k_at, K1 * K2, k_inside)
-            elif not READY:
-                kr, ki = made_spectrum(
-                    kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
-                    S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PRECISION,
-                )  # fmt: skip
-                kr, ki, unit = unit_spectrum(kr, ki, m1, S, K1, SCALED)
-                kr, ki = kr.to(a1r.dtype), ki.to(a1r.dtype)
-            if SCALED and READY and not COMPLEX:
-                unit = _scale(scales, first, channels, S)
+            kr, ki, unit = _kernel(
+                kernel_ptr, scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2,
+                a1r, a1i, a2r, a2i, tr, ti,
+                S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, READY, REAL, SCALED, PRECISION,
+            )  # fmt: skip
         sr = tl.full((S * K1, K2), 0.0, tl.float32)
         si = tl.full((S * K1, K2), 0.0, tl.float32)
         start = b.to(tl.int64) * channels + first
@@ -172,65 +207,38 @@ def grads_kernel(
         next_re, next_im = signal(x_base, at, length, inside & (b < batch), COMPLEX)
         for turn in range(EACH):
             there = inside & (b + turn < batch)
-            if SCALED and not COMPLEX:
-                next_re, next_im, weight = _unit(next_re, S, N1 if UPRIGHT else N2)
+            next_re, next_im, weight = _unit(next_re, next_im, S, ROWS, SCALED and not COMPLEX)
             re, im = next_re.to(a1r.dtype), next_im.to(a1r.dtype)
             next_re, next_im = signal(grad_base, at, length, there, COMPLEX)
             vr, vi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
             # Half the registers while the other spectrum is made.
             vr, vi = vr.to(a1r.dtype), vi.to(a1r.dtype)
-            if SCALED and not COMPLEX:
-                next_re, next_im, top = _unit(next_re, S, N1 if UPRIGHT else N2)
-                weight *= top
+            next_re, next_im, top = _unit(next_re, next_im, S, ROWS, SCALED and not COMPLEX)
             re, im = next_re.to(a1r.dtype), next_im.to(a1r.dtype)
             x_base += step
             next_re, next_im = signal(x_base, at, length, inside & (b + turn + 1 < batch) & (turn + 1 < EACH), COMPLEX)
             gr, gi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
-            if SCALED:
-                if COMPLEX:
-                    weight = _scale(
-                        weights + (b + turn).to(tl.int64) * channels, first, channels * (b + turn < batch), S
-                    )
-                weight = spread(weight, S, K1)
-                sr += (gr * vr + gi * vi) * weight
-                si += (gi * vr - gr * vi) * weight
-            else:
-                sr += gr * vr + gi * vi
-                si += gi * vr - gr * vi
+            weight *= top
+            if SCALED and COMPLEX:
+                known = channels * (b + turn < batch)
+                weight = _scale(weights + (b + turn).to(tl.int64) * channels, first, known, S)
+            sr, si = _add(sr, si, gr, gi, vr, vi, weight, S, K1, SCALED)
             if NEED_X:
                 if READY and not HOLD:
                     kr, ki = pair(k_base, k_at, K1 * K2, k_inside)
                 gr, gi = gr * kr + gi * ki, gi * kr - gr * ki
                 yr, yi = inverse(gr, gi, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
-                if SCALED:
-                    if COMPLEX:
-                        yr, yi = yr / m2, yi / m2
-                    else:
-                        yr *= spread(top * unit / m2, S, N1 if UPRIGHT else N2)
-                tl.store(out_base + at, yr.to(out_ptr.dtype.element_ty), mask=there)
-                if COMPLEX:
-                    tl.store(out_base + at + length, yi.to(out_ptr.dtype.element_ty), mask=there)
+                _write(out_base, at, yr, yi, top * unit, m2, length, there, S, ROWS, COMPLEX, SCALED)
             grad_base += step
             out_base += step
 
+        stack = tl.program_id(1).to(tl.int64) * channels + first
         if SPECTRAL:
-            s_base = sums_ptr + (tl.program_id(1).to(tl.int64) * channels + first) * (2 * K1 * K2)
+            s_base = sums_ptr + stack * (2 * K1 * K2)
             tl.store(s_base + k_at, sr, mask=k_inside)
             tl.store(s_base + k_at + K1 * K2, si, mask=k_inside)
         else:
-            s_base = sums_ptr + (tl.program_id(1).to(tl.int64) * channels + first) * p1 * p2
-            if SCALED:
-                total = largest(sr, si, S, True)
-                sr, si = sr * spread(1 / total, S, K1), si * spread(1 / total, S, K1)
-            for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-                if half == 1:
-                    sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
-                    sr, si = sr * sign, si * sign
-                dr, di = inverse(sr, si, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, not REAL, TWIDDLE, UPRIGHT, PRECISION)
-                if SCALED:
-                    back = spread(total / (m1 * m2), S, N1 if UPRIGHT else N2)
-                    dr, di = dr * back, di * back
-                ahead, here, behind, beyond = points_of(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
-                mine = first + s < channels
-                tl.store(s_base + s * (p1 * p2) + ahead, dr, mask=here & mine)
-                tl.store(s_base + s * (p1 * p2) + behind, di, mask=beyond & mine)
+            write_points(
+                sums_ptr + stack * p1 * p2, sr, si, first, channels, m1, m2, p1, p2, c1, c2, b2r, b2i, b1r, b1i, cr, ci,
+                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, REAL, SCALED, PRECISION,
+            )  # fmt: skip

@@ -1,0 +1,72 @@
+"""Signals of more than 2³¹ elements: kernels find their last ones. Only the pages that are used are ever allocated."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelfield.ops import conv
+from tests.ops.interpreted import DEVICE, interpreter, launch, lines, outer, toeplitz, transform
+
+__all__ = ["interpreter"]
+
+pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="a GPU allocates what it is asked for")
+FAR = 1 << 31
+
+
+@pytest.fixture
+def far() -> torch.Tensor:
+    """Return a signal whose second entry of the batch begins after 2³¹ others."""
+    return torch.empty(FAR + 4096, dtype=torch.bfloat16)
+
+
+def filled(far: torch.Tensor, count: int) -> torch.Tensor:
+    """Fill the first samples of both entries of the batch; return these."""
+    near = torch.randn(2, count).bfloat16()
+    far[:count], far[FAR : FAR + count] = near
+    return near.float()
+
+
+def test_bands(far: torch.Tensor) -> None:
+    x, kernel, y = filled(far, 64), torch.randn(1, 1, 64), torch.empty_like(far)
+    taps, numbers, how = lines._arguments(x[:, None], kernel, True, lines.Band(outputs=64))
+    batch, _, *rest = numbers
+    toeplitz.band_kernel[(1, 1, 1)](far, taps, y, batch, FAR // 64, *rest, **how)
+    expected = conv(x[:, None], kernel, causal=True, method="direct")[:, 0]
+    got = torch.stack([y[:64], y[FAR : FAR + 64]]).float()
+    assert (got - expected).norm() <= 1e-2 * expected.norm()
+
+
+def test_transform(far: torch.Tensor) -> None:
+    x, kernel, y = filled(far, 4 * 256).view(2, 4, 256), torch.randn(4, 1, 256), torch.empty_like(far)
+    call = launch.Call((2, 4, 256), (256,), torch.bfloat16, torch.device("cpu"), True, (False,))
+    plan = call.plan
+    transform.conv_kernel[(1, 1)](
+        *(far, kernel, y, call.tables, call.tables[:0], 2, FAR // 256, plan.rows, plan.cols, plan.length, *call.sizes),
+        READY=False,
+        HOLD=True,
+        CONJUGATE=False,
+        EACH=2,
+        TILES=1,
+        **call.sides,
+        **call.kind,
+    )
+    expected = conv(x, kernel, causal=True, groups=4, method="direct")
+    got = torch.stack([y[: 4 * 256], y[FAR : FAR + 4 * 256]]).view(2, 4, 256).float()
+    assert (got - expected).norm() <= 1e-2 * expected.norm()
+
+
+def test_outer_transform(far: torch.Tensor) -> None:
+    x = filled(far, 2 * 96)
+    call = launch.Call((2, 1, 2, 96), (3, 191), torch.bfloat16, torch.device("cpu"), False, (False, False))
+    none, size = call.tables[:0], {"R": call.r, "Q": call.q, "EACH": 2}
+    parts = torch.empty(2, 2, 2, 96)
+    numbers = (2, 1, FAR, 0, 2, 2, 96, 192)
+    outer.split_kernel[(1, 1, 1)](
+        *(far, parts, call.outer_tables[0], call.phases, none, *numbers), BLOCK_Q=call.q, **size, **call.outer_kind
+    )
+    y = torch.empty_like(far)
+    outer.merge_kernel[(1, 1, 1)](
+        *(parts, y, call.outer_tables[1], call.phases, none, none, *numbers), BLOCK_R=call.r, **size, **call.outer_kind
+    )
+    torch.testing.assert_close(torch.stack([y[:192], y[FAR : FAR + 192]]).float(), x, rtol=1e-2, atol=1e-2)
