@@ -80,13 +80,12 @@ def test_what_a_graph_makes_is_not_remembered(capture: Callable[[bool], None]) -
 def test_every_table_of_the_package_stays(name: str, capture: Callable[[bool], None]) -> None:
     if name == "make_call":
         pytest.importorskip("triton")
-        from kernelfield.ops.tensorcore.launch import make_call  # noqa: PLC0415
+        from kernelfield.ops.tensorcore.launch import _call, make_call  # noqa: PLC0415
 
         tables = make_call
-        key = ((2, 3, 40), (40,), torch.float32, torch.device("cpu"), True, (False,), "tf32x3")
 
         def use() -> None:
-            make_call(*key)
+            _call(torch.zeros(2, 3, 40), torch.zeros(3, 1, 40), True, [False])
     elif name == "_ranks":
         tables = _ranks
 

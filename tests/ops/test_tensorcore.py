@@ -175,9 +175,26 @@ def test_precision_follows_the_setting_of_torch(setting: str, expected: str) -> 
         assert precision(torch.float16) == "tf32"
 
 
+def test_tf32_rounds_no_worse_than_it_should() -> None:
+    case = LAYOUTS["plane"]
+    x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
+    with mock.patch.object(torch, "get_float32_matmul_precision", return_value="high"):
+        got = conv(x, kernel, **case.how, method="triton")
+    exact = conv(x.double(), kernel.double(), **case.how, method="fft")
+    assert (got - exact).norm() <= 2e-3 * exact.norm()
+
+
+@pytest.fixture
+def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute with scaled products of float16."""
+    monkeypatch.setattr(tensorcore, "SCALED", True)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+
+
 SCALED = ["line", "upright line", "line of blocks", "plane", "upright plane", "slices with kernels of more rows"]
 
 
+@pytest.mark.usefixtures("scaled")
 @pytest.mark.parametrize("kind", ["noise", "constant", "tiny"])
 @pytest.mark.parametrize("name", SCALED)
 def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
@@ -187,18 +204,23 @@ def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
         x, kernel = x.abs() + 1e5, kernel.abs() + 1e4
     elif kind == "tiny":
         x, kernel = x * 1e-12, kernel * 1e-9
-    with mock.patch.object(torch, "get_float32_matmul_precision", return_value="high"):
-        assert relative_errors(case, x, kernel).max() <= 4e-3
+    assert relative_errors(case, x, kernel).max() <= 4e-3
 
 
+@pytest.mark.usefixtures("scaled")
 @pytest.mark.parametrize("name", ["line", "plane", "rows of a torus"])
 def test_scaled_products_of_small_channels_beside_large_ones(name: str) -> None:
     case = LAYOUTS[name]
     x, kernel = case.tensors(torch.float32)
     x[:, 0] *= 1e6
     kernel[-1] *= 1e6
-    with mock.patch.object(torch, "get_float32_matmul_precision", return_value="high"):
-        assert relative_errors(case, x, kernel).max() <= 2e-3
+    assert relative_errors(case, x, kernel).max() <= 2e-3
+
+
+@pytest.mark.usefixtures("scaled")
+def test_scaled_products_of_half_precision() -> None:
+    for name in ("line", "slices"):
+        assert_right(LAYOUTS[name], torch.float16)
 
 
 def relative_errors(case: Case, x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
@@ -218,17 +240,21 @@ def relative_errors(case: Case, x: torch.Tensor, kernel: torch.Tensor) -> torch.
     return torch.stack(errors).detach()
 
 
-def test_scaled_products_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorcore, "SCALED", False)
-    assert plan_of((64,), (64,), True, (False,), torch.float16) is None
-    assert plan_of((64,), (64,), True, (False,), torch.bfloat16) is not None
+@pytest.mark.usefixtures("scaled")
+def test_only_what_has_the_precision_of_tf32_is_scaled() -> None:
+    assert tensorcore.scaled(torch.float32)
+    assert tensorcore.scaled(torch.float16)
+    assert not tensorcore.scaled(torch.bfloat16)
+    with mock.patch.object(torch, "get_float32_matmul_precision", return_value="highest"):
+        assert not tensorcore.scaled(torch.float32)
 
 
+@pytest.mark.usefixtures("scaled")
 def test_zeros_and_infinities_stay_what_they_are() -> None:
     case = LAYOUTS["line"]
     x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
     x[0, 0], x[1, 1, 7] = 0.0, float("inf")
-    with mock.patch.object(torch, "get_float32_matmul_precision", return_value="high"), np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):
         y = conv(x, kernel, **case.how, method="triton")
     assert (y[0, 0] == 0).all()
     assert not y[1, 1].isfinite().all()

@@ -23,12 +23,12 @@ from .plan import Plan, make_plan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["obstacle", "plan_of", "precision", "triton_conv"]
+__all__ = ["obstacle", "plan_of", "precision", "scaled", "triton_conv"]
 
 #: longest line for bands of a Toeplitz matrix rather than transforms, and the smallest batch that fills their products
 SHORT, FEWEST = 512, 48
-#: whether float32 of tf32's precision, and float16, are computed here, by scaled products of float16
-SCALED = True
+#: whether what has tf32's precision is computed by scaled products of float16; tested in the interpreter alone, so far
+SCALED = os.environ.get("KERNELFIELD_SCALED") == "1"
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -45,14 +45,18 @@ def precision(dtype: torch.dtype) -> str:
     return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
+def scaled(dtype: torch.dtype) -> bool:
+    """Return whether products in this dtype are of float16, of signals divided by their largest values."""
+    return SCALED and dtype != torch.bfloat16 and precision(dtype) == "tf32"
+
+
 def plan_of(
     lengths: Sequence[int], points: Sequence[int], causal: bool, periodic: Sequence[bool], dtype: torch.dtype
 ) -> Plan | None:
     """Return the layout for a signal of these lengths and a kernel of these points, if there is one."""
-    if not SCALED and dtype != torch.bfloat16 and precision(dtype) == "tf32":
-        return None
     reaches = tuple(max(c, k - 1 - c) for k, c in zip(points, centres(points, causal), strict=True))
-    element = 8 if precision(dtype) == "tf32x3" else 2
+    half = dtype == torch.bfloat16 or scaled(dtype)
+    element = 2 if half else 8 if precision(dtype) == "tf32x3" else 4
     return make_plan(tuple(lengths), reaches, tuple(periodic), element)
 
 

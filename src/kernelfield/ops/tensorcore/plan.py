@@ -49,7 +49,7 @@ class Plan:
         cols: columns of it.
         length: samples in it; the last row of a line may be short.
         twiddle: whether its rows follow each other on one line.
-        element: bytes of shared memory per number: 2 for half precision, 8 for three products of tf32.
+        element: bytes of shared memory per number: 2 for half precision, 4 for tf32, 8 for three products of it.
     """
 
     outer: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["forward", "indices", "inverse", "largest", "load_tables", "pair", "signal", "spread"]
+__all__ = ["forward", "indices", "inverse", "largest", "load_tables", "operand", "pair", "signal", "spread"]
 
 
 @triton.jit
@@ -88,6 +88,15 @@ def _unstack(a, S: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
+def operand(a, like, PRECISION: tl.constexpr):
+    """Cast to what a table is multiplied with; tf32, which the hardware would cut off, is rounded."""
+    a = a.to(like.dtype)
+    if PRECISION == "tf32" and like.dtype == tl.float32:
+        a = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return a
+
+
+@triton.jit
 def largest(re, im, S: tl.constexpr, COMPLEX: tl.constexpr):
     """(s rows, cols) -> the largest absolute value of every one of S > 1 channels, (s), or of the only one."""
     top = tl.abs(re).to(tl.float32)
@@ -148,7 +157,7 @@ def forward(
         ui = tl.dot(re, a1i, input_precision=PRECISION)
     if TWIDDLE:
         ur, ui = ur * tr - ui * ti, ur * ti + ui * tr
-    ur, ui = ur.to(re.dtype), ui.to(re.dtype)
+    ur, ui = operand(ur, re, PRECISION), operand(ui, re, PRECISION)
     if UPRIGHT:
         ur, ui = _stack(ur, S, K1, N2), _stack(ui, S, K1, N2)
     else:
@@ -163,13 +172,13 @@ def inverse(
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Spectrum (s k1, k2) -> signal."""
-    vr, vi = vr.to(b2r.dtype), vi.to(b2r.dtype)
+    vr, vi = operand(vr, b2r, PRECISION), operand(vi, b2r, PRECISION)
     wr, wi = _product(vr, vi, b2r, b2i, PRECISION)
     if UPRIGHT:
         wr, wi = _unstack(wr, S, K1, N2), _unstack(wi, S, K1, N2)
     if TWIDDLE:
         wr, wi = wr * cr + wi * ci, wi * cr - wr * ci
-    wr, wi = wr.to(b2r.dtype), wi.to(b2r.dtype)
+    wr, wi = operand(wr, b2r, PRECISION), operand(wi, b2r, PRECISION)
     if UPRIGHT:
         real = tl.dot(tl.trans(b1r), wr, input_precision=PRECISION)
         real = tl.dot(tl.trans(b1i), wi, real, input_precision=PRECISION)

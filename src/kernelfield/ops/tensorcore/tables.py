@@ -31,6 +31,14 @@ def _fill(table: Tensor, rows: int, cols: int) -> Tensor:
     return filled
 
 
+def _cast(table: Tensor, plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a table in the dtype of the products; tf32 is rounded here, since the hardware would cut it off."""
+    table = table.to(dtype)
+    if plan.element == 4:
+        table = ((table.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    return table.to(device)
+
+
 @kept(64)
 def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device, scaled: bool) -> Tensor:
     """Return a1, a2, b2, b1 and the twiddle tables in one row, as :mod:`.transform` reads them.
@@ -53,7 +61,7 @@ def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device, scaled: b
     if plan.twiddle:
         twiddle = waves(plan.m1, plan.m2, plan.m1 * plan.m2, shift)
         tables += [_fill(twiddle, k1, n2)] if plan.upright else [_fill(twiddle.T, n2, k1), _fill(twiddle, k1, n2)]
-    return torch.cat([t.flatten() for t in tables]).to(device, dtype)
+    return _cast(torch.cat([t.flatten() for t in tables]), plan, dtype, device)
 
 
 @kept(64)
@@ -64,7 +72,7 @@ def outer_tables(
     table = waves(plan.outer, blocks, plan.outer, plan.shift)
     # Re(conj(w) z) = Re(w) Re(z) + Im(w) Im(z): merge needs no conjugate.
     ahead, back = _fill(table, r, q), _fill(table.T / (1 if scaled else plan.outer), q, r)
-    return ahead.to(device, dtype), back.to(device, dtype)
+    return _cast(ahead, plan, dtype, device), _cast(back, plan, dtype, device)
 
 
 @kept(16)

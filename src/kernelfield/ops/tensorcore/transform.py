@@ -29,7 +29,7 @@ import triton
 import triton.language as tl
 
 from .spectra import made_spectrum, unit_spectrum, write_points
-from .stages import forward, indices, inverse, largest, load_tables, pair, signal, spread
+from .stages import forward, indices, inverse, largest, load_tables, operand, pair, signal, spread
 
 __all__ = ["conv_kernel", "grads_kernel"]
 
@@ -137,7 +137,7 @@ def conv_kernel(
         for turn in range(EACH):
             there = inside & (b + turn < batch)
             next_re, next_im, top = _unit(next_re, next_im, S, ROWS, SCALED and not COMPLEX)
-            re, im = next_re.to(a1r.dtype), next_im.to(a1r.dtype)
+            re, im = operand(next_re, a1r, PRECISION), operand(next_im, a1r, PRECISION)
             # Asked for now, needed in the next turn.
             x_base += step
             next_re, next_im = signal(x_base, at, length, inside & (b + turn + 1 < batch) & (turn + 1 < EACH), COMPLEX)
@@ -208,13 +208,13 @@ def grads_kernel(
         for turn in range(EACH):
             there = inside & (b + turn < batch)
             next_re, next_im, weight = _unit(next_re, next_im, S, ROWS, SCALED and not COMPLEX)
-            re, im = next_re.to(a1r.dtype), next_im.to(a1r.dtype)
+            re, im = operand(next_re, a1r, PRECISION), operand(next_im, a1r, PRECISION)
             next_re, next_im = signal(grad_base, at, length, there, COMPLEX)
             vr, vi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
             # Half the registers while the other spectrum is made.
             vr, vi = vr.to(a1r.dtype), vi.to(a1r.dtype)
             next_re, next_im, top = _unit(next_re, next_im, S, ROWS, SCALED and not COMPLEX)
-            re, im = next_re.to(a1r.dtype), next_im.to(a1r.dtype)
+            re, im = operand(next_re, a1r, PRECISION), operand(next_im, a1r, PRECISION)
             x_base += step
             next_re, next_im = signal(x_base, at, length, inside & (b + turn + 1 < batch) & (turn + 1 < EACH), COMPLEX)
             gr, gi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)

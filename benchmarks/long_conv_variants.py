@@ -1,0 +1,195 @@
+"""Variants of the tensor-core convolution against each other, and where their time goes, kernel by kernel.
+
+    python benchmarks/long_conv_variants.py --json benchmarks/results/long-conv-variants-h200.json
+    python benchmarks/long_conv_variants.py --rows 256 1024 --profile
+    python benchmarks/long_conv_variants.py --from-json benchmarks/results/long-conv-variants-h200.json
+
+Forward and backward are captured as CUDA graphs and timed apart, without autograd; errors are those of the first two
+signals against our FFT in float32. What was chosen is in ``ops/tensorcore/tuning.py`` and ``lines.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from _convolutions import Case
+from _measure import machine
+from _tables import table
+from continuous import graphed
+
+from kernelfield.ops import conv
+from kernelfield.ops.tensorcore import launch, plan
+from kernelfield.ops.tensorcore.lines import Band, band_conv, band_grads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+ROWS = {
+    "256": Case(64, 140, (256,), (256,), causal=True),
+    "512": Case(64, 140, (512,), (512,), causal=True),
+    "1024": Case(64, 140, (1024,), (1024,), causal=True),
+    "4096": Case(64, 140, (4096,), (4096,), causal=True),
+    "16384": Case(32, 140, (16384,), (16384,), causal=True),
+    "65536": Case(8, 140, (65536,), (65536,), causal=True),
+    "1M": Case(1, 140, (1 << 20,), (1 << 20,), causal=True),
+    "64²": Case(64, 140, (64, 64), (127, 127)),
+    "128²": Case(16, 140, (128, 128), (255, 255)),
+    "256²": Case(4, 140, (256, 256), (511, 511)),
+}
+BANDS = [
+    Band(outputs=64),
+    Band(),
+    Band(outputs=64, copies=True, stages=3),
+    Band(copies=True, stages=3),
+    Band(window=256, copies=True, warps=8, stages=3),
+    Band(inputs=128, copies=True),
+    Band(outputs=256, copies=True, warps=8, stages=3),
+]
+#: by row, changes of what tuning.py chooses; "upright" and "sides" are the plan's
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "1024": [{"upright": False}, {"upright": True, "warps": 4}, {"programs": 528}, {"apart": True}, {"ready": True}],
+    "4096": [{"apart": True}, {"hold_too": True}, {"sides": (64, 64), "warps": 4}],
+    "16384": [{"apart": True}, {"upright": True, "stack": 1, "warps": 2}, {"columns": 64}],
+    "65536": [{"upright": True, "stack": 1, "warps": 2}, {"columns": 128}],
+    "1M": [{"tiles": 1, "rows": 64, "columns": 64, "outer_warps": 4}, {"sides": (64, 64), "warps": 4, "tiles": 8}],
+    "64²": [{"warps": 8}, {"warps": 8, "hold": True}],
+    "128²": [{"tiles": 2}, {"rows": 128}],
+    "256²": [{"tiles": 4}, {"chunk_bytes": 512 << 20, "tiles": 4}],
+}
+
+
+@contextlib.contextmanager
+def changed(upright: bool | None = None, sides: tuple[int, int] | None = None, **fields: Any) -> Iterator[None]:
+    """Let every launch choose otherwise."""
+    tuning, usual_sides, usual_upright = launch.tuning, plan._sides, plan.Plan.upright  # noqa: SLF001
+    caches = plan.make_plan, launch.make_call, launch.inner_tables
+
+    def other_sides(length: int) -> Iterator[tuple[int, int]]:
+        if sides is not None and length == sides[0] * sides[1]:
+            yield sides
+        yield from usual_sides(length)
+
+    if upright is not None:
+        plan.Plan.upright = property(lambda _: upright)  # type: ignore[method-assign,assignment]
+    plan._sides = other_sides  # noqa: SLF001
+    launch.tuning = lambda p: replace(tuning(p), **fields)
+    for cache in caches:
+        cache.cache_clear()
+    try:
+        yield
+    finally:
+        launch.tuning, plan._sides, plan.Plan.upright = tuning, usual_sides, usual_upright  # type: ignore[method-assign] # noqa: SLF001
+        for cache in caches:
+            cache.cache_clear()
+
+
+class Problem:
+    """The tensors of a row in bfloat16, and what the first two signals have to give."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        torch.manual_seed(0)
+        self.case = case
+        self.x, self.grad = (torch.randn(case.shape, device=device).bfloat16() for _ in range(2))
+        self.kernel = (torch.randn(case.kernel_shape, device=device) / case.work.side**0.5).bfloat16()
+        x = self.x[:2].float().requires_grad_()
+        y = conv(x, self.kernel.float(), causal=case.causal, groups=case.groups, method="fft")
+        self.exact = y.detach(), *torch.autograd.grad(y, x, self.grad[:2].float())
+
+    def calls(self, band: Band | None) -> tuple[Callable[[], Tensor], Callable[[], tuple[Tensor, Tensor]]]:
+        """Return forward and backward, by a band or by transforms."""
+        x, kernel, grad, causal = self.x, self.kernel, self.grad, self.case.causal
+        if band is not None:
+            return (
+                lambda: band_conv(x, kernel, causal, band),
+                lambda: band_grads(grad, x, kernel, True, True, causal, band),
+            )
+        how = causal, [False] * (x.dim() - 2), x.shape[1]
+        return (
+            lambda: launch.spectral_conv(x, kernel, *how),
+            lambda: launch.spectral_grads(grad, x, kernel, True, True, *how),
+        )
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    """Return the median time of replays of a captured call."""
+    replay = graphed(call)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(15):
+        start.record()
+        replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times)[7]
+
+
+def measure(problem: Problem, band: Band | None) -> dict[str, Any]:
+    """Return errors and times of one variant."""
+    forward, backward = problem.calls(band)
+    got = forward()[:2], backward()[0][:2]
+    errors = [((a.float() - b).norm() / b.norm()).item() for a, b in zip(got, problem.exact, strict=True)]
+    return {"err": errors, "fwd": milliseconds(forward), "bwd": milliseconds(backward)}
+
+
+def profile(problem: Problem) -> dict[str, dict[str, list[float]]]:
+    """Return, for forward and backward, how often every kernel was launched and how long it took in all."""
+    result = {}
+    for name, call in zip(("fwd", "bwd"), problem.calls(None), strict=True):
+        call()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as events:
+            call()
+            torch.cuda.synchronize()
+        known = [e for e in events.key_averages() if e.self_device_time_total > 0]
+        result[name] = {e.key[:60]: [e.count, round(e.self_device_time_total / 1e3, 4)] for e in known}
+    return result
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    device = torch.device("cuda")
+    report: dict[str, Any] = {"machine": machine(device, 0), "variants": [], "profile": {}}
+    for row in options.rows or ROWS:
+        problem = Problem(ROWS[row], device)
+        bands = BANDS if row in ("256", "512", "1024") else []
+        variants = [("transform", {}, None), *((f"transform {c}", c, None) for c in CHANGES.get(row, []))]
+        for name, change, band in [*variants, *((str(band), {}, band) for band in bands)]:
+            with changed(**change):
+                report["variants"].append({"row": row, "name": name, **measure(problem, band)})
+            print(row, name, report["variants"][-1], flush=True)
+        if options.profile:
+            report["profile"] |= {f"{row} {name}": kernels for name, kernels in profile(problem).items()}
+        del problem
+        torch.cuda.empty_cache()
+        if options.json is not None:
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="*", choices=ROWS, help="these alone")
+    parser.add_argument("--profile", action="store_true", help="also the times of single kernels")
+    parser.add_argument("--json", type=Path, help="where to write the measurements")
+    parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
+    options = parser.parse_args()
+    report = json.loads(options.from_json.read_text()) if options.from_json else run(options)
+    body = [
+        [v["row"], v["name"], *(f"{v[k]:.4f}" for k in ("fwd", "bwd")), f"{v['fwd'] + v['bwd']:.4f}"]
+        for v in report["variants"]
+        if "fwd" in v
+    ]
+    print(table(["row", "variant", "forward, ms", "backward, ms", "both, ms"], body))
+    for name, kernels in report["profile"].items():
+        print(name, kernels)
+
+
+if __name__ == "__main__":
+    main()
