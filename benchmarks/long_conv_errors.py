@@ -2,6 +2,7 @@
 
     python benchmarks/long_conv_errors.py
     for i in $(seq 0 10); do python benchmarks/long_conv_errors.py --share $i/11 & done; wait   # compile in parallel
+    python benchmarks/long_conv_errors.py --large          # the last of more than 2³¹ elements
     compute-sanitizer --tool memcheck python benchmarks/long_conv_errors.py --small
 
 Outputs and gradients are poisoned with NaN before every call. Exits with an error if one is further off than its
@@ -21,6 +22,8 @@ from kernelfield.ops import conv
 
 #: signal, kernel points, other arguments; none of the sides fills a tile
 LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "band of 100": ((50, 2, 100), (100,), {"causal": True}),
+    "band of 300": ((50, 2, 300), (599,), {}),
     "line of 200": ((3, 5, 200), (200,), {"causal": True}),
     "line of 784": ((3, 5, 784), (1567,), {}),
     "line of 2,000": ((2, 3, 2000), (700,), {"causal": True}),
@@ -33,6 +36,8 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "torus of 20 × 24": ((2, 3, 20, 24), (7, 48), {"boundary": "periodic"}),
     "volume of 9 × 20 × 30": ((2, 2, 9, 20, 30), (17, 39, 59), {}),
 }
+#: more than 2³¹ elements, by bands, by one tile and by blocks
+LARGE = ((30_200, 140, 512), (16_400, 128, 1024), (1000, 140, 16_384))
 #: name: dtype, torch's setting, largest relative error
 PRECISIONS = {
     "bf16": (torch.bfloat16, "high", 2e-2),
@@ -61,14 +66,34 @@ def errors(layout: str, precision: str, device: torch.device) -> list[float]:
     return [((a - b).norm() / b.norm()).item() for a, b in zip(got, expected, strict=True)]
 
 
+def errors_of_the_last(shape: tuple[int, ...], device: torch.device) -> list[float]:
+    """Return the relative errors of output and input gradient of the last signal of a large batch in bfloat16."""
+    channels, length = shape[1:]
+    x, grad = (torch.empty(shape, device=device, dtype=torch.bfloat16).normal_() for _ in range(2))
+    kernel = torch.randn(channels, 1, length, device=device).bfloat16() / length**0.5
+    how = {"causal": True, "groups": channels}
+    x.requires_grad_()
+    y = conv(x, kernel, **how, method="triton")
+    got = y[-1:], torch.autograd.grad(y, x, grad)[0][-1:]
+    last = x.detach()[-1:].double().requires_grad_()
+    exact = conv(last, kernel.double(), **how, method="fft")
+    expected = exact, *torch.autograd.grad(exact, last, grad[-1:].double())
+    return [((a - b).norm() / b.norm()).item() for a, b in zip(got, expected, strict=True)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="three layouts in bfloat16 alone")
+    parser.add_argument("--large", action="store_true", help="the last signals of large batches alone")
     parser.add_argument("--share", metavar="I/N", default="0/1", help="every N-th layout, from the I-th on")
     options = parser.parse_args()
     torch.manual_seed(0)
     first, count = (int(n) for n in options.share.split("/"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if options.large:
+        for shape in LARGE:
+            print(shape, " ".join(f"{e:.1e}" for e in errors_of_the_last(shape, device)), flush=True)
+        return
     layouts = list(LAYOUTS)[::4] if options.small else list(LAYOUTS)[first::count]
     precisions = ["bf16"] if options.small else list(PRECISIONS)
     body, bad = [], []

@@ -79,14 +79,13 @@ def test_loops_over_what_is_needed_alone(causal: bool, monkeypatch: pytest.Monke
         assert_right(Case((2, 1, 200), (1, 1, points), 1, causal=causal), lines.Band(outputs=64))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_the_operator_takes_them_for_short_lines(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_takes_them_for_short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorcore, "FEWEST", 2)
     used = []
     usual = lines.band_conv
     monkeypatch.setattr(lines, "band_conv", lambda *args: used.append(args) or usual(*args))
     case = Case((2, 2, 45), (2, 1, 45), 2, causal=True)
-    x, kernel = (t.to(DEVICE).requires_grad_() for t in case.tensors(dtype))
+    x, kernel = (t.to(DEVICE).requires_grad_() for t in case.tensors(torch.bfloat16))
     y = conv(x, kernel, **case.how, method="triton")
     got = torch.autograd.grad(y.float().square().sum(), (x, kernel))
     exact = [t.detach().double().requires_grad_() for t in (x, kernel)]
@@ -102,6 +101,7 @@ def test_the_operator_takes_them_for_short_lines(dtype: torch.dtype, monkeypatch
         ((64, 1, 513), torch.bfloat16, False),
         ((3, 1, 40), torch.bfloat16, False),
         ((64, 1, 40), torch.float32, False),
+        ((64, 1, 40), torch.float16, False),
         ((64, 1, 40), torch.bfloat16, True),
         ((64, 1, 8, 8), torch.bfloat16, False),
     ],
@@ -116,10 +116,10 @@ def test_one_gradient_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorcore, "FEWEST", 1)
     case = Case((1, 1, 30), (1, 1, 30), 1, causal=True)
     for learned in (0, 1):
-        tensors = [t.to(DEVICE) for t in case.tensors(torch.float16)]
+        tensors = [t.to(DEVICE) for t in case.tensors(torch.bfloat16)]
         tensors[learned].requires_grad_()
         got, expected = (
             torch.autograd.grad(conv(*tensors, **case.how, method=m).float().square().sum(), tensors[learned])[0]
             for m in ("triton", "fft")
         )
-        torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2 * expected.abs().max().item())
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * expected.abs().max().item())
