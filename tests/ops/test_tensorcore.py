@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kernelfield.ops import conv, conv_reference, cost, tensorcore
 from kernelfield.ops.tensorcore import obstacle, plan_of, precision
-from kernelfield.ops.tensorcore.plan import Plan, make_plan
+from kernelfield.ops.tensorcore.plan import make_plan
 from tests.contracts.convolutions import Case
 from tests.ops.interpreted import DEVICE, interpreter, launch, poisoned
 
@@ -150,16 +150,23 @@ def test_no_batch() -> None:
     assert (gradient == 0).all()
 
 
-@pytest.mark.parametrize("chunk", [1, 1 << 40])
-def test_chunks_of_channels_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"chunk_bytes": 1},
+        {"chunk_bytes": 1 << 40},
+        {"tiles": 2},
+        {"apart": True},
+        {"ready": True, "hold": False, "hold_too": False},
+    ],
+    ids=str,
+)
+def test_what_a_launch_chooses_changes_nothing(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
-
-    def tuning(plan: Plan) -> Any:
-        return replace(usual(plan), chunk_bytes=chunk)
-
-    monkeypatch.setattr(launch, "tuning", tuning)
+    monkeypatch.setattr(launch, "tuning", lambda plan: replace(usual(plan), **change))
     launch.make_call.cache_clear()
     assert_right(Case((2, 3, 3, 4, 4), (3, 1, 5, 7, 7), 3))
+    assert_right(Case((2, 5, 40), (5, 1, 40), 5))
     launch.make_call.cache_clear()
 
 

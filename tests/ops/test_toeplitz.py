@@ -13,7 +13,7 @@ from triton.runtime import interpreter as interpreter_module
 
 from kernelfield.ops import conv, tensorcore
 from tests.contracts.convolutions import Case
-from tests.ops.interpreted import DEVICE, interpreter, lines, poisoned
+from tests.ops.interpreted import DEVICE, interpreter, launch, lines, poisoned
 
 __all__ = ["interpreter"]
 
@@ -123,3 +123,16 @@ def test_one_gradient_alone(monkeypatch: pytest.MonkeyPatch) -> None:
             for m in ("triton", "fft")
         )
         torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * expected.abs().max().item())
+
+
+def test_bands_that_do_not_fit_are_left_to_the_fft(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise launch.TooLarge(300_000, 232_448, "shared memory")
+
+    monkeypatch.setattr(tensorcore, "FEWEST", 1)
+    monkeypatch.setattr(tensorcore, "_too_large", set())
+    monkeypatch.setattr(lines, "band_conv", fail)
+    x, kernel = (torch.randn(1, n, 30, dtype=torch.bfloat16, device=DEVICE) for n in (1, 1))
+    with pytest.warns(UserWarning, match="does not fit this GPU"):
+        y = conv(x, kernel, method="triton")
+    assert y.equal(conv(x, kernel, method="fft"))

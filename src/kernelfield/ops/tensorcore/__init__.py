@@ -103,16 +103,13 @@ def _is_short(x: Tensor, periodic: list[bool]) -> bool:
 
 def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
     how = causal, periodic, groups
-    if _is_short(x, periodic):
-        from .lines import band_conv  # noqa: PLC0415
-
-        return band_conv(x, kernel, causal)
     if _otherwise(x, kernel, causal, periodic):
         return transform_conv(x, kernel, *how)
     from .launch import TooLarge, spectral_conv  # noqa: PLC0415
+    from .lines import band_conv  # noqa: PLC0415
 
     try:
-        return spectral_conv(x, kernel, *how)
+        return band_conv(x, kernel, causal) if _is_short(x, periodic) else spectral_conv(x, kernel, *how)
     except TooLarge as error:
         _give_up(x, kernel, error)
         return transform_conv(x, kernel, *how)
@@ -129,15 +126,14 @@ def _grads(
     groups: int,
 ) -> tuple[Tensor, Tensor]:
     how = need_x, need_kernel, causal, periodic, groups
-    if _is_short(x, periodic):
-        from .lines import band_grads  # noqa: PLC0415
-
-        return band_grads(grad, x, kernel, need_x, need_kernel, causal)
     if _otherwise(x, kernel, causal, periodic):
         return transform_grads(grad, x, kernel, *how)
     from .launch import TooLarge, spectral_grads  # noqa: PLC0415
+    from .lines import band_grads  # noqa: PLC0415
 
     try:
+        if _is_short(x, periodic):
+            return band_grads(grad, x, kernel, need_x, need_kernel, causal)
         return spectral_grads(grad, x, kernel, *how)
     except TooLarge as error:
         _give_up(x, kernel, error)
