@@ -140,7 +140,7 @@ def _fused(
     valid: Tensor | None,
     keep: Tensor | None,
 ) -> Tensor:
-    from .attention_triton import fused_attention  # noqa: PLC0415
+    from .attention_fused import fused_attention  # noqa: PLC0415
 
     space, pairs = tuple(q.shape[2:-1]), neighborhood is None
     for axis, length in enumerate(space, start=2):

@@ -11,28 +11,22 @@ Scores are in units of log 2 and in float32, whatever the inputs are.
 # mypy: disable-error-code="no-untyped-def, assignment"
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-__all__ = ["fused_attention"]
+__all__ = ["SIZES", "forward"]
 
 # A loop over a size that is no constant is a `while`: `range` of an argument is refused by the interpreter.
 LOG2E = tl.constexpr(1.4426950408889634)
 FAR = tl.constexpr(1e30)
-#: key elements between two steps to the next neighbour, of which the cache then still holds what both have
-SOME = tl.constexpr(4)
 # One kernel for all sizes of a network's maps, whatever divides them.
 SIZES = ["lanes", "P", "N", "G", "M", "H", "J", "place_h", "place_c", "place_j", "place_i", "index_j", "index_i"]
 SIZES += ["keep_x", "keep_i", "keep_m", "keep_j"]
-#: how many g and h a thread takes at once, and lanes a program, of heads of up to 12 channels
-TILES = {"forward": (4, 4, 32), "queries": (4, 4, 32), "keys": (4, 2, 32), "places": (4, 4, 32)}
 
 # Tensors have one axis, that of lanes, and everything else is a tuple of them: with more axes the compiler would lay
-# each load out for itself, and exchange values between threads before every product. Tuples are flat, channels fastest.
+# each load out for itself, and exchange values between threads before every product. (Kernels of three axes were wrong
+# on a GPU where all three were 16 long: with any number of warps, but not with 8 neighbours in place of 16.) Tuples are
+# flat, channels fastest.
 
 
 @triton.jit
@@ -120,12 +114,13 @@ def table(base, g0, G, h0, H, P, mask, other, GB: tl.constexpr, HB: tl.constexpr
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _forward(
+def forward(
     q, k, v, place, element, index, keep, out, lse,
     lanes, P, N, G, M, H, J, place_h, place_c, place_j, place_i, index_j, index_i, keep_x, keep_i, keep_m, keep_j,
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
-    GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
+    GB: tl.constexpr, HB: tl.constexpr, MC: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
+    """Write the weighted sums of values, and of every (h, g) the logarithm of its sum of exponentials."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
     here = lane < lanes
     x, i = (lane // P).to(tl.int64), lane % P
@@ -153,7 +148,7 @@ def _forward(
                 codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
                 spots = placed(nothing, seen, qs, codes, A, D, GB, HB)
                 m = m0
-                while m < tl.minimum(m0 + SOME, M):
+                while m < tl.minimum(m0 + MC, M):
                     ks = channels(k + m * N + at, M * N, seen, D)
                     kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
                     scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
@@ -167,7 +162,7 @@ def _forward(
                     best, amount = highest, added
                     m += 1
                 j += 1
-            m0 += SOME
+            m0 += MC
         norm = ()
         for g in tl.static_range(GB):
             for h in tl.static_range(HB):
@@ -184,7 +179,7 @@ def _forward(
                 codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
                 spots = placed(norm, seen, qs, codes, A, D, GB, HB)
                 m = m0
-                while m < tl.minimum(m0 + SOME, M):
+                while m < tl.minimum(m0 + MC, M):
                     ks = channels(k + m * N + at, M * N, seen, D)
                     vs = channels(v + m * N + at, M * N, seen, D)
                     kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
@@ -201,79 +196,8 @@ def _forward(
                     ys = new
                     m += 1
                 j += 1
-            m0 += SOME
+            m0 += MC
         g0 += GB
     for h in tl.static_range(HB):
         for c in tl.static_range(D):
             tl.store(out + ((x * D + c) * H + h0 + h) * P + i, ys[h * D + c], mask=here & (h0 + h < H))
-
-
-class _Fused(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor,
-        keep: Tensor | None, pairs: bool,
-    ) -> Tensor:  # fmt: skip
-        n, d, g, p = q.shape
-        h = element.shape[0]
-        out = torch.empty((n, d, h, p), dtype=v.dtype, device=q.device)
-        lse = torch.empty((n, h, g, p), dtype=torch.float32, device=q.device)
-        sizes = arguments("forward", q, k, place, element, index, keep, pairs)
-        grid = (triton.cdiv(n * p, sizes["L"]), triton.cdiv(h, sizes["HB"]))
-        _forward[grid](q, k, v, place, element, index, q if keep is None else keep, out, lse, **sizes)
-        ctx.save_for_backward(q, k, v, place, element, index, inverse, lse)
-        ctx.keep, ctx.pairs = keep, pairs
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        from .attention_triton_grad import gradients  # noqa: PLC0415
-
-        found = gradients(*ctx.saved_tensors, keep=ctx.keep, pairs=ctx.pairs, dout=dout.contiguous())
-        return (*found, None, None, None, None)
-
-
-def arguments(
-    kernel: str, q: Tensor, k: Tensor, place: Tensor, element: Tensor, index: Tensor, keep: Tensor | None, pairs: bool
-) -> dict[str, Any]:
-    """Return the sizes and strides that a kernel takes."""
-    n, d, g, p = q.shape
-    m, positions = k.shape[2:]
-    h, a, j = place.shape[:3]
-    kept = (0, 0, 0, 0) if keep is None else keep.stride()
-    of_g, of_h, lanes = TILES[kernel]
-    # As many elements at once as registers hold the channels of.
-    fewer = 1 if d <= 12 else 2 if d <= 24 else 4
-    of_g, of_h = (min(max(1, t // fewer), triton.next_power_of_2(n)) for t, n in ((of_g, g), (of_h, h)))
-    return {
-        "lanes": n * p, "P": p, "N": positions, "G": g, "M": m, "H": h, "J": j,
-        "place_h": place.stride(0), "place_c": place.stride(1), "place_j": place.stride(2),
-        "place_i": place.stride(3) if place.shape[3] > 1 else 0,
-        "index_j": index.stride(0), "index_i": index.stride(1) if index.shape[1] > 1 else 0,
-        "keep_x": kept[0], "keep_i": kept[1], "keep_m": kept[2], "keep_j": kept[3],
-        "A": a, "B": element.shape[-1], "D": d, "KEEP": keep is not None, "PAIRS": pairs,
-        "GB": of_g, "HB": of_h, "L": lanes, "num_warps": lanes // 32,
-    }  # fmt: skip
-
-
-def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor,
-    keep: Tensor | None, pairs: bool,
-) -> Tensor:  # fmt: skip
-    """Return (n, channels, h, queries) sums, of the type of values.
-
-    Args:
-        q: (n, channels, g, queries) queries.
-        k: (n, channels, m, positions) keys.
-        v: (n, channels, m, positions) values.
-        place: (h, a, keys, 1) codes of position, or (h, a, keys, queries) where every query has codes of its own.
-        element: (h, m, b) codes of elements, of the b channels after the first a.
-        index: (keys, queries) int32 position of each key, -1 where a query does not see it.
-        inverse: (keys, positions) int32 query of which a position is that key, -1 if there is none; for pairs
-            (queries, positions), the query itself, or -1.
-        keep: (n, queries, m, keys) bool, which weights are kept.
-        pairs: whether every query has codes of its own.
-    """
-    tensors = [t.contiguous() for t in (q, k, v, place.float(), element.float())]
-    mask = keep.view(torch.uint8) if keep is not None and keep.dtype == torch.bool else keep
-    return _Fused.apply(*tensors, index, inverse, mask, pairs)

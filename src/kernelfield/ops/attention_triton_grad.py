@@ -8,22 +8,14 @@ and results do not depend on the order in which programs run.
 # mypy: disable-error-code="no-untyped-def, assignment"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
 import triton
 import triton.language as tl
 
-from .attention_triton import FAR, LOG2E, SIZES, SOME, arguments, channels, codes_of, placed, rows, scored, table, zeros
+from .attention_triton import FAR, LOG2E, SIZES, channels, codes_of, placed, rows, scored, table, zeros
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["gradients"]
+__all__ = ["NOT_OF_KEYS", "keys", "places", "queries"]
 
 LN2 = tl.constexpr(0.6931471805599453)
-#: programs that are enough to keep a GPU busy
-PROGRAMS = 4096
 #: the kernel of keys goes through queries, others through keys
 NOT_OF_KEYS = ["J", "place_j", "place_i", "index_j", "index_i", "keep_j"]
 OF_KEYS = ["T", "place_t", "place_y", "inverse_t", "inverse_y", "keep_t", "keep_y"]
@@ -42,11 +34,11 @@ def _slopes(dys, vs, kept, D: tl.constexpr, HB: tl.constexpr, KEY: tl.constexpr)
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _queries(
+def queries(
     q, k, v, place, element, index, keep, lse, mean, dout, dq,
     lanes, P, N, G, M, H, J, place_h, place_c, place_j, place_i, index_j, index_i, keep_x, keep_i, keep_m, keep_j,
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
-    GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
+    GB: tl.constexpr, HB: tl.constexpr, MC: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of queries, and of every (h, g) the mean of its weights' gradients."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
@@ -75,7 +67,7 @@ def _queries(
                 codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
                 spots = placed(norm, seen, qs, codes, A, D, GB, HB)
                 m = m0
-                while m < tl.minimum(m0 + SOME, M):
+                while m < tl.minimum(m0 + MC, M):
                     ks = channels(k + m * N + at, M * N, seen, D)
                     vs = channels(v + m * N + at, M * N, seen, D)
                     kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
@@ -90,7 +82,7 @@ def _queries(
                     middle = new
                     m += 1
                 j += 1
-            m0 += SOME
+            m0 += MC
         for g in tl.static_range(GB):
             for h in tl.static_range(HB):
                 real = here & (g0 + g < G) & (h0 + h < H)
@@ -105,7 +97,7 @@ def _queries(
                 spots = placed(norm, seen, qs, codes, A, D, GB, HB)
                 by_place = zeros(L, GB * HB)
                 m = m0
-                while m < tl.minimum(m0 + SOME, M):
+                while m < tl.minimum(m0 + MC, M):
                     ks = channels(k + m * N + at, M * N, seen, D)
                     vs = channels(v + m * N + at, M * N, seen, D)
                     kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
@@ -141,7 +133,7 @@ def _queries(
                         new = new + (one,)
                 dqs = new
                 j += 1
-            m0 += SOME
+            m0 += MC
         h0 += HB
     for g in tl.static_range(GB):
         for c in tl.static_range(D):
@@ -149,7 +141,7 @@ def _queries(
 
 
 @triton.jit(do_not_specialize=[s for s in SIZES if s not in NOT_OF_KEYS] + OF_KEYS)
-def _keys(
+def keys(
     q, k, v, place, element, inverse, keep, lse, mean, dout, dk, dv, delement,
     lanes, P, N, G, M, H, T, place_h, place_c, place_t, place_y, inverse_t, inverse_y,
     keep_x, keep_i, keep_m, keep_t, keep_y,
@@ -252,7 +244,7 @@ def _keys(
 
 
 @triton.jit(do_not_specialize=[*SIZES[1:], "samples"])
-def _places(
+def places(
     q, k, v, place, element, index, keep, lse, mean, dout, dplace,
     samples, P, N, G, M, H, J, place_h, place_c, place_j, place_i, index_j, index_i,
     keep_x, keep_i, keep_m, keep_j,
@@ -318,46 +310,3 @@ def _places(
                 tl.store(dplace + (((split * H + h0 + h) * A + c) * J + j) * P + i, one, mask=here & (h0 + h < H))
             elif h0 + h < H:
                 tl.store(dplace + ((part * H + h0 + h) * A + c) * J + j, tl.sum(one, axis=0))
-
-
-def gradients(
-    q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor, lse: Tensor,
-    *, keep: Tensor | None, pairs: bool, dout: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the gradients of queries, keys, values and both kinds of codes: arguments of ``fused_attention``."""
-    n, _, g, p = q.shape
-    m, positions = k.shape[2:]
-    h, a, j, _ = place.shape
-    mask = q if keep is None else keep
-    inputs = (q, k, place, element, index, keep, pairs)
-    dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
-    mean = torch.empty_like(lse)
-    sizes = arguments("queries", *inputs)
-    grid = triton.cdiv(n * p, sizes["L"]), triton.cdiv(g, sizes["GB"])
-    _queries[grid](q, k, v, place, element, index, mask, lse, mean, dout, dq, **sizes)
-
-    # A key's thread goes through the offsets, or through all queries, and has keys beside it.
-    turned = place.transpose(2, 3).contiguous() if pairs else place
-    sizes = arguments("keys", *inputs)
-    own = {
-        "lanes": n * positions, "T": p if pairs else j, "place_h": turned.stride(0), "place_c": turned.stride(1),
-        "place_t": turned.stride(2), "place_y": 1 if pairs else 0,
-        "inverse_t": inverse.stride(0), "inverse_y": inverse.stride(1) if inverse.shape[1] > 1 else 0,
-        "keep_t": 0 if pairs else sizes["keep_j"], "keep_y": sizes["keep_j"] if pairs else 0,
-    }  # fmt: skip
-    sizes = {name: value for name, value in sizes.items() if name not in NOT_OF_KEYS} | own
-    # Two elements of a key share all that its queries have.
-    sizes["MB"] = 2 if m > 1 and q.shape[1] <= 12 else 1
-    grid = triton.cdiv(n * positions, sizes["L"]), triton.cdiv(m, sizes["MB"])
-    delement = torch.empty((grid[0], *element.shape), dtype=torch.float32, device=q.device)
-    _keys[grid](q, k, v, turned, element, inverse, mask, lse, mean, dout, dk, dv, delement, **sizes)
-
-    if a == 0:
-        return dq, dk, dv, torch.zeros_like(place), delement.sum(dim=0)
-    sizes = arguments("places", *inputs)
-    del sizes["lanes"]
-    tiles, offsets = triton.cdiv(p, sizes["L"]), j * triton.cdiv(h, sizes["HB"])
-    splits = 1 if pairs else max(1, min(n, PROGRAMS // (tiles * offsets)))
-    dplace = torch.empty((splits, h, a, j, p) if pairs else (splits * tiles, h, a, j), device=q.device)
-    _places[tiles, offsets, splits](q, k, v, place, element, index, mask, lse, mean, dout, dplace, samples=n, **sizes)
-    return dq, dk, dv, dplace.sum(dim=0).view_as(place), delement.sum(dim=0)
