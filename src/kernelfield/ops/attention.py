@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["attention_map", "group_attention", "group_attention_reference"]
 
 METHODS = ("auto", "fused", "chunked", "reference")
-#: bytes that the intermediate tensors of one chunk may take, if that is more than ``CHUNK_INPUTS`` times the inputs
+#: bytes that the intermediate tensors of one chunk may take, if that is more than ``CHUNK_INPUTS`` times the inputs; four
+#: times as many on a GPU, where every chunk costs a hundred launches
 CHUNK_BYTES = 1 << 26
 CHUNK_INPUTS = 4
 #: heads of up to this many channels are left to the fused kernels, whose threads hold a few elements of each
@@ -69,8 +70,8 @@ def group_attention(
         crop: number of positions at each end of each axis that get no output.
         valid: (queries, keys) bool, which keys a query of a global neighbourhood sees; all if not given.
         keep: (n, positions, elements, keys) factors of the weights, such as a dropout mask over its rate.
-        chunk: number of samples and heads in one go; by default as many as make intermediate tensors of 64 MiB or four
-            times the inputs, whichever is more.
+        chunk: number of samples and heads in one go; by default as many as make intermediate tensors of 64 MiB, on a
+            GPU 256 MiB, or four times the inputs, whichever is more.
         method: "fused", Triton kernels, one forward and three backward, which hold no scores at all; "chunked", matrix
             products and softmaxes; "reference", the formula as it stands; "auto", fused on a GPU for heads of up to 32
             channels in float32 and below, unless ``chunk`` is given, and chunked elsewhere.
@@ -275,7 +276,8 @@ def _chunk(q: Tensor, positions: Tensor, elements: Tensor, neighborhood: Sequenc
     copied = 0 if neighborhood is None else 2 * m * q.shape[-1]
     size = max(q.element_size(), 4)
     one = 2 * size * places * keys * (g * m + g * h + h * m + copied)
-    return max(1, max(CHUNK_BYTES, CHUNK_INPUTS * 3 * q.numel() * size) // one)
+    least = 4 * CHUNK_BYTES if q.is_cuda else CHUNK_BYTES
+    return max(1, max(least, CHUNK_INPUTS * 3 * q.numel() * size) // one)
 
 
 def group_attention_reference(
