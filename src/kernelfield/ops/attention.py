@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["attention_map", "group_attention", "group_attention_reference"]
 
 METHODS = ("auto", "fused", "chunked", "reference")
-#: bytes that the intermediate tensors of one chunk may take, if that is more than ``CHUNK_INPUTS`` times the inputs; four
-#: times as many on a GPU, where every chunk costs a hundred launches
+#: bytes that the intermediate tensors of one chunk may take, if that is more than ``CHUNK_INPUTS`` times the inputs;
+#: four times as many on a GPU, where every chunk costs a hundred launches
 CHUNK_BYTES = 1 << 26
 CHUNK_INPUTS = 4
 #: heads of up to this many channels are left to the fused kernels, whose threads hold a few elements of each
