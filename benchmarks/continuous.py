@@ -113,7 +113,7 @@ def cases(device: torch.device, quick: bool) -> list[Case]:
         ccnn(1024, 1, 50, 3, authors_ms=26.0),
         ccnn(16_000, 1, 20, 1, authors_ms=131.0),
         ccnn(32, 2, 50, 3, authors_ms=81.0),
-        named("flextcn_2", 64, (1, 784), 30.0),
+        named("flextcn_2", 64, (1, 784), 30.0, sigma=0.0375),  # the mask of the published code
         named("cktcn_2", 64, (1, 784), 24.0),
         # Half of the thesis's mask width of 0.5: its coordinates span [-1, 1] over one image.
         named("flexnet_16", 64, (3, 32, 32), 198.0, sigma=0.25),

@@ -155,6 +155,14 @@ def test_sequence_networks_are_causal(model: type[torch.nn.Module]) -> None:
     assert_causal(net, torch.randn(1, 2, 32, dtype=torch.float64))
 
 
+@pytest.mark.parametrize(("model", "variance"), [(FlexTCN, 0.125), (FlexNet, 0.075**2)])
+def test_masks_begin_as_published(model: type[torch.nn.Module], variance: float) -> None:
+    masks = [m.mask for m in model(1, 2, size=40, channels=3).modules() if isinstance(m, ContinuousConv)]
+    assert masks
+    for mask in masks:  # published kernels span [-1, 1] over `size` steps, which are one unit here
+        torch.testing.assert_close((2 * mask.sigma) ** 2, torch.full_like(mask.sigma, variance))
+
+
 @pytest.mark.parametrize("field", [MLP, SIREN, RandomFourier, FourierFilter, GaborFilter, MAGNet, BSpline, Table])
 @pytest.mark.parametrize("model", [CKCNN, FlexTCN, FlexNet, CCNN])
 def test_any_field_in_any_network(model: type[torch.nn.Module], field: type) -> None:
