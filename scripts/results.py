@@ -110,7 +110,10 @@ SETS: dict[str, list[Row]] = {
 def arguments(row: Row, options: argparse.Namespace) -> tuple[Path, list[str]]:
     """Return the folder of a row's data, and its settings."""
     folder = options.data / FOLDERS.get(find_recipe(row.recipe).data["name"], "")
-    return folder, [f"training.epochs={row.epochs}", *row.settings, *options.set]
+    settings = [f"training.epochs={row.epochs}", *row.settings, *options.set]
+    return folder, list(
+        {setting.split("=")[0]: setting for setting in settings}.values()
+    )  # the last one of each counts
 
 
 def run_here(row: Row, options: argparse.Namespace) -> tuple[str, int, float]:
