@@ -2,7 +2,8 @@
 
 from .base import Field
 from .build import bind_field, build_field
-from .filters import FilterNetwork, FourierFilter, GaborFilter, MAGNet
+from .filters import FilterNetwork, FourierFilter
+from .gabor import GaborFilter, MAGNet
 from .mlp import MLP, SIREN
 from .morlet import Morlet
 from .random_fourier import RandomFourier
