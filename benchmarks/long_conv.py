@@ -1,4 +1,4 @@
-"""Long convolutions on tensor cores: against the formula with torch.fft, the bytes they must move, and in networks.
+"""Long convolutions on tensor cores: against the formula with torch.fft, and the bytes they must move.
 
     python benchmarks/long_conv.py --json benchmarks/results/long-conv-h200.json
     python benchmarks/long_conv.py --from-json benchmarks/results/long-conv-h200.json --markdown docs/benchmarks.md
@@ -10,30 +10,25 @@ Every row is one depthwise convolution, forward and backward to input and kernel
 launches do not count: ours in bfloat16 and in float32 with tf32 products, the formula that everybody writes with
 torch.fft in float32, and on request the formula under torch.compile. ``floor`` is the time to read x and k and to write
 y, then to read the gradient of y, x and k and to write both gradients, at the bandwidth of a copy in the same run.
-Networks are CCNNs of chapter 3: a training step (forward and backward of a mean of squares) by our kernels in bfloat16
-autocast and by our FFT in float32, beside what the authors' code took on the same kind of GPU.
+``ccnn_step.py`` times them in networks.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import math
 import os
 import re
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from _convolutions import Case, Problem
-from _measure import copy_bandwidth, machine, median_seconds, peak_bytes
+from _measure import copy_bandwidth, graphed, machine, median_seconds, peak_bytes
 from _tables import MISSING, describe, number, replace_section, table
-from continuous import graphed, training_step
 
-from kernelfield import CCNN
 from kernelfield.ops import conv
 from kernelfield.ops.cost import CONSTANTS
 from kernelfield.ops.tensorcore import obstacle
@@ -59,15 +54,6 @@ ROWS = {
     "3D 32³": (Case(8, 32, (32,) * 3, (63,) * 3), 5),
 }
 QUICK = {"1D 40": (Case(2, 3, (40,), (40,), causal=True), 8), "2D 8²": (Case(1, 2, (8, 8), (15, 15)), 10)}
-#: batch, signal, milliseconds of the authors' code for 4 blocks of 140 channels and for 6 of 380
-NETWORKS = {
-    "sMNIST": (100, (1, 784), 27.3, 54.9),
-    "sCIFAR": (50, (3, 1024), 26.0, 41.8),
-    "raw speech": (20, (1, 16_000), 131.0, 312.0),
-    "CIFAR-10 2D": (50, (3, 32, 32), 81.0, 295.0),
-}
-#: blocks and channels of the networks
-SIZES = ((4, 140), (6, 380))
 #: signals whose errors are measured
 FIRST = 2
 DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
@@ -150,78 +136,25 @@ def measure_compiled(case: Case, device: torch.device) -> float:
     return median_seconds({"compiled": replayed(call, device)}, device, budget=0.04)["compiled"]
 
 
-def force(method: str) -> None:
-    """Let "auto" mean this method, as KERNELFIELD_CONV does."""
-    module = sys.modules["kernelfield.ops.conv"]
-    module.FORCED = method
-    module._plans.clear()  # noqa: SLF001
-
-
-WAYS = {"triton bf16": ("triton", True), "fft fp32": ("fft", False)}
-
-
-def measure_network(
-    name: str,
-    blocks: int,
-    channels: int,
-    device: torch.device,
-    ways: tuple[str, ...] = tuple(WAYS),
-    replay: bool = True,
-) -> Results:
-    """Measure a training step by our kernels and by our FFT, both replayed as CUDA graphs."""
-    batch, (in_channels, *lengths), *authors = NETWORKS[name]
-    seconds, peak = {}, {}
-    for way in ways:
-        method, autocast = WAYS[way]
-        force(method)
-        torch.manual_seed(0)
-        net = CCNN(in_channels, 10, dim=len(lengths), size=lengths[0], channels=channels, blocks=blocks, sigma=None)
-        net = net.to(device)
-        x = torch.randn(batch, in_channels, *lengths, device=device)
-        plain = training_step(net, x)
-
-        def call(plain: Callable[[], None] = plain, autocast: bool = autocast) -> None:
-            with torch.autocast(device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
-                plain()
-
-        call()
-        peak[way] = peak_bytes(call, device)
-        if replay:
-            seconds |= median_seconds({way: replayed(call, device)}, device, budget=0.05)
-        del net, plain, call
-        torch.cuda.empty_cache()
-    force("auto")
-    return {"seconds": seconds, "peak_bytes": peak, "authors_ms": authors[blocks != 4]}
-
-
 def run(device: torch.device, options: argparse.Namespace) -> Results:
     """Measure everything that fits the options, and save it after every row."""
     torch.set_float32_matmul_precision("high")
     begin = time.monotonic()
     report: Results = {"machine": machine(device, 0), "copy_bandwidth": copy_bandwidth(device), "rows": {}}
-    report["networks"] = {}
     rows = QUICK if options.quick else ROWS
-    networks = [] if options.quick else [(name, *size) for size in SIZES for name in NETWORKS]
 
-    def keep(kind: str, name: str, work: Callable[[], Results]) -> None:
+    for name, (case, target) in rows.items():
         if time.monotonic() - begin > options.seconds:
             print(f"{name}: no time left", flush=True)
-            return
+            continue
         try:
-            report[kind][name] = work()
-            print(*(cells if kind == "rows" else network_cells)(name, report[kind][name]), sep="  ", flush=True)
+            report["rows"][name] = measure(case, target, device, report["copy_bandwidth"])
+            print(*cells(name, report["rows"][name]), sep="  ", flush=True)
         except (RuntimeError, ValueError) as error:  # what does not fit or cannot be captured; the others shall be seen
             print(f"{name}: {str(error).splitlines()[0]}", flush=True)
-            force("auto")
         torch.cuda.empty_cache()
         if options.json is not None:
             options.json.write_text(json.dumps(report, indent=1) + "\n")
-
-    for name, (case, target) in rows.items():
-        keep("rows", name, functools.partial(measure, case, target, device, report["copy_bandwidth"]))
-    for name, blocks, channels in networks:
-        work = functools.partial(measure_network, name, blocks, channels, device)
-        keep("networks", f"CCNN_{blocks},{channels} {name}", work)
     for name in options.compile:
         if name in report["rows"] and time.monotonic() - begin < options.seconds:
             report["rows"][name]["seconds"]["compiled"] = measure_compiled(rows[name][0], device)
@@ -235,16 +168,9 @@ def warm(device: torch.device, share: str) -> None:
     """Compile the kernels of every n-th row, so that several processes fill Triton's cache together."""
     torch.set_float32_matmul_precision("high")
     first, count = (int(n) for n in share.split("/"))
-    tasks: list[Callable[[], object]] = [
-        functools.partial(warm_row, case, dtype, device) for case, _ in ROWS.values() for dtype in DTYPES.values()
-    ]
-    tasks += [
-        functools.partial(measure_network, name, blocks, channels, device, ways=("triton bf16",), replay=False)
-        for blocks, channels in SIZES
-        for name in NETWORKS
-    ]
-    for task in tasks[first::count]:
-        task()
+    tasks = [(case, dtype) for case, _ in ROWS.values() for dtype in DTYPES.values()]
+    for case, dtype in tasks[first::count]:
+        warm_row(case, dtype, device)
         torch.cuda.empty_cache()
 
 
@@ -284,33 +210,12 @@ def cells(name: str, row: Results) -> list[str]:
     return [f"{name}, {shape}", *bf16, *tf32, number(1e3 * seconds["plain"]), compiled, *memory]
 
 
-NETWORK_HEADER = ("training step", "ours, ms", "fft, ms", "× fft", "authors, ms", "× authors", "MiB", "fft MiB")
-
-
-def network_cells(name: str, row: Results) -> list[str]:
-    ours, theirs = (1e3 * row["seconds"][way] for way in ("triton bf16", "fft fp32"))
-    memory = [number(row["peak_bytes"][way] / 2**20) for way in ("triton bf16", "fft fp32")]
-    authors = row["authors_ms"]
-    return [
-        name,
-        number(ours),
-        number(theirs),
-        f"{theirs / ours:.1f}",
-        f"{authors:g}",
-        f"{authors / ours:.1f}",
-        *memory,
-    ]
-
-
 def render(report: Results) -> str:
     """Return the tables of saved results as Markdown."""
     rows = [cells(name, row) for name, row in report["rows"].items()]
-    networks = [network_cells(name, row) for name, row in report["networks"].items()]
     return f"""{describe(report["machine"])}. A copy moves {report["copy_bandwidth"] / 1e12:.2f} TB/s.
 
-{table(HEADER, rows)}
-
-{table(NETWORK_HEADER, networks)}"""
+{table(HEADER, rows)}"""
 
 
 def calibrate(report: Results) -> str:
