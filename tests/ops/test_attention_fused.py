@@ -72,7 +72,7 @@ def test_other_tiles():
     interpreted("""
 from kernelfield.ops import attention_fused as fused
 fused.TILES.update(forward=(2, 2, 32), queries=(2, 4, 32), keys=(2, 2, 32), places=(4, 2, 64))
-fused.OWNED = fused.SOME = 2
+fused.OWNED = 2
 torch.manual_seed(0)
 for neighborhood in ((1, 3), None):
     assert max(errors(g=3, h=3, space=(1, 3), neighborhood=neighborhood, n=1)) < 1e-5, neighborhood

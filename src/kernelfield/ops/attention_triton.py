@@ -118,7 +118,7 @@ def forward(
     q, k, v, place, element, index, keep, out, lse,
     lanes, P, N, G, M, H, J, place_h, place_c, place_j, place_i, index_j, index_i, keep_x, keep_i, keep_m, keep_j,
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
-    GB: tl.constexpr, HB: tl.constexpr, MC: tl.constexpr, L: tl.constexpr,
+    GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """Write the weighted sums of values, and of every (h, g) the logarithm of its sum of exponentials."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
@@ -139,30 +139,27 @@ def forward(
         best, amount = (), nothing
         for _ in tl.static_range(GB * HB):
             best = best + (tl.full((L,), -0.1 * FAR, dtype=tl.float32),)
-        m0 = 0
-        while m0 < M:
-            j = 0
-            while j < J:
-                at = tl.load(index + j * index_j, mask=here, other=-1)
-                seen = at >= 0
-                codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
-                spots = placed(nothing, seen, qs, codes, A, D, GB, HB)
-                m = m0
-                while m < tl.minimum(m0 + MC, M):
-                    ks = channels(k + m * N + at, M * N, seen, D)
-                    kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-                    scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
-                    highest, added = (), ()
-                    for s in tl.static_range(GB * HB):
-                        # Of the two exponentials of an online softmax one is of zero.
-                        gap = scores[s] - best[s]
-                        fall = tl.exp2(-tl.abs(gap))
-                        added = added + (tl.where(gap > 0, amount[s] * fall + 1.0, amount[s] + fall),)
-                        highest = highest + (tl.maximum(best[s], scores[s]),)
-                    best, amount = highest, added
-                    m += 1
-                j += 1
-            m0 += MC
+        j = 0
+        while j < J:
+            at = tl.load(index + j * index_j, mask=here, other=-1)
+            seen = at >= 0
+            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+            spots = placed(nothing, seen, qs, codes, A, D, GB, HB)
+            m = 0
+            while m < M:
+                ks = channels(k + m * N + at, M * N, seen, D)
+                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
+                highest, added = (), ()
+                for s in tl.static_range(GB * HB):
+                    # Of the two exponentials of an online softmax one is of zero.
+                    gap = scores[s] - best[s]
+                    fall = tl.exp2(-tl.abs(gap))
+                    added = added + (tl.where(gap > 0, amount[s] * fall + 1.0, amount[s] + fall),)
+                    highest = highest + (tl.maximum(best[s], scores[s]),)
+                best, amount = highest, added
+                m += 1
+            j += 1
         norm = ()
         for g in tl.static_range(GB):
             for h in tl.static_range(HB):
@@ -170,33 +167,30 @@ def forward(
                 real = here & (g0 + g < G) & (h0 + h < H)
                 tl.store(lse + ((x * H + h0 + h) * G + g0 + g) * P + i, one, mask=real)
                 norm = norm + (tl.where(real, one, FAR),)  # what is not there gets no weight
-        m0 = 0
-        while m0 < M:
-            j = 0
-            while j < J:
-                at = tl.load(index + j * index_j, mask=here, other=-1)
-                seen = at >= 0
-                codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
-                spots = placed(norm, seen, qs, codes, A, D, GB, HB)
-                m = m0
-                while m < tl.minimum(m0 + MC, M):
-                    ks = channels(k + m * N + at, M * N, seen, D)
-                    vs = channels(v + m * N + at, M * N, seen, D)
-                    kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-                    scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
-                    new = ()
-                    for h in tl.static_range(HB):
-                        weight = tl.exp2(scores[h])
-                        for g in tl.static_range(1, GB):
-                            weight += tl.exp2(scores[g * HB + h])
-                        if KEEP:
-                            weight *= tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
-                        for c in tl.static_range(D):
-                            new = new + (ys[h * D + c] + weight * vs[c],)
-                    ys = new
-                    m += 1
-                j += 1
-            m0 += MC
+        j = 0
+        while j < J:
+            at = tl.load(index + j * index_j, mask=here, other=-1)
+            seen = at >= 0
+            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+            spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+            m = 0
+            while m < M:
+                ks = channels(k + m * N + at, M * N, seen, D)
+                vs = channels(v + m * N + at, M * N, seen, D)
+                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
+                new = ()
+                for h in tl.static_range(HB):
+                    weight = tl.exp2(scores[h])
+                    for g in tl.static_range(1, GB):
+                        weight += tl.exp2(scores[g * HB + h])
+                    if KEEP:
+                        weight *= tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
+                    for c in tl.static_range(D):
+                        new = new + (ys[h * D + c] + weight * vs[c],)
+                ys = new
+                m += 1
+            j += 1
         g0 += GB
     for h in tl.static_range(HB):
         for c in tl.static_range(D):

@@ -38,7 +38,7 @@ def queries(
     q, k, v, place, element, index, keep, lse, mean, dout, dq,
     lanes, P, N, G, M, H, J, place_h, place_c, place_j, place_i, index_j, index_i, keep_x, keep_i, keep_m, keep_j,
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
-    GB: tl.constexpr, HB: tl.constexpr, MC: tl.constexpr, L: tl.constexpr,
+    GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of queries, and of every (h, g) the mean of its weights' gradients."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
@@ -58,82 +58,76 @@ def queries(
         dys = rows(dout + x * (D * H * P) + i, h0, H, H * P, P, here, 1.0, HB, D)
         norm = table(lse + x * (H * G * P) + i, g0, G, h0, H, P, here, FAR, GB, HB)
         middle = zeros(L, GB * HB)
-        m0 = 0
-        while m0 < M:
-            j = 0
-            while j < J:
-                at = tl.load(index + j * index_j, mask=here, other=-1)
-                seen = at >= 0
-                codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
-                spots = placed(norm, seen, qs, codes, A, D, GB, HB)
-                m = m0
-                while m < tl.minimum(m0 + MC, M):
-                    ks = channels(k + m * N + at, M * N, seen, D)
-                    vs = channels(v + m * N + at, M * N, seen, D)
-                    kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-                    scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
-                    kept = tl.full((L,), 1.0, dtype=tl.float32)
-                    if KEEP:
-                        kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
-                    slope = _slopes(dys, vs, kept, D, HB, 0)
-                    new = ()
-                    for s in tl.static_range(GB * HB):
-                        new = new + (middle[s] + tl.exp2(scores[s]) * slope[s % HB],)
-                    middle = new
-                    m += 1
-                j += 1
-            m0 += MC
+        j = 0
+        while j < J:
+            at = tl.load(index + j * index_j, mask=here, other=-1)
+            seen = at >= 0
+            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+            spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+            m = 0
+            while m < M:
+                ks = channels(k + m * N + at, M * N, seen, D)
+                vs = channels(v + m * N + at, M * N, seen, D)
+                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
+                kept = tl.full((L,), 1.0, dtype=tl.float32)
+                if KEEP:
+                    kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
+                slope = _slopes(dys, vs, kept, D, HB, 0)
+                new = ()
+                for s in tl.static_range(GB * HB):
+                    new = new + (middle[s] + tl.exp2(scores[s]) * slope[s % HB],)
+                middle = new
+                m += 1
+            j += 1
         for g in tl.static_range(GB):
             for h in tl.static_range(HB):
                 real = here & (g0 + g < G) & (h0 + h < H)
                 tl.store(mean + ((x * H + h0 + h) * G + g0 + g) * P + i, middle[g * HB + h], mask=real)
-        m0 = 0
-        while m0 < M:
-            j = 0
-            while j < J:
-                at = tl.load(index + j * index_j, mask=here, other=-1)
-                seen = at >= 0
-                codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
-                spots = placed(norm, seen, qs, codes, A, D, GB, HB)
-                by_place = zeros(L, GB * HB)
-                m = m0
-                while m < tl.minimum(m0 + MC, M):
-                    ks = channels(k + m * N + at, M * N, seen, D)
-                    vs = channels(v + m * N + at, M * N, seen, D)
-                    kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
-                    scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
-                    kept = tl.full((L,), 1.0, dtype=tl.float32)
-                    if KEEP:
-                        kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
-                    slope = _slopes(dys, vs, kept, D, HB, 0)
-                    new, added = (), ()
-                    for g in tl.static_range(GB):
-                        ds = ()
-                        total = tl.zeros((L,), dtype=tl.float32)
-                        for h in tl.static_range(HB):
-                            one = tl.exp2(scores[g * HB + h]) * (slope[h] - middle[g * HB + h])
-                            total += one
-                            ds = ds + (one,)
-                            added = added + (by_place[g * HB + h] + one,)
-                        for c in tl.static_range(D):
-                            one = dqs[g * D + c] + total * ks[c]
-                            if c >= A and c < A + B:
-                                for h in tl.static_range(HB):
-                                    one += ds[h] * kinds[h * B + c - A]
-                            new = new + (one,)
-                    dqs, by_place = new, added
-                    m += 1
-                new = ()
+        j = 0
+        while j < J:
+            at = tl.load(index + j * index_j, mask=here, other=-1)
+            seen = at >= 0
+            codes = codes_of(place + j * place_j, h0, H, place_c, place_h, HB, A)
+            spots = placed(norm, seen, qs, codes, A, D, GB, HB)
+            by_place = zeros(L, GB * HB)
+            m = 0
+            while m < M:
+                ks = channels(k + m * N + at, M * N, seen, D)
+                vs = channels(v + m * N + at, M * N, seen, D)
+                kinds = codes_of(element + m * B, h0, H, 1, M * B, HB, B)
+                scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
+                kept = tl.full((L,), 1.0, dtype=tl.float32)
+                if KEEP:
+                    kept = tl.load(keep + m * keep_m + j * keep_j, mask=seen, other=0).to(tl.float32)
+                slope = _slopes(dys, vs, kept, D, HB, 0)
+                new, added = (), ()
                 for g in tl.static_range(GB):
+                    ds = ()
+                    total = tl.zeros((L,), dtype=tl.float32)
+                    for h in tl.static_range(HB):
+                        one = tl.exp2(scores[g * HB + h]) * (slope[h] - middle[g * HB + h])
+                        total += one
+                        ds = ds + (one,)
+                        added = added + (by_place[g * HB + h] + one,)
                     for c in tl.static_range(D):
-                        one = dqs[g * D + c]
-                        if c < A:
+                        one = dqs[g * D + c] + total * ks[c]
+                        if c >= A and c < A + B:
                             for h in tl.static_range(HB):
-                                one += by_place[g * HB + h] * codes[h * A + c]
+                                one += ds[h] * kinds[h * B + c - A]
                         new = new + (one,)
-                dqs = new
-                j += 1
-            m0 += MC
+                dqs, by_place = new, added
+                m += 1
+            new = ()
+            for g in tl.static_range(GB):
+                for c in tl.static_range(D):
+                    one = dqs[g * D + c]
+                    if c < A:
+                        for h in tl.static_range(HB):
+                            one += by_place[g * HB + h] * codes[h * A + c]
+                    new = new + (one,)
+            dqs = new
+            j += 1
         h0 += HB
     for g in tl.static_range(GB):
         for c in tl.static_range(D):
