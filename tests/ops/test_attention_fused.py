@@ -151,5 +151,7 @@ def test_tables_are_inverse(crop):
 @pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)])
 def test_on_a_gpu(elements, neighborhood, dtype, least):
     torch.manual_seed(0)
-    options = {"g": elements, "h": max(4, elements), "space": (11, 10), "channels": (6, 4, 0), "device": "cuda"}
+    # Of one key element the codes add the same to all scores: their gradient is zero, and has no relative error.
+    channels = (6, 4, 0) if elements > 1 else (6, 0, 4)
+    options = {"g": elements, "h": max(4, elements), "space": (11, 10), "channels": channels, "device": "cuda"}
     assert max(errors(**options, neighborhood=neighborhood, dtype=dtype)) < least
