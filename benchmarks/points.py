@@ -3,8 +3,8 @@
     python benchmarks/points.py                           # on the GPU if there is one
     python benchmarks/points.py --quick                   # few points, to see that it runs
     python benchmarks/points.py --budget 0.08 --limit 40  # in a hurry: rows not begun by then are left out
-    python benchmarks/points.py --json benchmarks/results/points-cuda.json
-    python benchmarks/points.py --from-json benchmarks/results/points-cuda.json --markdown docs/benchmarks.md
+    python benchmarks/points.py --json benchmarks/results/points-h200.json     # keeps the rows that are there already
+    python benchmarks/points.py --from-json benchmarks/results/points-h200.json --markdown docs/benchmarks.md
 
 Three tables: time and memory by the number of points (chapter 4's first figure), with the grid that the network was
 published with and with one that grows with the cloud; by the number of neighbours and channels (its second); and of
@@ -184,10 +184,23 @@ def main() -> None:
         sizes, neighbors, channels = SIZES[:few], NEIGHBORS[:few], CHANNELS[:few]
         report = {"machine": machine(device, SEED), "batch": batch, "parts": PARTS}
         report |= {"points": [], "neighbors": [], "edges": []}
+        if options.json is not None and options.json.exists():
+            before = json.loads(options.json.read_text())
+            if before["machine"]["device_name"] != report["machine"]["device_name"]:
+                parser.error(f"--json: {options.json} holds measurements of {before['machine']['device_name']}")
+            report |= {part: before[part] for part in ("points", "neighbors", "edges")}
+        left = {
+            part: tuple(n for n in all_of_them if n not in [row[key] for row in report[part]])
+            for part, key, all_of_them in (
+                ("points", "points", sizes),
+                ("neighbors", "neighbors", neighbors),
+                ("edges", "points", sizes),
+            )
+        }
         parts = {
-            "points": by_points(sizes, batch, device, options.budget),
-            "neighbors": by_neighbors(neighbors, channels, batch, device, options.budget),
-            "edges": by_edges(sizes, batch, device, options.budget),
+            "points": by_points(left["points"], batch, device, options.budget),
+            "neighbors": by_neighbors(left["neighbors"], channels, batch, device, options.budget),
+            "edges": by_edges(left["edges"], batch, device, options.budget),
         }
         # A row of each in turn, so that a limit leaves the largest out and not a whole table.
         while parts and time.perf_counter() < deadline:
