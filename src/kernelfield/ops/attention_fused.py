@@ -17,8 +17,10 @@ __all__ = ["fused_attention"]
 TILES = {"forward": (4, 4, 32), "queries": (4, 4, 32), "keys": (2, 4, 32), "places": (4, 4, 32)}
 #: key elements whose gradients a thread sums
 OWNED = 2
-#: programs that are enough to keep a GPU busy
+#: programs that are enough to keep a GPU busy, where a sum is cut into parts, and
 PROGRAMS = 4096
+#: programs below which smaller ones, that repeat more, are faster
+FEWEST = 1024
 
 
 class _Fused(torch.autograd.Function):
@@ -32,6 +34,7 @@ class _Fused(torch.autograd.Function):
         out = torch.empty((n, d, h, p), dtype=v.dtype, device=q.device)
         lse = torch.empty((n, h, g, p), dtype=torch.float32, device=q.device)
         sizes = _arguments("forward", q, k, place, element, index, keep, pairs)
+        sizes["HB"] = _smaller(sizes["HB"], h, triton.cdiv(n * p, sizes["L"]))
         grid = (triton.cdiv(n * p, sizes["L"]), triton.cdiv(h, sizes["HB"]))
         forward[grid](q, k, v, place, element, index, q if keep is None else keep, out, lse, **sizes)
         ctx.save_for_backward(q, k, v, place, element, index, inverse, lse)
@@ -57,6 +60,7 @@ def _gradients(
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     mean = torch.empty_like(lse)
     sizes = _arguments("queries", *inputs)
+    sizes["GB"] = _smaller(sizes["GB"], g, triton.cdiv(n * p, sizes["L"]))
     grid = triton.cdiv(n * p, sizes["L"]), triton.cdiv(g, sizes["GB"])
     queries[grid](q, k, v, place, element, index, mask, lse, mean, dout, dq, **sizes)
 
@@ -71,7 +75,8 @@ def _gradients(
     }  # fmt: skip
     sizes = {name: value for name, value in sizes.items() if name not in NOT_OF_KEYS} | own
     # Elements of a key share all that its queries have.
-    sizes["MB"] = min(OWNED, triton.next_power_of_2(m)) if q.shape[1] <= 12 else 1
+    owned = min(OWNED, triton.next_power_of_2(m)) if q.shape[1] <= 12 else 1
+    sizes["MB"] = _smaller(owned, m, triton.cdiv(n * positions, sizes["L"]))
     grid = triton.cdiv(n * positions, sizes["L"]), triton.cdiv(m, sizes["MB"])
     delement = torch.empty((grid[0], *element.shape), dtype=torch.float32, device=q.device)
     keys[grid](q, k, v, turned, element, inverse, mask, lse, mean, dout, dk, dv, delement, **sizes)
@@ -85,6 +90,13 @@ def _gradients(
     dplace = torch.empty((splits, h, a, j, p) if pairs else (splits * tiles, h, a, j), device=q.device)
     places[tiles, offsets, splits](q, k, v, place, element, index, mask, lse, mean, dout, dplace, samples=n, **sizes)
     return dq, dk, dv, dplace.sum(dim=0).view_as(place), delement.sum(dim=0)
+
+
+def _smaller(tile: int, elements: int, programs: int) -> int:
+    """Return how many elements a program takes, of at most ``tile``, for each of so many programs along lanes."""
+    while tile > 1 and programs * triton.cdiv(elements, tile) < FEWEST:
+        tile //= 2
+    return tile
 
 
 def _arguments(
