@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ..._checks import check_choice, check_int
 from ...fields import Table
 from ...ops.shape import is_symbolic
+from ...ops.softmax import kernels_work
 from ...ops.windows import windows
 from .gconv import GroupConv, LiftingConv, check_group_signal
 from .input_attention import InputAttention, hidden_width, same_conv
@@ -19,6 +20,8 @@ from .kernel import GroupKernel
 from .signal import GroupSignal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...groups import Group
 
 __all__ = ["AttentiveGroupConv", "AttentiveLiftingConv"]
@@ -27,6 +30,8 @@ ATTENTION = ("full", "channel", "spatial", "input")
 #: bytes of intermediate responses held at once, or as many as this many times the input if that is more
 CHUNK_BYTES = 1 << 26
 CHUNK_INPUTS = 2
+#: bytes that kernels may keep for the backward pass instead of computing them again
+KEPT_BYTES = 1 << 28
 
 
 class _Attention(nn.Module):
@@ -81,6 +86,15 @@ class _Attention(nn.Module):
         return weight.expand(-1, -1, self.group.order or 1, -1, -1)
 
 
+def _gates(mean: Tensor, peak: Tensor, squeeze: Tensor, excite: Tensor) -> Tensor:
+    """Return α_C of the statistics of all responses, each (batch, c, h̃, out, h)."""
+    # Autocast would round the statistics; they are few.
+    both = torch.cat([mean, peak]).to(squeeze.dtype)
+    hidden = torch.relu(torch.einsum("ouhcg,bcgoh->bugoh", squeeze, both))
+    hidden = hidden[: len(mean)] + hidden[len(mean) :]  # before W₂, which is linear
+    return torch.sigmoid(torch.einsum("okhug,bugoh->bkgoh", excite, hidden))
+
+
 def _residual(
     responses: Tensor, squeeze: Tensor | None, excite: Tensor | None, kernel: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -100,16 +114,7 @@ def _residual(
     weighted = responses
     if squeeze is not None and excite is not None:
         space = tuple(range(5, 5 + dim))
-        # Autocast would round the statistics; they are few.
-        found = [
-            torch.einsum(
-                "okhug,bugoh->bkgoh",
-                excite,
-                torch.relu(torch.einsum("ouhcg,bcgoh->bugoh", squeeze, statistic.to(squeeze.dtype))),
-            )
-            for statistic in (responses.mean(dim=space), responses.amax(dim=space))
-        ]
-        channel = torch.sigmoid(found[0] + found[1]).to(responses.dtype)
+        channel = _gates(responses.mean(dim=space), responses.amax(dim=space), squeeze, excite).to(responses.dtype)
         weighted = responses * channel.view(*channel.shape, *[1] * dim)
     total = weighted.sum(dim=1)  # (batch, h̃, out, h, *space): all that is needed of the responses, but their maximum
     if kernel is None:
@@ -157,11 +162,7 @@ def _responses(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
     """
     points = kernel.shape[4:]
     dim = len(points)
-    padding = [0 if boundary == "valid" else (n - 1) // 2 for n in points]
-    if boundary == "periodic":
-        flat = nn.functional.pad(x.flatten(1, 2), [n for n in reversed(padding) for _ in range(2)], mode="circular")
-        x, padding = flat.unflatten(1, x.shape[1:3]), [0] * dim
-    patches = windows(x, points, padding)
+    patches = windows(_reached(x, points, boundary), points, [0] * dim)
     space = patches.shape[3 : 3 + dim]
     patches = patches.flatten(1, 2).flatten(2, 1 + dim).flatten(3)  # (batch, c·h̃, positions, points)
     rows = kernel.flip(tuple(range(4, 4 + dim))).flatten(2, 3).flatten(3).permute(2, 0, 1, 3)
@@ -169,11 +170,51 @@ def _responses(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
     return y.unflatten(1, x.shape[1:3]).unflatten(3, kernel.shape[:2]).unflatten(5, space)
 
 
+def _reached(x: Tensor, points: Sequence[int], boundary: str) -> Tensor:
+    r"""Return a (batch, c, h̃, \*space) signal with what kernels reach beyond it."""
+    if boundary == "valid" or max(points) == 1:
+        return x
+    sides = [(n - 1) // 2 for n in reversed(points) for _ in range(2)]
+    if boundary == "zero":
+        return nn.functional.pad(x, sides)
+    return nn.functional.pad(x.flatten(1, 2), sides, mode="circular").unflatten(1, x.shape[1:3])
+
+
+def _fused(
+    x: Tensor, kernel: Tensor, squeeze: Tensor | None, excite: Tensor | None, psi: Tensor | None, boundary: str
+) -> Tensor:
+    """Return Σ α⁻ f̃ of a signal on planes without making responses. Arguments as in :func:`_residual`."""
+    from ...ops.attentive_fused import response_peaks, weighted_responses  # noqa: PLC0415
+
+    out, h, into, g, *points = kernel.shape
+    x = _reached(x, points, boundary).float()
+    # Reversed, with outputs last: (*points, c, h̃, out·h).
+    w = kernel.float().flip((4, 5)).permute(4, 5, 2, 3, 0, 1).flatten(4)
+    channel = None
+    if squeeze is not None and excite is not None:
+        # A mean is linear: of the samples under each point of the kernel, which are all but a few rows and columns.
+        rows, columns = (x.new_ones(m, n).tril().triu(n - m) for m, n in zip(x.shape[3:], points, strict=True))
+        sums = rows.mT @ (x @ columns)
+        places = math.prod(m - n + 1 for m, n in zip(x.shape[3:], points, strict=True))
+        mean = torch.einsum("bcgij,ijcgn->bcgn", sums, w) / places
+        shape = (out, h)
+        channel = _gates(mean.unflatten(3, shape), response_peaks(x, w).unflatten(3, shape), squeeze.float(), excite.float())
+        channel = channel.flatten(3)
+    if psi is not None:
+        # Kernels of the sum, instead of the mean, and of the maximum: (*points, 2, h̃, out·h).
+        both = torch.stack([psi[:, :, 0] / into, psi[:, :, 1]]).float().flip((4, 5))
+        psi = both.permute(4, 5, 0, 3, 1, 2).flatten(4)
+    return weighted_responses(x, w, channel, psi).unflatten(3, (out, h)).movedim((1, 2), (3, 4))
+
+
 def _subtracted(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
     r"""Return Σ α⁻ f̃ of a (batch, c, h̃, \*space) signal, a few samples and output channels at a time."""
     assert isinstance(layer.branch, _Attention)
     kernel = layer.kernel()
     maps = layer.branch.rendered()
+
+    if _fusable(layer, x):
+        return _by_samples(layer, x, kernel, maps)
 
     def block(x: Tensor, kernel: Tensor, *maps: Tensor | None) -> Tensor:
         return _residual(_responses(x, kernel, layer.boundary), *maps)[0]
@@ -191,6 +232,38 @@ def _subtracted(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> 
                 parts.append(block(*arguments))
         rows.append(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _fusable(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> bool:
+    """Return whether Triton's kernels take this signal."""
+    if layer.group.dim != 2 or layer.chunk is not None or torch.compiler.is_compiling():
+        return False
+    # Kernels add the gradients of maxima in no certain order.
+    if not x.is_cuda or x.dtype == torch.float64 or torch.are_deterministic_algorithms_enabled():
+        return False
+    return len(x) > 0 and kernels_work()
+
+
+def _by_samples(
+    layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor, kernel: Tensor, maps: tuple[Tensor | None, ...]
+) -> Tensor:
+    """Return :func:`_fused` of all samples, or of some at a time if what it would keep of all of them is too much."""
+    # Sums and maxima of each element, what they are multiplied by, and where the maxima are.
+    kept = 3.5 * 4 * kernel.shape[0] * kernel.shape[1] * x.shape[2] * math.prod(x.shape[3:]) if maps[2] is not None else 0
+    samples = max(1, int(KEPT_BYTES / max(kept, 1)))
+
+    def block(x: Tensor, *rest: Tensor | None) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return _fused(x, *rest, boundary=layer.boundary)
+
+    if samples >= len(x) or not torch.is_grad_enabled():
+        parts = [block(some, kernel, *maps) for some in x.split(samples)]
+    else:
+        parts = [
+            checkpoint(block, some, kernel, *maps, use_reentrant=False, preserve_rng_state=False)
+            for some in x.split(samples)
+        ]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.dtype)
 
 
 def _chunk(x: Tensor, kernel: Tensor, boundary: str, chunk: int | None) -> tuple[int, int]:
