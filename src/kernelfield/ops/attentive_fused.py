@@ -191,8 +191,9 @@ def _tile(kernel: str, n: int, columns: int) -> tuple[int, int, dict[str, int]]:
 
 
 def _part(length: int, most: int) -> int:
-    """Return a length that as few as possible of at most ``most`` tile another with, and little to spare."""
-    return math.ceil(length / math.ceil(length / most))
+    """Return how many columns a tile has: ``most`` or half as many, and no third, as each is compiled by itself."""
+    half = max(1, most // 2)
+    return half if triton.cdiv(length, half) * half < triton.cdiv(length, most) * most else most
 
 
 def _lanes(count: int, most: int) -> dict[str, int]:

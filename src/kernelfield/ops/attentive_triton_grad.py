@@ -154,8 +154,8 @@ def sources(
             for k in tl.static_range(KS * KS):
                 scaled = scaled + (ws[k] * factor,)
             ws = scaled
-        around = ()
         for i in tl.static_range(R + KS - 1):
+            line = ()
             for j in tl.static_range(P + KS - 1):
                 row, at = y + i - (KS - 1), column + j - (KS - 1)
                 real = (row >= 0) & (row < HO) & (at >= 0) & (at < WO)
@@ -165,15 +165,16 @@ def sources(
                     extra = tl.load(dtop + spot, mask=real, other=0.0)
                     owner = tl.load(which + spot, mask=real, other=-1).to(tl.int32)
                     slope = slope + tl.where(c == owner, extra, 0.0)
-                around = around + (slope,)
-        new = ()
-        for r in tl.static_range(R):
-            for p in tl.static_range(P):
-                z = ys[r * P + p]
-                for k in tl.static_range(KS * KS):
-                    z += ws[k] * around[(r + KS - 1 - k // KS) * (P + KS - 1) + p + KS - 1 - k % KS]
-                new = new + (z,)
-        ys = new
+                line = line + (slope,)
+            new = ()
+            for r in tl.static_range(R):
+                for p in tl.static_range(P):
+                    z = ys[r * P + p]
+                    if r <= i and i < r + KS:  # rows of the kernel that bring this row there
+                        for k in tl.static_range(KS):
+                            z += ws[(r + KS - 1 - i) * KS + k] * line[p + KS - 1 - k]
+                    new = new + (z,)
+            ys = new
         n += 1
     for r in tl.static_range(R):
         for p in tl.static_range(P):

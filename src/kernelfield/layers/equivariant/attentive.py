@@ -12,10 +12,9 @@ from torch.utils.checkpoint import checkpoint
 from ..._checks import check_choice, check_int
 from ...fields import Table
 from ...ops.shape import is_symbolic
-from ...ops.softmax import kernels_work
 from ...ops.windows import windows
 from .gconv import GroupConv, LiftingConv, check_group_signal
-from .input_attention import InputAttention, hidden_width, same_conv
+from .input_attention import InputAttention, hidden_width, same_conv, takes_kernels
 from .kernel import GroupKernel
 from .signal import GroupSignal
 
@@ -235,13 +234,9 @@ def _subtracted(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> 
 
 
 def _fusable(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> bool:
-    """Return whether Triton's kernels take this signal."""
-    if layer.group.dim != 2 or layer.chunk is not None or torch.compiler.is_compiling():
-        return False
-    # Kernels add the gradients of maxima in no certain order.
-    if not x.is_cuda or x.dtype == torch.float64 or torch.are_deterministic_algorithms_enabled():
-        return False
-    return len(x) > 0 and kernels_work()
+    # Kernels add the gradients of maxima over space in no certain order.
+    settled = layer.chunk is not None or torch.are_deterministic_algorithms_enabled()
+    return not settled and takes_kernels(x, layer.group.dim)
 
 
 def _by_samples(
@@ -253,7 +248,7 @@ def _by_samples(
     samples = max(1, int(KEPT_BYTES / max(kept, 1)))
 
     def block(x: Tensor, *rest: Tensor | None) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast("cuda", enabled=False):
             return _fused(x, *rest, boundary=layer.boundary)
 
     if samples >= len(x) or not torch.is_grad_enabled():

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ..._checks import check_int
 from ...fields import Table
+from ...ops.softmax import kernels_work
 from .gconv import folded
 from .kernel import GroupKernel
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from ...groups import Group
 
-__all__ = ["InputAttention", "hidden_width", "same_conv"]
+__all__ = ["InputAttention", "hidden_width", "same_conv", "takes_kernels"]
 
 _CONVS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -84,8 +85,17 @@ class InputAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return (batch, channels, \*space), with a group axis before space unless ``lifting``, attended to."""
+        if not self.lifting and takes_kernels(x, self.group.dim):
+            return self._fused(x)
         channel, space = self.maps(x)
         return x - space * channel * x
+
+    def _fused(self, x: Tensor) -> Tensor:
+        from ...ops.input_attention_fused import attend_to_input  # noqa: PLC0415
+
+        with torch.autocast("cuda", enabled=False):
+            psi = folded(self.kernel()).flip((2, 3))
+            return attend_to_input(x, _matrix(self.squeeze()), _matrix(self.excite()), psi, self.dilation)
 
     def _channel(self, statistic: Tensor) -> Tensor:
         if self.lifting:
@@ -106,6 +116,13 @@ def same_conv(x: Tensor, kernel: Tensor, *, groups: int = 1, dilation: int = 1) 
     flipped = kernel.flip(tuple(range(2, 2 + dim))).to(x.dtype)  # torch correlates
     padding = [dilation * (n // 2) for n in kernel.shape[2:]]
     return _CONVS[dim](x, flipped, padding=padding, dilation=dilation, groups=groups)
+
+
+def takes_kernels(x: Tensor, dim: int) -> bool:
+    """Return whether a signal is one that Triton's kernels take, and they run here."""
+    if dim != 2 or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        return False
+    return x.is_cuda and x.dtype != torch.float64 and x.numel() > 0 and kernels_work()
 
 
 def hidden_width(channels: int, hidden: int | None, lifting: bool) -> int:
