@@ -1,6 +1,6 @@
-"""Maxima and weighted sums of the responses of attentive convolutions, by kernels that write no response.
+r"""Maxima and weighted sums of the responses of attentive convolutions, by kernels that write no response.
 
-A response is :math:`r_{bcgn}(x) = \\sum_k w_{kcgn} f_{bcg}(x + k)`: of input channel c and element g to the kernel of
+A response is :math:`r_{bcgn}(x) = \sum_k w_{kcgn} f_{bcg}(x + k)`: of input channel c and element g to the kernel of
 output n, a channel and an element. There are as many as inputs times outputs, and an attentive convolution (chapter 8)
 needs of them two maxima and a sum. Each is computed from the signal, and its gradient too. The gradient of a maximum
 goes to one response that attains it, the first: a subgradient where there are several.
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .attentive_triton import peaks, sums
 from .attentive_triton_grad import peaks_grad, sources, taps
@@ -21,8 +22,8 @@ from .attentive_triton_space import attend, filters, gate_grad, spread
 
 __all__ = ["response_peaks", "weighted_responses"]
 
-#: what a program takes at once: rows and columns of a tile, and lanes, with 32 or 64 or 128 of them to a warp; the first
-#: number of "taps" is input channels instead
+#: what a program, one warp, takes at once: rows and columns of a tile, or input channels and columns for "taps", and
+#: lanes; measured on an H200
 TILES = {
     "peaks": (1, 8, 64),
     "sums": (2, 8, 64),
@@ -79,6 +80,7 @@ class _Peaks(torch.autograd.Function):
         return top
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
         x, w, place = ctx.saved_tensors
         b, c, hi, wi = x.shape
@@ -88,9 +90,7 @@ class _Peaks(torch.autograd.Function):
         dx = torch.zeros_like(x)
         dw = torch.empty((splits, *w.shape), dtype=torch.float32, device=x.device)
         grid = (c, triton.cdiv(n, tile["L"]), splits)
-        peaks_grad[grid](
-            x, w, place, slope.contiguous(), dx, dw, b, each, c, n, hi, wi, wi - k + 1, KS=k, **tile
-        )
+        peaks_grad[grid](x, w, place, slope.contiguous(), dx, dw, b, each, c, n, hi, wi, wi - k + 1, KS=k, **tile)
         return dx, dw.sum(dim=0)
 
 
@@ -123,13 +123,14 @@ class _Weighted(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, w, alpha, *rest = ctx.saved_tensors
         slope = slope.contiguous()
         dtotal, dtop, which, dpsi = slope, slope, slope, None
         if rest:
-            dtotal, dtop, dpsi = _space_grad(slope, *rest[:3], rest[4])
-            which = rest[3]
+            psi, total, top, which, gate = rest
+            dtotal, dtop, dpsi = _space_grad(slope, psi, total, top, gate)
         dx, dw, dalpha = _sums_grad(x, w, alpha, dtotal, dtop, which, bool(rest))
         return dx, dw, dalpha, dpsi
 

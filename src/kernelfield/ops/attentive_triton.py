@@ -1,8 +1,8 @@
-"""Attentive convolutions in Triton, forward: responses are compared and summed where they are made, never written.
+r"""Attentive convolutions in Triton, forward: responses are compared and summed where they are made, never written.
 
-A response is :math:`r_{bjn}(x) = \\sum_k w_{kjn} f_{bj}(x + k)`, of input j, a channel and an element, to the kernel of
-output n, a channel and an element. The lanes of a program are outputs n, whose weights each thread keeps; what the lanes
-share, samples of the input, is read once for all of them. Signals on outputs have n last in memory.
+A response is :math:`r_{bjn}(x) = \sum_k w_{kjn} f_{bj}(x + k)`, of input j, a channel and an element, to the kernel of
+output n, a channel and an element. The lanes of a program are outputs n, each with its weights; what the lanes share,
+samples of the input, is read once for all of them. Signals on outputs have n last in memory.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"

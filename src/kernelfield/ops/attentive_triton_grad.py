@@ -1,7 +1,7 @@
 """Attentive convolutions in Triton, backward: gradients of maxima and sums of responses that were never written.
 
-Names and order of memory as in :mod:`kernelfield.ops.attentive_triton`. The slope of a response is that of the sum it is
-part of and, where it is the largest, that of the maximum.
+Names and order of memory as in :mod:`kernelfield.ops.attentive_triton`. The slope of a response is that of the sum it
+is part of and, where it is the largest, that of the maximum.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -18,9 +18,7 @@ SIZES = ["B", "each", "C", "G", "N", "HI", "WI", "HO", "WO", "tiles", "across"]
 
 
 @triton.jit(do_not_specialize=SIZES)
-def peaks_grad(
-    x, w, place, slope, dx, dw, B, each, C, N, HI, WI, WO, KS: tl.constexpr, L: tl.constexpr
-):
+def peaks_grad(x, w, place, slope, dx, dw, B, each, C, N, HI, WI, WO, KS: tl.constexpr, L: tl.constexpr):
     """Add the slope of each maximum to the window it was found in, and sum it for its weights.
 
     To dx (b, C, HI, WI), in no certain order, and dw (splits, KS², C, N).

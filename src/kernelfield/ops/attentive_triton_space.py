@@ -1,6 +1,6 @@
-"""Spatial attention in Triton: the kernel of every output and input element by itself, on mean and maximum.
+r"""Spatial attention in Triton: the kernel of every output and input element by itself, on mean and maximum.
 
-.. math:: s = \\psi^0 * t + \\psi^1 * m, \\qquad y = \\sum_g \\sigma(s_g)\\, t_g
+.. math:: s = \psi^0 * t + \psi^1 * m, \qquad y = \sum_g \sigma(s_g)\, t_g
 
 Signals are (b, H, W, G, N) with outputs N last in memory, and on lanes; kernels (A, A, 2, G, N). Beyond the map is
 zero. torch's grouped convolutions would launch one kernel for each of the groups.
@@ -111,9 +111,7 @@ def spread(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def filters(
-    total, top, ds, dpsi, B, each, G, N, H, W, A: tl.constexpr, P: tl.constexpr, L: tl.constexpr
-):
+def filters(total, top, ds, dpsi, B, each, G, N, H, W, A: tl.constexpr, P: tl.constexpr, L: tl.constexpr):
     """Write the gradient of the kernels, (splits, A, A, 2, G, N): one program sums one row of them."""
     blocks = tl.cdiv(N, L)
     g, n = tl.program_id(0) // blocks, tl.program_id(0) % blocks * L + tl.arange(0, L)

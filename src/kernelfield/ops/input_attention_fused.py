@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .input_attention_triton import channel_slopes, over_channels, over_space, signal_slopes, space_slopes, subtract
@@ -66,6 +67,7 @@ class _Attend(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, squeeze, excite, psi, both, place, hidden, alpha, found, which, s = ctx.saved_tensors
         if dy.stride() != x.stride():

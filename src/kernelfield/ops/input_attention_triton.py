@@ -1,8 +1,8 @@
 """Attention on an input in Triton: each kernel reads the signal once, for all that is asked of it at a time.
 
-A signal is f (b, q, x) of channels and elements q = (c, g), g fastest, at positions x, in either order of memory: strides
-say in which. Maps are α (b, q) of channels and s (b, g, x) of space; statistics over channels (b, 2, g, x), mean and
-maximum, with the channel of the maximum beside them.
+A signal is f (b, q, x) of channels and elements q = (c, g), g fastest, at positions x, in either order of memory:
+strides say in which. Maps are α (b, q) of channels and s (b, g, x) of space; statistics over channels (b, 2, g, x),
+mean and maximum, with the channel of the maximum beside them.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -93,9 +93,7 @@ def subtract(x, alpha, s, y, Q, G, X, sb, sq, sp, QB: tl.constexpr, PB: tl.const
 
 
 @triton.jit(do_not_specialize=SIZES)
-def space_slopes(
-    x, alpha, s, dy, dt, C, G, X, sb, sq, sp, LAST: tl.constexpr, L: tl.constexpr, UNROLL: tl.constexpr
-):
+def space_slopes(x, alpha, s, dy, dt, C, G, X, sb, sq, sp, LAST: tl.constexpr, L: tl.constexpr, UNROLL: tl.constexpr):
     """Write the slope of what s is the sigmoid of."""
     b = tl.program_id(0).to(tl.int64)
     g, p, here = _lane(G, X, LAST, L)

@@ -15,9 +15,9 @@ from kernelfield.layers.equivariant import (
     GroupConv,
     InputAttention,
     LiftingConv,
-    attentive,
     make_group_conv,
     make_lifting_conv,
+    responses,
 )
 from kernelfield.testing import (
     assert_compiles,
@@ -149,8 +149,8 @@ def test_responses_sum_to_the_convolution(kernel_size, boundary):
     group = Dihedral(4)
     conv = AttentiveGroupConv(2, 3, group=group, kernel_size=kernel_size, boundary=boundary).double()
     x = signal(group, channels=2)
-    responses = attentive._responses(x, conv.kernel(), boundary)
-    torch.testing.assert_close(responses.sum(dim=(1, 2)), GroupConv.forward(conv, x).values)
+    found = responses.responses(x, conv.kernel(), boundary)
+    torch.testing.assert_close(found.sum(dim=(1, 2)), GroupConv.forward(conv, x).values)
 
 
 def test_full_attention_is_the_chapters_formula():
@@ -160,7 +160,7 @@ def test_full_attention_is_the_chapters_formula():
     x = signal(group, channels=2)
     first, second, psi = conv.branch.rendered()
     o, h = 1, 2
-    f = attentive._responses(x, conv.kernel(), "zero")[:, :, :, o, h]  # (batch, c, h̃, *space)
+    f = responses.responses(x, conv.kernel(), "zero")[:, :, :, o, h]  # (batch, c, h̃, *space)
     gate = 0
     for statistic in (f.mean(dim=(-2, -1)), f.amax(dim=(-2, -1))):
         hidden = torch.stack([statistic[:, :, g] @ first[o, :, h, :, g].T for g in range(4)], dim=-1).relu()
@@ -189,11 +189,11 @@ def test_chunked_equals_unchunked(kind, lifts, monkeypatch):
     layer.chunk = 3
     split = results()
     layer.chunk = None  # by a budget of almost nothing: one sample and one output channel at a time
-    monkeypatch.setattr(attentive, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(attentive, "CHUNK_INPUTS", 0)
+    monkeypatch.setattr(responses, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(responses, "CHUNK_INPUTS", 0)
     counted = []
-    real = attentive._responses
-    monkeypatch.setattr(attentive, "_responses", lambda x, *rest: counted.append(len(x)) or real(x, *rest))
+    real = responses.responses
+    monkeypatch.setattr(responses, "responses", lambda x, *rest: counted.append(len(x)) or real(x, *rest))
     single = results()
     assert counted == [1] * 16  # 2 samples, 4 outputs, forward and again
     for a, b, c in zip(whole, split, single, strict=True):
