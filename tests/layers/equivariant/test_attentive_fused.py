@@ -94,10 +94,10 @@ def interpreted(code):
 def test_each_kind():
     interpreted("""
 for options in (
-    {"kind": "full", "boundary": "valid", "n": 1},
-    {"kind": "channel", "channels": (3, 1), "space": (4, 4)},
-    {"kind": "spatial", "group": Mirror(), "boundary": "periodic", "attention_size": 3},
-    {"kind": "full", "lifts": True, "kernel_size": 1, "space": (3, 2), "attention_size": 3},
+    {"kind": "full", "group": Mirror(), "space": (4, 5), "boundary": "valid", "attention_size": 3},
+    {"kind": "channel", "channels": (3, 1), "space": (3, 2), "n": 1},
+    {"kind": "spatial", "group": Mirror(), "space": (2, 3), "boundary": "periodic", "attention_size": 3, "n": 1},
+    {"kind": "full", "lifts": True, "kernel_size": 1, "space": (2, 2), "attention_size": 3, "n": 1},
 ):
     assert max(errors(**options)) < 1e-5, options
 """)
@@ -118,7 +118,7 @@ for options in (
 def test_half_precision():
     interpreted("""
 for dtype in (torch.float16, torch.bfloat16):
-    assert max(errors(group=Mirror(), space=(3, 3), attention_size=3, dtype=dtype)) < 2e-2
+    assert max(errors(group=Trivial(), space=(3, 3), attention_size=3, dtype=dtype)) < 2e-2
     assert max(input_errors(group=Mirror(), space=(3, 3), dtype=dtype)) < 2e-2
 """)
 
@@ -130,7 +130,7 @@ def test_few_samples_at_a_time():
 seen, real = [], responses._fused
 responses.KEPT_BYTES = 1
 responses._fused = lambda x, *rest, **options: seen.append(len(x)) or real(x, *rest, **options)
-assert max(errors(group=Mirror(), space=(3, 3), attention_size=3, n=3)) < 1e-5
+assert max(errors(group=Trivial(), space=(2, 3), attention_size=1, n=3)) < 1e-5
 assert seen == [1] * 6
 """)
 
