@@ -27,9 +27,9 @@ __all__ = ["response_peaks", "weighted_responses"]
 TILES = {
     "peaks": (1, 8, 64),
     "sums": (2, 8, 64),
-    "taps": (2, 8, 64),
+    "taps": (3, 8, 32),
     "sources": (4, 4, 64),
-    "attend": (1, 8, 64),
+    "attend": (1, 16, 64),
     "spread": (1, 8, 64),
     "filters": (1, 8, 64),
 }
@@ -103,7 +103,8 @@ class _Weighted(torch.autograd.Function):
         total = torch.empty((b, ho, wo, g, n), dtype=torch.float32, device=x.device)
         top = which = total
         if psi is not None:
-            top, which = torch.empty_like(total), torch.empty_like(total, dtype=torch.int16)
+            top = torch.empty_like(total)
+            which = torch.empty((b, ho * wo + 1, g, n), dtype=torch.int32, device=x.device)
         rows, columns, tile = _tile("sums", n, wo)
         tiles, across = triton.cdiv(ho, rows) * triton.cdiv(wo, columns), triton.cdiv(wo, columns)
         sums[b * tiles, g * triton.cdiv(n, tile["L"])](
@@ -126,11 +127,13 @@ class _Weighted(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, w, alpha, *rest = ctx.saved_tensors
-        slope = slope.contiguous()
-        dtotal, dtop, which, dpsi = slope, slope, slope, None
         if rest:
             psi, total, top, which, gate = rest
-            dtotal, dtop, dpsi = _space_grad(slope, psi, total, top, gate)
+            dtotal, dtop, dpsi = _space_grad(slope.contiguous(), psi, total, top, gate)
+        else:
+            dtotal, dpsi = _longer(slope.flatten(1, 2).unsqueeze(2)), None
+            dtotal[:, :-1, 0] = slope.flatten(1, 2)
+            dtop = which = dtotal
         dx, dw, dalpha = _sums_grad(x, w, alpha, dtotal, dtop, which, bool(rest))
         return dx, dw, dalpha, dpsi
 
@@ -146,13 +149,20 @@ def _space_grad(slope: Tensor, psi: Tensor, total: Tensor, top: Tensor, gate: Te
     splits, each = _splits(b, blocks * a)
     dpsi = total.new_empty((splits, *psi.shape))
     filters[blocks, a, splits](total, top, ds, dpsi, b, each, g, n, h, w, A=a, P=columns, **tile)
-    dtotal, dtop = torch.empty_like(total), torch.empty_like(total)
+    dtotal, dtop = (_longer(total.flatten(1, 2)) for _ in range(2))
     _, columns, tile = _tile("spread", n, w)
     across = triton.cdiv(w, columns)
     spread[b * h * across, g * triton.cdiv(n, tile["L"])](
         gate, slope, ds, psi, dtotal, dtop, g, n, h, w, across, A=a, P=columns, **tile
     )
     return dtotal, dtop, dpsi.sum(dim=0)
+
+
+def _longer(like: Tensor) -> Tensor:
+    """Return an empty tensor with one place more along the second axis, and zeros there."""
+    result = like.new_empty((len(like), like.shape[1] + 1, *like.shape[2:]))
+    result[:, -1].zero_()
+    return result
 
 
 def _sums_grad(
@@ -194,7 +204,7 @@ def _tile(kernel: str, n: int, columns: int) -> tuple[int, int, dict[str, int]]:
 def _part(length: int, most: int) -> int:
     """Return how many columns a tile has: ``most`` or half as many, and no third, as each is compiled by itself."""
     half = max(1, most // 2)
-    return half if triton.cdiv(length, half) * half < triton.cdiv(length, most) * most else most
+    return half if 5 * triton.cdiv(length, half) * half < 4 * triton.cdiv(length, most) * most else most
 
 
 def _lanes(count: int, most: int) -> dict[str, int]:

@@ -94,7 +94,8 @@ def sums(
 ):  # fmt: skip
     """Write the sum of weighted responses over channels, and if asked for the largest of them and its channel.
 
-    Of x (b, C, G, HI, WI), w (KS², C, G, N) and weights alpha (b, C, G, N) to (b, HO, WO, G, N).
+    Of x (b, C, G, HI, WI), w (KS², C, G, N) and weights alpha (b, C, G, N) to (b, HO, WO, G, N); of channels with one
+    place more for each sample, (b, HO · WO + 1, G, N).
     """
     pid = tl.program_id(0)
     b, tile = (pid // tiles).to(tl.int64), pid % tiles
@@ -107,7 +108,7 @@ def sums(
     alpha += (b * C * G + g) * N + n
     total += ((b * HO * WO) * G + g) * N + n
     top += ((b * HO * WO) * G + g) * N + n
-    which += ((b * HO * WO) * G + g) * N + n
+    which += (b * (HO * WO + 1) * G + g) * N + n
     total_, best, index = zeros(L, R * P), (), ()
     for _ in tl.static_range(R * P if TOP else 0):
         best = best + (tl.full((L,), float("-inf"), dtype=tl.float32),)
@@ -142,4 +143,4 @@ def sums(
             tl.store(total + spot, total_[r * P + p], mask=real)
             if TOP:
                 tl.store(top + spot, best[r * P + p], mask=real)
-                tl.store(which + spot, index[r * P + p].to(tl.int16), mask=real)
+                tl.store(which + spot, index[r * P + p], mask=real)

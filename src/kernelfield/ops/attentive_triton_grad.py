@@ -1,7 +1,8 @@
 """Attentive convolutions in Triton, backward: gradients of maxima and sums of responses that were never written.
 
 Names and order of memory as in :mod:`kernelfield.ops.attentive_triton`. The slope of a response is that of the sum it
-is part of and, where it is the largest, that of the maximum.
+is part of and, where it is the largest, that of the maximum. Slopes, and the channels of maxima, have one place more for
+each sample, (b, HO · WO + 1, G, N), at which they are zero: what lies beyond the map is read from there.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -67,7 +68,7 @@ def taps(
     last = tl.minimum(b + each, B)
     while b < last:
         sample = b.to(tl.int64)
-        base = (sample * (HO * WO) * G + g) * N + n
+        base = (sample * (HO * WO + 1) * G + g) * N + n
         planes = x + (sample * C * G + g) * (HI * WI)
         es = zeros(L, CB * KS * KS)
         y = 0
@@ -81,7 +82,7 @@ def taps(
                     sums = sums + (tl.load(dtotal + spot, mask=real, other=0.0),)
                     if TOP:
                         tops = tops + (tl.load(dtop + spot, mask=real, other=0.0),)
-                        at = at + (tl.load(which + spot, mask=real, other=-1).to(tl.int32),)
+                        at = at + (tl.load(which + spot, mask=real, other=-1),)
                 new = ()
                 for i in tl.static_range(CB):
                     plane = planes + tl.minimum(c + i, C - 1) * G * (HI * WI)
@@ -139,9 +140,18 @@ def sources(
     blocks = tl.cdiv(C, L)
     g, c = tl.program_id(1) // blocks, tl.program_id(1) % blocks * L + tl.arange(0, L)
     here = c < C
-    slopes = (b * (HO * WO) * G + g) * N
+    first = (b * (HO * WO + 1) * G + g) * N
+    dtotal += first
+    dtop += first
+    which += first
     w += g * N * (KS * KS) * C + c
     alpha += (b * G + g) * N * C + c
+    spots = ()  # those of a place of the window whose slopes there are, the last ones otherwise
+    for i in tl.static_range(R + KS - 1):
+        for j in tl.static_range(P + KS - 1):
+            row, at = y + i - (KS - 1), column + j - (KS - 1)
+            real = (row >= 0) & (row < HO) & (at >= 0) & (at < WO)
+            spots = spots + (tl.where(real, row * WO + at, HO * WO) * G * N,)
     ys = zeros(L, R * P)
     n = 0
     while n < N:
@@ -155,14 +165,10 @@ def sources(
         for i in tl.static_range(R + KS - 1):
             line = ()
             for j in tl.static_range(P + KS - 1):
-                row, at = y + i - (KS - 1), column + j - (KS - 1)
-                real = (row >= 0) & (row < HO) & (at >= 0) & (at < WO)
-                spot = slopes + (row * WO + at) * G * N + n
-                slope = tl.load(dtotal + spot, mask=real, other=0.0)
+                spot = spots[i * (P + KS - 1) + j] + n
+                slope = tl.load(dtotal + spot)
                 if TOP:
-                    extra = tl.load(dtop + spot, mask=real, other=0.0)
-                    owner = tl.load(which + spot, mask=real, other=-1).to(tl.int32)
-                    slope = slope + tl.where(c == owner, extra, 0.0)
+                    slope = slope + tl.where(c == tl.load(which + spot), tl.load(dtop + spot), 0.0)
                 line = line + (slope,)
             new = ()
             for r in tl.static_range(R):

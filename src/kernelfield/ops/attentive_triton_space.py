@@ -82,13 +82,14 @@ def gate_grad(total, gate, dout, ds, G, N, count, L: tl.constexpr):
 def spread(
     gate, dout, ds, psi, dtotal, dtop, G, N, H, W, across, A: tl.constexpr, P: tl.constexpr, L: tl.constexpr
 ):  # fmt: skip
-    """Write the slopes of sums and maxima from those of s and of what the gates let through."""
+    """Write the slopes of sums and maxima from those of s and of what the gates let through, (b, H · W + 1, G, N)."""
     pid = tl.program_id(0)
     b, y, column = (pid // (across * H)).to(tl.int64), pid // across % H, pid % across * P
     blocks = tl.cdiv(N, L)
     g, n = tl.program_id(1) // blocks, tl.program_id(1) % blocks * L + tl.arange(0, L)
     here = n < N
     base = (b * (H * W) * G + g) * N + n
+    longer = (b * (H * W + 1) * G + g) * N + n
     ones, twos = zeros(L, P), zeros(L, P)
     for i in range(A):
         slopes = line(ds + base, y + A // 2 - i, column - A // 2, H, W, G * N, here, P + A - 1)
@@ -106,8 +107,8 @@ def spread(
         real = here & (column + p < W)
         slope = tl.load(dout + (b * (H * W) + place) * N + n, mask=real, other=0.0)
         open_ = tl.load(gate + base + place * G * N, mask=real, other=0.0)
-        tl.store(dtotal + base + place * G * N, ones[p] + slope * open_, mask=real)
-        tl.store(dtop + base + place * G * N, twos[p], mask=real)
+        tl.store(dtotal + longer + place * G * N, ones[p] + slope * open_, mask=real)
+        tl.store(dtop + longer + place * G * N, twos[p], mask=real)
 
 
 @triton.jit(do_not_specialize=SIZES)

@@ -141,8 +141,6 @@ class AttentiveLiftingConv(LiftingConv):
     torch.Size([2, 4, 4, 9, 9])
     """
 
-    reverses = False  # attention takes the kernel as it is
-
     def __init__(
         self,
         in_channels: int,
@@ -157,6 +155,7 @@ class AttentiveLiftingConv(LiftingConv):
         dilation: int = 1,
         chunk: int | None = None,
     ) -> None:
+        self.reverses = attention == "input"  # attention inside takes the kernel as it is
         super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
         self.branch, self.chunk = _prepare(self, attention, None, attention_size, dilation, chunk, lifting=True)
 
@@ -211,8 +210,6 @@ class AttentiveGroupConv(GroupConv):
     torch.Size([2, 4, 4, 9, 9])
     """
 
-    reverses = False  # attention takes the kernel as it is
-
     def __init__(
         self,
         in_channels: int,
@@ -228,6 +225,7 @@ class AttentiveGroupConv(GroupConv):
         dilation: int = 1,
         chunk: int | None = None,
     ) -> None:
+        self.reverses = attention == "input"  # attention inside takes the kernel as it is
         super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
         self.branch, self.chunk = _prepare(self, attention, hidden, attention_size, dilation, chunk, lifting=False)
 

@@ -177,9 +177,9 @@ def _fused(
     from ...ops.attentive_fused import response_peaks, weighted_responses  # noqa: PLC0415
 
     into, points, outputs = kernel.shape[2], kernel.shape[4:], kernel.shape[:2]
-    x = _reached(x, points, boundary).float()
+    x = _reached(x, points, boundary).float().contiguous()
     # Reversed, with outputs last: (*points, c, h̃, out·h).
-    w = kernel.float().flip((4, 5)).permute(4, 5, 2, 3, 0, 1).flatten(4)
+    w = kernel.float().flip((4, 5)).permute(4, 5, 2, 3, 0, 1).flatten(4).contiguous()
     channel = None
     if squeeze is not None and excite is not None:
         # A mean is linear: of the samples under each point of the kernel, which are all but a few rows and columns.
