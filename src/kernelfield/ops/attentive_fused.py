@@ -25,10 +25,10 @@ __all__ = ["response_peaks", "weighted_responses"]
 #: what a program, one warp, takes at once: rows and columns of a tile, or input channels and columns for "taps", and
 #: lanes; measured on an H200
 TILES = {
-    "peaks": (1, 8, 64),
+    "peaks": (1, 16, 64),
     "sums": (2, 8, 64),
     "taps": (3, 8, 32),
-    "sources": (4, 4, 64),
+    "sources": (4, 4, 128),
     "attend": (1, 16, 64),
     "spread": (1, 8, 64),
     "filters": (1, 8, 64),
@@ -104,7 +104,7 @@ class _Weighted(torch.autograd.Function):
         top = which = total
         if psi is not None:
             top = torch.empty_like(total)
-            which = torch.empty((b, ho * wo + 1, g, n), dtype=torch.int32, device=x.device)
+            which = torch.empty((b, ho * wo + 1, g, n), dtype=torch.int16, device=x.device)
         rows, columns, tile = _tile("sums", n, wo)
         tiles, across = triton.cdiv(ho, rows) * triton.cdiv(wo, columns), triton.cdiv(wo, columns)
         sums[b * tiles, g * triton.cdiv(n, tile["L"])](

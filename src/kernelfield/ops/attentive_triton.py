@@ -143,4 +143,4 @@ def sums(
             tl.store(total + spot, total_[r * P + p], mask=real)
             if TOP:
                 tl.store(top + spot, best[r * P + p], mask=real)
-                tl.store(which + spot, index[r * P + p], mask=real)
+                tl.store(which + spot, index[r * P + p].to(tl.int16), mask=real)

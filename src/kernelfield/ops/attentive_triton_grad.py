@@ -82,7 +82,7 @@ def taps(
                     sums = sums + (tl.load(dtotal + spot, mask=real, other=0.0),)
                     if TOP:
                         tops = tops + (tl.load(dtop + spot, mask=real, other=0.0),)
-                        at = at + (tl.load(which + spot, mask=real, other=-1),)
+                        at = at + (tl.load(which + spot, mask=real, other=-1).to(tl.int32),)
                 new = ()
                 for i in tl.static_range(CB):
                     plane = planes + tl.minimum(c + i, C - 1) * G * (HI * WI)
@@ -168,7 +168,7 @@ def sources(
                 spot = spots[i * (P + KS - 1) + j] + n
                 slope = tl.load(dtotal + spot)
                 if TOP:
-                    slope = slope + tl.where(c == tl.load(which + spot), tl.load(dtop + spot), 0.0)
+                    slope = slope + tl.where(c == tl.load(which + spot).to(tl.int32), tl.load(dtop + spot), 0.0)
                 line = line + (slope,)
             new = ()
             for r in tl.static_range(R):

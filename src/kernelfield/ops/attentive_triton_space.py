@@ -89,7 +89,8 @@ def spread(
     g, n = tl.program_id(1) // blocks, tl.program_id(1) % blocks * L + tl.arange(0, L)
     here = n < N
     base = (b * (H * W) * G + g) * N + n
-    longer = (b * (H * W + 1) * G + g) * N + n
+    dtotal += b * G * N  # of each sample before this one there is one place more
+    dtop += b * G * N
     ones, twos = zeros(L, P), zeros(L, P)
     for i in range(A):
         slopes = line(ds + base, y + A // 2 - i, column - A // 2, H, W, G * N, here, P + A - 1)
@@ -107,8 +108,8 @@ def spread(
         real = here & (column + p < W)
         slope = tl.load(dout + (b * (H * W) + place) * N + n, mask=real, other=0.0)
         open_ = tl.load(gate + base + place * G * N, mask=real, other=0.0)
-        tl.store(dtotal + longer + place * G * N, ones[p] + slope * open_, mask=real)
-        tl.store(dtop + longer + place * G * N, twos[p], mask=real)
+        tl.store(dtotal + base + place * G * N, ones[p] + slope * open_, mask=real)
+        tl.store(dtop + base + place * G * N, twos[p], mask=real)
 
 
 @triton.jit(do_not_specialize=SIZES)
