@@ -15,11 +15,12 @@ from ..kept import kept
 from ..shape import centres
 from . import plan_of, precision, scaled
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
+from .places import place_kernel, take_kernel
 from .plan import LEAST, power
 from .spectra import gradient_kernel, spectrum_kernel
 from .tables import inner_tables, outer_tables, phases
 from .transform import conv_kernel, grads_kernel
-from .tuning import tuning
+from .tuning import signals_of_a_program, tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +53,11 @@ class Call:
         if plan is None:
             raise NotImplementedError(f"no tiles for signals of {tuple(lengths)} and kernels of {points}")
         self.plan, self.device, self.tuning = plan, device, tuning(plan)
-        if device.type != "cuda":
-            self.tuning = replace(self.tuning, programs=1)  # an interpreter runs them one after the other
+        # An interpreter runs programs one after the other.
+        on_gpu = device.type == "cuda"
+        self.processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
+        if not on_gpu:
+            self.tuning = replace(self.tuning, resident=1, outer_programs=1)
         self.precision, self.scaled = precision(dtype), scaled(dtype)
         # float16 has tf32's precision but not the range that spectra need; the interpreter multiplies no bfloat16.
         self.dtype = torch.float16 if self.scaled else torch.float32
@@ -97,6 +101,9 @@ class Call:
         self.far = any(k - 1 - c >= n for k, c, n in places)
         fill = 3 - len(points)
         self.offsets = (*self.points, *(1,) * fill, *self.centres, *(0,) * fill)
+        # A causal kernel as long as the outer transform is where it has to be.
+        size = self.plan.outer * self.plan.m1 * self.plan.m2
+        self.in_place = len(points) == 1 and self.points[0] == size and self.centres[0] == 0
         self.sizes = self.plan.m1, self.plan.m2, *self.offsets[:2], *self.offsets[3:5]
 
     def wind(self, kernel: Tensor) -> Tensor:
@@ -140,9 +147,8 @@ class Call:
             tops = self.tops(kernel)
             tile, columns = min(self.r, self.tuning.rows), self.outer_kind["BLOCK_N"]
             split_points_kernel[(-(-inner // columns), self.r // tile, kernel.shape[0])](
-                *(kernel, parts, self.outer_tables[0], self.phases, tops),
-                *(plan.outer, inner, plan.m2, *self.offsets),
-                **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "DIM": kernel.dim() - 2},
+                *(self.put(kernel), parts, self.outer_tables[0], self.phases, tops, plan.outer, inner),
+                **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64)},
                 REAL=self.real,
                 **self.outer_kind,
             )
@@ -163,9 +169,9 @@ class Call:
         if not self.tuning.ready:
             out.copy_((sums.sum(dim=0) if sums.shape[0] > 1 else sums).view(out.shape))
             return
-        if self.far:
-            out.zero_()
         inner = plan.m1 * plan.m2
+        if self.far and not plan.complex:
+            out.zero_()
         parts = out.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
         scales = out.new_empty(channels if self.scaled else 0, dtype=torch.float32)
         programs, tiles = self.tiles(channels)
@@ -177,14 +183,34 @@ class Call:
             **self.kind,
         )
         if plan.complex:
+            placed = out if self.in_place else out.new_empty(out.shape[0], 1 if self.real else 2, plan.outer, inner)
             tile, columns = min(self.q, self.tuning.rows), self.outer_kind["BLOCK_N"]
             merge_points_kernel[(-(-inner // columns), self.q // tile, out.shape[0])](
-                *(parts, out, self.outer_tables[1], self.phases, scales),
-                *(plan.outer, inner, plan.m2, *self.offsets),
-                **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "DIM": out.dim() - 2},
+                *(parts, placed, self.outer_tables[1], self.phases, scales, plan.outer, inner),
+                **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile},
                 REAL=self.real,
                 **self.outer_kind,
             )
+            if not self.in_place:
+                rows, columns = (1, self.points[0]) if out.dim() == 3 else (self.points[0], out[0, 0, 0].numel())
+                self.move(take_kernel, placed, out, rows, columns)
+
+    def put(self, kernel: Tensor) -> Tensor:
+        """(channels, 1, *points) -> (channels, parts, outer, inner): every point at its place on the circles."""
+        if self.in_place:
+            return kernel
+        outer, inner = self.plan.outer, self.plan.m1 * self.plan.m2
+        placed = kernel.new_empty(kernel.shape[0], 1 if self.real else 2, outer, inner)
+        self.move(place_kernel, kernel, placed, outer, inner)
+        return placed
+
+    def move(self, function: Any, source: Tensor, target: Tensor, rows: int, columns: int) -> None:
+        """Launch one of :mod:`.places` with this many rows and columns of the target."""
+        plan, tall = self.plan, 1 if rows == 1 else 4
+        function[(-(-columns // 256), -(-rows // tall), target.shape[0])](
+            *(source, target, plan.outer, plan.m1 * plan.m2, plan.m2, *self.offsets),
+            **{"DIM": len(self.points), "REAL": self.real, "ROWS": tall, "COLS": 256},
+        )
 
     def tiles(self, channels: int) -> tuple[int, int]:
         """Return programs and tiles of each for one pass over kernels; tables are loaded once a program."""
@@ -192,11 +218,10 @@ class Call:
         tiles = power(max(1, stacks // 1024))
         return -(-stacks // tiles), tiles
 
-    def parts(self, channels: int) -> tuple[int, int]:
+    def parts(self, channels: int, more: float = 0.0) -> tuple[int, int]:
         """Return how many parts the batch is cut in, and the signals of each."""
-        stacks = -(-channels // self.tuning.stack)
-        # A power of two: the kernels are compiled for few of them.
-        each = power(max(1, min(self.batch, self.batch * stacks // self.tuning.programs)))
+        stacks, slots = -(-channels // (self.tuning.stack * self.tuning.tiles)), self.tuning.resident * self.processors
+        each = signals_of_a_program(stacks, self.batch, slots, more)
         return -(-self.batch // each), each
 
     def conv(self, x: Tensor, spectrum: Spectrum, out: Tensor, conjugate: bool = False) -> None:
@@ -216,7 +241,7 @@ class Call:
     def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Tensor:
         """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
         plan, channels = self.plan, x.shape[1]
-        parts, each = self.parts(channels)
+        parts, each = self.parts(channels, 2.0)  # sums to be written and read again
         if self.tuning.ready:
             sums = x.new_empty((parts, channels, 2, *plan.tile[2:]), dtype=torch.float32)
         else:
@@ -238,7 +263,7 @@ class Call:
         """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
         step = self.plan.outer_step
         signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
-        each = power(max(1, min(signals, signals * tiles // (4 * self.tuning.programs))))
+        each = power(max(1, min(signals, signals * tiles // self.tuning.outer_programs)))
         strides = x.stride(0), tops.stride(0)
         return (signals, x.shape[1], *strides, self.blocks, self.plan.outer, step, self.length), each, tiles
 
@@ -278,18 +303,8 @@ make_call = kept(256)(lambda *key: Call(*key[:-2]))
 
 
 def _call(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> Call:
-    return make_call(
-        *(
-            tuple(x.shape),
-            tuple(kernel.shape[2:]),
-            x.dtype,
-            x.device,
-            causal,
-            tuple(periodic),
-            precision(x.dtype),
-            scaled(x.dtype),
-        )
-    )
+    how = causal, tuple(periodic), precision(x.dtype), scaled(x.dtype)
+    return make_call(tuple(x.shape), tuple(kernel.shape[2:]), x.dtype, x.device, *how)
 
 
 def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001

@@ -2,7 +2,7 @@
 
 ``split`` writes, for every frequency r of the outer transform, one complex signal of the inner length; ``merge`` reads
 them back. Both walk through (batch, channel) with their tables in registers. ``split_points`` and ``merge_points`` do
-the same for kernels: they find every point at its offset on the circles of the transform.
+the same for kernels whose points are in their places (:mod:`.places`).
 
 SCALED: a signal is divided by the outer length and its largest value, ``tops``, so that its parts are at most one. On
 the way back every frequency has a factor of its own, ``scales``: that of the kernel's spectrum.
@@ -16,8 +16,21 @@ import triton.language as tl
 
 __all__ = ["merge_kernel", "merge_points_kernel", "split_kernel", "split_points_kernel"]
 
-#: numbers that a kernel is not compiled anew for
-POINTS = ["outer", "p2", "p3", "c2", "c3"]
+
+@triton.jit
+def _block(x_ptr, i, q, n, signals, channels, stride, blocks, step, length):
+    """Load samples n of the blocks q of signal i, if there is one."""
+    at = q[:, None] * step + n
+    source = x_ptr + (i // channels).to(tl.int64) * stride + (i % channels).to(tl.int64) * length
+    return tl.load(source + at, mask=(i < signals) & (q[:, None] < blocks) & (n < step) & (at < length), other=0.0)
+
+
+@triton.jit
+def _frequencies(z_ptr, i, r, n, signals, outer, step):
+    """Load samples n of the frequencies r of signal i, if there is one."""
+    there = (i < signals) & (r[:, None] < outer) & (n < step)
+    source = z_ptr + (i.to(tl.int64) * outer + r[:, None]) * (2 * step) + n
+    return tl.load(source, mask=there, other=0.0), tl.load(source + step, mask=there, other=0.0)
 
 
 @triton.jit
@@ -39,20 +52,30 @@ def split_kernel(
     if PHASE:
         pr = tl.load(phases + r * step + n, mask=inside, other=0.0)
         pi = tl.load(phases + (outer + r) * step + n, mask=inside, other=0.0)
+    if Q == BLOCK_Q:  # the table is read once
+        wr = tl.load(table + r * Q + tl.arange(0, Q)[None, :])
+        wi = tl.load(table + part + r * Q + tl.arange(0, Q)[None, :])
+        coming = _block(
+            x_ptr, tl.program_id(2) * EACH, tl.arange(0, Q), n, signals, channels, stride, blocks, step, length
+        )
     for turn in range(EACH):
         i = tl.program_id(2) * EACH + turn
         known = i < signals
-        source = x_ptr + (i // channels).to(tl.int64) * stride + (i % channels).to(tl.int64) * length
         if SCALED:
             share = 1 / (outer * tl.load(tops + (i // channels) * tops_stride + i % channels, mask=known, other=1.0))
         ur = tl.full((R, BLOCK_N), 0.0, tl.float32)
         ui = tl.full((R, BLOCK_N), 0.0, tl.float32)
         for q0 in tl.static_range(0, Q, BLOCK_Q):
             q = q0 + tl.arange(0, BLOCK_Q)
-            wr = tl.load(table + r * Q + q[None, :])
-            wi = tl.load(table + part + r * Q + q[None, :])
-            at = q[:, None] * step + n
-            x = tl.load(source + at, mask=known & (q[:, None] < blocks) & (n < step) & (at < length), other=0.0)
+            if Q > BLOCK_Q:
+                wr = tl.load(table + r * Q + q[None, :])
+                wi = tl.load(table + part + r * Q + q[None, :])
+                x = _block(x_ptr, i, q, n, signals, channels, stride, blocks, step, length)
+            else:
+                x = coming  # what is needed in the next turn is asked for now
+                if EACH > 1:
+                    following = tl.where(turn + 1 < EACH, i + 1, signals)
+                    coming = _block(x_ptr, following, q, n, signals, channels, stride, blocks, step, length)
             if SCALED:
                 x = x.to(tl.float32) * share
             x = x.to(wr.dtype)
@@ -63,6 +86,19 @@ def split_kernel(
         target = out_ptr + (i.to(tl.int64) * outer + r) * (2 * step) + n
         tl.store(target, ur.to(out_ptr.dtype.element_ty), mask=inside & known)
         tl.store(target + step, ui.to(out_ptr.dtype.element_ty), mask=inside & known)
+
+
+@triton.jit
+def _back(table, phases, q, r, n, outer, step, part, R: tl.constexpr, PHASE: tl.constexpr):
+    """Load what ``merge`` needs of the frequencies r: the table's columns, and their phases in float32."""
+    vr = tl.load(table + q * R + r[None, :])
+    vi = tl.load(table + part + q * R + r[None, :])
+    pr, pi = 1.0, 0.0
+    if PHASE:
+        there = (r[:, None] < outer) & (n < step)
+        pr = tl.load(phases + r[:, None] * step + n, mask=there, other=0.0).to(tl.float32)
+        pi = tl.load(phases + (outer + r[:, None]) * step + n, mask=there, other=0.0).to(tl.float32)
+    return vr, vi, pr, pi
 
 
 @triton.jit
@@ -88,6 +124,9 @@ def merge_kernel(
     part = tl.num_programs(1) * Q * R
     at = q * step + n
     inside = (q < blocks) & (n < step) & (at < length)
+    if R == BLOCK_R:  # table and phases are read once
+        vr, vi, pr, pi = _back(table, phases, q, tl.arange(0, R), n, outer, step, part, R, PHASE)
+        next_re, next_im = _frequencies(z_ptr, tl.program_id(2) * EACH, tl.arange(0, R), n, signals, outer, step)
     for turn in range(EACH):
         i = tl.program_id(2) * EACH + turn
         known = i < signals
@@ -96,18 +135,18 @@ def merge_kernel(
             most = _most(scales + (i % channels) * outer, outer, R)
         for r0 in tl.static_range(0, R, BLOCK_R):
             r = r0 + tl.arange(0, BLOCK_R)
-            vr = tl.load(table + q * R + r[None, :])
-            vi = tl.load(table + part + q * R + r[None, :])
-            there = known & (r[:, None] < outer) & (n < step)
-            source = z_ptr + (i.to(tl.int64) * outer + r[:, None]) * (2 * step) + n
-            zr = tl.load(source, mask=there, other=0.0)
-            zi = tl.load(source + step, mask=there, other=0.0)
+            if R > BLOCK_R:
+                vr, vi, pr, pi = _back(table, phases, q, r, n, outer, step, part, R, PHASE)
+                zr, zi = _frequencies(z_ptr, i, r, n, signals, outer, step)
+            else:
+                zr, zi = next_re, next_im
+                if EACH > 1:
+                    following = tl.where(turn + 1 < EACH, i + 1, signals)
+                    next_re, next_im = _frequencies(z_ptr, following, r, n, signals, outer, step)
             if SCALED:
                 share = tl.load(scales + (i % channels) * outer + r, mask=r < outer, other=0.0)[:, None] / most
                 zr, zi = zr * share, zi * share
             if PHASE:
-                pr = tl.load(phases + r[:, None] * step + n, mask=there, other=0.0).to(tl.float32)
-                pi = tl.load(phases + (outer + r[:, None]) * step + n, mask=there, other=0.0).to(tl.float32)
                 zr, zi = zr * pr + zi * pi, zi * pr - zr * pi
             y = tl.dot(vr, zr.to(vr.dtype), y, input_precision=PRECISION)
             y = tl.dot(vi, zi.to(vr.dtype), y, input_precision=PRECISION)
@@ -118,59 +157,34 @@ def merge_kernel(
 
 
 @triton.jit
-def _points(q, n, outer, inner, m2, p1, p2, p3, c1, c2, c3, DIM: tl.constexpr):
-    """Return where the kernel's points of outer offsets q and q - outer are, at inner offset n, if they exist."""
-    known = (q < outer) & (n < inner)
-    if DIM == 1:
-        ahead = q * inner + n + c1
-        behind = ahead - outer * inner
-        return ahead, known & (ahead < p1), behind, known & (behind >= 0)
-    if DIM == 2:
-        column = n + c2
-        at = tl.where(column < p2, column, column - inner)
-        known = known & (at >= 0)
-        plane = p2
-    else:
-        m1 = inner // m2
-        row, column = n // m2 + c2, n % m2 + c3
-        row = tl.where(row < p2, row, row - m1)
-        column = tl.where(column < p3, column, column - m2)
-        known = known & (row >= 0) & (column >= 0)
-        at = row * p3 + column
-        plane = p2 * p3
-    ahead = q + c1
-    behind = ahead - outer
-    return ahead * plane + at, known & (ahead < p1), behind * plane + at, known & (behind >= 0)
-
-
-@triton.jit(do_not_specialize=POINTS)
 def split_points_kernel(
-    kernel_ptr, out_ptr, table, phases, tops,
-    outer, inner, m2, p1, p2, p3, c1, c2, c3,
+    placed, out_ptr, table, phases, tops,
+    outer, inner,
     R: tl.constexpr, Q: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    DIM: tl.constexpr, REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(channels, points) -> (channels, outer, 2, inner); what is behind offset zero is the imaginary part."""
+    """(channels, parts, outer, inner) -> (channels, outer, 2, inner); REAL: there is no imaginary part."""
+    PARTS: tl.constexpr = 1 if REAL else 2
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     r = tl.program_id(1) * R + tl.arange(0, R)[:, None]
     channel = tl.program_id(2).to(tl.int64)
     part = tl.num_programs(1) * R * Q
-    base = kernel_ptr + channel * p1 * p2 * p3
+    base = placed + channel * (PARTS * outer * inner)
     ur = tl.full((R, BLOCK_N), 0.0, tl.float32)
     ui = tl.full((R, BLOCK_N), 0.0, tl.float32)
     for q0 in tl.static_range(0, Q, BLOCK_Q):
         q = q0 + tl.arange(0, BLOCK_Q)
         wr = tl.load(table + r * Q + q[None, :])
         wi = tl.load(table + part + r * Q + q[None, :])
-        ahead, here, behind, there = _points(q[:, None], n, outer, inner, m2, p1, p2, p3, c1, c2, c3, DIM)
-        a = tl.load(base + ahead, mask=here, other=0.0).to(tl.float32)
-        b = tl.load(base + behind, mask=there, other=0.0).to(tl.float32)
+        at, there = q[:, None] * inner + n, (q[:, None] < outer) & (n < inner)
+        a = tl.load(base + at, mask=there, other=0.0)
         if SCALED:
             share = 1 / (outer * tl.load(tops + channel))
-            a, b = a * share, b * share
-        if REAL:
-            a += b
-        else:
+            a = a.to(tl.float32) * share
+        if not REAL:
+            b = tl.load(base + outer * inner + at, mask=there, other=0.0).to(tl.float32)
+            if SCALED:
+                b *= share
             ur = tl.dot(wi, (-b).to(wr.dtype), ur, input_precision=PRECISION)
             ui = tl.dot(wr, b.to(wr.dtype), ui, input_precision=PRECISION)
         ur = tl.dot(wr, a.to(wr.dtype), ur, input_precision=PRECISION)
@@ -185,14 +199,15 @@ def split_points_kernel(
     tl.store(target + inner, ui.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=POINTS)
+@triton.jit
 def merge_points_kernel(
-    z_ptr, out_ptr, table, phases, scales,
-    outer, inner, m2, p1, p2, p3, c1, c2, c3,
+    z_ptr, placed, table, phases, scales,
+    outer, inner,
     R: tl.constexpr, BLOCK_R: tl.constexpr, Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    DIM: tl.constexpr, REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(channels, outer, 2, inner) -> (channels, points), the way back of :func:`split_points_kernel`."""
+    """(channels, outer, 2, inner) -> (channels, parts, outer, inner), the way back of :func:`split_points_kernel`."""
+    PARTS: tl.constexpr = 1 if REAL else 2
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     q = tl.program_id(1) * Q + tl.arange(0, Q)[:, None]
     channel = tl.program_id(2).to(tl.int64)
@@ -223,9 +238,8 @@ def merge_points_kernel(
             di = tl.dot(vi, (-zr).to(vr.dtype), di, input_precision=PRECISION)
     if SCALED:
         dr, di = dr * (most / outer), di * (most / outer)
-    if REAL:
-        di = dr
-    base = out_ptr + channel * p1 * p2 * p3
-    ahead, here, behind, there = _points(q, n, outer, inner, m2, p1, p2, p3, c1, c2, c3, DIM)
-    tl.store(base + ahead, dr.to(out_ptr.dtype.element_ty), mask=here)
-    tl.store(base + behind, di.to(out_ptr.dtype.element_ty), mask=there)
+    base = placed + channel * (PARTS * outer * inner)
+    at, there = q * inner + n, (q < outer) & (n < inner)
+    tl.store(base + at, dr.to(placed.dtype.element_ty), mask=there)
+    if not REAL:
+        tl.store(base + outer * inner + at, di.to(placed.dtype.element_ty), mask=there)
