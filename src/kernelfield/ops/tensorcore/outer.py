@@ -34,6 +34,34 @@ def _frequencies(z_ptr, i, r, n, signals, outer, step):
 
 
 @triton.jit
+def _table(table, first, q, part, R: tl.constexpr, Q: tl.constexpr, TIMES_I: tl.constexpr):
+    """Load columns q of R rows of a table from ``first`` on, (2 r, q): the imaginary part below the real one.
+
+    TIMES_I: the same times i, for imaginary parts of what is transformed.
+    """
+    r = tl.arange(0, 2 * R)[:, None]
+    at = (first + r % R) * Q + q[None, :]
+    if TIMES_I:
+        w = tl.load(table + (1 - r // R) * part + at)
+        w = tl.where(r < R, -w, w)
+    else:
+        w = tl.load(table + (r // R) * part + at)
+    return w
+
+
+@triton.jit
+def _above_and_below(u):
+    """(2 r, n) -> two of (r, n)."""
+    return tl.split(tl.permute(tl.reshape(u, (2, u.shape[0] // 2, u.shape[1])), (1, 2, 0)))
+
+
+@triton.jit
+def _store(target, ur, ui, step, inside):
+    tl.store(target, ur.to(target.dtype.element_ty), mask=inside)
+    tl.store(target + step, ui.to(target.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def split_kernel(
     x_ptr, out_ptr, table, phases, tops,
     signals, channels, stride, tops_stride, blocks, outer, step, length,
@@ -46,15 +74,15 @@ def split_kernel(
     The table is (2, ·, Q), filled up with zeros; the phases are (2, outer, step).
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    r = tl.program_id(1) * R + tl.arange(0, R)[:, None]
+    first = tl.program_id(1) * R
+    r = first + tl.arange(0, R)[:, None]
     part = tl.num_programs(1) * R * Q
     inside = (r < outer) & (n < step)
     if PHASE:
         pr = tl.load(phases + r * step + n, mask=inside, other=0.0)
         pi = tl.load(phases + (outer + r) * step + n, mask=inside, other=0.0)
     if Q == BLOCK_Q:  # the table is read once
-        wr = tl.load(table + r * Q + tl.arange(0, Q)[None, :])
-        wi = tl.load(table + part + r * Q + tl.arange(0, Q)[None, :])
+        w = _table(table, first, tl.arange(0, Q), part, R, Q, False)
         coming = _block(
             x_ptr, tl.program_id(2) * EACH, tl.arange(0, Q), n, signals, channels, stride, blocks, step, length
         )
@@ -63,34 +91,33 @@ def split_kernel(
         known = i < signals
         if SCALED:
             share = 1 / (outer * tl.load(tops + (i // channels) * tops_stride + i % channels, mask=known, other=1.0))
-        ur = tl.full((R, BLOCK_N), 0.0, tl.float32)
-        ui = tl.full((R, BLOCK_N), 0.0, tl.float32)
-        for q0 in tl.static_range(0, Q, BLOCK_Q):
-            q = q0 + tl.arange(0, BLOCK_Q)
-            if Q > BLOCK_Q:
-                wr = tl.load(table + r * Q + q[None, :])
-                wi = tl.load(table + part + r * Q + q[None, :])
-                x = _block(x_ptr, i, q, n, signals, channels, stride, blocks, step, length)
-            else:
-                x = coming  # what is needed in the next turn is asked for now
-                if EACH > 1:
-                    following = tl.where(turn + 1 < EACH, i + 1, signals)
-                    coming = _block(x_ptr, following, q, n, signals, channels, stride, blocks, step, length)
+        if Q == BLOCK_Q:
+            x = coming  # what is needed in the next turn is asked for now
+            if EACH > 1:
+                following = tl.where(turn + 1 < EACH, i + 1, signals)
+                coming = _block(x_ptr, following, tl.arange(0, Q), n, signals, channels, stride, blocks, step, length)
             if SCALED:
                 x = x.to(tl.float32) * share
-            x = x.to(wr.dtype)
-            ur = tl.dot(wr, x, ur, input_precision=PRECISION)
-            ui = tl.dot(wi, x, ui, input_precision=PRECISION)
+            u = tl.dot(w, x.to(w.dtype), input_precision=PRECISION)
+        else:
+            u = tl.full((2 * R, BLOCK_N), 0.0, tl.float32)
+            for q0 in tl.static_range(0, Q, BLOCK_Q):
+                q = q0 + tl.arange(0, BLOCK_Q)
+                w = _table(table, first, q, part, R, Q, False)
+                x = _block(x_ptr, i, q, n, signals, channels, stride, blocks, step, length)
+                if SCALED:
+                    x = x.to(tl.float32) * share
+                u = tl.dot(w, x.to(w.dtype), u, input_precision=PRECISION)
+        ur, ui = _above_and_below(u)
         if PHASE:
             ur, ui = ur * pr - ui * pi, ur * pi + ui * pr
-        target = out_ptr + (i.to(tl.int64) * outer + r) * (2 * step) + n
-        tl.store(target, ur.to(out_ptr.dtype.element_ty), mask=inside & known)
-        tl.store(target + step, ui.to(out_ptr.dtype.element_ty), mask=inside & known)
+        _store(out_ptr + (i.to(tl.int64) * outer + r) * (2 * step) + n, ur, ui, step, inside & known)
 
 
 @triton.jit
-def _back(table, phases, q, r, n, outer, step, part, R: tl.constexpr, PHASE: tl.constexpr):
-    """Load what ``merge`` needs of the frequencies r: the table's columns, and their phases in float32."""
+def _back(table, phases, q, start, n, outer, step, part, R: tl.constexpr, BLOCK_R: tl.constexpr, PHASE: tl.constexpr):
+    """Load what ``merge`` needs of BLOCK_R frequencies from ``start`` on: the table's columns, and their phases."""
+    r = start + tl.arange(0, BLOCK_R)
     vr = tl.load(table + q * R + r[None, :])
     vi = tl.load(table + part + q * R + r[None, :])
     pr, pi = 1.0, 0.0
@@ -125,7 +152,7 @@ def merge_kernel(
     at = q * step + n
     inside = (q < blocks) & (n < step) & (at < length)
     if R == BLOCK_R:  # table and phases are read once
-        vr, vi, pr, pi = _back(table, phases, q, tl.arange(0, R), n, outer, step, part, R, PHASE)
+        vr, vi, pr, pi = _back(table, phases, q, 0, n, outer, step, part, R, R, PHASE)
         next_re, next_im = _frequencies(z_ptr, tl.program_id(2) * EACH, tl.arange(0, R), n, signals, outer, step)
     for turn in range(EACH):
         i = tl.program_id(2) * EACH + turn
@@ -136,7 +163,7 @@ def merge_kernel(
         for r0 in tl.static_range(0, R, BLOCK_R):
             r = r0 + tl.arange(0, BLOCK_R)
             if R > BLOCK_R:
-                vr, vi, pr, pi = _back(table, phases, q, r, n, outer, step, part, R, PHASE)
+                vr, vi, pr, pi = _back(table, phases, q, r0, n, outer, step, part, R, BLOCK_R, PHASE)
                 zr, zi = _frequencies(z_ptr, i, r, n, signals, outer, step)
             else:
                 zr, zi = next_re, next_im
@@ -166,37 +193,34 @@ def split_points_kernel(
     """(channels, parts, outer, inner) -> (channels, outer, 2, inner); REAL: there is no imaginary part."""
     PARTS: tl.constexpr = 1 if REAL else 2
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    r = tl.program_id(1) * R + tl.arange(0, R)[:, None]
+    first = tl.program_id(1) * R
+    r = first + tl.arange(0, R)[:, None]
     channel = tl.program_id(2).to(tl.int64)
     part = tl.num_programs(1) * R * Q
     base = placed + channel * (PARTS * outer * inner)
-    ur = tl.full((R, BLOCK_N), 0.0, tl.float32)
-    ui = tl.full((R, BLOCK_N), 0.0, tl.float32)
+    u = tl.full((2 * R, BLOCK_N), 0.0, tl.float32)
     for q0 in tl.static_range(0, Q, BLOCK_Q):
         q = q0 + tl.arange(0, BLOCK_Q)
-        wr = tl.load(table + r * Q + q[None, :])
-        wi = tl.load(table + part + r * Q + q[None, :])
+        w = _table(table, first, q, part, R, Q, False)
         at, there = q[:, None] * inner + n, (q[:, None] < outer) & (n < inner)
         a = tl.load(base + at, mask=there, other=0.0)
         if SCALED:
             share = 1 / (outer * tl.load(tops + channel))
             a = a.to(tl.float32) * share
+        u = tl.dot(w, a.to(w.dtype), u, input_precision=PRECISION)
         if not REAL:
-            b = tl.load(base + outer * inner + at, mask=there, other=0.0).to(tl.float32)
+            b = tl.load(base + outer * inner + at, mask=there, other=0.0)
             if SCALED:
-                b *= share
-            ur = tl.dot(wi, (-b).to(wr.dtype), ur, input_precision=PRECISION)
-            ui = tl.dot(wr, b.to(wr.dtype), ui, input_precision=PRECISION)
-        ur = tl.dot(wr, a.to(wr.dtype), ur, input_precision=PRECISION)
-        ui = tl.dot(wi, a.to(wr.dtype), ui, input_precision=PRECISION)
+                b = b.to(tl.float32) * share
+            w = _table(table, first, q, part, R, Q, True)
+            u = tl.dot(w, b.to(w.dtype), u, input_precision=PRECISION)
+    ur, ui = _above_and_below(u)
     inside = (r < outer) & (n < inner)
     if PHASE:
         pr = tl.load(phases + r * inner + n, mask=inside, other=0.0)
         pi = tl.load(phases + (outer + r) * inner + n, mask=inside, other=0.0)
         ur, ui = ur * pr - ui * pi, ur * pi + ui * pr
-    target = out_ptr + (channel * outer + r) * (2 * inner) + n
-    tl.store(target, ur.to(out_ptr.dtype.element_ty), mask=inside)
-    tl.store(target + inner, ui.to(out_ptr.dtype.element_ty), mask=inside)
+    _store(out_ptr + (channel * outer + r) * (2 * inner) + n, ur, ui, inner, inside)
 
 
 @triton.jit
@@ -218,18 +242,15 @@ def merge_points_kernel(
         most = _most(scales + channel * outer, outer, R)
     for r0 in tl.static_range(0, R, BLOCK_R):
         r = r0 + tl.arange(0, BLOCK_R)
-        vr = tl.load(table + q * R + r[None, :])
-        vi = tl.load(table + part + q * R + r[None, :])
+        vr, vi, pr, pi = _back(table, phases, q, r0, n, outer, inner, part, R, BLOCK_R, PHASE)
         there = (r[:, None] < outer) & (n < inner)
         source = z_ptr + (channel * outer + r[:, None]) * (2 * inner) + n
-        zr = tl.load(source, mask=there, other=0.0).to(tl.float32)
-        zi = tl.load(source + inner, mask=there, other=0.0).to(tl.float32)
+        zr = tl.load(source, mask=there, other=0.0)
+        zi = tl.load(source + inner, mask=there, other=0.0)
         if SCALED:
             share = tl.load(scales + channel * outer + r, mask=r < outer, other=0.0)[:, None] / most
             zr, zi = zr * share, zi * share
         if PHASE:
-            pr = tl.load(phases + r[:, None] * inner + n, mask=there, other=0.0).to(tl.float32)
-            pi = tl.load(phases + (outer + r[:, None]) * inner + n, mask=there, other=0.0).to(tl.float32)
             zr, zi = zr * pr + zi * pi, zi * pr - zr * pi
         dr = tl.dot(vr, zr.to(vr.dtype), dr, input_precision=PRECISION)
         dr = tl.dot(vi, zi.to(vr.dtype), dr, input_precision=PRECISION)

@@ -29,15 +29,23 @@ class Tuning:
         hold: whether a ready spectrum stays in registers.
         hold_too: whether it does while gradients are computed.
         ready: whether a kernel's spectrum and its gradient are made by launches of their own.
+        few: batch up to which they are not after all, if there is an outer transform.
+        few_too: the same backward.
         apart: whether the two gradients are launched apart.
+        columns_apart: programs that share the columns of a spectrum then, for the kernel's gradient.
         resident: programs that share a multiprocessor, by their registers.
+        resident_too: the same for gradients.
+        packed: whether twiddle factors and spectra are held in half precision, not in float32.
+        packed_too: the same for gradients.
         tiles: stacks of channels that a program does one after the other, where the batch alone is too short to pay for
             loading the tables.
         rows: rows of a tile of the outer transform.
         columns: columns of it.
         outer_warps: warps of it.
         outer_programs: programs to aim at for it.
-        chunk_bytes: bytes of outer spectra held at once.
+        shares: bytes of outer transforms at a time, over those of the signals in float32: of lines and of more axes,
+            each in half precision or forward, and in float32 backward.
+        least_bytes: bytes that they may always take.
     """
 
     upright: bool = False
@@ -46,14 +54,21 @@ class Tuning:
     hold: bool = True
     hold_too: bool = True
     ready: bool = False
+    few: int = 0
+    few_too: int = 0
     apart: bool = False
     resident: int = 2
+    resident_too: int = 2
+    packed: bool = False
+    packed_too: bool = False
+    columns_apart: int = 1
     tiles: int = 1
     rows: int = 64
     columns: int = 128
     outer_warps: int = 4
     outer_programs: int = 2112
-    chunk_bytes: int = 128 << 20
+    shares: tuple[tuple[float, float], tuple[float, float]] = ((1.6, 0.3), (2.6, 1.2))
+    least_bytes: int = 64 << 20
 
 
 def tuning(plan: Plan) -> Tuning:
@@ -69,14 +84,20 @@ def tuning(plan: Plan) -> Tuning:
         plan.upright,
         stack,
         warps,
-        hold=size < 4096 or (size == 4096 and not plan.complex),
+        hold=size <= 4096 and not (plan.phase and size == 4096),
         hold_too=size < 4096,
-        ready=plan.complex or size >= 1024,
-        apart=not plan.complex and (k1, k2) in {(32, 64), (64, 128)},
-        resident=4 if warps == 2 or small else 1 if warps == 8 else 2,
+        ready=plan.complex or size > 1024,
+        few=(128 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
+        few_too=(16 if small else 8 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
+        # What a sum takes besides would spill.
+        apart=(k1, k2) in {(32, 64), (64, 128)} if not plan.complex else size == 4096 and not plan.phase,
+        columns_apart=2 if (k1, k2) == (64, 128) else 1,
+        packed=size <= 1024,
+        packed_too=size <= 1024 and plan.complex,
+        resident=4 if small else 1 if warps == 8 else 3 if plan.complex and size <= 1024 else 2,
+        resident_too=4 if small else 2,
         outer_programs=4224 if small else 2112,
-        **({"tiles": 4, "rows": 128, "outer_warps": 8} if plan.complex and warps == 8 else {}),
-        columns=64 if plan.outer > 32 and not (plan.complex and warps == 8) else 128,
+        columns=64 if plan.outer > 32 and plan.phase and size < 4096 else 128,
     )
 
 
