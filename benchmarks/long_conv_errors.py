@@ -16,7 +16,6 @@ import sys
 from typing import Any
 
 import torch
-from _tables import table
 
 from kernelfield.ops import conv
 
@@ -96,16 +95,18 @@ def main() -> None:
         return
     layouts = list(LAYOUTS)[::4] if options.small else list(LAYOUTS)[first::count]
     precisions = ["bf16"] if options.small else list(PRECISIONS)
-    body, bad = [], []
+    bad = []
+    print("errors of output, gradients of x and kernel")
     for layout in layouts:
-        line = [layout]
         for precision in precisions:
-            found = errors(layout, precision, device)
-            line.append(" ".join(f"{e:.1e}" for e in found))
+            try:
+                found = errors(layout, precision, device)
+            except ValueError as error:  # no tiles for it in this precision
+                print(f"{layout}, {precision}:", error, flush=True)
+                continue
+            print(f"{layout}, {precision}:", " ".join(f"{e:.1e}" for e in found), flush=True)
             if not max(found) <= PRECISIONS[precision][2]:
                 bad.append(f"{layout} {precision}")
-        body.append(line)
-    print(table(["output, gradients of x and kernel", *precisions], body))
     if bad:
         sys.exit(f"too far off: {', '.join(bad)}")
 

@@ -2,6 +2,7 @@
 
     python benchmarks/long_conv_variants.py --json benchmarks/results/long-conv-variants-h200.json
     python benchmarks/long_conv_variants.py --rows 256 1024 --profile
+    python benchmarks/long_conv_variants.py --rows 4096 --float32 --change '{"hold_too": true}'
     python benchmarks/long_conv_variants.py --from-json benchmarks/results/long-conv-variants-h200.json
 
 Forward and backward are captured as CUDA graphs and timed apart, without autograd; errors are those of the first two
@@ -40,9 +41,11 @@ ROWS = {
     "16384": Case(32, 140, (16384,), (16384,), causal=True),
     "65536": Case(8, 140, (65536,), (65536,), causal=True),
     "1M": Case(1, 140, (1 << 20,), (1 << 20,), causal=True),
+    "32²": Case(64, 140, (32, 32), (63, 63)),
     "64²": Case(64, 140, (64, 64), (127, 127)),
     "128²": Case(16, 140, (128, 128), (255, 255)),
     "256²": Case(4, 140, (256, 256), (511, 511)),
+    "32³": Case(8, 32, (32,) * 3, (63,) * 3),
 }
 BANDS = [
     Band(outputs=64),
@@ -55,14 +58,16 @@ BANDS = [
 ]
 #: by row, changes of what tuning.py chooses; "upright" and "sides" are the plan's
 CHANGES: dict[str, list[dict[str, Any]]] = {
-    "1024": [{"upright": False}, {"upright": True, "warps": 4}, {"programs": 528}, {"apart": True}, {"ready": True}],
-    "4096": [{"apart": True}, {"hold_too": True}, {"sides": (64, 64), "warps": 4}],
-    "16384": [{"apart": True}, {"upright": True, "stack": 1, "warps": 2}, {"columns": 64}],
-    "65536": [{"upright": True, "stack": 1, "warps": 2}, {"columns": 128}],
-    "1M": [{"tiles": 1, "rows": 64, "columns": 64, "outer_warps": 4}, {"sides": (64, 64), "warps": 4, "tiles": 8}],
-    "64²": [{"warps": 8}, {"warps": 8, "hold": True}],
-    "128²": [{"tiles": 2}, {"rows": 128}],
-    "256²": [{"tiles": 4}, {"chunk_bytes": 512 << 20, "tiles": 4}],
+    "1024": [{"packed": False}, {"apart": True}, {"stack": 4, "warps": 8, "resident": 1}],
+    "4096": [{"apart": True}, {"hold_too": True}, {"sides": (64, 64), "warps": 4, "apart": True}],
+    "16384": [{"packed": False}, {"apart": True}, {"few_too": 64}, {"columns": 64}],
+    "65536": [{"packed": False}, {"apart": True}, {"few_too": 0}, {"columns": 128}],
+    "1M": [{"few": 0, "few_too": 0}, {"sides": (128, 32), "warps": 8, "tiles": 4, "resident": 1}],
+    "32²": [{"packed": False}, {"apart": False}],
+    "64²": [{"columns_apart": 1}, {"columns_apart": 4}, {"hold": True}],
+    "128²": [{"packed": False}, {"tiles": 2}, {"stack": 8, "warps": 8}],
+    "256²": [{"packed": False}, {"tiles": 4}, {"few_too": 0}],
+    "32³": [{"apart": False}, {"hold": False}],
 }
 
 
@@ -92,13 +97,13 @@ def changed(upright: bool | None = None, sides: tuple[int, int] | None = None, *
 
 
 class Problem:
-    """The tensors of a row in bfloat16, and what the first two signals have to give."""
+    """The tensors of a row, and what the first two signals have to give."""
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: Case, device: torch.device, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
         self.case = case
-        self.x, self.grad = (torch.randn(case.shape, device=device).bfloat16() for _ in range(2))
-        self.kernel = (torch.randn(case.kernel_shape, device=device) / case.work.side**0.5).bfloat16()
+        self.x, self.grad = (torch.randn(case.shape, device=device).to(dtype) for _ in range(2))
+        self.kernel = (torch.randn(case.kernel_shape, device=device) / case.work.side**0.5).to(dtype)
         x = self.x[:2].float().requires_grad_()
         y = conv(x, self.kernel.float(), causal=case.causal, groups=case.groups, method="fft")
         self.exact = y.detach(), *torch.autograd.grad(y, x, self.grad[:2].float())
@@ -154,12 +159,16 @@ def profile(problem: Problem) -> dict[str, dict[str, list[float]]]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    device = torch.device("cuda")
+    device, dtype = torch.device("cuda"), torch.float32 if options.float32 else torch.bfloat16
+    torch.set_float32_matmul_precision("high")
     report: dict[str, Any] = {"machine": machine(device, 0), "variants": [], "profile": {}}
     for row in options.rows or ROWS:
-        problem = Problem(ROWS[row], device)
-        bands = BANDS if row in ("256", "512", "1024") else []
-        variants = [("transform", {}, None), *((f"transform {c}", c, None) for c in CHANGES.get(row, []))]
+        problem = Problem(ROWS[row], device, dtype)
+        bands = BANDS if not options.float32 and row in ("256", "512", "1024") else []
+        variants = [
+            ("transform", {}, None),
+            *((f"transform {c}", c, None) for c in options.change or CHANGES.get(row, [])),
+        ]
         for name, change, band in [*variants, *((str(band), {}, band) for band in bands)]:
             with changed(**change):
                 report["variants"].append({"row": row, "name": name, **measure(problem, band)})
@@ -176,6 +185,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="*", choices=ROWS, help="these alone")
+    parser.add_argument("--float32", action="store_true", help="in float32 rather than bfloat16")
+    parser.add_argument("--change", nargs="*", type=json.loads, metavar="JSON", help="these rather than the usual ones")
     parser.add_argument("--profile", action="store_true", help="also the times of single kernels")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")

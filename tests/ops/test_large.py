@@ -41,8 +41,10 @@ def test_transform(far: torch.Tensor) -> None:
     x, kernel, y = filled(far, 4 * 256).view(2, 4, 256), torch.randn(4, 1, 256), torch.empty_like(far)
     call = launch.Call((2, 4, 256), (256,), torch.bfloat16, torch.device("cpu"), True, (False,))
     plan = call.plan
+    none = call.tables[:0]
     transform.conv_kernel[(1, 1)](
-        *(far, kernel, y, call.tables, call.tables[:0], 2, FAR // 256, plan.rows, plan.cols, plan.length, *call.sizes),
+        *(far, kernel, y, call.tables, none, none),
+        *(2, FAR // 256, plan.rows, plan.cols, plan.length, *call.sizes),
         READY=False,
         HOLD=True,
         CONJUGATE=False,

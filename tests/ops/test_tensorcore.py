@@ -39,13 +39,15 @@ def depthwise(draw: st.DrawFn) -> Case:
 #: one of each layout: upright lines, blocks of a line, rows of a plane, slices of a volume; their sides fill no tile
 LAYOUTS = {
     "line": Case((2, 3, 255), (3, 1, 255), 3, causal=True),
-    "upright line": Case((2, 1, 1000), (1, 1, 1999), 1),
-    "longer upright line": Case((1, 1, 1500), (1, 1, 700), 1, causal=True),
+    "longer line": Case((2, 1, 1000), (1, 1, 1999), 1),
+    "still longer line": Case((1, 1, 1500), (1, 1, 700), 1, causal=True),
+    "upright line": Case((1, 1, 2500), (1, 1, 4999), 1),
     "line of blocks": Case((1, 2, 4200), (2, 1, 4200), 2, causal=True),
     "circle": Case((2, 2, 48), (2, 1, 96), 2, "periodic"),
     "circle of blocks": Case((1, 1, 4500), (1, 1, 33), 1, "periodic"),
     "plane": Case((2, 3, 13, 17), (3, 1, 25, 30), 3),
-    "upright plane": Case((1, 1, 64, 20), (1, 1, 127, 39), 1),
+    "tall plane": Case((1, 1, 64, 20), (1, 1, 127, 39), 1),
+    "upright plane": Case((1, 1, 60, 40), (1, 1, 119, 79), 1),
     "cylinder": Case((1, 2, 12, 20), (2, 1, 5, 40), 2, ("zero", "periodic")),
     "torus": Case((1, 2, 12, 20), (2, 1, 24, 3), 2, "periodic"),
     "rows of a plane": Case((2, 1, 5, 70), (1, 1, 9, 139), 1),
@@ -84,7 +86,7 @@ def test_every_layout_equals_float64(case: Case) -> None:
     assert_right(case)
 
 
-@pytest.mark.parametrize("name", ["longer upright line", "upright plane", "slices", "line of blocks"])
+@pytest.mark.parametrize("name", ["upright line", "upright plane", "slices", "line of blocks"])
 def test_every_layout_of_bfloat16_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Half precision has layouts of its own, whose errors its rounding would hide.
     monkeypatch.setattr(launch, "plan_of", lambda *args: plan_of(*args[:-1], torch.bfloat16))
@@ -97,6 +99,10 @@ def test_every_layout_of_bfloat16_in_float32(name: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", ["line", "upright plane", "slices"])
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
     assert_right(LAYOUTS[name], dtype)
+
+
+def test_half_precision_of_blocks_of_4096() -> None:
+    assert_right(Case((1, 1, 66000), (1, 1, 300), 1, causal=True), torch.bfloat16)
 
 
 def test_small_case_equals_the_readable_reference() -> None:
@@ -153,11 +159,13 @@ def test_no_batch() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"chunk_bytes": 1},
-        {"chunk_bytes": 1 << 40},
+        {"shares": ((0.0, 0.0), (0.0, 0.0)), "least_bytes": 1},
+        {"least_bytes": 1 << 40},
         {"tiles": 2},
         {"apart": True},
         {"ready": True, "hold": False, "hold_too": False},
+        {"few": 2, "few_too": 2},
+        {"stack": 2, "columns_apart": 2, "apart": True, "ready": True},
     ],
     ids=str,
 )
@@ -195,6 +203,7 @@ def test_tf32_rounds_no_worse_than_it_should() -> None:
 def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute with scaled products of float16."""
     monkeypatch.setattr(tensorcore, "SCALED", True)
+    monkeypatch.setattr(tensorcore, "UNSCALED", 0)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
 
 
@@ -202,7 +211,7 @@ SCALED = ["line", "upright line", "line of blocks", "plane", "upright plane", "s
 
 
 @pytest.mark.usefixtures("scaled")
-@pytest.mark.parametrize("kind", ["noise", "constant", "tiny"])
+@pytest.mark.parametrize("kind", ["noise", "constant", "tiny", "huge"])
 @pytest.mark.parametrize("name", SCALED)
 def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
     case = LAYOUTS[name]
@@ -211,6 +220,8 @@ def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
         x, kernel = x.abs() + 1e5, kernel.abs() + 1e4
     elif kind == "tiny":
         x, kernel = x * 1e-12, kernel * 1e-9
+    elif kind == "huge":
+        x, kernel = x * 1e12, kernel * 1e9
     assert relative_errors(case, x, kernel).max() <= 4e-3
 
 
@@ -222,6 +233,18 @@ def test_scaled_products_of_small_channels_beside_large_ones(name: str) -> None:
     x[:, 0] *= 1e6
     kernel[-1] *= 1e6
     assert relative_errors(case, x, kernel).max() <= 2e-3
+
+
+@pytest.mark.usefixtures("scaled")
+@pytest.mark.parametrize("name", ["line of blocks", "rows of a plane", "slices with kernels of more rows"])
+def test_scaled_products_of_few_signals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = launch.tuning
+    monkeypatch.setattr(launch, "tuning", lambda plan: replace(usual(plan), few=2, few_too=2))
+    launch.make_call.cache_clear()
+    case = LAYOUTS[name]
+    x, kernel = case.tensors(torch.float32)
+    assert relative_errors(case, x * 1e3, kernel * 1e-3).max() <= 2e-3
+    launch.make_call.cache_clear()
 
 
 @pytest.mark.usefixtures("scaled")
@@ -247,13 +270,16 @@ def relative_errors(case: Case, x: torch.Tensor, kernel: torch.Tensor) -> torch.
     return torch.stack(errors).detach()
 
 
-@pytest.mark.usefixtures("scaled")
-def test_only_what_has_the_precision_of_tf32_is_scaled() -> None:
-    assert tensorcore.scaled(torch.float32)
-    assert tensorcore.scaled(torch.float16)
-    assert not tensorcore.scaled(torch.bfloat16)
-    with mock.patch.object(torch, "get_float32_matmul_precision", return_value="highest"):
-        assert not tensorcore.scaled(torch.float32)
+def test_what_has_the_precision_of_tf32_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not tensorcore.scaled(torch.float32, (1024,))  # torch's own setting is "highest"
+    assert tensorcore.scaled(torch.float16, (1024,))
+    assert not tensorcore.scaled(torch.bfloat16, (1024,))
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert tensorcore.scaled(torch.float32, (1024,))
+    assert tensorcore.scaled(torch.float32, (32, 8))
+    assert not tensorcore.scaled(torch.float32, (256,))
+    monkeypatch.setattr(tensorcore, "SCALED", False)
+    assert not tensorcore.scaled(torch.float32, (1024,))
 
 
 @pytest.mark.usefixtures("scaled")

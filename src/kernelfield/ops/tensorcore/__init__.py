@@ -27,8 +27,9 @@ __all__ = ["obstacle", "plan_of", "precision", "scaled", "triton_conv"]
 
 #: longest line for bands of a Toeplitz matrix rather than transforms, and the smallest batch that fills their products
 SHORT, FEWEST = 512, 48
-#: whether what has tf32's precision is computed by scaled products of float16; tested in the interpreter alone, so far
-SCALED = os.environ.get("KERNELFIELD_SCALED") == "1"
+#: whether what has tf32's precision is computed by scaled products of float16, and the longest line that never is:
+#: there it takes longer to find the largest values than is saved
+SCALED, UNSCALED = os.environ.get("KERNELFIELD_SCALED") != "0", 256
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -45,9 +46,10 @@ def precision(dtype: torch.dtype) -> str:
     return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def scaled(dtype: torch.dtype) -> bool:
+def scaled(dtype: torch.dtype, lengths: Sequence[int]) -> bool:
     """Return whether products in this dtype are of float16, of signals divided by their largest values."""
-    return SCALED and dtype != torch.bfloat16 and precision(dtype) == "tf32"
+    short = len(lengths) == 1 and lengths[0] <= UNSCALED
+    return SCALED and not short and dtype != torch.bfloat16 and precision(dtype) == "tf32"
 
 
 def plan_of(
@@ -55,7 +57,7 @@ def plan_of(
 ) -> Plan | None:
     """Return the layout for a signal of these lengths and a kernel of these points, if there is one."""
     reaches = tuple(max(c, k - 1 - c) for k, c in zip(points, centres(points, causal), strict=True))
-    half = dtype == torch.bfloat16 or scaled(dtype)
+    half = dtype == torch.bfloat16 or scaled(dtype, lengths)
     element = 2 if half else 8 if precision(dtype) == "tf32x3" else 4
     return make_plan(tuple(lengths), reaches, tuple(periodic), element)
 

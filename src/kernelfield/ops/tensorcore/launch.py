@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,27 +13,28 @@ from ..fft import place, take
 from ..kept import kept
 from ..shape import centres
 from . import plan_of, precision, scaled
-from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
-from .plan import LEAST, power
+from .blocks import Blocks
+from .plan import power
 from .spectra import gradient_kernel, spectrum_kernel
-from .tables import inner_tables, outer_tables, phases
+from .tables import inner_tables
 from .transform import conv_kernel, grads_kernel
-from .tuning import tuning
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .tuning import signals_of_a_program, tuning
 
 __all__ = ["Call", "Spectrum", "TooLarge", "make_call", "spectral_conv", "spectral_grads"]
 
 
 class Spectrum(NamedTuple):
-    """Spectra of kernels, (channels, 2, k1, k2), or kernels; and what they are to be multiplied by, if scaled."""
+    """Spectra of kernels, (channels, k1, 2, k2), or kernels or their outer transforms.
+
+    If scaled: and what they are to be multiplied by, and what their outer transforms are.
+    """
 
     values: Tensor
     scales: Tensor
+    tops: Tensor
 
 
-class Call:
+class Call(Blocks):
     """One convolution's plan, tables and grids."""
 
     def __init__(
@@ -47,14 +47,17 @@ class Call:
         periodic: tuple[bool, ...],
     ) -> None:
         self.batch, self.channels, *lengths = shape
-        self.length = torch.Size(lengths).numel()
+        self.length, self.itemsize = torch.Size(lengths).numel(), dtype.itemsize
         plan = plan_of(lengths, points, causal, periodic, dtype)
         if plan is None:
             raise NotImplementedError(f"no tiles for signals of {tuple(lengths)} and kernels of {points}")
         self.plan, self.device, self.tuning = plan, device, tuning(plan)
-        if device.type != "cuda":
-            self.tuning = replace(self.tuning, programs=1)  # an interpreter runs them one after the other
-        self.precision, self.scaled = precision(dtype), scaled(dtype)
+        # An interpreter runs programs one after the other.
+        on_gpu = device.type == "cuda"
+        self.processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
+        if not on_gpu:
+            self.tuning = replace(self.tuning, resident=1, resident_too=1, outer_programs=1)
+        self.precision, self.scaled = precision(dtype), scaled(dtype, lengths)
         # float16 has tf32's precision but not the range that spectra need; the interpreter multiplies no bfloat16.
         self.dtype = torch.float16 if self.scaled else torch.float32
         if dtype == torch.bfloat16 and device.type == "cuda":
@@ -65,23 +68,16 @@ class Call:
         self.kind: dict[str, Any] = {"COMPLEX": plan.complex, "TWIDDLE": plan.twiddle, "UPRIGHT": plan.upright}
         self.real = not plan.shift or self.centres[0] == 0
         self.kind |= {
+            "SHARED": plan.element == 2,
             "REAL": self.real,
             "SCALED": self.scaled,
+            "PACKED": False,
             "PRECISION": self.precision,
+            "num_stages": 1,  # the loop over the batch asks for the next signal by itself
             "num_warps": self.tuning.warps,
         }
-        self.kind["num_stages"] = 1  # the loop over the batch asks for the next signal by itself
-        self.tables = inner_tables(plan, self.dtype, device, self.scaled)
-        self.blocks = -(-self.length // plan.outer_step)
-        self.r, self.q = (max(LEAST, power(n)) for n in (plan.outer, self.blocks))
-        if plan.complex:
-            self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, device, self.scaled)
-            self.phases = phases(plan, self.dtype, device) if plan.phase else self.tables
-            self.outer_kind: dict[str, Any] = {"BLOCK_N": self.tuning.columns}
-            # Stages would fill the shared memory that other programs of the same multiprocessor need.
-            self.outer_kind |= {"PHASE": plan.phase, "SCALED": self.scaled, "PRECISION": self.precision}
-            self.outer_kind["num_stages"] = 1
-            self.outer_kind["num_warps"] = self.tuning.outer_warps
+        self.tables = inner_tables(plan, self.dtype, device)
+        self.prepare_blocks()
 
     def _place(
         self, points: tuple[int, ...], middles: tuple[int, ...], lengths: tuple[int, ...], periodic: tuple[bool, ...]
@@ -97,6 +93,9 @@ class Call:
         self.far = any(k - 1 - c >= n for k, c, n in places)
         fill = 3 - len(points)
         self.offsets = (*self.points, *(1,) * fill, *self.centres, *(0,) * fill)
+        # A causal kernel as long as the outer transform is where it has to be.
+        size = self.plan.outer * self.plan.m1 * self.plan.m2
+        self.in_place = len(points) == 1 and self.points[0] == size and self.centres[0] == 0
         self.sizes = self.plan.m1, self.plan.m2, *self.offsets[:2], *self.offsets[3:5]
 
     def wind(self, kernel: Tensor) -> Tensor:
@@ -112,79 +111,46 @@ class Call:
             kernel = take(kernel, 2 + d, (points[d],), (self.points[d],), (middles[d],))
         return kernel
 
-    def chunks(self) -> Iterator[slice]:
-        """Part the channels so that the outer spectra of one part stay within the budget."""
-        step = self.channels
-        if self.plan.complex:
-            each = 2 * self.batch * self.plan.outer * self.plan.outer_step * self.dtype.itemsize
-            step = max(1, min(step, self.tuning.chunk_bytes // each))
-        for first in range(0, self.channels, step):
-            yield slice(first, min(self.channels, first + step))
-
-    def tops(self, x: Tensor) -> Tensor:
-        """Return what outer signals are divided by, the largest value of each; nothing if they are not scaled."""
-        if not (self.scaled and self.plan.complex):
-            return self.tables[:0]
-        axes = tuple(range(2, x.dim()))
-        return torch.linalg.vector_norm(x, math.inf, dim=axes, dtype=torch.float32).clamp(min=1e-30)
-
-    def spectrum(self, kernel: Tensor) -> Spectrum:
+    def spectrum(self, kernel: Tensor, training: bool = False) -> Spectrum:
         """Return what the kernels take of (channels, 1, *points): its spectrum if it is to be ready, else itself."""
         plan, tops = self.plan, self.tables[:0]
-        if not self.tuning.ready:
-            return Spectrum(kernel, tops)
+        if not (self.tuning.ready or plan.complex):
+            return Spectrum(kernel, tops, tops)
         channels = kernel.shape[0] * plan.outer
         if plan.complex:
-            inner = plan.m1 * plan.m2
-            parts = kernel.new_empty((channels, 2, inner), dtype=self.dtype)
-            tops = self.tops(kernel)
-            tile, columns = min(self.r, self.tuning.rows), self.outer_kind["BLOCK_N"]
-            split_points_kernel[(-(-inner // columns), self.r // tile, kernel.shape[0])](
-                *(kernel, parts, self.outer_tables[0], self.phases, tops),
-                *(plan.outer, inner, plan.m2, *self.offsets),
-                **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "DIM": kernel.dim() - 2},
-                REAL=self.real,
-                **self.outer_kind,
-            )
-            kernel = parts
-            if self.scaled:
-                tops = (tops * plan.outer).expand(-1, plan.outer).contiguous()
-        out = kernel.new_empty((channels, 2, *plan.tile[2:]), dtype=self.dtype)
+            kernel, tops = self.split_points(kernel)
         scales = kernel.new_empty(channels if self.scaled else 0, dtype=torch.float32)
+        if not self.ready(training):
+            return Spectrum(kernel, scales, tops)
+        out = kernel.new_empty((channels, plan.tile[2], 2, plan.tile[3]), dtype=self.dtype)
         programs, tiles = self.tiles(channels)
         spectrum_kernel[(programs,)](
             *(kernel, out, self.tables, tops, scales, channels, *self.sizes), TILES=tiles, **self.sides, **self.kind
         )
-        return Spectrum(out, scales)
+        return Spectrum(out, scales, tops)
 
-    def gradient(self, sums: Tensor, out: Tensor) -> None:
-        """Write the kernel's gradient, (channels, 1, *points), from the sums over parts of the batch."""
-        plan, channels = self.plan, sums.shape[1]
-        if not self.tuning.ready:
-            out.copy_((sums.sum(dim=0) if sums.shape[0] > 1 else sums).view(out.shape))
+    def gradient(self, sums: Spectrum, out: Tensor) -> None:
+        """Write the kernel's gradient, (channels, 1, *points), from what :meth:`grads` returns."""
+        plan, (values, scales, _) = self.plan, sums
+        if not (self.tuning.ready or plan.complex):
+            out.copy_((values.sum(dim=0) if values.shape[0] > 1 else values).view(out.shape))
             return
-        if self.far:
+        inner, parts = plan.m1 * plan.m2, values
+        if self.far and not plan.complex:
             out.zero_()
-        inner = plan.m1 * plan.m2
-        parts = out.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
-        scales = out.new_empty(channels if self.scaled else 0, dtype=torch.float32)
-        programs, tiles = self.tiles(channels)
-        gradient_kernel[(programs,)](
-            *(sums, parts, self.tables, scales, sums.shape[0], channels, *self.sizes),
-            EACH=power(sums.shape[0]),
-            TILES=tiles,
-            **self.sides,
-            **self.kind,
-        )
-        if plan.complex:
-            tile, columns = min(self.q, self.tuning.rows), self.outer_kind["BLOCK_N"]
-            merge_points_kernel[(-(-inner // columns), self.q // tile, out.shape[0])](
-                *(parts, out, self.outer_tables[1], self.phases, scales),
-                *(plan.outer, inner, plan.m2, *self.offsets),
-                **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "DIM": out.dim() - 2},
-                REAL=self.real,
-                **self.outer_kind,
+        if self.ready(training=True):
+            channels = values.shape[1]
+            parts = out.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
+            programs, tiles = self.tiles(channels)
+            gradient_kernel[(programs,)](
+                *(values, parts, self.tables, scales, values.shape[0], channels, *self.sizes),
+                EACH=power(values.shape[0]),
+                TILES=tiles,
+                **self.sides,
+                **self.kind,
             )
+        if plan.complex:
+            self.merge_points(parts, scales, out)
 
     def tiles(self, channels: int) -> tuple[int, int]:
         """Return programs and tiles of each for one pass over kernels; tables are loaded once a program."""
@@ -192,85 +158,54 @@ class Call:
         tiles = power(max(1, stacks // 1024))
         return -(-stacks // tiles), tiles
 
-    def parts(self, channels: int) -> tuple[int, int]:
+    def parts(self, channels: int, resident: int, more: float = 0.0) -> tuple[int, int]:
         """Return how many parts the batch is cut in, and the signals of each."""
-        stacks = -(-channels // self.tuning.stack)
-        # A power of two: the kernels are compiled for few of them.
-        each = power(max(1, min(self.batch, self.batch * stacks // self.tuning.programs)))
+        stacks, slots = -(-channels // (self.tuning.stack * self.tuning.tiles)), resident * self.processors
+        each = signals_of_a_program(stacks, self.batch, slots, more)
         return -(-self.batch // each), each
 
     def conv(self, x: Tensor, spectrum: Spectrum, out: Tensor, conjugate: bool = False) -> None:
-        """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum."""
+        """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum, or its conjugate."""
         plan, channels = self.plan, x.shape[1]
-        parts, each = self.parts(channels)
+        parts, each = self.parts(channels, self.tuning.resident)
         tiles = self.tuning.tiles
         conv_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
-            *(x, spectrum.values, out, self.tables, spectrum.scales),
+            *(x, spectrum.values, out, self.tables, spectrum.scales, spectrum.tops),
             *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
-            **{"READY": self.tuning.ready, "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
+            **{"READY": self.ready(conjugate), "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
             TILES=tiles,
             **self.sides,
-            **self.kind,
+            **(self.kind | {"PACKED": self.tuning.packed}),
         )
 
-    def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Tensor:
+    def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Spectrum:
         """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
         plan, channels = self.plan, x.shape[1]
-        parts, each = self.parts(channels)
-        if self.tuning.ready:
-            sums = x.new_empty((parts, channels, 2, *plan.tile[2:]), dtype=torch.float32)
+        parts, each = self.parts(channels, self.tuning.resident_too, 2.0)  # sums to be written and read again
+        ready = self.ready(training=True)
+        if ready:
+            sums = x.new_empty((parts, channels, plan.tile[2], 2, plan.tile[3]), dtype=torch.float32)
+        elif plan.complex:
+            parts, each = 1, power(self.batch)
+            sums = x.new_empty((channels, 2, plan.m1 * plan.m2), dtype=self.dtype)
         else:
             size = (parts, channels, *self.points)
             sums = x.new_zeros(size, dtype=torch.float32) if self.far else x.new_empty(size, dtype=torch.float32)
+        scales = x.new_empty(channels if self.scaled else 0, dtype=torch.float32)
         tiles = self.tuning.tiles
-        grads_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
-            *(grad, x, spectrum.values, grad if out is None else out, sums, self.tables, spectrum.scales, weights),
+        columns = self.tuning.columns_apart if out is None and ready else 1
+        grads_kernel[(-(-channels // (self.tuning.stack * tiles)), parts, columns)](
+            *(grad, x, spectrum.values, grad if out is None else out, sums, self.tables),
+            *(spectrum.scales, spectrum.tops, weights, scales),
             *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
-            **{"READY": self.tuning.ready, "HOLD": self.tuning.hold_too, "SPECTRAL": self.tuning.ready, "EACH": each},
+            **{"READY": ready, "HOLD": self.tuning.hold_too, "SPECTRAL": ready, "EACH": each},
             NEED_X=out is not None,
             TILES=tiles,
+            C=self.sides["K2"] // columns,
             **self.sides,
-            **self.kind,
+            **(self.kind | {"PACKED": self.tuning.packed_too}),
         )
-        return sums
-
-    def outer_numbers(self, x: Tensor, tops: Tensor) -> tuple[tuple[int, ...], int, int]:
-        """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
-        step = self.plan.outer_step
-        signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
-        each = power(max(1, min(signals, signals * tiles // (4 * self.tuning.programs))))
-        strides = x.stride(0), tops.stride(0)
-        return (signals, x.shape[1], *strides, self.blocks, self.plan.outer, step, self.length), each, tiles
-
-    def split(self, x: Tensor, tops: Tensor) -> Tensor:
-        """(batch, channels, *space) -> (batch, channels · outer, 2, step)."""
-        plan = self.plan
-        numbers, each, tiles = self.outer_numbers(x, tops)
-        out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
-        tile = min(self.r, self.tuning.rows)
-        split_kernel[(tiles, self.r // tile, -(-numbers[0] // each))](
-            *(x, out, self.outer_tables[0], self.phases, tops, *numbers),
-            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "EACH": each},
-            **self.outer_kind,
-        )
-        return out
-
-    def merge(self, z: Tensor, tops: Tensor, scales: Tensor, out: Tensor) -> None:
-        """(batch, channels · outer, 2, step) -> (batch, channels, *space)."""
-        numbers, each, tiles = self.outer_numbers(out, tops)
-        tile = min(self.q, self.tuning.rows)
-        merge_kernel[(tiles, self.q // tile, -(-numbers[0] // each))](
-            *(z, out, self.outer_tables[1], self.phases, tops, scales, *numbers),
-            **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "EACH": each},
-            **self.outer_kind,
-        )
-
-    def weights(self, tops: Tensor, others: Tensor) -> Tensor:
-        """Return what products of parts of two signals are to be multiplied by, (batch, channels · outer)."""
-        if not self.scaled:
-            return self.tables[:0]
-        outer = self.plan.outer
-        return (tops * others * outer**2).repeat_interleave(outer, dim=1)
+        return Spectrum(sums, scales, scales)
 
 
 #: plans, tables and grids take longer to make than a small convolution
@@ -278,18 +213,8 @@ make_call = kept(256)(lambda *key: Call(*key[:-2]))
 
 
 def _call(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> Call:
-    return make_call(
-        *(
-            tuple(x.shape),
-            tuple(kernel.shape[2:]),
-            x.dtype,
-            x.device,
-            causal,
-            tuple(periodic),
-            precision(x.dtype),
-            scaled(x.dtype),
-        )
-    )
+    how = causal, tuple(periodic), precision(x.dtype), scaled(x.dtype, x.shape[2:])
+    return make_call(tuple(x.shape), tuple(kernel.shape[2:]), x.dtype, x.device, *how)
 
 
 def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
@@ -332,8 +257,10 @@ def spectral_grads(
     together = need_x and need_kernel and not call.tuning.apart
     grad_tops, tops = (call.tops(t) for t in (grad, x))
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
-    for part in call.chunks():
-        spectrum = call.spectrum(kernel[part]) if need_x else Spectrum(kernel[part], call.tables[:0])
+    for part in call.chunks(training=True):
+        spectrum = Spectrum(kernel[part], call.tables[:0], call.tables[:0])
+        if need_x:
+            spectrum = call.spectrum(kernel[part], training=True)
         inner, signals, target, weights = grad, x, grad_x, tops
         if call.plan.complex:
             top, other = (t[:, part] if call.scaled else t for t in (grad_tops, tops))
@@ -342,9 +269,12 @@ def spectral_grads(
             weights = call.weights(top, other)
         if need_kernel:
             sums = call.grads(inner, signals, spectrum, weights, target if together else None)
-            call.gradient(sums, grad_kernel[part])
         if need_x and not together:
             call.conv(inner, spectrum, target, conjugate=True)
         if need_x and call.plan.complex:
             call.merge(inner, top, spectrum.scales, grad_x[:, part])
+        del inner, signals, target, spectrum  # their memory, for what comes next
+        if need_kernel:
+            call.gradient(sums, grad_kernel[part])
+            del sums
     return grad_x, call.unwind(grad_kernel) if need_kernel else grad_kernel

@@ -2,7 +2,7 @@
 
 ``split`` writes, for every frequency r of the outer transform, one complex signal of the inner length; ``merge`` reads
 them back. Both walk through (batch, channel) with their tables in registers. ``split_points`` and ``merge_points`` do
-the same for kernels: they find every point at its offset on the circles of the transform.
+the same for kernels whose points are in their places (:mod:`.places`).
 
 SCALED: a signal is divided by the outer length and its largest value, ``tops``, so that its parts are at most one. On
 the way back every frequency has a factor of its own, ``scales``: that of the kernel's spectrum.
@@ -16,8 +16,49 @@ import triton.language as tl
 
 __all__ = ["merge_kernel", "merge_points_kernel", "split_kernel", "split_points_kernel"]
 
-#: numbers that a kernel is not compiled anew for
-POINTS = ["outer", "p2", "p3", "c2", "c3"]
+
+@triton.jit
+def _block(x_ptr, i, q, n, signals, channels, stride, blocks, step, length):
+    """Load samples n of the blocks q of signal i, if there is one."""
+    at = q[:, None] * step + n
+    source = x_ptr + (i // channels).to(tl.int64) * stride + (i % channels).to(tl.int64) * length
+    return tl.load(source + at, mask=(i < signals) & (q[:, None] < blocks) & (n < step) & (at < length), other=0.0)
+
+
+@triton.jit
+def _frequencies(z_ptr, i, r, n, signals, outer, step):
+    """Load samples n of the frequencies r of signal i, if there is one."""
+    there = (i < signals) & (r[:, None] < outer) & (n < step)
+    source = z_ptr + (i.to(tl.int64) * outer + r[:, None]) * (2 * step) + n
+    return tl.load(source, mask=there, other=0.0), tl.load(source + step, mask=there, other=0.0)
+
+
+@triton.jit
+def _table(table, first, q, part, R: tl.constexpr, Q: tl.constexpr, TIMES_I: tl.constexpr):
+    """Load columns q of R rows of a table from ``first`` on, (2 r, q): the imaginary part below the real one.
+
+    TIMES_I: the same times i, for imaginary parts of what is transformed.
+    """
+    r = tl.arange(0, 2 * R)[:, None]
+    at = (first + r % R) * Q + q[None, :]
+    if TIMES_I:
+        w = tl.load(table + (1 - r // R) * part + at)
+        w = tl.where(r < R, -w, w)
+    else:
+        w = tl.load(table + (r // R) * part + at)
+    return w
+
+
+@triton.jit
+def _above_and_below(u):
+    """(2 r, n) -> two of (r, n)."""
+    return tl.split(tl.permute(tl.reshape(u, (2, u.shape[0] // 2, u.shape[1])), (1, 2, 0)))
+
+
+@triton.jit
+def _store(target, ur, ui, step, inside):
+    tl.store(target, ur.to(target.dtype.element_ty), mask=inside)
+    tl.store(target + step, ui.to(target.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -33,36 +74,58 @@ def split_kernel(
     The table is (2, ·, Q), filled up with zeros; the phases are (2, outer, step).
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    r = tl.program_id(1) * R + tl.arange(0, R)[:, None]
+    first = tl.program_id(1) * R
+    r = first + tl.arange(0, R)[:, None]
     part = tl.num_programs(1) * R * Q
     inside = (r < outer) & (n < step)
     if PHASE:
         pr = tl.load(phases + r * step + n, mask=inside, other=0.0)
         pi = tl.load(phases + (outer + r) * step + n, mask=inside, other=0.0)
+    if Q == BLOCK_Q:  # the table is read once
+        w = _table(table, first, tl.arange(0, Q), part, R, Q, False)
+        coming = _block(
+            x_ptr, tl.program_id(2) * EACH, tl.arange(0, Q), n, signals, channels, stride, blocks, step, length
+        )
     for turn in range(EACH):
         i = tl.program_id(2) * EACH + turn
         known = i < signals
-        source = x_ptr + (i // channels).to(tl.int64) * stride + (i % channels).to(tl.int64) * length
         if SCALED:
             share = 1 / (outer * tl.load(tops + (i // channels) * tops_stride + i % channels, mask=known, other=1.0))
-        ur = tl.full((R, BLOCK_N), 0.0, tl.float32)
-        ui = tl.full((R, BLOCK_N), 0.0, tl.float32)
-        for q0 in tl.static_range(0, Q, BLOCK_Q):
-            q = q0 + tl.arange(0, BLOCK_Q)
-            wr = tl.load(table + r * Q + q[None, :])
-            wi = tl.load(table + part + r * Q + q[None, :])
-            at = q[:, None] * step + n
-            x = tl.load(source + at, mask=known & (q[:, None] < blocks) & (n < step) & (at < length), other=0.0)
+        if Q == BLOCK_Q:
+            x = coming  # what is needed in the next turn is asked for now
+            if EACH > 1:
+                following = tl.where(turn + 1 < EACH, i + 1, signals)
+                coming = _block(x_ptr, following, tl.arange(0, Q), n, signals, channels, stride, blocks, step, length)
             if SCALED:
                 x = x.to(tl.float32) * share
-            x = x.to(wr.dtype)
-            ur = tl.dot(wr, x, ur, input_precision=PRECISION)
-            ui = tl.dot(wi, x, ui, input_precision=PRECISION)
+            u = tl.dot(w, x.to(w.dtype), input_precision=PRECISION)
+        else:
+            u = tl.full((2 * R, BLOCK_N), 0.0, tl.float32)
+            for q0 in tl.static_range(0, Q, BLOCK_Q):
+                q = q0 + tl.arange(0, BLOCK_Q)
+                w = _table(table, first, q, part, R, Q, False)
+                x = _block(x_ptr, i, q, n, signals, channels, stride, blocks, step, length)
+                if SCALED:
+                    x = x.to(tl.float32) * share
+                u = tl.dot(w, x.to(w.dtype), u, input_precision=PRECISION)
+        ur, ui = _above_and_below(u)
         if PHASE:
             ur, ui = ur * pr - ui * pi, ur * pi + ui * pr
-        target = out_ptr + (i.to(tl.int64) * outer + r) * (2 * step) + n
-        tl.store(target, ur.to(out_ptr.dtype.element_ty), mask=inside & known)
-        tl.store(target + step, ui.to(out_ptr.dtype.element_ty), mask=inside & known)
+        _store(out_ptr + (i.to(tl.int64) * outer + r) * (2 * step) + n, ur, ui, step, inside & known)
+
+
+@triton.jit
+def _back(table, phases, q, start, n, outer, step, part, R: tl.constexpr, BLOCK_R: tl.constexpr, PHASE: tl.constexpr):
+    """Load what ``merge`` needs of BLOCK_R frequencies from ``start`` on: the table's columns, and their phases."""
+    r = start + tl.arange(0, BLOCK_R)
+    vr = tl.load(table + q * R + r[None, :])
+    vi = tl.load(table + part + q * R + r[None, :])
+    pr, pi = 1.0, 0.0
+    if PHASE:
+        there = (r[:, None] < outer) & (n < step)
+        pr = tl.load(phases + r[:, None] * step + n, mask=there, other=0.0).to(tl.float32)
+        pi = tl.load(phases + (outer + r[:, None]) * step + n, mask=there, other=0.0).to(tl.float32)
+    return vr, vi, pr, pi
 
 
 @triton.jit
@@ -88,6 +151,9 @@ def merge_kernel(
     part = tl.num_programs(1) * Q * R
     at = q * step + n
     inside = (q < blocks) & (n < step) & (at < length)
+    if R == BLOCK_R:  # table and phases are read once
+        vr, vi, pr, pi = _back(table, phases, q, 0, n, outer, step, part, R, R, PHASE)
+        next_re, next_im = _frequencies(z_ptr, tl.program_id(2) * EACH, tl.arange(0, R), n, signals, outer, step)
     for turn in range(EACH):
         i = tl.program_id(2) * EACH + turn
         known = i < signals
@@ -96,18 +162,18 @@ def merge_kernel(
             most = _most(scales + (i % channels) * outer, outer, R)
         for r0 in tl.static_range(0, R, BLOCK_R):
             r = r0 + tl.arange(0, BLOCK_R)
-            vr = tl.load(table + q * R + r[None, :])
-            vi = tl.load(table + part + q * R + r[None, :])
-            there = known & (r[:, None] < outer) & (n < step)
-            source = z_ptr + (i.to(tl.int64) * outer + r[:, None]) * (2 * step) + n
-            zr = tl.load(source, mask=there, other=0.0)
-            zi = tl.load(source + step, mask=there, other=0.0)
+            if R > BLOCK_R:
+                vr, vi, pr, pi = _back(table, phases, q, r0, n, outer, step, part, R, BLOCK_R, PHASE)
+                zr, zi = _frequencies(z_ptr, i, r, n, signals, outer, step)
+            else:
+                zr, zi = next_re, next_im
+                if EACH > 1:
+                    following = tl.where(turn + 1 < EACH, i + 1, signals)
+                    next_re, next_im = _frequencies(z_ptr, following, r, n, signals, outer, step)
             if SCALED:
                 share = tl.load(scales + (i % channels) * outer + r, mask=r < outer, other=0.0)[:, None] / most
                 zr, zi = zr * share, zi * share
             if PHASE:
-                pr = tl.load(phases + r[:, None] * step + n, mask=there, other=0.0).to(tl.float32)
-                pi = tl.load(phases + (outer + r[:, None]) * step + n, mask=there, other=0.0).to(tl.float32)
                 zr, zi = zr * pr + zi * pi, zi * pr - zr * pi
             y = tl.dot(vr, zr.to(vr.dtype), y, input_precision=PRECISION)
             y = tl.dot(vi, zi.to(vr.dtype), y, input_precision=PRECISION)
@@ -118,81 +184,54 @@ def merge_kernel(
 
 
 @triton.jit
-def _points(q, n, outer, inner, m2, p1, p2, p3, c1, c2, c3, DIM: tl.constexpr):
-    """Return where the kernel's points of outer offsets q and q - outer are, at inner offset n, if they exist."""
-    known = (q < outer) & (n < inner)
-    if DIM == 1:
-        ahead = q * inner + n + c1
-        behind = ahead - outer * inner
-        return ahead, known & (ahead < p1), behind, known & (behind >= 0)
-    if DIM == 2:
-        column = n + c2
-        at = tl.where(column < p2, column, column - inner)
-        known = known & (at >= 0)
-        plane = p2
-    else:
-        m1 = inner // m2
-        row, column = n // m2 + c2, n % m2 + c3
-        row = tl.where(row < p2, row, row - m1)
-        column = tl.where(column < p3, column, column - m2)
-        known = known & (row >= 0) & (column >= 0)
-        at = row * p3 + column
-        plane = p2 * p3
-    ahead = q + c1
-    behind = ahead - outer
-    return ahead * plane + at, known & (ahead < p1), behind * plane + at, known & (behind >= 0)
-
-
-@triton.jit(do_not_specialize=POINTS)
 def split_points_kernel(
-    kernel_ptr, out_ptr, table, phases, tops,
-    outer, inner, m2, p1, p2, p3, c1, c2, c3,
+    placed, out_ptr, table, phases, tops,
+    outer, inner,
     R: tl.constexpr, Q: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    DIM: tl.constexpr, REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(channels, points) -> (channels, outer, 2, inner); what is behind offset zero is the imaginary part."""
+    """(channels, parts, outer, inner) -> (channels, outer, 2, inner); REAL: there is no imaginary part."""
+    PARTS: tl.constexpr = 1 if REAL else 2
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    r = tl.program_id(1) * R + tl.arange(0, R)[:, None]
+    first = tl.program_id(1) * R
+    r = first + tl.arange(0, R)[:, None]
     channel = tl.program_id(2).to(tl.int64)
     part = tl.num_programs(1) * R * Q
-    base = kernel_ptr + channel * p1 * p2 * p3
-    ur = tl.full((R, BLOCK_N), 0.0, tl.float32)
-    ui = tl.full((R, BLOCK_N), 0.0, tl.float32)
+    base = placed + channel * (PARTS * outer * inner)
+    u = tl.full((2 * R, BLOCK_N), 0.0, tl.float32)
     for q0 in tl.static_range(0, Q, BLOCK_Q):
         q = q0 + tl.arange(0, BLOCK_Q)
-        wr = tl.load(table + r * Q + q[None, :])
-        wi = tl.load(table + part + r * Q + q[None, :])
-        ahead, here, behind, there = _points(q[:, None], n, outer, inner, m2, p1, p2, p3, c1, c2, c3, DIM)
-        a = tl.load(base + ahead, mask=here, other=0.0).to(tl.float32)
-        b = tl.load(base + behind, mask=there, other=0.0).to(tl.float32)
+        w = _table(table, first, q, part, R, Q, False)
+        at, there = q[:, None] * inner + n, (q[:, None] < outer) & (n < inner)
+        a = tl.load(base + at, mask=there, other=0.0)
         if SCALED:
             share = 1 / (outer * tl.load(tops + channel))
-            a, b = a * share, b * share
-        if REAL:
-            a += b
-        else:
-            ur = tl.dot(wi, (-b).to(wr.dtype), ur, input_precision=PRECISION)
-            ui = tl.dot(wr, b.to(wr.dtype), ui, input_precision=PRECISION)
-        ur = tl.dot(wr, a.to(wr.dtype), ur, input_precision=PRECISION)
-        ui = tl.dot(wi, a.to(wr.dtype), ui, input_precision=PRECISION)
+            a = a.to(tl.float32) * share
+        u = tl.dot(w, a.to(w.dtype), u, input_precision=PRECISION)
+        if not REAL:
+            b = tl.load(base + outer * inner + at, mask=there, other=0.0)
+            if SCALED:
+                b = b.to(tl.float32) * share
+            w = _table(table, first, q, part, R, Q, True)
+            u = tl.dot(w, b.to(w.dtype), u, input_precision=PRECISION)
+    ur, ui = _above_and_below(u)
     inside = (r < outer) & (n < inner)
     if PHASE:
         pr = tl.load(phases + r * inner + n, mask=inside, other=0.0)
         pi = tl.load(phases + (outer + r) * inner + n, mask=inside, other=0.0)
         ur, ui = ur * pr - ui * pi, ur * pi + ui * pr
-    target = out_ptr + (channel * outer + r) * (2 * inner) + n
-    tl.store(target, ur.to(out_ptr.dtype.element_ty), mask=inside)
-    tl.store(target + inner, ui.to(out_ptr.dtype.element_ty), mask=inside)
+    _store(out_ptr + (channel * outer + r) * (2 * inner) + n, ur, ui, inner, inside)
 
 
-@triton.jit(do_not_specialize=POINTS)
+@triton.jit
 def merge_points_kernel(
-    z_ptr, out_ptr, table, phases, scales,
-    outer, inner, m2, p1, p2, p3, c1, c2, c3,
+    z_ptr, placed, table, phases, scales,
+    outer, inner,
     R: tl.constexpr, BLOCK_R: tl.constexpr, Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    DIM: tl.constexpr, REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(channels, outer, 2, inner) -> (channels, points), the way back of :func:`split_points_kernel`."""
+    """(channels, outer, 2, inner) -> (channels, parts, outer, inner), the way back of :func:`split_points_kernel`."""
+    PARTS: tl.constexpr = 1 if REAL else 2
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     q = tl.program_id(1) * Q + tl.arange(0, Q)[:, None]
     channel = tl.program_id(2).to(tl.int64)
@@ -203,18 +242,15 @@ def merge_points_kernel(
         most = _most(scales + channel * outer, outer, R)
     for r0 in tl.static_range(0, R, BLOCK_R):
         r = r0 + tl.arange(0, BLOCK_R)
-        vr = tl.load(table + q * R + r[None, :])
-        vi = tl.load(table + part + q * R + r[None, :])
+        vr, vi, pr, pi = _back(table, phases, q, r0, n, outer, inner, part, R, BLOCK_R, PHASE)
         there = (r[:, None] < outer) & (n < inner)
         source = z_ptr + (channel * outer + r[:, None]) * (2 * inner) + n
-        zr = tl.load(source, mask=there, other=0.0).to(tl.float32)
-        zi = tl.load(source + inner, mask=there, other=0.0).to(tl.float32)
+        zr = tl.load(source, mask=there, other=0.0)
+        zi = tl.load(source + inner, mask=there, other=0.0)
         if SCALED:
             share = tl.load(scales + channel * outer + r, mask=r < outer, other=0.0)[:, None] / most
             zr, zi = zr * share, zi * share
         if PHASE:
-            pr = tl.load(phases + r[:, None] * inner + n, mask=there, other=0.0).to(tl.float32)
-            pi = tl.load(phases + (outer + r[:, None]) * inner + n, mask=there, other=0.0).to(tl.float32)
             zr, zi = zr * pr + zi * pi, zi * pr - zr * pi
         dr = tl.dot(vr, zr.to(vr.dtype), dr, input_precision=PRECISION)
         dr = tl.dot(vi, zi.to(vr.dtype), dr, input_precision=PRECISION)
@@ -223,9 +259,8 @@ def merge_points_kernel(
             di = tl.dot(vi, (-zr).to(vr.dtype), di, input_precision=PRECISION)
     if SCALED:
         dr, di = dr * (most / outer), di * (most / outer)
-    if REAL:
-        di = dr
-    base = out_ptr + channel * p1 * p2 * p3
-    ahead, here, behind, there = _points(q, n, outer, inner, m2, p1, p2, p3, c1, c2, c3, DIM)
-    tl.store(base + ahead, dr.to(out_ptr.dtype.element_ty), mask=here)
-    tl.store(base + behind, di.to(out_ptr.dtype.element_ty), mask=there)
+    base = placed + channel * (PARTS * outer * inner)
+    at, there = q * inner + n, (q < outer) & (n < inner)
+    tl.store(base + at, dr.to(placed.dtype.element_ty), mask=there)
+    if not REAL:
+        tl.store(base + outer * inner + at, di.to(placed.dtype.element_ty), mask=there)

@@ -30,7 +30,7 @@ LEAST = 16
 #: largest tile whose spectrum stays in registers
 LARGEST = {False: 64 * 128, True: 64 * 64}
 #: bytes of shared memory for tables and what is turned between them
-MEMORY = 224 << 10
+MEMORY = 227 << 10
 LONGEST_OUTER = 256
 
 
@@ -80,15 +80,22 @@ class Plan:
 
     @property
     def upright(self) -> bool:
-        """Whether the first table is on the left: where it fills matrix instructions, and can be read transposed."""
-        n1, _, k1, k2 = self.tile
-        return self.element == 2 and n1 == k1 and (k1 >= 64 or (k1 == k2 == 32 and not self.complex))
+        """Whether the first table is on the left: where it fills matrix instructions, and can be read transposed.
+
+        With fewer columns it was seen to fail on an H200 if signals are complex, for reasons that are not known.
+        """
+        n1, n2, k1, _ = self.tile
+        return self.element == 2 and n1 == k1 and k1 >= 64 and (n2 >= 64 or (k1 == 128 and not self.complex))
 
     @property
     def fits(self) -> bool:
         """Whether a tile of the spectrum stays in registers, and its tables in shared memory."""
         n1, n2, k1, k2 = self.tile
-        memory = self.element * (4 * (n1 * k1 + n2 * k2) + 2 * n2 * k1)
+        parts = 2 if self.complex else 1
+        tables = 2 * parts * n1 * k1 + 4 * n2 * k2
+        if self.element > 2:
+            tables *= 2  # no matrix instruction reads them transposed
+        memory = self.element * (tables + parts * n1 * n2 + 2 * n2 * k1)
         small = max(k1, k2) <= 128 and k1 * k2 <= LARGEST[self.complex]
         # Measured to be slower than an FFT in float32: long lines in one tile, and of many blocks.
         slow = self.element > 2 and self.twiddle and (k1 * k2 >= 4096 or (self.phase and self.outer > 64))
@@ -132,7 +139,7 @@ def _line(lengths: tuple[int, ...], _: tuple[int, ...], periodic: tuple[bool, ..
         if wraps:
             block = next((n for n in range(inner, 255, -1) if length % n == 0 and next(_sides(n), None)), 0)
         if block and -(-length // block) <= most:
-            for m1, m2 in _sides(block):
+            for m1, m2 in sorted(_sides(block)):  # 64 × 64 rather than 128 × 32: complex tables are four times as large
                 yield Plan(-(-length // block), block, True, shift, m1, m2, m1, m2, block, True)
 
 

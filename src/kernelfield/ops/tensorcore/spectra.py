@@ -9,12 +9,27 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .stages import forward, indices, inverse, largest, load_tables, pair, spread
+from .stages import (
+    beside,
+    first_step,
+    indices,
+    largest,
+    last_step,
+    load_columns,
+    load_tables,
+    operand,
+    parts,
+    spread,
+    turned,
+)  # fmt: skip
 
-__all__ = ["gradient_kernel", "made_spectrum", "spectrum_kernel", "unit_spectrum", "write_points"]
+__all__ = [
+    "given_spectrum", "gradient_kernel", "made_spectrum", "spectrum_kernel", "unit_spectrum", "write_parts",
+    "write_points", "write_scales",
+]  # fmt: skip
 
 #: numbers that a kernel is not compiled anew for
-SIZES = ["channels", "parts", "p2", "c2"]
+SIZES = ["channels", "count", "p2", "c2"]
 
 
 @triton.jit
@@ -38,18 +53,18 @@ def _points(n1, n2, m1, m2, p1, p2, c1, c2, TWIDDLE: tl.constexpr):
 
 @triton.jit
 def made_spectrum(
-    pointer, first, channels, m1, m2, p1, p2, c1, c2,
-    a1r, a1i, a2r, a2i, tr, ti,
+    pointer, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    REAL: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    REAL: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SCALED: tl.constexpr,
+    PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the spectrum of the kernels of ``S`` channels, (s k1, k2), in float32.
+    """Return the spectrum of the kernels of ``S`` channels, real and imaginary parts (s k1, k2), in float32.
 
     What lies behind offset zero along a first axis followed by zeros is the imaginary part: z^-N = i. A kernel with
     more columns than the signal (K2 = 2 N2) is transformed in two halves, the second of which counts (-1)^k2.
     """
     base = pointer + first.to(tl.int64) * p1 * p2
-    s, n1, n2 = indices(N1, N2, S, UPRIGHT)
+    s, n1, n2, _ = indices(N1, N2, S, False, UPRIGHT)
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
         ahead, here, behind, there = _points(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
         mine = first + s < channels
@@ -58,13 +73,19 @@ def made_spectrum(
         if REAL:
             re += im
         if SCALED:
-            top = largest(re, im, S, not REAL)
-            share = spread(1 / top, S, N1 if UPRIGHT else N2)
+            top = largest(re, S, UPRIGHT)
+            if not REAL:
+                top = tl.maximum(top, largest(im, S, UPRIGHT))
+            share = spread(1 / top, S, N2, UPRIGHT)
             re, im = re * share, im * share
-        re, im = re.to(a1r.dtype), im.to(a1r.dtype)
-        vr, vi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, not REAL, TWIDDLE, UPRIGHT, PRECISION)
+        ur, ui = first_step(operand(re, a1, PRECISION), a1, tr, ti, 0, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+        if not REAL:  # the transform of i times the imaginary part
+            wr, wi = first_step(operand(im, a1, PRECISION), a1, tr, ti, 0, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+            ur, ui = ur - wi, ui + wr
+        v = tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION)
+        vr, vi = parts(v)
         if SCALED:
-            vr, vi = vr * spread(top, S, K1), vi * spread(top, S, K1)
+            vr, vi = vr * spread(top, S, K1, False), vi * spread(top, S, K1, False)
         if half == 0:
             kr, ki = vr, vi
         else:
@@ -75,18 +96,30 @@ def made_spectrum(
 
 
 @triton.jit
-def unit_spectrum(kr, ki, m1, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
-    """Return a spectrum as it is multiplied with; SCALED: over its largest value and m1; and that value, (s).
+def unit_spectrum(kr, ki, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
+    """Return a spectrum over m1 m2, as it is multiplied with; SCALED: over its largest value and m1, and that value.
 
     With a factor 1 / m1 of the inverse transform neither the product of two spectra nor what is between the two steps
     of its transform leaves the range of float16, whatever the signal.
     """
     top = 1.0
     if SCALED:
-        top = largest(kr, ki, S, True)
-        share = spread(1 / (top * m1), S, K1)
-        kr, ki = kr * share, ki * share
-    return kr, ki, top
+        top = tl.maximum(largest(kr, S, False), largest(ki, S, False))
+        share = spread(1 / (top * m1), S, K1, False)
+    else:
+        share = 1.0 / (m1 * m2)
+    return kr * share, ki * share, top
+
+
+@triton.jit
+def write_scales(scales, points_scales, top, first, channels, S: tl.constexpr, COMPLEX: tl.constexpr):
+    """Write what the spectra of a stack are to be multiplied by."""
+    at = first + tl.arange(0, S)
+    if S == 1:
+        top = tl.full((1,), 0.0, tl.float32) + top
+    if COMPLEX:
+        top *= tl.load(points_scales + at, mask=at < channels, other=0.0)
+    tl.store(scales + at, top, mask=at < channels)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -94,179 +127,161 @@ def spectrum_kernel(
     kernel_ptr, out_ptr, tables, points_scales, scales,
     channels, m1, m2, p1, p2, c1, c2,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
-    SCALED: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, REAL: tl.constexpr,
+    SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """(channels, points), or COMPLEX (channels, 2, m1 m2), -> (channels, 2, K1, K2), the spectra of kernels.
+    """(channels, points), or COMPLEX (channels, 2, m1 m2), -> (channels, K1, 2, K2), the spectra of kernels.
 
     SCALED: what a spectrum is to be multiplied by is written to ``scales`` (channels); that of parts is in
     ``points_scales``.
     """
-    a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, TWIDDLE, UPRIGHT)
+    a1, b1, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
+    a2, b2 = load_columns(tables, 0, N1, N2, K1, K2, K2, COMPLEX, SHARED)
     for tile in range(TILES):
         first = (tl.program_id(0) * TILES + tile) * S
-        kr, ki = _given_or_made(
-            kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
-            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, REAL, SCALED, PRECISION,
-        )  # fmt: skip
-        kr, ki, top = unit_spectrum(kr, ki, m1, S, K1, SCALED)
+        if COMPLEX:
+            kr, ki = given_spectrum(
+                kernel_ptr, first, channels, m1, m2, a1, a2, tr, ti,
+                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, PACKED, PRECISION,
+            )  # fmt: skip
+        else:
+            kr, ki = made_spectrum(
+                kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
+                S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PACKED, PRECISION,
+            )  # fmt: skip
+        kr, ki, top = unit_spectrum(kr, ki, m1, m2, S, K1, SCALED)
         if SCALED:
-            at = first + tl.arange(0, S)
-            if S == 1:
-                top = tl.full((1,), 0.0, tl.float32) + top
-            if COMPLEX:
-                top *= tl.load(points_scales + at, mask=at < channels, other=0.0)
-            tl.store(scales + at, top, mask=at < channels)
+            write_scales(scales, points_scales, top, first, channels, S, COMPLEX)
         row = tl.arange(0, S * K1)[:, None]
-        at = (row // K1) * (2 * K1 * K2) + (row % K1) * K2 + tl.arange(0, K2)[None, :]
-        base = out_ptr + first.to(tl.int64) * (2 * K1 * K2)
-        tl.store(base + at, kr.to(out_ptr.dtype.element_ty), mask=first + row // K1 < channels)
-        tl.store(base + at + K1 * K2, ki.to(out_ptr.dtype.element_ty), mask=first + row // K1 < channels)
+        target = out_ptr + first.to(tl.int64) * (2 * K1 * K2) + row * (2 * K2) + tl.arange(0, 2 * K2)[None, :]
+        tl.store(target, beside(kr, ki).to(out_ptr.dtype.element_ty), mask=first + row // K1 < channels)
 
 
 @triton.jit
-def _given_or_made(
-    kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
+def given_spectrum(
+    kernel_ptr, first, channels, m1, m2, a1, a2, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
-    SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the spectra of kernels from their outer transform (COMPLEX) or from their points."""
-    if COMPLEX:
-        s, n1, n2 = indices(N1, N2, S, UPRIGHT)
-        base = kernel_ptr + first.to(tl.int64) * (2 * m1 * m2)
-        for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-            at = s * (2 * m1 * m2) + n1 * m2 + n2 + half * N2
-            inside = (n1 < m1) & (n2 + half * N2 < m2) & (first + s < channels)
-            re, im = pair(base, at, m1 * m2, inside)
-            vr, vi = forward(
-                re.to(a1r.dtype), im.to(a1r.dtype), a1r, a1i, a2r, a2i, tr, ti,
-                S, N2, K1, True, TWIDDLE, UPRIGHT, PRECISION,
-            )  # fmt: skip
-            if half == 0:
-                kr, ki = vr, vi
-            else:
-                sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
-                kr += vr * sign
-                ki += vi * sign
-    else:
-        kr, ki = made_spectrum(
-            kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
-            S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PRECISION,
-        )  # fmt: skip
+    """Return the spectra of kernels from their outer transform."""
+    s, n1, n2, c = indices(N1, N2, S, True, UPRIGHT)
+    base = kernel_ptr + first.to(tl.int64) * (2 * m1 * m2)
+    for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
+        at = (s * 2 + c) * (m1 * m2) + n1 * m2 + n2 + half * N2
+        inside = (n1 < m1) & (n2 + half * N2 < m2) & (first + s < channels)
+        x = operand(tl.load(base + at, mask=inside, other=0.0), a1, PRECISION)
+        ur, ui = first_step(x, a1, tr, ti, 0, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+        vr, vi = parts(tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION))
+        if half == 0:
+            kr, ki = vr, vi
+        else:
+            sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
+            kr += vr * sign
+            ki += vi * sign
     return kr, ki
 
 
 @triton.jit(do_not_specialize=SIZES)
 def gradient_kernel(
     sums_ptr, out_ptr, tables, scales,
-    parts, channels, m1, m2, p1, p2, c1, c2,
+    count, channels, m1, m2, p1, p2, c1, c2,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
-    SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, REAL: tl.constexpr,
+    SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """(parts, channels, 2, K1, K2) -> (channels, points), or COMPLEX (channels, 2, m1 m2): add up, transform back.
+    """(count, channels, K1, 2, K2) -> (channels, points), or COMPLEX (channels, 2, m1 m2): add up, transform back.
 
     SCALED and COMPLEX: what the parts of a channel are to be multiplied by is written to ``scales`` (channels).
     """
-    a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, TWIDDLE, UPRIGHT)
-    for tile in range(TILES):
-        _back(
-            sums_ptr, out_ptr, scales, (tl.program_id(0) * TILES + tile) * S, parts, channels, m1, m2, p1, p2, c1, c2,
-            b2r, b2i, b1r, b1i, cr, ci,
-            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, REAL, SCALED, PRECISION, EACH,
-        )  # fmt: skip
-
-
-@triton.jit
-def _back(
-    sums_ptr, out_ptr, scales, first, parts, channels, m1, m2, p1, p2, c1, c2,
-    b2r, b2i, b1r, b1i, cr, ci,
-    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr,
-    SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr,
-):  # fmt: skip
-    """One tile of :func:`gradient_kernel`."""
+    a1, b1, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
+    a2, b2 = load_columns(tables, 0, N1, N2, K1, K2, K2, COMPLEX, SHARED)
     row = tl.arange(0, S * K1)[:, None]
-    k_at = (row // K1) * (2 * K1 * K2) + (row % K1) * K2 + tl.arange(0, K2)[None, :]
-    sr = tl.full((S * K1, K2), 0.0, tl.float32)
-    si = tl.full((S * K1, K2), 0.0, tl.float32)
-    for part in range(EACH):
-        base = sums_ptr + (first.to(tl.int64) + part * channels) * (2 * K1 * K2)
-        re, im = pair(base, k_at, K1 * K2, (first + row // K1 < channels) & (part < parts))
-        sr += re
-        si += im
-    if COMPLEX:
-        _write_parts(
-            out_ptr, scales, sr, si, first, channels, m1, m2, b2r, b2i, b1r, b1i, cr, ci,
-            S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, SCALED, PRECISION,
-        )  # fmt: skip
-    else:
-        write_points(
-            out_ptr + first.to(tl.int64) * p1 * p2, sr, si, first, channels, m1, m2, p1, p2, c1, c2,
-            b2r, b2i, b1r, b1i, cr, ci,
-            S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, REAL, SCALED, PRECISION,
-        )  # fmt: skip
+    k_at = row * (2 * K2) + tl.arange(0, 2 * K2)[None, :]
+    for tile in range(TILES):
+        first = (tl.program_id(0) * TILES + tile) * S
+        sums = tl.full((S * K1, 2 * K2), 0.0, tl.float32)
+        for part in range(EACH):
+            base = sums_ptr + (first.to(tl.int64) + part * channels) * (2 * K1 * K2)
+            sums += tl.load(base + k_at, mask=(first + row // K1 < channels) & (part < count), other=0.0)
+        sr, si = parts(sums)
+        if COMPLEX:
+            write_parts(
+                out_ptr, scales, sr, si, first, channels, m1, m2, b2, b1, cr, ci,
+                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, SHARED, SCALED, PACKED, PRECISION,
+            )  # fmt: skip
+        else:
+            write_points(
+                out_ptr + first.to(tl.int64) * p1 * p2, sr, si, first, channels, m1, m2, p1, p2, c1, c2,
+                b2, b1, cr, ci,
+                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, SHARED, REAL, SCALED, PACKED, PRECISION,
+            )  # fmt: skip
 
 
 @triton.jit
 def _over_largest(sr, si, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
-    """Return a spectrum; SCALED: over its largest value, and what its inverse transform is to be multiplied by, (s)."""
+    """Return a spectrum over m1 m2; SCALED: over its largest value, and what its inverse is to be multiplied by."""
     back = 1.0
     if SCALED:
-        top = largest(sr, si, S, True)
-        sr, si = sr * spread(1 / top, S, K1), si * spread(1 / top, S, K1)
+        top = tl.maximum(largest(sr, S, False), largest(si, S, False))
+        share = spread(1 / top, S, K1, False)
         back = top / (m1 * m2)
-    return sr, si, back
+    else:
+        share = 1.0 / (m1 * m2)
+    return sr * share, si * share, back
 
 
 @triton.jit
-def _in_second_half(sr, si, K2: tl.constexpr):
-    """Return a spectrum whose inverse transform begins in the middle of the columns."""
-    sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
-    return sr * sign, si * sign
+def _first_back(sr, si, b2, half, K2: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr):
+    """Return the first step of the inverse of a spectrum; ``half`` 1: as of one that begins in the middle."""
+    sign = (1 - 2 * ((tl.arange(0, K2) % 2) * half)).to(tl.float32)[None, :]
+    v = beside(operand(sr * sign, b2, PRECISION), operand(si * sign, b2, PRECISION))
+    if SHARED:
+        b2 = tl.trans(b2)
+    return tl.dot(v, b2, input_precision=PRECISION)
 
 
 @triton.jit
-def _write_parts(
-    out_ptr, scales, sr, si, first, channels, m1, m2, b2r, b2i, b1r, b1i, cr, ci,
+def write_parts(
+    out_ptr, scales, sr, si, first, channels, m1, m2, b2, b1, cr, ci,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, SCALED: tl.constexpr,
+    PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the inverse transform of a spectrum as (channels, 2, m1 m2)."""
     sr, si, back = _over_largest(sr, si, m1, m2, S, K1, SCALED)
     if SCALED:
         at = first + tl.arange(0, S)
         tl.store(scales + at, tl.full((S,), 0.0, tl.float32) + back, mask=at < channels)
-    s, n1, n2 = indices(N1, N2, S, UPRIGHT)
+    s, n1, n2, c = indices(N1, N2, S, True, UPRIGHT)
     base = out_ptr + first.to(tl.int64) * (2 * m1 * m2)
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-        if half == 1:
-            sr, si = _in_second_half(sr, si, K2)
-        dr, di = inverse(sr, si, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, True, TWIDDLE, UPRIGHT, PRECISION)
-        at = s * (2 * m1 * m2) + n1 * m2 + n2 + half * N2
+        w = _first_back(sr, si, b2, half, K2, SHARED, PRECISION)
+        d = last_step(w, b1, cr, ci, 0, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
+        at = (s * 2 + c) * (m1 * m2) + n1 * m2 + n2 + half * N2
         inside = (n1 < m1) & (n2 + half * N2 < m2) & (first + s < channels)
-        tl.store(base + at, dr.to(out_ptr.dtype.element_ty), mask=inside)
-        tl.store(base + at + m1 * m2, di.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(base + at, d.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def write_points(
-    base, sr, si, first, channels, m1, m2, p1, p2, c1, c2, b2r, b2i, b1r, b1i, cr, ci,
+    base, sr, si, first, channels, m1, m2, p1, p2, c1, c2, b2, b1, cr, ci,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, REAL: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, REAL: tl.constexpr,
+    SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write the inverse transform of a spectrum to the points of the kernels of a stack, which begin at ``base``."""
     sr, si, back = _over_largest(sr, si, m1, m2, S, K1, SCALED)
-    s, n1, n2 = indices(N1, N2, S, UPRIGHT)
+    s, n1, n2, _ = indices(N1, N2, S, False, UPRIGHT)
     mine = first + s < channels
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-        if half == 1:
-            sr, si = _in_second_half(sr, si, K2)
-        dr, di = inverse(sr, si, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, not REAL, TWIDDLE, UPRIGHT, PRECISION)
+        w = _first_back(sr, si, b2, half, K2, SHARED, PRECISION)
+        re = last_step(w, b1, cr, ci, 0, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
+        im = re
+        if not REAL:
+            im = last_step(w, b1, cr, ci, 0, S, N2, K1, True, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
         if SCALED:
-            column = spread(back, S, N1 if UPRIGHT else N2)
-            dr, di = dr * column, di * column
+            factor = spread(back, S, N2, UPRIGHT)
+            re, im = re * factor, im * factor
         ahead, here, behind, beyond = _points(n1, n2 + half * N2, m1, m2, p1, p2, c1, c2, TWIDDLE)
-        tl.store(base + s * (p1 * p2) + ahead, dr.to(base.dtype.element_ty), mask=here & mine)
-        tl.store(base + s * (p1 * p2) + behind, di.to(base.dtype.element_ty), mask=beyond & mine)
+        tl.store(base + s * (p1 * p2) + ahead, re.to(base.dtype.element_ty), mask=here & mine)
+        tl.store(base + s * (p1 * p2) + behind, im.to(base.dtype.element_ty), mask=beyond & mine)

@@ -1,6 +1,12 @@
 """The steps of the inner transform: one tile of a signal to its spectrum and back, by products with small tables.
 
-:mod:`.transform` says how tiles are laid out, and what the constants mean.
+A complex matrix is a real one of twice the columns, its real part left of its imaginary part, so that a complex product
+is one product of real matrices:
+
+    [ur ui] · [[ar, ai], [-ai, ar]] = [ur ar - ui ai, ur ai + ui ar]
+
+and the table of the inverse transform is that of the transform, transposed. :mod:`.transform` says how tiles are laid
+out, and what the constants mean.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -9,82 +15,117 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["forward", "indices", "inverse", "largest", "load_tables", "operand", "pair", "signal", "spread"]
+__all__ = [
+    "beside", "first_step", "indices", "largest", "last_step", "load_columns", "load_tables", "operand", "packed",
+    "parts", "spread", "times", "turned", "unpacked",
+]  # fmt: skip
 
 
 @triton.jit
-def pair(pointer, at, distance, inside):
-    """Load real and imaginary parts that lie ``distance`` apart."""
-    return tl.load(pointer + at, mask=inside, other=0.0), tl.load(pointer + at + distance, mask=inside, other=0.0)
+def beside(re, im):
+    """Two (rows, cols) -> (rows, 2 cols)."""
+    return tl.reshape(tl.permute(tl.join(re, im), (0, 2, 1)), (re.shape[0], 2 * re.shape[1]))
 
 
 @triton.jit
-def _table(tables, start, ROWS: tl.constexpr, COLS: tl.constexpr, S: tl.constexpr, DOWN: tl.constexpr):
-    """Load the real and the imaginary part of a table, ``S`` times below each other (DOWN) or side by side."""
+def parts(a):
+    """(rows, 2 cols) -> two of (rows, cols)."""
+    return tl.split(tl.permute(tl.reshape(a, (a.shape[0], 2, a.shape[1] // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def packed(re, im):
+    """Return complex numbers of half precision in 32 bits each, twice."""
+    if re.dtype != tl.float32:
+        re = re.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+        im = im.to(tl.int16, bitcast=True).to(tl.int32) << 16
+        re |= im
+        im = re
+    return re, im
+
+
+@triton.jit
+def _square(tables, start, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Load a table."""
+    return tl.load(tables + start + tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :])
+
+
+@triton.jit
+def _twiddle(
+    tables, start, ROWS: tl.constexpr, COLS: tl.constexpr, S: tl.constexpr, DOWN: tl.constexpr, PACKED: tl.constexpr
+):
+    """Load real and imaginary parts of twiddle factors, ``S`` times below each other (DOWN) or side by side."""
+    row, col = tl.arange(0, ROWS), tl.arange(0, S * COLS)
     if DOWN:
         row, col = tl.arange(0, S * ROWS) % ROWS, tl.arange(0, COLS)
+    at = start + row[:, None] * (2 * COLS)
+    if PACKED:
+        # In one tensor, so that both are brought into the layout of products here, not wherever they are used.
+        both = tl.arange(0, 2 * col.shape[0])
+        both = (both // col.shape[0]) * COLS + both % COLS
+        tr, ti = parts(tl.load(tables + at + both[None, :]))
+        tr, ti = packed(tr, ti)
     else:
-        row, col = tl.arange(0, ROWS), tl.arange(0, S * COLS) % COLS
-    at = start + row[:, None] * COLS + col[None, :]
-    return tl.load(tables + at), tl.load(tables + at + ROWS * COLS)
+        at += col[None, :] % COLS
+        tr, ti = tl.load(tables + at), tl.load(tables + at + COLS)
+    return tr, ti
 
 
 @triton.jit
 def load_tables(
     tables, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, S: tl.constexpr,
-    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Load a1, a2, b2, b1 and the twiddle factors of both ways; the imaginary part of b1 is negated."""
-    A2: tl.constexpr = 2 * N1 * K1
-    B2: tl.constexpr = A2 + 2 * N2 * K2
-    B1: tl.constexpr = B2 + 2 * N2 * K2
-    T: tl.constexpr = B1 + 2 * N1 * K1
-    a2r, a2i = _table(tables, A2, N2, K2, 1, True)
-    b2r, b2i = _table(tables, B2, K2, N2, 1, True)
+    """Load a1, b1 and the twiddle factors of both ways."""
+    P: tl.constexpr = 2 * N1 if COMPLEX else N1
+    B1: tl.constexpr = 2 * P * K1 + 4 * N2 * K2
+    T: tl.constexpr = 2 * B1
     if UPRIGHT:
-        a1r, a1i = _table(tables, 0, K1, N1, 1, True)
-        b1r, b1i = a1r, a1i  # to be transposed where it is used: the same shared memory
+        a1 = _square(tables, 0, 2 * K1, P)
     else:
-        a1r, a1i = _table(tables, 0, N1, K1, 1, True)
-        b1r, b1i = _table(tables, B1, K1, N1, 1, True)
+        a1 = _square(tables, 0, P, 2 * K1)
+    b1 = a1
+    if not SHARED:
+        b1 = _square(tables, B1, 2 * K1, P)
     tr, ti, cr, ci = 0.0, 0.0, 0.0, 0.0
     if TWIDDLE:
         if UPRIGHT:
-            tr, ti = _table(tables, T, K1, N2, S, False)
+            tr, ti = _twiddle(tables, T, K1, N2, S, False, PACKED)
             cr, ci = tr, ti
         else:
-            tr, ti = _table(tables, T, N2, K1, S, True)
-            cr, ci = _table(tables, T + 2 * N2 * K1, K1, N2, S, True)
-    return a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci
+            tr, ti = _twiddle(tables, T, N2, K1, S, True, PACKED)
+            cr, ci = _twiddle(tables, T + 2 * N2 * K1, K1, N2, S, True, PACKED)
+    return a1, b1, tr, ti, cr, ci
 
 
 @triton.jit
-def indices(N1: tl.constexpr, N2: tl.constexpr, S: tl.constexpr, UPRIGHT: tl.constexpr):
-    """Return channel, row and column of every sample of a tile."""
-    m = tl.arange(0, S * N2)
+def load_columns(
+    tables, start, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, C: tl.constexpr,
+    COMPLEX: tl.constexpr, SHARED: tl.constexpr,
+):  # fmt: skip
+    """Load ``C`` columns of a2, from ``start`` on, and as many rows of b2."""
+    P: tl.constexpr = 2 * N1 if COMPLEX else N1
+    A2: tl.constexpr = 2 * P * K1
+    B2: tl.constexpr = 2 * A2 + 4 * N2 * K2
+    n, k = tl.arange(0, 2 * N2), tl.arange(0, 2 * C)
+    k = (k // C) * K2 + start + k % C
+    a2 = tl.load(tables + A2 + n[:, None] * (2 * K2) + k[None, :])
+    b2 = a2
+    if not SHARED:
+        b2 = tl.load(tables + B2 + k[:, None] * (2 * N2) + n[None, :])
+    return a2, b2
+
+
+@triton.jit
+def indices(N1: tl.constexpr, N2: tl.constexpr, S: tl.constexpr, COMPLEX: tl.constexpr, UPRIGHT: tl.constexpr):
+    """Return channel, row, column and part (0: real, 1: imaginary) of every number of a tile."""
+    m, n = tl.arange(0, S * N2), tl.arange(0, 2 * N1 if COMPLEX else N1)
     if UPRIGHT:
-        n1, m = tl.arange(0, N1)[:, None], m[None, :]
+        n, m = n[:, None], m[None, :]
     else:
-        n1, m = tl.arange(0, N1)[None, :], m[:, None]
-    return m // N2, n1, m % N2
-
-
-@triton.jit
-def _turn(a, S: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """(s rows, cols) -> (s cols, rows)."""
-    return tl.reshape(tl.permute(tl.reshape(a, (S, ROWS, COLS)), (0, 2, 1)), (S * COLS, ROWS))
-
-
-@triton.jit
-def _stack(a, S: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """(rows, s cols) -> (s rows, cols)."""
-    return tl.reshape(tl.permute(tl.reshape(a, (ROWS, S, COLS)), (1, 0, 2)), (S * ROWS, COLS))
-
-
-@triton.jit
-def _unstack(a, S: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """(s rows, cols) -> (rows, s cols)."""
-    return tl.reshape(tl.permute(tl.reshape(a, (S, ROWS, COLS)), (1, 0, 2)), (ROWS, S * COLS))
+        n, m = n[None, :], m[:, None]
+    return m // N2, n % N1, m % N2, n // N1
 
 
 @triton.jit
@@ -97,13 +138,14 @@ def operand(a, like, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def largest(re, im, S: tl.constexpr, COMPLEX: tl.constexpr):
-    """(s rows, cols) -> the largest absolute value of every one of S > 1 channels, (s), or of the only one."""
-    top = tl.abs(re).to(tl.float32)
-    if COMPLEX:
-        top = tl.maximum(top, tl.abs(im).to(tl.float32))
+def largest(a, S: tl.constexpr, UPRIGHT: tl.constexpr):
+    """Return the largest absolute value of each of S > 1 channels, in rows or UPRIGHT columns, or of the only one."""
+    top = tl.abs(a).to(tl.float32)
     if S > 1:
-        top = tl.max(top, 1)
+        if UPRIGHT:
+            top = tl.max(top, 0)
+        else:
+            top = tl.max(top, 1)
         channel = tl.arange(0, top.shape[0]) // (top.shape[0] // S)
         tops = tl.full((S,), 0.0, tl.float32)
         for s in tl.static_range(S):
@@ -114,94 +156,102 @@ def largest(re, im, S: tl.constexpr, COMPLEX: tl.constexpr):
 
 
 @triton.jit
-def spread(a, S: tl.constexpr, ROWS: tl.constexpr):
-    """One number for each of S > 1 channels -> a column (s rows, 1)."""
+def spread(a, S: tl.constexpr, N: tl.constexpr, UPRIGHT: tl.constexpr):
+    """One number for each of S > 1 channels -> a column (s n, 1), UPRIGHT: a row (1, s n)."""
     if S > 1:
         # A reshaped tensor would bring its layout along, and all that it is multiplied with into it.
-        channel = tl.arange(0, S * ROWS)[:, None] // ROWS
-        column = tl.full((S * ROWS, 1), 0.0, tl.float32)
+        channel = tl.arange(0, S * N) // N
+        column = tl.full((S * N,), 0.0, tl.float32)
         for s in tl.static_range(S):
             column = tl.where(channel == s, tl.sum(tl.where(tl.arange(0, S) == s, a, 0.0)), column)
+        if UPRIGHT:
+            column = column[None, :]
+        else:
+            column = column[:, None]
     else:
         column = a
     return column
 
 
 @triton.jit
-def _product(ar, ai, br, bi, PRECISION: tl.constexpr):
-    """Complex matrix product."""
-    real = tl.dot(ar, br, input_precision=PRECISION)
-    real = tl.dot(-ai, bi, real, input_precision=PRECISION)
-    imag = tl.dot(ar, bi, input_precision=PRECISION)
-    imag = tl.dot(ai, br, imag, input_precision=PRECISION)
-    return real, imag
+def unpacked(re, im, zero, like, PACKED: tl.constexpr):
+    """Return what was packed, as float32, converted where it is used.
 
-
-@triton.jit
-def forward(
-    re, im, a1r, a1i, a2r, a2i, tr, ti,
-    S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr,
-    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Signal -> spectrum (s k1, k2)."""
-    if UPRIGHT:
-        ur = tl.dot(a1r, re, input_precision=PRECISION)
-        ui = tl.dot(a1i, re, input_precision=PRECISION)
-        if COMPLEX:
-            ur -= tl.dot(a1i, im, input_precision=PRECISION)
-            ui = tl.dot(a1r, im, ui, input_precision=PRECISION)
-    elif COMPLEX:
-        ur, ui = _product(re, im, a1r, a1i, PRECISION)
-    else:
-        ur = tl.dot(re, a1r, input_precision=PRECISION)
-        ui = tl.dot(re, a1i, input_precision=PRECISION)
-    if TWIDDLE:
-        ur, ui = ur * tr - ui * ti, ur * ti + ui * tr
-    ur, ui = operand(ur, re, PRECISION), operand(ui, re, PRECISION)
-    if UPRIGHT:
-        ur, ui = _stack(ur, S, K1, N2), _stack(ui, S, K1, N2)
-    else:
-        ur, ui = _turn(ur, S, N2, K1), _turn(ui, S, N2, K1)
-    return _product(ur, ui, a2r, a2i, PRECISION)
-
-
-@triton.jit
-def inverse(
-    vr, vi, b2r, b2i, b1r, b1i, cr, ci,
-    S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr,
-    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Spectrum (s k1, k2) -> signal."""
-    vr, vi = operand(vr, b2r, PRECISION), operand(vi, b2r, PRECISION)
-    wr, wi = _product(vr, vi, b2r, b2i, PRECISION)
-    if UPRIGHT:
-        wr, wi = _unstack(wr, S, K1, N2), _unstack(wi, S, K1, N2)
-    if TWIDDLE:
-        wr, wi = wr * cr + wi * ci, wi * cr - wr * ci
-    wr, wi = operand(wr, b2r, PRECISION), operand(wi, b2r, PRECISION)
-    if UPRIGHT:
-        real = tl.dot(tl.trans(b1r), wr, input_precision=PRECISION)
-        real = tl.dot(tl.trans(b1i), wi, real, input_precision=PRECISION)
-    else:
-        wr, wi = _turn(wr, S, K1, N2), _turn(wi, S, K1, N2)
-        real = tl.dot(wr, b1r, input_precision=PRECISION)
-        real = tl.dot(wi, b1i, real, input_precision=PRECISION)
-    imag = real
-    if COMPLEX:
-        if UPRIGHT:
-            imag = tl.dot(tl.trans(b1r), wi, input_precision=PRECISION)
-            imag -= tl.dot(tl.trans(b1i), wr, input_precision=PRECISION)
+    A compiler takes what does not change out of a loop and holds twice the registers for it, unless it has to believe
+    that it changes, by ``zero``.
+    """
+    if PACKED and like.dtype != tl.float32:
+        both = re ^ zero
+        if like.dtype == tl.bfloat16:
+            re, im = both << 16, both & -65536
+            re, im = re.to(tl.float32, bitcast=True), im.to(tl.float32, bitcast=True)
         else:
-            imag = tl.dot(wi, b1r, input_precision=PRECISION)
-            imag = tl.dot(-wr, b1i, imag, input_precision=PRECISION)
-    return real, imag
+            re, im = both.to(tl.int16), (both >> 16).to(tl.int16)
+            re, im = re.to(tl.float16, bitcast=True).to(tl.float32), im.to(tl.float16, bitcast=True).to(tl.float32)
+    return re, im
 
 
 @triton.jit
-def signal(pointer, at, length, inside, COMPLEX: tl.constexpr):
-    """Load a signal's parts; of a real one the same twice."""
-    re = tl.load(pointer + at, mask=inside, other=0.0)
-    im = re
-    if COMPLEX:
-        im = tl.load(pointer + at + length, mask=inside, other=0.0)
-    return re, im
+def times(ar, ai, br, bi, CONJUGATE: tl.constexpr):
+    """Multiply two complex numbers, CONJUGATE: the first with the conjugate of the second."""
+    if CONJUGATE:
+        return ar * br + ai * bi, ai * br - ar * bi
+    return ar * br - ai * bi, ar * bi + ai * br
+
+
+@triton.jit
+def first_step(
+    x, a1, tr, ti, zero,
+    K1: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Signal (s n2, n1) -> (s n2, k1), UPRIGHT: (n1, s n2) -> (k1, s n2), real and imaginary, in float32."""
+    if UPRIGHT:
+        u = tl.dot(a1, x, input_precision=PRECISION)
+        ur, ui = tl.split(tl.permute(tl.reshape(u, (2, K1, u.shape[1])), (1, 2, 0)))
+    else:
+        ur, ui = parts(tl.dot(x, a1, input_precision=PRECISION))
+    if TWIDDLE:
+        tr, ti = unpacked(tr, ti, zero, a1, PACKED)
+        ur, ui = times(ur, ui, tr, ti, False)
+    return ur, ui
+
+
+@triton.jit
+def turned(
+    ur, ui, like, S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr
+):
+    """What the first step gives -> (s k1, 2 n2), to be multiplied with a2."""
+    u = tl.join(operand(ur, like, PRECISION), operand(ui, like, PRECISION))
+    if UPRIGHT:
+        u = tl.permute(tl.reshape(u, (K1, S, N2, 2)), (1, 0, 3, 2))
+    else:
+        u = tl.permute(tl.reshape(u, (S, N2, K1, 2)), (0, 2, 3, 1))
+    return tl.reshape(u, (S * K1, 2 * N2))
+
+
+@triton.jit
+def last_step(
+    w, b1, cr, ci, zero,
+    S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, ASIDE: tl.constexpr,
+    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What b2 has been multiplied with, (s k1, 2 n2), -> signal; ASIDE: the imaginary part of a real plan's."""
+    wr, wi = parts(w)
+    if UPRIGHT and S > 1:
+        wr = tl.reshape(tl.permute(tl.reshape(wr, (S, K1, N2)), (1, 0, 2)), (K1, S * N2))
+        wi = tl.reshape(tl.permute(tl.reshape(wi, (S, K1, N2)), (1, 0, 2)), (K1, S * N2))
+    if TWIDDLE:
+        cr, ci = unpacked(cr, ci, zero, b1, PACKED)
+        wr, wi = times(wr, wi, cr, ci, True)
+    if ASIDE:
+        wr, wi = wi, -wr
+    w = tl.join(operand(wr, b1, PRECISION), operand(wi, b1, PRECISION))
+    if SHARED:
+        b1 = tl.trans(b1)
+    if UPRIGHT:
+        w = tl.reshape(tl.permute(w, (2, 0, 1)), (2 * K1, S * N2))
+        y = tl.dot(b1, w, input_precision=PRECISION)
+    else:
+        w = tl.reshape(tl.permute(tl.reshape(w, (S, K1, N2, 2)), (0, 2, 3, 1)), (S * N2, 2 * K1))
+        y = tl.dot(w, b1, input_precision=PRECISION)
+    return y

@@ -39,28 +39,31 @@ def _cast(table: Tensor, plan: Plan, dtype: torch.dtype, device: torch.device) -
     return table.to(device)
 
 
-@kept(64)
-def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device, scaled: bool) -> Tensor:
-    """Return a1, a2, b2, b1 and the twiddle tables in one row, as :mod:`.transform` reads them.
+def _both_parts(table: Tensor, rows: int, cols: int, inputs: int) -> Tensor:
+    """Return what parts side by side are multiplied by, (inputs · rows, 2 cols); see :mod:`.stages`."""
+    re, im = _fill(table, rows, cols)
+    upper, lower = torch.cat([re, im], 1), torch.cat([-im, re], 1)
+    return torch.cat([upper, lower][:inputs])
 
-    Those of the inverse transform hold its factor 1 / (m1 m2), unless it is ``scaled`` elsewhere.
+
+@kept(64)
+def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a1, a2, both transposed, and the twiddle tables in one row, as :mod:`.stages` reads them.
+
+    Upright a1 comes transposed first. The factor 1 / (m1 m2) of the inverse transform is left to others.
     """
     n1, n2, k1, k2 = plan.tile
     shift = 0.0 if plan.complex else plan.shift
     first = waves(plan.m1, min(n1, plan.m1), plan.m1, shift)
     # As many rows and columns as the tile has: a kernel may have more than the signal.
     second = waves(plan.m2, min(n2, plan.m2), plan.m2)
-    # Re(b1 w) = Re(b1) Re(w) - Im(b1) Im(w): with b1 = a1, not its conjugate, all products are added up.
-    scale = 1.0 if scaled else 1 / (plan.m1 * plan.m2)
-    tables = [
-        _fill(first, k1, n1) if plan.upright else _fill(first.T, n1, k1),
-        _fill(second.T, n2, k2),
-        _fill(second.conj() * scale, k2, n2),
-        _fill(first, k1, n1),
-    ]
+    a1 = _both_parts(first.T, n1, k1, 2 if plan.complex else 1)
+    a2 = _both_parts(second.T, n2, k2, 2)
+    tables = [a1.T, a2, a1, a2.T] if plan.upright else [a1, a2, a1.T, a2.T]
     if plan.twiddle:
         twiddle = waves(plan.m1, plan.m2, plan.m1 * plan.m2, shift)
-        tables += [_fill(twiddle, k1, n2)] if plan.upright else [_fill(twiddle.T, n2, k1), _fill(twiddle, k1, n2)]
+        both = [_fill(twiddle, k1, n2)] if plan.upright else [_fill(twiddle.T, n2, k1), _fill(twiddle, k1, n2)]
+        tables += [table.movedim(0, 1) for table in both]
     return _cast(torch.cat([t.flatten() for t in tables]), plan, dtype, device)
 
 

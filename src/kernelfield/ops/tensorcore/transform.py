@@ -15,6 +15,8 @@ done *upright*, with the first table on the left, and nothing has to be turned:
 
 - S channels of tiles of N1 × N2 samples and K1 × K2 frequencies;
 - COMPLEX signals have two parts, TWIDDLE says that rows follow each other on a line;
+- SHARED: the table of the inverse transform is that of the transform, read transposed, which the hardware does for half
+  precision alone;
 - READY: the kernel comes as its spectrum; else a program makes the spectrum of its channels' kernels itself;
 - REAL: a kernel has no imaginary part, since nothing is behind its offset zero or the first axis is periodic;
 - HOLD: a ready spectrum stays in registers, rather than being read again for every signal;
@@ -28,8 +30,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .spectra import made_spectrum, unit_spectrum, write_points
-from .stages import forward, indices, inverse, largest, load_tables, operand, pair, signal, spread
+from .spectra import given_spectrum, made_spectrum, unit_spectrum, write_parts, write_points, write_scales
+from .stages import (
+    beside,
+    first_step,
+    indices,
+    largest,
+    last_step,
+    load_columns,
+    load_tables,
+    operand,
+    packed,
+    parts,
+    spread,
+    times,
+    turned,
+    unpacked,
+)  # fmt: skip
 
 __all__ = ["conv_kernel", "grads_kernel"]
 
@@ -38,14 +55,13 @@ SIZES = ["batch", "channels", "p2", "c2"]
 
 
 @triton.jit
-def _unit(re, im, S: tl.constexpr, ROWS: tl.constexpr, REAL_SCALED: tl.constexpr):
-    """Return a real tile over its largest value, twice, and that value for each channel; or what came, and one."""
+def _unit(x, S: tl.constexpr, N2: tl.constexpr, UPRIGHT: tl.constexpr, REAL_SCALED: tl.constexpr):
+    """Return a real tile over its largest value, and that value for each channel; or what came, and one."""
     top = 1.0
     if REAL_SCALED:
-        top = largest(re, re, S, False)
-        re = re.to(tl.float32) * spread(1 / top, S, ROWS)
-        im = re
-    return re, im, top
+        top = largest(x, S, UPRIGHT)
+        x = x.to(tl.float32) * spread(1 / top, S, N2, UPRIGHT)
+    return x, top
 
 
 @triton.jit
@@ -59,51 +75,76 @@ def _scale(pointer, first, channels, S: tl.constexpr):
 
 @triton.jit
 def _kernel(
-    kernel_ptr, scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
+    kernel_ptr, scales, points_scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, READY: tl.constexpr,
-    REAL: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, READY: tl.constexpr, HOLD: tl.constexpr,
+    REAL: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return the spectrum of a stack's kernels, and what it is to be multiplied by, if that is done here."""
     unit = 1.0
     if READY:
-        kr, ki = pair(k_base, k_at, K1 * K2, k_inside)
+        kr, ki = parts(tl.load(k_base + k_at, mask=k_inside, other=0.0))
+        if PACKED and HOLD:
+            kr, ki = packed(kr, ki)
         if SCALED and not COMPLEX:
             unit = _scale(scales, first, channels, S)
     else:
-        kr, ki = made_spectrum(
-            kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1r, a1i, a2r, a2i, tr, ti,
-            S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PRECISION,
-        )  # fmt: skip
-        kr, ki, unit = unit_spectrum(kr, ki, m1, S, K1, SCALED)
-        kr, ki = kr.to(a1r.dtype), ki.to(a1r.dtype)
+        if COMPLEX:
+            kr, ki = given_spectrum(
+                kernel_ptr, first, channels, m1, m2, a1, a2, tr, ti,
+                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, PACKED, PRECISION,
+            )  # fmt: skip
+        else:
+            kr, ki = made_spectrum(
+                kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
+                S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PACKED, PRECISION,
+            )  # fmt: skip
+        kr, ki, unit = unit_spectrum(kr, ki, m1, m2, S, K1, SCALED)
+        if SCALED and COMPLEX:
+            write_scales(scales, points_scales, unit, first, channels, S, True)
+        kr, ki = kr.to(a1.dtype), ki.to(a1.dtype)
+        if PACKED and HOLD:
+            kr, ki = packed(kr, ki)
     return kr, ki, unit
 
 
 @triton.jit
+def _back(
+    vr, vi, kr, ki, b2, b1, cr, ci, zero,
+    S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, CONJUGATE: tl.constexpr,
+    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Multiply a spectrum with that of a kernel, and transform it back."""
+    vr, vi = times(vr, vi, kr, ki, CONJUGATE)
+    v = beside(operand(vr, b2, PRECISION), operand(vi, b2, PRECISION))
+    if SHARED:
+        b2 = tl.trans(b2)
+    w = tl.dot(v, b2, input_precision=PRECISION)
+    return last_step(w, b1, cr, ci, zero, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
+
+
+@triton.jit
 def _write(
-    base, at, yr, yi, factor, m2, length, there,
-    S: tl.constexpr, ROWS: tl.constexpr, COMPLEX: tl.constexpr, SCALED: tl.constexpr,
+    base, at, y, factor, m2, there,
+    S: tl.constexpr, N2: tl.constexpr, COMPLEX: tl.constexpr, UPRIGHT: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """Store a tile; SCALED: with what is left of the inverse transform's factor, and its own."""
     if SCALED:
         if COMPLEX:
-            yr, yi = yr / m2, yi / m2
+            y /= m2
         else:
-            yr *= spread(factor / m2, S, ROWS)
-    tl.store(base + at, yr.to(base.dtype.element_ty), mask=there)
-    if COMPLEX:
-        tl.store(base + at + length, yi.to(base.dtype.element_ty), mask=there)
+            y *= spread(factor / m2, S, N2, UPRIGHT)
+    tl.store(base + at, y.to(base.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def conv_kernel(
-    x_ptr, kernel_ptr, y_ptr, tables, scales,
+    x_ptr, kernel_ptr, y_ptr, tables, scales, points_scales,
     batch, channels, rows, cols, length, m1, m2, p1, p2, c1, c2,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, READY: tl.constexpr, HOLD: tl.constexpr,
-    REAL: tl.constexpr, CONJUGATE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
-    EACH: tl.constexpr, TILES: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr,
+    READY: tl.constexpr, HOLD: tl.constexpr, REAL: tl.constexpr, CONJUGATE: tl.constexpr,
+    SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Convolve: y = inverse(kernel's spectrum · forward(x)), CONJUGATE: with the conjugate of the spectrum.
 
@@ -111,13 +152,13 @@ def conv_kernel(
     if COMPLEX, it is y that is.
     """
     PARTS: tl.constexpr = 2 if COMPLEX else 1
-    ROWS: tl.constexpr = N1 if UPRIGHT else N2
-    s, n1, n2 = indices(N1, N2, S, UPRIGHT)
+    s, n1, n2, c = indices(N1, N2, S, COMPLEX, UPRIGHT)
     n = n1 * cols + n2
-    at = s * (PARTS * length) + n
-    a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, TWIDDLE, UPRIGHT)
+    at = (s * PARTS + c) * length + n
+    a1, b1, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
+    a2, b2 = load_columns(tables, 0, N1, N2, K1, K2, K2, COMPLEX, SHARED)
     row = tl.arange(0, S * K1)[:, None]
-    k_at = (row // K1) * (2 * K1 * K2) + (row % K1) * K2 + tl.arange(0, K2)[None, :]
+    k_at = row * (2 * K2) + tl.arange(0, 2 * K2)[None, :]
     b = tl.program_id(1) * EACH
     step = channels.to(tl.int64) * (PARTS * length)
     for tile in range(TILES):
@@ -126,65 +167,62 @@ def conv_kernel(
         k_inside = first + row // K1 < channels
         k_base = kernel_ptr + first.to(tl.int64) * (2 * K1 * K2)
         kr, ki, unit = _kernel(
-            kernel_ptr, scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2,
-            a1r, a1i, a2r, a2i, tr, ti,
-            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, READY, REAL, SCALED, PRECISION,
+            kernel_ptr, scales, points_scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2,
+            a1, a2, tr, ti,
+            S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, READY, HOLD, REAL, SCALED, PACKED, PRECISION,
         )  # fmt: skip
         start = b.to(tl.int64) * channels + first
         x_base = x_ptr + start * (PARTS * length)
         y_base = y_ptr + start * (PARTS * length)
-        next_re, next_im = signal(x_base, at, length, inside & (b < batch), COMPLEX)
+        coming = tl.load(x_base + at, mask=inside & (b < batch), other=0.0)
         for turn in range(EACH):
+            zero = (turn + channels) >> 30
             there = inside & (b + turn < batch)
-            next_re, next_im, top = _unit(next_re, next_im, S, ROWS, SCALED and not COMPLEX)
-            re, im = operand(next_re, a1r, PRECISION), operand(next_im, a1r, PRECISION)
+            coming, top = _unit(coming, S, N2, UPRIGHT, SCALED and not COMPLEX)
+            x = operand(coming, a1, PRECISION)
             # Asked for now, needed in the next turn.
             x_base += step
-            next_re, next_im = signal(x_base, at, length, inside & (b + turn + 1 < batch) & (turn + 1 < EACH), COMPLEX)
-            vr, vi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
+            coming = tl.load(x_base + at, mask=inside & (b + turn + 1 < batch) & (turn + 1 < EACH), other=0.0)
+            ur, ui = first_step(x, a1, tr, ti, zero, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+            v = tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION)
             if READY and not HOLD:
-                kr, ki = pair(k_base, k_at, K1 * K2, k_inside)
-            if CONJUGATE:
-                vr, vi = vr * kr + vi * ki, vi * kr - vr * ki
-            else:
-                vr, vi = vr * kr - vi * ki, vi * kr + vr * ki
-            yr, yi = inverse(vr, vi, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
-            _write(y_base, at, yr, yi, top * unit, m2, length, there, S, ROWS, COMPLEX, SCALED)
+                kr, ki = parts(tl.load(k_base + k_at, mask=k_inside, other=0.0))
+            vr, vi = parts(v)
+            fr, fi = unpacked(kr, ki, zero, a1, PACKED and HOLD)
+            y = _back(
+                vr, vi, fr, fi, b2, b1, cr, ci, zero,
+                S, N2, K1, CONJUGATE, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION,
+            )  # fmt: skip
+            _write(y_base, at, y, top * unit, m2, there, S, N2, COMPLEX, UPRIGHT, SCALED)
             y_base += step
-
-
-@triton.jit
-def _add(sr, si, gr, gi, vr, vi, weight, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
-    """Add the product of one spectrum with the conjugate of another, SCALED: times the weight of each channel."""
-    pr, pi = gr * vr + gi * vi, gi * vr - gr * vi
-    if SCALED:
-        column = spread(weight, S, K1)
-        pr, pi = pr * column, pi * column
-    return sr + pr, si + pi
 
 
 @triton.jit(do_not_specialize=SIZES)
 def grads_kernel(
-    grad_ptr, x_ptr, kernel_ptr, out_ptr, sums_ptr, tables, scales, weights,
+    grad_ptr, x_ptr, kernel_ptr, out_ptr, sums_ptr, tables, scales, points_scales, weights, sums_scales,
     batch, channels, rows, cols, length, m1, m2, p1, p2, c1, c2,
-    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
-    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, READY: tl.constexpr, HOLD: tl.constexpr,
-    SPECTRAL: tl.constexpr, REAL: tl.constexpr, NEED_X: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
-    EACH: tl.constexpr, TILES: tl.constexpr,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, C: tl.constexpr,
+    COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr,
+    READY: tl.constexpr, HOLD: tl.constexpr, SPECTRAL: tl.constexpr, REAL: tl.constexpr, NEED_X: tl.constexpr,
+    SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Both gradients of a convolution: that of x if NEED_X, and the kernel's, summed over EACH of the batch.
 
-    The sums are in float32: SPECTRAL (parts of the batch, channels, 2, K1, K2), else (parts, channels, points).
+    The sums are in float32: SPECTRAL (parts of the batch, channels, K1, 2, K2), else (parts, channels, points), or
+    COMPLEX, of the whole batch, (channels, 2, m1 m2) with ``sums_scales`` as :func:`gradient_kernel` writes it. Without
+    NEED_X a program may have C of the K2 columns of a spectrum.
     SCALED and COMPLEX: the product of x and grad is to be multiplied by ``weights`` (batch, channels).
     """
     PARTS: tl.constexpr = 2 if COMPLEX else 1
-    ROWS: tl.constexpr = N1 if UPRIGHT else N2
-    s, n1, n2 = indices(N1, N2, S, UPRIGHT)
+    s, n1, n2, c = indices(N1, N2, S, COMPLEX, UPRIGHT)
     n = n1 * cols + n2
-    at = s * (PARTS * length) + n
-    a1r, a1i, a2r, a2i, b2r, b2i, b1r, b1i, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, TWIDDLE, UPRIGHT)
+    at = (s * PARTS + c) * length + n
+    a1, b1, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
+    column = tl.program_id(2) * C
+    a2, b2 = load_columns(tables, column, N1, N2, K1, K2, C, COMPLEX, SHARED)
     row = tl.arange(0, S * K1)[:, None]
-    k_at = (row // K1) * (2 * K1 * K2) + (row % K1) * K2 + tl.arange(0, K2)[None, :]
+    k = tl.arange(0, 2 * C)[None, :]
+    k_at = row * (2 * K2) + (k // C) * K2 + column + k % C
     b = tl.program_id(1) * EACH
     step = channels.to(tl.int64) * (PARTS * length)
     for tile in range(TILES):
@@ -194,51 +232,66 @@ def grads_kernel(
         k_base = kernel_ptr + first.to(tl.int64) * (2 * K1 * K2)
         if NEED_X:
             kr, ki, unit = _kernel(
-                kernel_ptr, scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2,
-                a1r, a1i, a2r, a2i, tr, ti,
-                S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, READY, REAL, SCALED, PRECISION,
+                kernel_ptr, scales, points_scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2,
+                a1, a2, tr, ti,
+                S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, READY, HOLD, REAL, SCALED, PACKED, PRECISION,
             )  # fmt: skip
-        sr = tl.full((S * K1, K2), 0.0, tl.float32)
-        si = tl.full((S * K1, K2), 0.0, tl.float32)
+        sr = tl.full((S * K1, C), 0.0, tl.float32)
+        si = tl.full((S * K1, C), 0.0, tl.float32)
         start = b.to(tl.int64) * channels + first
         x_base = x_ptr + start * (PARTS * length)
         grad_base = grad_ptr + start * (PARTS * length)
         out_base = out_ptr + start * (PARTS * length)
-        next_re, next_im = signal(x_base, at, length, inside & (b < batch), COMPLEX)
+        coming = tl.load(x_base + at, mask=inside & (b < batch), other=0.0)
         for turn in range(EACH):
+            zero = (turn + channels) >> 30
             there = inside & (b + turn < batch)
-            next_re, next_im, weight = _unit(next_re, next_im, S, ROWS, SCALED and not COMPLEX)
-            re, im = operand(next_re, a1r, PRECISION), operand(next_im, a1r, PRECISION)
-            next_re, next_im = signal(grad_base, at, length, there, COMPLEX)
-            vr, vi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
-            # Half the registers while the other spectrum is made.
-            vr, vi = vr.to(a1r.dtype), vi.to(a1r.dtype)
-            next_re, next_im, top = _unit(next_re, next_im, S, ROWS, SCALED and not COMPLEX)
-            re, im = operand(next_re, a1r, PRECISION), operand(next_im, a1r, PRECISION)
+            coming, weight = _unit(coming, S, N2, UPRIGHT, SCALED and not COMPLEX)
+            x = operand(coming, a1, PRECISION)
+            coming = tl.load(grad_base + at, mask=there, other=0.0)
+            ur, ui = first_step(x, a1, tr, ti, zero, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+            v = tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION)
+            v = v.to(a1.dtype)  # half the registers while the other spectrum is made
+            coming, top = _unit(coming, S, N2, UPRIGHT, SCALED and not COMPLEX)
+            x = operand(coming, a1, PRECISION)
             x_base += step
-            next_re, next_im = signal(x_base, at, length, inside & (b + turn + 1 < batch) & (turn + 1 < EACH), COMPLEX)
-            gr, gi = forward(re, im, a1r, a1i, a2r, a2i, tr, ti, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
-            weight *= top
-            if SCALED and COMPLEX:
-                known = channels * (b + turn < batch)
-                weight = _scale(weights + (b + turn).to(tl.int64) * channels, first, known, S)
-            sr, si = _add(sr, si, gr, gi, vr, vi, weight, S, K1, SCALED)
+            coming = tl.load(x_base + at, mask=inside & (b + turn + 1 < batch) & (turn + 1 < EACH), other=0.0)
+            ur, ui = first_step(x, a1, tr, ti, zero, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+            g = tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION)
+            gr, gi = parts(g)
+            vr, vi = parts(v)
+            pr, pi = times(gr, gi, vr, vi, True)
+            if SCALED:
+                weight *= top
+                if COMPLEX:
+                    known = channels * (b + turn < batch)
+                    weight = _scale(weights + (b + turn).to(tl.int64) * channels, first, known, S)
+                weight = spread(weight, S, K1, False)
+                pr, pi = pr * weight, pi * weight
+            sr += pr
+            si += pi
             if NEED_X:
                 if READY and not HOLD:
-                    kr, ki = pair(k_base, k_at, K1 * K2, k_inside)
-                gr, gi = gr * kr + gi * ki, gi * kr - gr * ki
-                yr, yi = inverse(gr, gi, b2r, b2i, b1r, b1i, cr, ci, S, N2, K1, COMPLEX, TWIDDLE, UPRIGHT, PRECISION)
-                _write(out_base, at, yr, yi, top * unit, m2, length, there, S, ROWS, COMPLEX, SCALED)
+                    kr, ki = parts(tl.load(k_base + k_at, mask=k_inside, other=0.0))
+                fr, fi = unpacked(kr, ki, zero, a1, PACKED and HOLD)
+                y = _back(
+                    gr, gi, fr, fi, b2, b1, cr, ci, zero,
+                    S, N2, K1, True, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION,
+                )  # fmt: skip
+                _write(out_base, at, y, top * unit, m2, there, S, N2, COMPLEX, UPRIGHT, SCALED)
             grad_base += step
             out_base += step
 
         stack = tl.program_id(1).to(tl.int64) * channels + first
         if SPECTRAL:
-            s_base = sums_ptr + stack * (2 * K1 * K2)
-            tl.store(s_base + k_at, sr, mask=k_inside)
-            tl.store(s_base + k_at + K1 * K2, si, mask=k_inside)
+            tl.store(sums_ptr + stack * (2 * K1 * K2) + k_at, beside(sr, si), mask=k_inside)
+        elif COMPLEX:
+            write_parts(
+                sums_ptr, sums_scales, sr, si, first, channels, m1, m2, b2, b1, cr, ci,
+                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, SHARED, SCALED, PACKED, PRECISION,
+            )  # fmt: skip
         else:
             write_points(
-                sums_ptr + stack * p1 * p2, sr, si, first, channels, m1, m2, p1, p2, c1, c2, b2r, b2i, b1r, b1i, cr, ci,
-                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, REAL, SCALED, PRECISION,
+                sums_ptr + stack * p1 * p2, sr, si, first, channels, m1, m2, p1, p2, c1, c2, b2, b1, cr, ci,
+                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, SHARED, REAL, SCALED, PACKED, PRECISION,
             )  # fmt: skip

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .plan import power
+
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["Tuning", "tuning"]
+__all__ = ["Tuning", "signals_of_a_program", "tuning"]
+
+#: signals of a program: the kernels are compiled for few numbers of them
+SIGNALS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 22, 32, 64, 128)
+#: signals in whose time a program loads its tables
+START = 1.5
 
 
 @dataclass(frozen=True)
@@ -22,14 +29,23 @@ class Tuning:
         hold: whether a ready spectrum stays in registers.
         hold_too: whether it does while gradients are computed.
         ready: whether a kernel's spectrum and its gradient are made by launches of their own.
+        few: batch up to which they are not after all, if there is an outer transform.
+        few_too: the same backward.
         apart: whether the two gradients are launched apart.
-        programs: programs to aim at.
+        columns_apart: programs that share the columns of a spectrum then, for the kernel's gradient.
+        resident: programs that share a multiprocessor, by their registers.
+        resident_too: the same for gradients.
+        packed: whether twiddle factors and spectra are held in half precision, not in float32.
+        packed_too: the same for gradients.
         tiles: stacks of channels that a program does one after the other, where the batch alone is too short to pay for
             loading the tables.
         rows: rows of a tile of the outer transform.
         columns: columns of it.
         outer_warps: warps of it.
-        chunk_bytes: bytes of outer spectra held at once.
+        outer_programs: programs to aim at for it.
+        shares: bytes of outer transforms at a time, over those of the signals in float32: of lines and of more axes,
+            each in half precision or forward, and in float32 backward.
+        least_bytes: bytes that they may always take.
     """
 
     upright: bool = False
@@ -38,13 +54,21 @@ class Tuning:
     hold: bool = True
     hold_too: bool = True
     ready: bool = False
+    few: int = 0
+    few_too: int = 0
     apart: bool = False
-    programs: int = 528
+    resident: int = 2
+    resident_too: int = 2
+    packed: bool = False
+    packed_too: bool = False
+    columns_apart: int = 1
     tiles: int = 1
     rows: int = 64
     columns: int = 128
     outer_warps: int = 4
-    chunk_bytes: int = 128 << 20
+    outer_programs: int = 2112
+    shares: tuple[tuple[float, float], tuple[float, float]] = ((1.6, 0.3), (2.6, 1.2))
+    least_bytes: int = 64 << 20
 
 
 def tuning(plan: Plan) -> Tuning:
@@ -55,19 +79,48 @@ def tuning(plan: Plan) -> Tuning:
         stack, warps = 1, k1 // 16
     else:
         stack, warps = 1 if k1 >= 64 else max(1, 64 // min(n2, k1)), 4
-    many = size == 1024 or size >= 4096 if not plan.complex else size == 256
-    long = plan.complex and warps == 8
+    small = plan.complex and size == 256
     return Tuning(
         plan.upright,
         stack,
         warps,
-        hold=size < 4096 or (size == 4096 and not plan.complex),
+        hold=size <= 4096 and not (plan.phase and size == 4096),
         hold_too=size < 4096,
         ready=plan.complex or size > 1024,
-        apart=not plan.complex and (k1, k2) in {(32, 64), (64, 128)},
-        programs=264 if size <= 256 and not plan.complex else 1056 if many else 528,
-        tiles=4 if long else 1,
-        rows=128 if long else 64,
-        columns=64 if plan.outer > 32 and not long else 128,
-        outer_warps=8 if long else 4,
+        few=(128 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
+        few_too=(16 if small else 8 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
+        # What a sum takes besides would spill.
+        apart=(k1, k2) in {(32, 64), (64, 128)} if not plan.complex else size == 4096 and not plan.phase,
+        columns_apart=2 if (k1, k2) == (64, 128) else 1,
+        packed=size <= 1024,
+        packed_too=size <= 1024 and plan.complex,
+        resident=4 if small else 1 if warps == 8 else 3 if plan.complex and size <= 1024 else 2,
+        resident_too=4 if small else 2,
+        outer_programs=4224 if small else 2112,
+        columns=64 if plan.outer > 32 and plan.phase and size < 4096 else 128,
     )
+
+
+def signals_of_a_program(stacks: int, batch: int, slots: int, more: float = 0.0) -> int:
+    """Return how many signals of a batch a program is to take.
+
+    A device runs as many programs at a time as it has slots, wave after wave; each of them takes as long as its signals
+    and :data:`START` more, to load its tables. The fewest waves of the shortest programs are the best.
+
+    Args:
+        stacks: programs that the batch is shared by.
+        batch: signals of each stack.
+        slots: programs at a time.
+        more: what else a program does, in the time of signals.
+
+    >>> signals_of_a_program(140, 64, 528)  # three waves of 6; one of 22 would leave a fifth of the slots empty
+    6
+    >>> signals_of_a_program(140, 64, 528, more=2.0)
+    22
+    """
+
+    def cost(each: int) -> float:
+        waves = -(-stacks * -(-batch // each) // slots)
+        return waves * (each + START + more)
+
+    return min((n for n in SIGNALS if n <= power(batch)), key=cost)

@@ -1,0 +1,183 @@
+"""Launches of the outer transform: of signals and of kernels, chunk by chunk."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
+from .places import place_kernel, take_kernel
+from .plan import LEAST, power
+from .tables import outer_tables, phases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .plan import Plan
+    from .tuning import Tuning
+
+__all__ = ["Blocks"]
+
+
+class Blocks:
+    """What a call knows of its outer transform."""
+
+    plan: Plan
+    tuning: Tuning
+    device: torch.device
+    dtype: torch.dtype
+    precision: str
+    scaled: bool
+    real: bool
+    in_place: bool
+    batch: int
+    channels: int
+    length: int
+    itemsize: int
+    points: list[int]
+    offsets: tuple[int, ...]
+    tables: Tensor
+
+    def prepare_blocks(self) -> None:
+        """Make tables and find what all launches share."""
+        plan = self.plan
+        self.blocks = -(-self.length // plan.outer_step)
+        self.r, self.q = (max(LEAST, power(n)) for n in (plan.outer, self.blocks))
+        if plan.complex:
+            self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, self.device, self.scaled)
+            self.phases = phases(plan, self.dtype, self.device) if plan.phase else self.tables
+            self.outer_kind: dict[str, Any] = {"BLOCK_N": self.tuning.columns}
+            self.outer_kind |= {"PHASE": plan.phase, "SCALED": self.scaled, "PRECISION": self.precision}
+            # Stages would fill the shared memory that other programs of the same multiprocessor need.
+            self.outer_kind["num_stages"] = 1
+            self.outer_kind["num_warps"] = self.tuning.outer_warps
+
+    def ready(self, training: bool) -> bool:
+        """Return whether a kernel's spectrum and its gradient have launches of their own.
+
+        Few signals do without: every program makes the spectrum of its kernels from their outer transform.
+        """
+        few = self.tuning.few_too if training else self.tuning.few
+        return self.tuning.ready and not (self.plan.complex and self.batch <= few)
+
+    def chunks(self, training: bool = False) -> Iterator[slice]:
+        """Part the channels so that what one part takes beside signals, kernels and gradients is within the budget."""
+        step, plan = self.channels, self.plan
+        if plan.complex:
+            size = self.dtype.itemsize
+            signal, kernel = (2 * plan.outer * n * size for n in (self.batch * plan.outer_step, plan.m1 * plan.m2))
+            # The outer transforms of signal and kernel, and its spectrum; backward those of both signals, and sums.
+            each = signal + 2 * kernel
+            if training:
+                each = 2 * (signal + kernel) + (4 * kernel if self.ready(training) else 0)
+            parts = -(-self.channels * each // self.budget(training))
+            step = -(-self.channels // min(self.channels, parts))
+        for first in range(0, self.channels, step):
+            yield slice(first, min(self.channels, first + step))
+
+    def budget(self, training: bool) -> int:
+        """Return the bytes that outer transforms may take, by the bytes of signals and kernels in float32.
+
+        The formula's peak is 14 times those of lines, and twice as much of planes. A sixth of it is to be enough, with
+        the output and both gradients, which leave a third of what lines take in float32.
+        """
+        tight = training and self.itemsize == 4
+        share = self.tuning.shares[len(self.points) > 1][tight]
+        kernels = self.channels * math.prod(self.points)
+        return max(self.tuning.least_bytes, int(4 * (share * self.batch * self.channels * self.length + kernels / 4)))
+
+    def tops(self, x: Tensor) -> Tensor:
+        """Return what outer signals are divided by, the largest value of each; nothing if they are not scaled."""
+        if not (self.scaled and self.plan.complex):
+            return self.tables[:0]
+        axes = tuple(range(2, x.dim()))
+        return torch.linalg.vector_norm(x, math.inf, dim=axes, dtype=torch.float32).clamp(min=1e-30)
+
+    def outer_numbers(self, x: Tensor, tops: Tensor) -> tuple[tuple[int, ...], int, int]:
+        """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
+        step = self.plan.outer_step
+        signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
+        each = power(max(1, min(signals, signals * tiles // self.tuning.outer_programs)))
+        strides = x.stride(0), tops.stride(0)
+        return (signals, x.shape[1], *strides, self.blocks, self.plan.outer, step, self.length), each, tiles
+
+    def split(self, x: Tensor, tops: Tensor) -> Tensor:
+        """(batch, channels, *space) -> (batch, channels · outer, 2, step)."""
+        plan = self.plan
+        numbers, each, tiles = self.outer_numbers(x, tops)
+        out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
+        tile = min(self.r, self.tuning.rows)
+        split_kernel[(tiles, self.r // tile, -(-numbers[0] // each))](
+            *(x, out, self.outer_tables[0], self.phases, tops, *numbers),
+            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "EACH": each},
+            **self.outer_kind,
+        )
+        return out
+
+    def merge(self, z: Tensor, tops: Tensor, scales: Tensor, out: Tensor) -> None:
+        """(batch, channels · outer, 2, step) -> (batch, channels, *space)."""
+        numbers, each, tiles = self.outer_numbers(out, tops)
+        tile = min(self.q, self.tuning.rows)
+        merge_kernel[(tiles, self.q // tile, -(-numbers[0] // each))](
+            *(z, out, self.outer_tables[1], self.phases, tops, scales, *numbers),
+            **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "EACH": each},
+            **self.outer_kind,
+        )
+
+    def weights(self, tops: Tensor, others: Tensor) -> Tensor:
+        """Return what products of parts of two signals are to be multiplied by, (batch, channels · outer)."""
+        if not self.scaled:
+            return self.tables[:0]
+        outer = self.plan.outer
+        return (tops * others * outer**2).repeat_interleave(outer, dim=1)
+
+    def split_points(self, kernel: Tensor) -> tuple[Tensor, Tensor]:
+        """(channels, 1, *points) -> (channels · outer, 2, inner), and what it is to be multiplied by, if scaled."""
+        plan, inner = self.plan, self.plan.m1 * self.plan.m2
+        parts = kernel.new_empty((kernel.shape[0] * plan.outer, 2, inner), dtype=self.dtype)
+        tops = self.tops(kernel)
+        tile = min(self.r, self.tuning.rows)
+        split_points_kernel[(-(-inner // self.tuning.columns), self.r // tile, kernel.shape[0])](
+            *(self.put(kernel), parts, self.outer_tables[0], self.phases, tops, plan.outer, inner),
+            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64)},
+            REAL=self.real,
+            **self.outer_kind,
+        )
+        if self.scaled:
+            tops = (tops * plan.outer).expand(-1, plan.outer).contiguous()
+        return parts, tops
+
+    def merge_points(self, parts: Tensor, scales: Tensor, out: Tensor) -> None:
+        """(channels · outer, 2, inner) -> (channels, 1, *points)."""
+        plan, inner = self.plan, self.plan.m1 * self.plan.m2
+        placed = out if self.in_place else out.new_empty(out.shape[0], 1 if self.real else 2, plan.outer, inner)
+        tile = min(self.q, self.tuning.rows)
+        merge_points_kernel[(-(-inner // self.tuning.columns), self.q // tile, out.shape[0])](
+            *(parts, placed, self.outer_tables[1], self.phases, scales, plan.outer, inner),
+            **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile},
+            REAL=self.real,
+            **self.outer_kind,
+        )
+        if not self.in_place:
+            rows, columns = (1, self.points[0]) if out.dim() == 3 else (self.points[0], out[0, 0, 0].numel())
+            self.move(take_kernel, placed, out, rows, columns)
+
+    def put(self, kernel: Tensor) -> Tensor:
+        """(channels, 1, *points) -> (channels, parts, outer, inner): every point at its place on the circles."""
+        if self.in_place:
+            return kernel
+        outer, inner = self.plan.outer, self.plan.m1 * self.plan.m2
+        placed = kernel.new_empty(kernel.shape[0], 1 if self.real else 2, outer, inner)
+        self.move(place_kernel, kernel, placed, outer, inner)
+        return placed
+
+    def move(self, function: Any, source: Tensor, target: Tensor, rows: int, columns: int) -> None:
+        """Launch one of :mod:`.places` with this many rows and columns of the target."""
+        plan, tall = self.plan, 1 if rows == 1 else 4
+        function[(-(-columns // 256), -(-rows // tall), target.shape[0])](
+            *(source, target, plan.outer, plan.m1 * plan.m2, plan.m2, *self.offsets),
+            **{"DIM": len(self.points), "REAL": self.real, "ROWS": tall, "COLS": 256},
+        )
