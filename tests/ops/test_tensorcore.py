@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelfield.ops import conv, conv_reference, cost, tensorcore
-from kernelfield.ops.tensorcore import obstacle, plan_of, precision
+from kernelfield.ops.tensorcore import obstacle, plan_of, precision, trust
 from kernelfield.ops.tensorcore.plan import make_plan
 from tests.contracts.convolutions import Case
 from tests.ops.interpreted import DEVICE, interpreter, launch, poisoned
@@ -412,7 +412,7 @@ def test_tiles_that_do_not_fit_are_left_to_the_fft(monkeypatch: pytest.MonkeyPat
         raise launch.TooLarge(300_000, 232_448, "shared memory")
 
     x, kernel = torch.randn(1, 2, 30, device=DEVICE), torch.randn(2, 1, 30, device=DEVICE, requires_grad=True)
-    monkeypatch.setattr(tensorcore, "_too_large", set())
+    monkeypatch.setattr(trust, "_refused", set())
     monkeypatch.setattr(launch, "spectral_conv", fail)
     monkeypatch.setattr(launch, "spectral_grads", fail)
     with pytest.warns(UserWarning, match="does not fit this GPU"):

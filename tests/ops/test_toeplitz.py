@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from triton.runtime import interpreter as interpreter_module
 
 from kernelfield.ops import conv, tensorcore
+from kernelfield.ops.tensorcore import trust
 from tests.contracts.convolutions import Case
 from tests.ops.interpreted import DEVICE, interpreter, launch, lines, poisoned
 
@@ -130,7 +131,7 @@ def test_bands_that_do_not_fit_are_left_to_the_fft(monkeypatch: pytest.MonkeyPat
         raise launch.TooLarge(300_000, 232_448, "shared memory")
 
     monkeypatch.setattr(tensorcore, "FEWEST", 1)
-    monkeypatch.setattr(tensorcore, "_too_large", set())
+    monkeypatch.setattr(trust, "_refused", set())
     monkeypatch.setattr(lines, "band_conv", fail)
     x, kernel = (torch.randn(1, n, 30, dtype=torch.bfloat16, device=DEVICE) for n in (1, 1))
     with pytest.warns(UserWarning, match="does not fit this GPU"):

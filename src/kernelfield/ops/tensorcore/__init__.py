@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from ..direct import direct_conv
 from ..fft import transform_conv, transform_grads
 from ..shape import centres, is_symbolic
 from .plan import Plan, make_plan
+from .trust import is_refused, refuse, trusted_conv, trusted_grads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,14 +88,14 @@ def _say_what_is_missing() -> None:
     warnings.warn("triton is not installed: long convolutions take torch's FFT", stacklevel=5)
 
 
-#: shapes whose tiles turned out not to fit this device
-_too_large: set[Any] = set()
-
-
 def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> bool:
-    """Return whether an FFT has to do it: lengths were not known when this was chosen, or tiles do not fit."""
-    missing = plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is None
-    return missing or bool(_too_large and (x.shape, kernel.shape, x.dtype) in _too_large)
+    """Return whether an FFT has to do it: lengths were not known when this was chosen, or it was refused before."""
+    return is_refused(x, kernel) or plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is None
+
+
+def _how(dtype: torch.dtype) -> str:
+    """Return the precision of products, as errors are allowed by it."""
+    return "bfloat16" if dtype == torch.bfloat16 else precision(dtype)
 
 
 def _is_short(x: Tensor, periodic: list[bool]) -> bool:
@@ -111,10 +112,11 @@ def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups:
     from .lines import band_conv  # noqa: PLC0415
 
     try:
-        return band_conv(x, kernel, causal) if _is_short(x, periodic) else spectral_conv(x, kernel, *how)
+        y = band_conv(x, kernel, causal) if _is_short(x, periodic) else spectral_conv(x, kernel, *how)
     except TooLarge as error:
-        _give_up(x, kernel, error)
+        refuse(x, kernel, f"does not fit this GPU ({error})")
         return transform_conv(x, kernel, *how)
+    return trusted_conv(y, x, kernel, _how(x.dtype), causal, periodic)
 
 
 def _grads(
@@ -135,18 +137,13 @@ def _grads(
 
     try:
         if _is_short(x, periodic):
-            return band_grads(grad, x, kernel, need_x, need_kernel, causal)
-        return spectral_grads(grad, x, kernel, *how)
+            found = band_grads(grad, x, kernel, need_x, need_kernel, causal)
+        else:
+            found = spectral_grads(grad, x, kernel, *how)
     except TooLarge as error:
-        _give_up(x, kernel, error)
+        refuse(x, kernel, f"does not fit this GPU ({error})")
         return transform_grads(grad, x, kernel, *how)
-
-
-def _give_up(x: Tensor, kernel: Tensor, error: Exception) -> None:
-    """Remember that a device has too little shared memory for this, and say so once."""
-    _too_large.add((x.shape, kernel.shape, x.dtype))
-    says = f"tensor-core convolution of {tuple(x.shape)} with {tuple(kernel.shape)} does not fit this GPU ({error}); "
-    warnings.warn(f"{says}an FFT does it from now on", stacklevel=2)
+    return trusted_grads(found, grad, x, kernel, _how(x.dtype), (need_x, need_kernel), causal, periodic)
 
 
 _triton_conv = bilinear("triton_conv", _conv, _grads)
