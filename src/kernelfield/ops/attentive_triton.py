@@ -11,22 +11,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["peaks", "samples", "sums", "zeros"]
+from .attention_triton import channels, zeros
+
+__all__ = ["peaks", "samples", "sums"]
 
 # A loop over a size that is no constant is a `while`: `range` of an argument is refused by the interpreter. Tensors
 # have one axis, that of lanes, and all else is a tuple of them, or of scalars. Places of a tile that are not on the map
 # are computed from samples that are, and not written. One kernel for all sizes of a network's maps, whatever divides
 # them.
 SIZES = ["C", "G", "N", "HI", "WI", "HO", "WO", "tiles", "across"]
-
-
-@triton.jit
-def zeros(L: tl.constexpr, COUNT: tl.constexpr):
-    """Return so many tensors of zeros."""
-    found = ()
-    for _ in tl.static_range(COUNT):
-        found = found + (tl.zeros((L,), dtype=tl.float32),)
-    return found
 
 
 @triton.jit
@@ -37,15 +30,6 @@ def samples(plane, row, column, HI, WI, ROWS: tl.constexpr, COLUMNS: tl.constexp
         line = plane + tl.minimum(row + i, HI - 1) * WI
         for j in tl.static_range(COLUMNS):
             found = found + (tl.load(line + tl.minimum(column + j, WI - 1)),)
-    return found
-
-
-@triton.jit
-def weights(base, stride, mask, COUNT: tl.constexpr):
-    """Return the weights of each lane."""
-    found = ()
-    for k in tl.static_range(COUNT):
-        found = found + (tl.load(base + k * stride, mask=mask, other=0.0),)
     return found
 
 
@@ -68,7 +52,7 @@ def peaks(x, w, top, place, C, N, HI, WI, HO, WO, KS: tl.constexpr, P: tl.conste
     n = tl.program_id(1) * L + tl.arange(0, L)
     here = n < N
     plane = x + pid * (HI * WI)
-    ws = weights(w + (pid % C) * N + n, C * N, here, KS * KS)
+    ws = channels(w + (pid % C) * N + n, C * N, here, KS * KS)
     best = tl.full((L,), float("-inf"), dtype=tl.float32)
     where = tl.zeros((L,), dtype=tl.int32)
     y = 0
@@ -115,7 +99,7 @@ def sums(
         index = index + (tl.zeros((L,), dtype=tl.int32),)
     c = 0
     while c < C:
-        ws = weights(w + c * G * N, C * G * N, here, KS * KS)
+        ws = channels(w + c * G * N, C * G * N, here, KS * KS)
         if ALPHA:
             factor = tl.load(alpha + c * G * N, mask=here, other=0.0)
             scaled = ()

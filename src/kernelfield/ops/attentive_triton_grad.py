@@ -11,7 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .attentive_triton import samples, weights, zeros
+from .attention_triton import channels, zeros
+from .attentive_triton import samples
 
 __all__ = ["peaks_grad", "sources", "taps"]
 
@@ -27,7 +28,7 @@ def peaks_grad(x, w, place, slope, dx, dw, B, each, C, N, HI, WI, WO, KS: tl.con
     c = tl.program_id(0)
     n = tl.program_id(1) * L + tl.arange(0, L)
     here = n < N
-    ws = weights(w + c * N + n, C * N, here, KS * KS)
+    ws = channels(w + c * N + n, C * N, here, KS * KS)
     found = zeros(L, KS * KS)
     b = tl.program_id(2) * each
     last = tl.minimum(b + each, B)
@@ -106,7 +107,7 @@ def taps(
             if ALPHA:
                 spot = ((sample * C + c + i) * G + g) * N + n
                 factor = tl.load(alpha + spot, mask=real, other=0.0)
-                ws = weights(w + (c + i) * G * N, C * G * N, real, KS * KS)
+                ws = channels(w + (c + i) * G * N, C * G * N, real, KS * KS)
                 slope = ws[0] * es[i * KS * KS]
                 for k in tl.static_range(1, KS * KS):
                     slope += ws[k] * es[i * KS * KS + k]
@@ -155,7 +156,7 @@ def sources(
     ys = zeros(L, R * P)
     n = 0
     while n < N:
-        ws = weights(w + n * (KS * KS) * C, C, here, KS * KS)
+        ws = channels(w + n * (KS * KS) * C, C, here, KS * KS)
         if ALPHA:
             factor = tl.load(alpha + n * C, mask=here, other=0.0)
             scaled = ()

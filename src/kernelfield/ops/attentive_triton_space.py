@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .attentive_triton import zeros
+from .attention_triton import zeros
 
 __all__ = ["attend", "filters", "gate_grad", "spread"]
 
