@@ -3,7 +3,7 @@
     python benchmarks/long_conv_errors.py
     for i in $(seq 0 10); do python benchmarks/long_conv_errors.py --share $i/11 & done; wait   # compile in parallel
     python benchmarks/long_conv_errors.py --large          # the last of more than 2³¹ elements
-    compute-sanitizer --tool memcheck python benchmarks/long_conv_errors.py --small
+    compute-sanitizer --tool memcheck --filter kns=_kernel python benchmarks/long_conv_errors.py --bare
 
 Outputs and gradients are poisoned with NaN before every call. Exits with an error if one is further off than its
 precision allows.
@@ -47,19 +47,22 @@ PRECISIONS = {
 }
 
 
-def errors(layout: str, precision: str, device: torch.device) -> list[float]:
-    """Return the relative errors of the output and of both gradients."""
+def errors(layout: str, precision: str, device: torch.device, bare: bool = False) -> list[float]:
+    """Return the relative errors of the output and of both gradients; ``bare``: which part of them are no numbers."""
     shape, points, how = LAYOUTS[layout]
     dtype, setting, _ = PRECISIONS[precision]
     torch.set_float32_matmul_precision(setting)
     x = torch.randn(shape, device=device).to(dtype).requires_grad_()
     kernel = torch.randn(shape[1], 1, *points, device=device).to(dtype).requires_grad_()
     grad = torch.randn(shape, device=device).to(dtype)
-    # What the caching allocator hands out next was filled with NaN.
-    poison = [torch.full((1 << 24,), float("nan"), device=device) for _ in range(4)]
-    del poison
+    if not bare:
+        # What the caching allocator hands out next was filled with NaN.
+        poison = [torch.full((1 << 24,), float("nan"), device=device) for _ in range(4)]
+        del poison
     y = conv(x, kernel, **how, groups=shape[1], method="triton")
     got = y, *torch.autograd.grad(y, (x, kernel), grad)
+    if bare:
+        return [t.isnan().float().mean().item() for t in got]
     exact_x, exact_kernel = (t.detach().double().requires_grad_() for t in (x, kernel))
     exact = conv(exact_x, exact_kernel, **how, groups=shape[1], method="fft")
     expected = exact, *torch.autograd.grad(exact, (exact_x, exact_kernel), grad.double())
@@ -83,7 +86,8 @@ def errors_of_the_last(shape: tuple[int, ...], device: torch.device) -> list[flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="three layouts in bfloat16 alone")
+    parser.add_argument("--bare", action="store_true", help="compare with nothing, for tools that slow all kernels down")
+    parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--large", action="store_true", help="the last signals of large batches alone")
     parser.add_argument("--share", metavar="I/N", default="0/1", help="every N-th layout, from the I-th on")
     options = parser.parse_args()
@@ -95,14 +99,12 @@ def main() -> None:
         for shape in LARGE:
             print(shape, " ".join(f"{e:.1e}" for e in errors_of_the_last(shape, device)), flush=True)
         return
-    layouts = list(LAYOUTS)[::4] if options.small else list(LAYOUTS)[first::count]
-    precisions = ["bf16"] if options.small else list(PRECISIONS)
     bad = []
     print("errors of output, gradients of x and kernel")
-    for layout in layouts:
-        for precision in precisions:
+    for layout in list(LAYOUTS)[first::count]:
+        for precision in options.precisions:
             try:
-                found = errors(layout, precision, device)
+                found = errors(layout, precision, device, options.bare)
             except ValueError as error:  # no tiles for it in this precision
                 print(f"{layout}, {precision}:", error, flush=True)
                 continue

@@ -167,7 +167,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         bands = BANDS if not options.float32 and row in ("256", "512", "1024") else []
         variants = [
             ("transform", {}, None),
-            *((f"transform {c}", c, None) for c in options.change or CHANGES.get(row, [])),
+            *((f"transform {c}", c, None) for c in (CHANGES.get(row, []) if options.change is None else options.change)),
         ]
         for name, change, band in [*variants, *((str(band), {}, band) for band in bands)]:
             with changed(**change):

@@ -159,7 +159,7 @@ def test_no_batch() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"shares": ((0.0, 0.0), (0.0, 0.0)), "least_bytes": 1},
+        {"shares": ((0.0, 0.0), (0.0, 0.0)), "kernel_shares": (0.0, 0.0), "least_bytes": 1},
         {"least_bytes": 1 << 40},
         {"tiles": 2},
         {"apart": True},

@@ -86,8 +86,9 @@ class Blocks:
         """
         tight = training and self.itemsize == 4
         share = self.tuning.shares[len(self.points) > 1][tight]
-        kernels = self.channels * math.prod(self.points)
-        return max(self.tuning.least_bytes, int(4 * (share * self.batch * self.channels * self.length + kernels / 4)))
+        signals, kernels = self.batch * self.channels * self.length, self.channels * math.prod(self.points)
+        more = self.tuning.kernel_shares[self.itemsize == 4] * kernels
+        return max(self.tuning.least_bytes, int(4 * (share * signals + more)))
 
     def tops(self, x: Tensor) -> Tensor:
         """Return what outer signals are divided by, the largest value of each; nothing if they are not scaled."""

@@ -45,6 +45,7 @@ class Tuning:
         outer_programs: programs to aim at for it.
         shares: bytes of outer transforms at a time, over those of the signals in float32: of lines and of more axes,
             each in half precision or forward, and in float32 backward.
+        kernel_shares: to be added over those of the kernels in float32, in half precision and in float32.
         least_bytes: bytes that they may always take.
     """
 
@@ -67,7 +68,8 @@ class Tuning:
     columns: int = 128
     outer_warps: int = 4
     outer_programs: int = 2112
-    shares: tuple[tuple[float, float], tuple[float, float]] = ((1.6, 0.3), (2.6, 1.2))
+    shares: tuple[tuple[float, float], tuple[float, float]] = ((1.6, 0.3), (2.6, 2.2))
+    kernel_shares: tuple[float, float] = (1.5, 0.25)
     least_bytes: int = 64 << 20
 
 
