@@ -3,7 +3,7 @@
     python benchmarks/long_conv_errors.py
     for i in $(seq 0 10); do python benchmarks/long_conv_errors.py --share $i/11 & done; wait   # compile in parallel
     python benchmarks/long_conv_errors.py --large          # the last of more than 2³¹ elements
-    compute-sanitizer --tool memcheck --filter kns=_kernel python benchmarks/long_conv_errors.py --bare
+    compute-sanitizer --tool memcheck --kernel-name kns=_kernel python benchmarks/long_conv_errors.py --bare
 
 Outputs and gradients are poisoned with NaN before every call. Exits with an error if one is further off than its
 precision allows.
@@ -86,7 +86,7 @@ def errors_of_the_last(shape: tuple[int, ...], device: torch.device) -> list[flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bare", action="store_true", help="compare with nothing, for tools that slow all kernels down")
+    parser.add_argument("--bare", action="store_true", help="compare with nothing, for memory checkers")
     parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--large", action="store_true", help="the last signals of large batches alone")
     parser.add_argument("--share", metavar="I/N", default="0/1", help="every N-th layout, from the I-th on")

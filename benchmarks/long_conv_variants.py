@@ -85,7 +85,7 @@ def changed(upright: bool | None = None, sides: tuple[int, int] | None = None, *
     if upright is not None:
         plan.Plan.upright = property(lambda _: upright)  # type: ignore[method-assign,assignment]
     plan._sides = other_sides  # noqa: SLF001
-    launch.tuning = lambda p: replace(tuning(p), **fields)
+    launch.tuning = lambda *how: replace(tuning(*how), **fields)
     for cache in caches:
         cache.cache_clear()
     try:
@@ -165,10 +165,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for row in options.rows or ROWS:
         problem = Problem(ROWS[row], device, dtype)
         bands = BANDS if not options.float32 and row in ("256", "512", "1024") else []
-        variants = [
-            ("transform", {}, None),
-            *((f"transform {c}", c, None) for c in (CHANGES.get(row, []) if options.change is None else options.change)),
-        ]
+        changes = CHANGES.get(row, []) if options.change is None else options.change
+        variants = [("transform", {}, None), *((f"transform {c}", c, None) for c in changes)]
         for name, change, band in [*variants, *((str(band), {}, band) for band in bands)]:
             with changed(**change):
                 report["variants"].append({"row": row, "name": name, **measure(problem, band)})

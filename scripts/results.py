@@ -87,8 +87,8 @@ SETS: dict[str, list[Row]] = {
         ),
     ],
     "attentive": [
-        *(Row(f"ch08-rotmnist-p4cnn{kind}", 20, SHORT) for kind in ("", "-co", "-11", "-15", "-19")),
-        *(Row(f"ch08-rotmnist-p4cnn-{kind}", 20, SHORT) for kind in ("input", "channel", "spatial", "full")),
+        Row(f"ch08-rotmnist-p4cnn{kind}", 100, FAST)
+        for kind in ("", "-co", "-input", "-channel", "-spatial", "-full", "-11", "-15", "-19")
     ],
     "self-attention": [
         Row(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=64", "optimizer.lr=0.003"))

@@ -43,7 +43,10 @@ def errors(
     slope = torch.randn_like(wanted).to(dtype)
     ours, theirs = torch.autograd.grad(got, tensors, slope), torch.autograd.grad(wanted, exact, slope.double())
     pairs = zip((got, *ours), (wanted, *theirs), strict=True)
-    return [float((x - y).abs().max() / y.abs().max().clamp(min=0.1)) if y.numel() else 0.0 for x, y in pairs]
+    return [
+        float((x - y).detach().abs().max() / y.detach().abs().max().clamp(min=0.1)) if y.numel() else 0.0
+        for x, y in pairs
+    ]
 
 
 def interpreted(code):

@@ -171,11 +171,38 @@ def test_no_batch() -> None:
 )
 def test_what_a_launch_chooses_changes_nothing(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
-    monkeypatch.setattr(launch, "tuning", lambda plan: replace(usual(plan), **change))
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), **change))
     launch.make_call.cache_clear()
     assert_right(Case((2, 3, 3, 4, 4), (3, 1, 5, 7, 7), 3))
     assert_right(Case((2, 5, 40), (5, 1, 40), 5))
     launch.make_call.cache_clear()
+
+
+@pytest.mark.parametrize("rows", [16, 32])
+def test_tables_are_read_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = launch.tuning
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), depth=16, stages=2, rows=rows))
+    launch.make_call.cache_clear()
+    assert_right(Case((2, 1, 33, 2, 3), (1, 1, 65, 3, 5), 1))
+    assert_right(Case((1, 1, 17_000), (1, 1, 300), 1))  # with phases
+    launch.make_call.cache_clear()
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("least", [1, 100_000, 1 << 40])
+def test_chunks_hold_all_channels_within_the_budget(
+    least: int, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = launch.tuning
+    small = {"shares": ((0.0, 0.0), (0.0, 0.0)), "kernel_shares": (0.0, 0.0), "least_bytes": least}
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), **small))
+    call = launch.Call((2, 23, 5000), (5000,), torch.float32, torch.device("cpu"), True, (False,))
+    chunks = list(call.chunks(training))
+    assert [c for chunk in chunks for c in range(23)[chunk]] == list(range(23))
+    # Outer transforms of one channel: of two signals or, backward, of four, and of its kernel.
+    bytes_of_one = 2 * 5 * 1024 * call.dtype.itemsize * (4 if training else 2)
+    sizes = [chunk.stop - chunk.start for chunk in chunks]
+    assert max(sizes) == 1 or max(sizes) * bytes_of_one <= least
 
 
 def test_several_kernels_of_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +266,7 @@ def test_scaled_products_of_small_channels_beside_large_ones(name: str) -> None:
 @pytest.mark.parametrize("name", ["line of blocks", "rows of a plane", "slices with kernels of more rows"])
 def test_scaled_products_of_few_signals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
-    monkeypatch.setattr(launch, "tuning", lambda plan: replace(usual(plan), few=2, few_too=2))
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), few=2, few_too=2))
     launch.make_call.cache_clear()
     case = LAYOUTS[name]
     x, kernel = case.tensors(torch.float32)

@@ -12,6 +12,7 @@ from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points
 from .places import place_kernel, take_kernel
 from .plan import LEAST, power
 from .tables import outer_tables, phases
+from .tuning import CHUNK, SUMS, signals_of_a_program, time_of_waves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ __all__ = ["Blocks"]
 
 
 class Blocks:
-    """What a call knows of its outer transform."""
+    """What a call knows of its outer transform, and how it parts its work."""
 
     plan: Plan
     tuning: Tuning
@@ -33,6 +34,7 @@ class Blocks:
     scaled: bool
     real: bool
     in_place: bool
+    processors: int
     batch: int
     channels: int
     length: int
@@ -44,6 +46,7 @@ class Blocks:
     def prepare_blocks(self) -> None:
         """Make tables and find what all launches share."""
         plan = self.plan
+        self.steps: dict[bool, int] = {}
         self.blocks = -(-self.length // plan.outer_step)
         self.r, self.q = (max(LEAST, power(n)) for n in (plan.outer, self.blocks))
         if plan.complex:
@@ -53,6 +56,7 @@ class Blocks:
             self.outer_kind |= {"PHASE": plan.phase, "SCALED": self.scaled, "PRECISION": self.precision}
             # Stages would fill the shared memory that other programs of the same multiprocessor need.
             self.outer_kind["num_stages"] = 1
+            self.outer_kind["STAGES"] = self.tuning.stages
             self.outer_kind["num_warps"] = self.tuning.outer_warps
 
     def ready(self, training: bool) -> bool:
@@ -65,18 +69,50 @@ class Blocks:
 
     def chunks(self, training: bool = False) -> Iterator[slice]:
         """Part the channels so that what one part takes beside signals, kernels and gradients is within the budget."""
-        step, plan = self.channels, self.plan
-        if plan.complex:
-            size = self.dtype.itemsize
-            signal, kernel = (2 * plan.outer * n * size for n in (self.batch * plan.outer_step, plan.m1 * plan.m2))
-            # The outer transforms of signal and kernel, and its spectrum; backward those of both signals, and sums.
-            each = signal + 2 * kernel
-            if training:
-                each = 2 * (signal + kernel) + (4 * kernel if self.ready(training) else 0)
-            parts = -(-self.channels * each // self.budget(training))
-            step = -(-self.channels // min(self.channels, parts))
+        if training not in self.steps:
+            self.steps[training] = self.channels_of_a_chunk(training)
+        step = self.steps[training]
         for first in range(0, self.channels, step):
             yield slice(first, min(self.channels, first + step))
+
+    def channels_of_a_chunk(self, training: bool) -> int:
+        """Return how many channels are best done at a time: no more than fit the budget, nor less than half of them."""
+        plan, size = self.plan, self.dtype.itemsize
+        if not plan.complex:
+            return self.channels
+        signal, kernel = (2 * plan.outer * n * size for n in (self.batch * plan.outer_step, plan.m1 * plan.m2))
+        # The outer transforms of signal and kernel, and its spectrum; backward those of both signals, and sums.
+        each = signal + 2 * kernel
+        if training:
+            each = 2 * (signal + kernel) + (4 * kernel if self.ready(training) else 0)
+        most = max(1, min(self.channels, self.budget(training) // each))
+        return min(range(-(-most // 2), most + 1), key=lambda n: self.time_of_chunks(n, training))
+
+    def time_of_chunks(self, step: int, training: bool) -> float:
+        """Return how long chunks of so many channels take, in the time of signals of the inner transform.
+
+        Programs come in waves, and those of a chunk should fill them.
+        """
+        whole, rest = divmod(self.channels, step)
+        chunks = ((whole, step), (1, rest)) if rest else ((whole, step),)
+        return sum(count * (CHUNK + self.time_of_inner(n * self.plan.outer, training)) for count, n in chunks)
+
+    def stacks(self, channels: int) -> int:
+        """Return how many stacks of inner signals so many channels are."""
+        return -(-channels // (self.tuning.stack * self.tuning.tiles))
+
+    def parts(self, channels: int, resident: int, more: float = 0.0) -> tuple[int, int]:
+        """Return how many parts the batch is cut in, and the signals of each."""
+        each = signals_of_a_program(self.stacks(channels), self.batch, resident * self.processors, more)
+        return -(-self.batch // each), each
+
+    def time_of_inner(self, channels: int, training: bool) -> float:
+        """Return how long the inner transforms of so many channels take, in the time of signals."""
+        resident, more = (self.tuning.resident_too, SUMS) if training else (self.tuning.resident, 0.0)
+        each = self.parts(channels, resident, more)[1]
+        if training and self.plan.complex and not self.ready(training):
+            each = power(self.batch)
+        return time_of_waves(self.stacks(channels), self.batch, each, resident * self.processors, more)
 
     def budget(self, training: bool) -> int:
         """Return the bytes that outer transforms may take, by the bytes of signals and kernels in float32.
@@ -102,6 +138,8 @@ class Blocks:
         step = self.plan.outer_step
         signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
         each = power(max(1, min(signals, signals * tiles // self.tuning.outer_programs)))
+        if max(self.r, self.q) > self.tuning.depth:
+            each = 1  # tables are read for every signal anyway, and phases would only take registers
         strides = x.stride(0), tops.stride(0)
         return (signals, x.shape[1], *strides, self.blocks, self.plan.outer, step, self.length), each, tiles
 
@@ -113,7 +151,7 @@ class Blocks:
         tile = min(self.r, self.tuning.rows)
         split_kernel[(tiles, self.r // tile, -(-numbers[0] // each))](
             *(x, out, self.outer_tables[0], self.phases, tops, *numbers),
-            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64), "EACH": each},
+            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth), "EACH": each},
             **self.outer_kind,
         )
         return out
@@ -124,7 +162,7 @@ class Blocks:
         tile = min(self.q, self.tuning.rows)
         merge_kernel[(tiles, self.q // tile, -(-numbers[0] // each))](
             *(z, out, self.outer_tables[1], self.phases, tops, scales, *numbers),
-            **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile, "EACH": each},
+            **{"R": self.r, "BLOCK_R": min(self.r, self.tuning.depth), "Q": tile, "EACH": each},
             **self.outer_kind,
         )
 
@@ -143,7 +181,7 @@ class Blocks:
         tile = min(self.r, self.tuning.rows)
         split_points_kernel[(-(-inner // self.tuning.columns), self.r // tile, kernel.shape[0])](
             *(self.put(kernel), parts, self.outer_tables[0], self.phases, tops, plan.outer, inner),
-            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, 64)},
+            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth)},
             REAL=self.real,
             **self.outer_kind,
         )
@@ -158,7 +196,7 @@ class Blocks:
         tile = min(self.q, self.tuning.rows)
         merge_points_kernel[(-(-inner // self.tuning.columns), self.q // tile, out.shape[0])](
             *(parts, placed, self.outer_tables[1], self.phases, scales, plan.outer, inner),
-            **{"R": self.r, "BLOCK_R": min(self.r, 64), "Q": tile},
+            **{"R": self.r, "BLOCK_R": min(self.r, self.tuning.depth), "Q": tile},
             REAL=self.real,
             **self.outer_kind,
         )

@@ -18,7 +18,7 @@ from .plan import power
 from .spectra import gradient_kernel, spectrum_kernel
 from .tables import inner_tables
 from .transform import conv_kernel, grads_kernel
-from .tuning import signals_of_a_program, tuning
+from .tuning import SUMS, tuning
 
 __all__ = ["Call", "Spectrum", "TooLarge", "make_call", "spectral_conv", "spectral_grads"]
 
@@ -51,13 +51,13 @@ class Call(Blocks):
         plan = plan_of(lengths, points, causal, periodic, dtype)
         if plan is None:
             raise NotImplementedError(f"no tiles for signals of {tuple(lengths)} and kernels of {points}")
-        self.plan, self.device, self.tuning = plan, device, tuning(plan)
+        self.precision, self.scaled = precision(dtype), scaled(dtype, lengths)
+        self.plan, self.device, self.tuning = plan, device, tuning(plan, self.scaled)
         # An interpreter runs programs one after the other.
         on_gpu = device.type == "cuda"
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
         if not on_gpu:
             self.tuning = replace(self.tuning, resident=1, resident_too=1, outer_programs=1)
-        self.precision, self.scaled = precision(dtype), scaled(dtype, lengths)
         # float16 has tf32's precision but not the range that spectra need; the interpreter multiplies no bfloat16.
         self.dtype = torch.float16 if self.scaled else torch.float32
         if dtype == torch.bfloat16 and device.type == "cuda":
@@ -158,22 +158,15 @@ class Call(Blocks):
         tiles = power(max(1, stacks // 1024))
         return -(-stacks // tiles), tiles
 
-    def parts(self, channels: int, resident: int, more: float = 0.0) -> tuple[int, int]:
-        """Return how many parts the batch is cut in, and the signals of each."""
-        stacks, slots = -(-channels // (self.tuning.stack * self.tuning.tiles)), resident * self.processors
-        each = signals_of_a_program(stacks, self.batch, slots, more)
-        return -(-self.batch // each), each
-
     def conv(self, x: Tensor, spectrum: Spectrum, out: Tensor, conjugate: bool = False) -> None:
         """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum, or its conjugate."""
         plan, channels = self.plan, x.shape[1]
         parts, each = self.parts(channels, self.tuning.resident)
-        tiles = self.tuning.tiles
-        conv_kernel[(-(-channels // (self.tuning.stack * tiles)), parts)](
+        conv_kernel[(self.stacks(channels), parts)](
             *(x, spectrum.values, out, self.tables, spectrum.scales, spectrum.tops),
             *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
             **{"READY": self.ready(conjugate), "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
-            TILES=tiles,
+            TILES=self.tuning.tiles,
             **self.sides,
             **(self.kind | {"PACKED": self.tuning.packed}),
         )
@@ -181,7 +174,7 @@ class Call(Blocks):
     def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Spectrum:
         """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
         plan, channels = self.plan, x.shape[1]
-        parts, each = self.parts(channels, self.tuning.resident_too, 2.0)  # sums to be written and read again
+        parts, each = self.parts(channels, self.tuning.resident_too, SUMS)
         ready = self.ready(training=True)
         if ready:
             sums = x.new_empty((parts, channels, plan.tile[2], 2, plan.tile[3]), dtype=torch.float32)
@@ -192,15 +185,14 @@ class Call(Blocks):
             size = (parts, channels, *self.points)
             sums = x.new_zeros(size, dtype=torch.float32) if self.far else x.new_empty(size, dtype=torch.float32)
         scales = x.new_empty(channels if self.scaled else 0, dtype=torch.float32)
-        tiles = self.tuning.tiles
         columns = self.tuning.columns_apart if out is None and ready else 1
-        grads_kernel[(-(-channels // (self.tuning.stack * tiles)), parts, columns)](
+        grads_kernel[(self.stacks(channels), parts, columns)](
             *(grad, x, spectrum.values, grad if out is None else out, sums, self.tables),
             *(spectrum.scales, spectrum.tops, weights, scales),
             *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
             **{"READY": ready, "HOLD": self.tuning.hold_too, "SPECTRAL": ready, "EACH": each},
             NEED_X=out is not None,
-            TILES=tiles,
+            TILES=self.tuning.tiles,
             C=self.sides["K2"] // columns,
             **self.sides,
             **(self.kind | {"PACKED": self.tuning.packed_too}),

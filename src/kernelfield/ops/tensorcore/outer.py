@@ -66,7 +66,7 @@ def split_kernel(
     x_ptr, out_ptr, table, phases, tops,
     signals, channels, stride, tops_stride, blocks, outer, step, length,
     R: tl.constexpr, Q: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr,
+    PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """(signals, length) -> (signals, outer, 2, step): out[r, n] = phase[r, n] Σ_q table[r, q] x[q step + n].
 
@@ -101,7 +101,7 @@ def split_kernel(
             u = tl.dot(w, x.to(w.dtype), input_precision=PRECISION)
         else:
             u = tl.full((2 * R, BLOCK_N), 0.0, tl.float32)
-            for q0 in tl.static_range(0, Q, BLOCK_Q):
+            for q0 in tl.range(0, Q, BLOCK_Q, num_stages=STAGES):
                 q = q0 + tl.arange(0, BLOCK_Q)
                 w = _table(table, first, q, part, R, Q, False)
                 x = _block(x_ptr, i, q, n, signals, channels, stride, blocks, step, length)
@@ -140,7 +140,7 @@ def merge_kernel(
     z_ptr, y_ptr, table, phases, tops, scales,
     signals, channels, stride, tops_stride, blocks, outer, step, length,
     R: tl.constexpr, BLOCK_R: tl.constexpr, Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr,
+    PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """(signals, outer, 2, step) -> (signals, length): y[q step + n] = Re Σ_r table[q, r] conj(phase[r, n]) z[r, n].
 
@@ -160,7 +160,7 @@ def merge_kernel(
         y = tl.full((Q, BLOCK_N), 0.0, tl.float32)
         if SCALED:
             most = _most(scales + (i % channels) * outer, outer, R)
-        for r0 in tl.static_range(0, R, BLOCK_R):
+        for r0 in tl.range(0, R, BLOCK_R, num_stages=STAGES):
             r = r0 + tl.arange(0, BLOCK_R)
             if R > BLOCK_R:
                 vr, vi, pr, pi = _back(table, phases, q, r0, n, outer, step, part, R, BLOCK_R, PHASE)
@@ -188,7 +188,7 @@ def split_points_kernel(
     placed, out_ptr, table, phases, tops,
     outer, inner,
     R: tl.constexpr, Q: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """(channels, parts, outer, inner) -> (channels, outer, 2, inner); REAL: there is no imaginary part."""
     PARTS: tl.constexpr = 1 if REAL else 2
@@ -199,7 +199,7 @@ def split_points_kernel(
     part = tl.num_programs(1) * R * Q
     base = placed + channel * (PARTS * outer * inner)
     u = tl.full((2 * R, BLOCK_N), 0.0, tl.float32)
-    for q0 in tl.static_range(0, Q, BLOCK_Q):
+    for q0 in tl.range(0, Q, BLOCK_Q, num_stages=STAGES):
         q = q0 + tl.arange(0, BLOCK_Q)
         w = _table(table, first, q, part, R, Q, False)
         at, there = q[:, None] * inner + n, (q[:, None] < outer) & (n < inner)
@@ -228,7 +228,7 @@ def merge_points_kernel(
     z_ptr, placed, table, phases, scales,
     outer, inner,
     R: tl.constexpr, BLOCK_R: tl.constexpr, Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """(channels, outer, 2, inner) -> (channels, parts, outer, inner), the way back of :func:`split_points_kernel`."""
     PARTS: tl.constexpr = 1 if REAL else 2
@@ -240,7 +240,7 @@ def merge_points_kernel(
     di = tl.full((Q, BLOCK_N), 0.0, tl.float32)
     if SCALED:
         most = _most(scales + channel * outer, outer, R)
-    for r0 in tl.static_range(0, R, BLOCK_R):
+    for r0 in tl.range(0, R, BLOCK_R, num_stages=STAGES):
         r = r0 + tl.arange(0, BLOCK_R)
         vr, vi, pr, pi = _back(table, phases, q, r0, n, outer, inner, part, R, BLOCK_R, PHASE)
         there = (r[:, None] < outer) & (n < inner)

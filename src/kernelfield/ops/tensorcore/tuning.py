@@ -10,12 +10,14 @@ from .plan import power
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["Tuning", "signals_of_a_program", "tuning"]
+__all__ = ["CHUNK", "SUMS", "Tuning", "signals_of_a_program", "time_of_waves", "tuning"]
 
 #: signals of a program: the kernels are compiled for few numbers of them
 SIGNALS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 22, 32, 64, 128)
-#: signals in whose time a program loads its tables
+#: signals in whose time a program loads its tables, the launches of a chunk begin and end, and sums are passed on
 START = 1.5
+CHUNK = 12.0
+SUMS = 2.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Tuning:
         rows: rows of a tile of the outer transform.
         columns: columns of it.
         outer_warps: warps of it.
+        depth: columns of its table at a time.
+        stages: of them that are loaded before they are needed.
         outer_programs: programs to aim at for it.
         shares: bytes of outer transforms at a time, over those of the signals in float32: of lines and of more axes,
             each in half precision or forward, and in float32 backward.
@@ -67,14 +71,21 @@ class Tuning:
     rows: int = 64
     columns: int = 128
     outer_warps: int = 4
+    depth: int = 64
+    stages: int = 1
     outer_programs: int = 2112
-    shares: tuple[tuple[float, float], tuple[float, float]] = ((1.6, 0.3), (2.6, 2.2))
-    kernel_shares: tuple[float, float] = (1.5, 0.25)
+    shares: tuple[tuple[float, float], tuple[float, float]] = ((1.26, 0.3), (2.6, 2.3))
+    kernel_shares: tuple[float, float] = (1.75, 0.25)
     least_bytes: int = 64 << 20
 
 
-def tuning(plan: Plan) -> Tuning:
-    """Return the choices measured to be good on an H200."""
+def tuning(plan: Plan, scaled: bool = False) -> Tuning:
+    """Return the choices measured to be good on an H200.
+
+    Args:
+        plan: the layout.
+        scaled: whether signals are of float32, multiplied in float16.
+    """
     _, n2, k1, k2 = plan.tile
     size = k1 * k2
     if plan.upright:
@@ -82,6 +93,9 @@ def tuning(plan: Plan) -> Tuning:
     else:
         stack, warps = 1 if k1 >= 64 else max(1, 64 // min(n2, k1)), 4
     small = plan.complex and size == 256
+    # Tables of many blocks are read in parts; lines of so many leave the most to read for a row of the table.
+    tall = plan.outer > 64 and plan.phase
+    parted = plan.outer > 64 and (plan.phase or not scaled)
     return Tuning(
         plan.upright,
         stack,
@@ -92,7 +106,7 @@ def tuning(plan: Plan) -> Tuning:
         few=(128 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
         few_too=(16 if small else 8 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
         # What a sum takes besides would spill.
-        apart=(k1, k2) in {(32, 64), (64, 128)} if not plan.complex else size == 4096 and not plan.phase,
+        apart=size == 4096 if plan.complex else (k1, k2) in {(32, 64), (64, 128)},
         columns_apart=2 if (k1, k2) == (64, 128) else 1,
         packed=size <= 1024,
         packed_too=size <= 1024 and plan.complex,
@@ -100,14 +114,15 @@ def tuning(plan: Plan) -> Tuning:
         resident_too=4 if small else 2,
         outer_programs=4224 if small else 2112,
         columns=64 if plan.outer > 32 and plan.phase and size < 4096 else 128,
+        rows=128 if tall else 64,
+        outer_warps=8 if tall else 4,
+        depth=32 if parted else 64,
+        stages=3 if parted else 1,
     )
 
 
 def signals_of_a_program(stacks: int, batch: int, slots: int, more: float = 0.0) -> int:
-    """Return how many signals of a batch a program is to take.
-
-    A device runs as many programs at a time as it has slots, wave after wave; each of them takes as long as its signals
-    and :data:`START` more, to load its tables. The fewest waves of the shortest programs are the best.
+    """Return how many signals of a batch a program is to take: the fewest waves of the shortest programs are the best.
 
     Args:
         stacks: programs that the batch is shared by.
@@ -120,9 +135,14 @@ def signals_of_a_program(stacks: int, batch: int, slots: int, more: float = 0.0)
     >>> signals_of_a_program(140, 64, 528, more=2.0)
     22
     """
+    return min((n for n in SIGNALS if n <= power(batch)), key=lambda n: time_of_waves(stacks, batch, n, slots, more))
 
-    def cost(each: int) -> float:
-        waves = -(-stacks * -(-batch // each) // slots)
-        return waves * (each + START + more)
 
-    return min((n for n in SIGNALS if n <= power(batch)), key=cost)
+def time_of_waves(stacks: int, batch: int, each: int, slots: int, more: float = 0.0) -> float:
+    """Return how long programs of ``each`` signals take, in the time of signals.
+
+    A device runs as many programs at a time as it has slots, wave after wave; each of them takes as long as its signals
+    and :data:`START` more, to load its tables.
+    """
+    waves = -(-stacks * -(-batch // each) // slots)
+    return waves * (each + START + more)
