@@ -61,12 +61,12 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "1024": [{"packed": False}, {"apart": True}, {"stack": 4, "warps": 8, "resident": 1}],
     "4096": [{"apart": True}, {"hold_too": True}, {"sides": (64, 64), "warps": 4, "apart": True}],
     "16384": [{"packed": False}, {"apart": True}, {"few_too": 64}, {"columns": 64}],
-    "65536": [{"packed": False}, {"apart": True}, {"few_too": 0}, {"columns": 128}],
-    "1M": [{"few": 0, "few_too": 0}, {"sides": (128, 32), "warps": 8, "tiles": 4, "resident": 1}],
+    "65536": [{"packed": False}, {"apart": True}, {"few_too": 0}, {"columns": 128}, {"depth": 32, "stages": 3}],
+    "1M": [{"few": 0, "few_too": 0}, {"apart": False}, {"depth": 64, "stages": 1, "rows": 64, "outer_warps": 4}],
     "32²": [{"packed": False}, {"apart": False}],
     "64²": [{"columns_apart": 1}, {"columns_apart": 4}, {"hold": True}],
-    "128²": [{"packed": False}, {"tiles": 2}, {"stack": 8, "warps": 8}],
-    "256²": [{"packed": False}, {"tiles": 4}, {"few_too": 0}],
+    "128²": [{"packed": False}, {"tiles": 2}, {"stack": 8, "warps": 8}, {"depth": 64, "stages": 1}],
+    "256²": [{"packed": False}, {"tiles": 4}, {"few_too": 0}, {"depth": 64, "stages": 1}],
     "32³": [{"apart": False}, {"hold": False}],
 }
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Blocks"]
 
+#: along the last axis of a grid
+MOST_PROGRAMS = 65_535
+
 
 class Blocks:
     """What a call knows of its outer transform, and how it parts its work."""
@@ -140,6 +143,7 @@ class Blocks:
         each = power(max(1, min(signals, signals * tiles // self.tuning.outer_programs)))
         if max(self.r, self.q) > self.tuning.depth:
             each = 1  # tables are read for every signal anyway, and phases would only take registers
+        each = max(each, power(-(-signals // MOST_PROGRAMS)))
         strides = x.stride(0), tops.stride(0)
         return (signals, x.shape[1], *strides, self.blocks, self.plan.outer, step, self.length), each, tiles
 

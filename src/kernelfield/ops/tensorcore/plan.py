@@ -82,7 +82,8 @@ class Plan:
     def upright(self) -> bool:
         """Whether the first table is on the left: where it fills matrix instructions, and can be read transposed.
 
-        With fewer columns it was seen to fail on an H200 if signals are complex, for reasons that are not known.
+        With fewer columns and complex signals, the second product as Triton compiles it for an H200 reads shared memory
+        beyond the program's own.
         """
         n1, n2, k1, _ = self.tile
         return self.element == 2 and n1 == k1 and k1 >= 64 and (n2 >= 64 or (k1 == 128 and not self.complex))

@@ -112,7 +112,7 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
         packed_too=size <= 1024 and plan.complex,
         resident=4 if small else 1 if warps == 8 else 3 if plan.complex and size <= 1024 else 2,
         resident_too=4 if small else 2,
-        outer_programs=4224 if small else 2112,
+        outer_programs=1 << 20 if plan.outer <= 16 else 4224 if small else 2112,
         columns=64 if plan.outer > 32 and plan.phase and size < 4096 else 128,
         rows=128 if tall else 64,
         outer_warps=8 if tall else 4,
