@@ -205,6 +205,15 @@ def test_chunks_hold_all_channels_within_the_budget(
     assert max(sizes) == 1 or max(sizes) * bytes_of_one <= least
 
 
+def test_grids_are_not_too_large_for_a_gpu() -> None:
+    shape = 70_000, 2, 5000
+    call = launch.Call(shape, (5000,), torch.float32, torch.device("cpu"), True, (False,))
+    call.tuning = replace(call.tuning, outer_programs=1 << 20)
+    numbers, each, _ = call.outer_numbers(torch.empty(shape, device="meta"), call.tables[:0])
+    assert numbers[0] == 140_000
+    assert -(-140_000 // each) <= 65_535
+
+
 def test_several_kernels_of_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch.Call, "tiles", lambda call, channels: (-(-channels // (4 * call.tuning.stack)), 4))
     assert_right(Case((2, 3, 3, 4, 4), (3, 1, 5, 7, 7), 3))
