@@ -116,6 +116,9 @@ def cases(device: torch.device, quick: bool, everything: bool) -> list[Case]:
         return [
             self_attention(4, 5, 1),
             self_attention(8, 5, 1),
+            self_attention(12, 5, 1),
+            self_attention(4, 9, 1),
+            self_attention(4, None, 1),
             *(
                 attentive(f"p4-CNN {kind or 'plain'}, batch 16", lambda kind=kind: p4cnn(kind), (16, 1, 28, 28))
                 for kind in (None, "co", "input", "channel", "spatial", "full")

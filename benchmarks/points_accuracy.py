@@ -41,6 +41,8 @@ NETWORKS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "pointnet2": ("ch04-chair-monitor-gridified", {"model": {"name": "pointnet2"}, "optimizer.lr": 0.001}),
     },
 }
+#: what is changed of all recipes
+EVERYWHERE = {"training.matmul": "high", "training.eval_batch": 64}
 #: what tells the splits of a data set apart, and how many there are
 SPLITS = {"furniture": ("data.split", 5), "chair_monitor": ("data.seed", 2)}
 
@@ -68,7 +70,7 @@ def job(data: str, network: str, options: argparse.Namespace) -> None:
     name, changes = NETWORKS[data][network]
     mapping = find_recipe(name).to_dict() | {key: value for key, value in changes.items() if "." not in key}
     settings = {key: value for key, value in changes.items() if "." in key}
-    settings |= {"training.matmul": "high", "training.eval_batch": 64}
+    settings |= EVERYWHERE
     if options.epochs is not None:
         settings["training.epochs"] = options.epochs
     changed = with_settings(recipe_from(mapping), settings)
@@ -141,15 +143,19 @@ def collect(data: str, network: str, options: argparse.Namespace) -> dict[str, A
     names = {"pointnet2": "PointNet++"}
     found[0].pop("data_folder", None)
     result = {**found[0], "metrics": metrics, "seconds": round(statistics.fmean(run["seconds"] for run in found), 2)}
+    notes = f"{options.workers} at a time on one device"
     notes = (
-        f"mean of {len(found)} splits, standard deviation {100 * spread:.2f}; {options.workers} at a time on one device"
+        f"mean of {len(found)} splits, standard deviation {100 * spread:.2f}; {notes}"
+        if len(found) > 1
+        else f"one split; {notes}"
     )
     if network in names:
         kind = data.replace("_", "-")
         result |= {"recipe": f"ch04-{kind}-pointnet2", "title": f"{found[0]['title'].split(',')[0]}, {names[network]}"}
         notes += "; benchmarks/points_accuracy.py"
-    settings = [] if options.epochs is None else [f"training.epochs={options.epochs}"]
-    settings += options.set
+    changes = {**EVERYWHERE, **{k: v for k, v in NETWORKS[data][network][1].items() if "." in k}}
+    changes |= {} if options.epochs is None else {"training.epochs": options.epochs}
+    settings = [*(f"{key}={value}" for key, value in changes.items()), *options.set]
     return result | {"notes": notes, "accuracies": every, "settings": settings}
 
 

@@ -13,10 +13,10 @@ from kernelfield.training.reproduce import results_table
 HEAD = """# Results
 
 Published numbers and ours beside each other, the failed ones too. Each row comes from a JSON file in `results/`,
-written by `kernelfield reproduce RECIPE`; this page is made of them by `python docs/make_results.py`. Metrics that are
-shares are in percent. What was changed of a recipe for a run is said under remarks. Most runs are far shorter than the
-published ones, with the schedules of `scripts/results.py`, and several of them shared the GPU, so that a time is an
-upper bound.
+written by `kernelfield reproduce RECIPE` or, for point clouds, by `benchmarks/points_accuracy.py`, whose PointNet++ is
+no recipe of the library; this page is made of them by `python docs/make_results.py`. Metrics that are shares are in
+percent. What was changed of a recipe for a run is said under remarks. Most runs are far shorter than the published
+ones, with the schedules of `scripts/results.py`, and several of them shared the GPU, so that a time is an upper bound.
 
 """
 

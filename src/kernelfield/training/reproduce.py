@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["recipes_of", "reproduce", "results_table"]
 
+COLUMNS = (
+    *("chapter", "experiment", "recipe", "metric", "published", "ours"),
+    *("size", "epochs", "seed", "time", "machine", "remarks"),
+)
+
 
 def recipes_of(what: str) -> list[str]:
     """Return the recipes of a chapter, of a pattern, or the one of a name.
@@ -126,17 +131,14 @@ def _over_folds(each: dict[int, dict[str, Any]]) -> dict[str, Any]:
 
 
 def results_table(folder: str | Path) -> str:
-    """Return the results in a folder as a Markdown table: published, ours, epochs, time, machine; failures too.
+    """Return the results in a folder as a Markdown table: published, ours, epochs, seed, time, machine; failures too.
 
     Args:
         folder: of JSON files as :func:`reproduce` writes them.
     """
     found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     found.sort(key=lambda r: (r.get("chapter", 0), r["recipe"]))
-    lines = [
-        "| chapter | experiment | recipe | metric | published | ours | size | epochs | time | machine | remarks |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     lines += [line for result in found for line in _table_rows(result)]
     return "\n".join(lines) + "\n"
 
@@ -151,7 +153,7 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
         # The first line of the error; the whole of it is in the JSON.
         why = f"failed: {result.get('error', 'unknown').splitlines()[0]}".replace("|", "\\|")
         line = start.format(result.get("title", ""), metric, published.get(metric, ""), "failed")
-        return [f"{line} | | | {machine} | {'; '.join(filter(None, [why, remarks]))} |"]
+        return [f"{line} | | | | {machine} | {'; '.join(filter(None, [why, remarks]))} |"]
     rows = []
     spread = result.get("deviation", {})
     for test, values in metrics.items():
@@ -164,9 +166,10 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
         line = start.format(title, metric, published.get(key, ""), ours)
         if test == "test":
             time = _time(result["seconds"])
-            line += f" {result['parameters']:,} | {result['epochs']} | {time} | {machine} | {remarks} |"
+            sizes = f"{result['parameters']:,} | {result['epochs']} | {result.get('seed', '')}"
+            line += f" {sizes} | {time} | {machine} | {remarks} |"
         else:
-            line += " | | | | |"
+            line += " | | | | | |"
         rows.append(line)
     return rows
 
