@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
@@ -60,9 +61,33 @@ def create_model(name: str, **overrides: Any) -> nn.Module:
     >>> net = create_model("ccnn_4_140", dim=1, size=784, in_channels=1, out_channels=10)
     >>> sum(p.numel() for p in net.parameters())
     198769
+    >>> create_model("ccnn_4_140", size=784)
+    Traceback (most recent call last):
+    TypeError: 'ccnn_4_140' needs in_channels and out_channels too, got size
+    >>> create_model("p4cnn", chanels=20)
+    Traceback (most recent call last):
+    TypeError: 'p4cnn' has no argument chanels; the closest is channels
     """
     chosen = configuration(name)
-    return chosen.build(**{**chosen.arguments, **overrides})
+    arguments = {**chosen.arguments, **overrides}
+    _check_arguments(name, chosen.build, arguments, list(overrides))
+    return chosen.build(**arguments)
+
+
+def _check_arguments(name: str, build: Callable[..., nn.Module], arguments: dict[str, Any], given: list[str]) -> None:
+    """Refuse arguments that ``build`` does not have, and too few of them, by their names and that of the network."""
+    known = inspect.signature(build).parameters
+    named = {n: p for n, p in known.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    unknown = [n for n in given if n not in named]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        close = difflib.get_close_matches(unknown[0], named, n=1)
+        hint = f"the closest is {close[0]}" if close else f"it has {', '.join(named)}"
+        raise TypeError(f"{name!r} has no argument {unknown[0]}; {hint}")
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in arguments]
+    if missing:
+        *most, last = missing
+        wanted = f"{', '.join(most)} and {last}" if most else last
+        raise TypeError(f"{name!r} needs {wanted} too, got {', '.join(given) or 'no arguments'}")
 
 
 def list_models(pattern: str = "*") -> list[str]:
