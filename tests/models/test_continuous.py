@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
@@ -10,10 +10,15 @@ import torch
 from kernelfield import CCNN, CKCNN, CKConv, FlexNet, FlexTCN, create_model, list_models
 from kernelfield.data.digits import digit_images
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier, Table
-from kernelfield.layers import ContinuousConv, SeparableConv
+from kernelfield.layers import ContinuousConv, FlexConv, SeparableConv
 from kernelfield.models.registry import configuration
 from kernelfield.testing import assert_causal, count_parameters
 from tests.contracts.models import ModelContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
 
 
 class TestCKCNN(ModelContract):
@@ -231,3 +236,40 @@ def test_a_network_trained_on_8x8_digits_reads_16x16() -> None:
     assert coarse_accuracy > 0.93
     assert fine_accuracy > coarse_accuracy - 0.05
     assert naive_accuracy < fine_accuracy - 0.1  # it is the step that does it
+
+
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CKConv(2, 3, size=16),
+        lambda: FlexConv(2, 3, size=16),
+        lambda: SeparableConv(2, 3, size=16),
+        lambda: CCNN(2, 3, size=16, channels=4, blocks=1),
+        lambda: CCNN(2, 3, size=16, channels=4, blocks=1, stem="linear"),
+        lambda: CKCNN(2, 3, size=16, channels=4, blocks=1),
+        lambda: FlexTCN(2, 3, size=16, channels=4, blocks=1),
+    ],
+)
+def test_what_was_not_seen_may_be_no_number(make: Callable[[], nn.Module], points: bool) -> None:
+    torch.manual_seed(0)
+    net, mask = make(), torch.ones(2, 16, dtype=torch.bool)
+    mask[:, 5] = False
+    x, coords = torch.randn(2, 2, 16), 16 * torch.rand(2, 16, 1).sort(dim=1).values
+    kind = {"coords": coords} if points else {}
+    expected = net(x, mask=mask, **kind)
+    x[:, :, 5] = float("nan")
+    coords[:, 5] = float("nan")
+    got = net(x.requires_grad_(), mask=mask, **kind)
+    if got.dim() == 3:
+        got, expected = got[..., mask[0]], expected[..., mask[0]]
+    torch.testing.assert_close(got, expected)
+    got.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in [x, *net.parameters()])
+
+
+def test_channels_are_counted() -> None:
+    net = CCNN(3, 4, size=16, channels=8, blocks=1)
+    for wrong in (torch.randn(2, 1, 16), torch.randn(2, 4, 16), torch.randn(3, 16)):
+        with pytest.raises(ValueError, match=r"x must have shape \(batch, 3, \*space\)"):
+            net(wrong)

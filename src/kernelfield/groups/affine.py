@@ -109,6 +109,10 @@ class Affine(Group):
         x = torch.rand(n, self.dim, generator=generator, dtype=dtype, device=device) * 2 - 1
         return self._pair(x, self.group.sample(n, generator=generator, dtype=dtype, device=device))
 
+    @property
+    def kind(self) -> str:
+        return f"Affine({self.group.kind})"
+
     def __repr__(self) -> str:
         return f"Affine({self.group!r})"
 

@@ -48,6 +48,11 @@ class Group:
     on_grid: bool = False
     isometric: bool = True
 
+    @property
+    def kind(self) -> str:
+        """What the numbers of an element mean: those of groups of one kind can stand for each other."""
+        return type(self).__name__
+
     # What a subclass gives.
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:

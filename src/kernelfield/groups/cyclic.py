@@ -63,6 +63,10 @@ class Cyclic(Group):
     def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         return torch.arange(self.n, dtype=dtype or torch.get_default_dtype(), device=device)[:, None]
 
+    @property
+    def kind(self) -> str:
+        return repr(self)  # an index means another turn with another n
+
     def __repr__(self) -> str:
         return f"Cyclic({self.n})"
 

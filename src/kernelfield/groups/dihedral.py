@@ -34,5 +34,9 @@ class Dihedral(RotationsAndMirror):
     def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         return self.join([factor.elements(dtype, device) for factor in self.factors])
 
+    @property
+    def kind(self) -> str:
+        return repr(self)  # an index means another turn with another n
+
     def __repr__(self) -> str:
         return f"Dihedral({self.n})"

@@ -97,6 +97,10 @@ class Product(Group):
     def _each(self, a: Tensor, function: Callable[[Group, Tensor], Tensor]) -> Tensor:
         return torch.cat([function(g, part) for g, part in zip(self.groups, self._split(a), strict=True)], dim=-1)
 
+    @property
+    def kind(self) -> str:
+        return f"Product({', '.join(group.kind for group in self.groups)})"
+
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self.groups))})"
 

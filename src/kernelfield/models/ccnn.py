@@ -12,6 +12,7 @@ from .._checks import check_choice, check_int
 from ..fields import Field, MAGNet
 from ..layers import SeparableConv
 from ..layers.continuous.blocks import CCNNBlock, TwoConvBlock, run_blocks
+from ..layers.continuous.sampling import seen_only
 from ..layers.pointwise import BatchNorm, Pointwise, make_norm
 from ..ops.channelwise import fuses
 from .ckcnn import field_options
@@ -150,7 +151,12 @@ class CCNN(nn.Module):
         """
         if self.embedding is not None:
             x = self.embedding(x)
-        x = self.input_dropout(x)
+        elif x.dim() < 3 or x.shape[1] != self.arguments["in_channels"]:
+            # Layers inside take fewer channels than they have kernels for, in networks that learn their width.
+            raise ValueError(
+                f"x must have shape (batch, {self.arguments['in_channels']}, *space), got {tuple(x.shape)}"
+            )
+        x = self.input_dropout(seen_only(x, mask))
         x = self.stem(x) if isinstance(self.stem, Pointwise) else self.stem(x, mask=mask, **sampling)
         if isinstance(self.norm, BatchNorm) and fuses(x):
             x, _ = self.norm.apart(x, gelu=True)  # in the same pass

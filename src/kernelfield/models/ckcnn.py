@@ -12,6 +12,7 @@ from .._checks import check_int
 from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field
 from ..layers import CKConv, FlexConv
 from ..layers.continuous.blocks import TwoConvBlock, run_blocks
+from ..layers.continuous.sampling import seen_only
 from .readout import Embedding, Readout
 from .registry import register
 
@@ -112,7 +113,7 @@ class CKCNN(nn.Module):
         """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
         if self.embedding is not None:
             x = self.embedding(x)
-        x = self.input_dropout(x)
+        x = self.input_dropout(seen_only(x, mask))
         x = run_blocks(self.blocks, x, mask=mask, **sampling)
         return self.readout(x, mask)
 

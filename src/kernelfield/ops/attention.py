@@ -109,7 +109,7 @@ def group_attention(
     step = _chunk(q, positions, elements, neighborhood, crop) if chunk is None else check_int("chunk", chunk)
     learning = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, positions, elements))
     parts = []
-    for start in range(0, count, step) if not is_symbolic(count) else (0,):
+    for start in range(0, max(1, count), step) if not is_symbolic(count) else (0,):
         some = slice(None) if is_symbolic(count) or step >= count else slice(start, start + step)
         arguments = (q[some], k[some], v[some], positions, elements, None if keep is None else keep[some])
         if learning:
@@ -275,7 +275,7 @@ def _chunk(q: Tensor, positions: Tensor, elements: Tensor, neighborhood: Sequenc
     # Scores and weights, and the keys and values of every neighbourhood; each again as its gradient.
     copied = 0 if neighborhood is None else 2 * m * q.shape[-1]
     size = max(q.element_size(), 4)
-    one = 2 * size * places * keys * (g * m + g * h + h * m + copied)
+    one = max(1, 2 * size * places * keys * (g * m + g * h + h * m + copied))
     least = 4 * CHUNK_BYTES if q.is_cuda else CHUNK_BYTES
     return max(1, max(least, CHUNK_INPUTS * 3 * q.numel() * size) // one)
 

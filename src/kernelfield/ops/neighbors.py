@@ -93,7 +93,7 @@ def nearest(
             return search_cells(queries.contiguous(), points.contiguous(), seen, count)
         if is_symbolic(*sizes):
             return _all_distances(queries, points, seen, count)
-        step = max(1, CHUNK_VALUES // (sizes[0] * sizes[2]))
+        step = max(1, CHUNK_VALUES // max(1, sizes[0] * sizes[2]))
         found = [_all_distances(part, points, seen, count) for part in queries.split(step, dim=1)]
         return torch.cat([index for index, _ in found], dim=1), torch.cat([squared for _, squared in found], dim=1)
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from kernelfield._steps import held
 from kernelfield.fields import SIREN, Table
-from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial
+from kernelfield.groups import SO2, Cyclic, Dihedral, Mirror, Trivial
 from kernelfield.layers.equivariant import (
     GroupBatchNorm,
     GroupConv,
@@ -242,3 +242,13 @@ def test_values_keep_their_variance():
 def test_errors_name_the_argument(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_a_signal_stays_on_its_group() -> None:
+    signal = LiftingConv(1, 2, group=Cyclic(8))(torch.randn(1, 1, 5, 5))
+    assert GroupConv(2, 2, group=Cyclic(8))(*signal).values.shape == (1, 2, 8, 5, 5)
+    for conv in (GroupConv(2, 2, group=Cyclic(4)), GroupConv(2, 2, group=SO2(), samples=4, field=SIREN)):
+        with pytest.raises(ValueError, match=r"elements must be those of .*, got those of Cyclic\(8\)"):
+            conv(*signal)
+    with pytest.raises(TypeError, match="got a GroupSignal: call the layer with its parts"):
+        GroupConv(2, 2, group=Cyclic(8))(signal)

@@ -17,6 +17,7 @@ from kernelfield.layers.equivariant import (
     RelativeEncoding,
     SelfAttentionBlock,
 )
+from kernelfield.models.registry import create_model
 from kernelfield.ops.attention import group_attention_reference
 from kernelfield.testing import (
     assert_compiles,
@@ -310,3 +311,10 @@ def test_exports_with_any_batch():
 def test_errors_name_the_argument(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_no_images_and_too_small_ones():
+    net = create_model("gsanet_rotmnist_r4")
+    assert net(torch.randn(0, 1, 28, 28)).shape == (0, 10)
+    with pytest.raises(ValueError, match="x must have more than 4 positions along each axis, since 2 are cropped"):
+        net(torch.randn(1, 1, 28, 3))

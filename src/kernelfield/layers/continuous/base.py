@@ -14,7 +14,7 @@ from ..._checks import check_bool, check_choice, check_dim, check_int, floats_pe
 from ...fields import Field, build_field
 from ...ops import conv, point_conv, point_sums
 from .crop import Crop, refresh
-from .sampling import check_points, sample_weight, smooth_kernel
+from .sampling import check_points, sample_weight, seen_only, smooth_kernel
 from .together import sample_alone
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class ContinuousConv(nn.Module):
         """
         steps = floats_per_axis("step", step, self.dim)
         points = check_points(x, coords, mask, self._channels(channels), self.dim)
-        weight = sample_weight(points, mask, density, steps)
+        x, weight = seen_only(x, mask), sample_weight(points, mask, density, steps)
         if points is not None:
             y = self._point_conv(x, points, weight, steps, mask)
         else:

@@ -10,11 +10,14 @@ from torch import Tensor
 from ..._checks import check_choice
 from ...ops import conv, sample_density
 
-__all__ = ["check_points", "sample_weight", "smooth_kernel"]
+__all__ = ["check_points", "sample_weight", "seen_only", "smooth_kernel"]
 
 
 def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
-    """Check that ``x``, ``coords`` and ``mask`` fit together; return ``coords`` with a batch axis, or None."""
+    """Check that ``x``, ``coords`` and ``mask`` fit together; return ``coords`` with a batch axis, or None.
+
+    Points that were not seen are returned as zero: theirs may be no numbers.
+    """
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
     axes, space = (dim, "*space") if coords is None else (1, "points")
@@ -39,7 +42,18 @@ def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels
         )
     if not points.is_floating_point():
         raise TypeError(f"coords must be a floating-point tensor, got {points.dtype}")
+    if mask is not None and points.shape[0] == mask.shape[0]:
+        points = points.masked_fill(~mask.unsqueeze(-1), 0)
     return points
+
+
+def seen_only(x: Tensor, mask: Tensor | None) -> Tensor:
+    r"""Return (batch, channels, \*space) values with zeros where nothing was seen: what stands there may be no number.
+
+    >>> seen_only(torch.tensor([[[1.0, float("nan")]]]), torch.tensor([[True, False]]))
+    tensor([[[1., 0.]]])
+    """
+    return x if mask is None else x.masked_fill(~mask.unsqueeze(1), 0)
 
 
 def sample_weight(

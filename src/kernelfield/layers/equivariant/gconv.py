@@ -13,7 +13,7 @@ from ...groups import Distribution, Group, Scale, Uniform
 from .convolve import BOUNDARIES, check_even, correlate
 from .kernel import GroupKernel, check_interactions
 from .scales import group_bank, lift_bank, out_group
-from .signal import GroupSignal
+from .signal import GroupSignal, check_elements, elements_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ class _Conv(nn.Module):
             y = y.unflatten(1, (self.out_channels, len(elements)))
         if self.bias is not None:
             y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * self.group.dim)
-        return GroupSignal(y, elements, gates)
+        return GroupSignal(y, elements_of(self.group, elements), gates)
 
     def _whole(self) -> bool:
         """Whether the outputs lie at all elements of a finite group, in order."""
@@ -289,6 +289,8 @@ def weighted(x: Tensor, measure: float, gates: Tensor | None) -> Tensor:
 
 def check_group_signal(x: Tensor, elements: Tensor | None, group: Group, channels: int) -> None:
     """Check a signal on a group against its elements, the group and the channels a layer expects."""
+    if isinstance(x, GroupSignal):
+        raise TypeError("x must be a tensor, got a GroupSignal: call the layer with its parts, layer(*signal)")
     if x.dim() != group.dim + 3 or x.shape[1] != channels:
         raise ValueError(
             f"x must have shape (batch, {channels}, group, *space) with {group.dim} spatial axes, got {tuple(x.shape)}"
@@ -305,3 +307,5 @@ def check_group_signal(x: Tensor, elements: Tensor | None, group: Group, channel
             f"elements must have shape ({x.shape[2]}, {group.coords}), one for each of x's group axis, "
             f"got {tuple(elements.shape)}"
         )
+    else:
+        check_elements(group, elements)

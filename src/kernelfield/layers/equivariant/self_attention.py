@@ -13,11 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from ..._checks import check_choice, check_int
 from ...groups import Group
 from ...ops.attention import METHODS, attention_map, group_attention
+from ...ops.shape import is_symbolic
 from ..pointwise import Pointwise
 from .encoding import AXIS_FIELD, RelativeEncoding
 from .gconv import check_group_signal
 from .neighborhood import check_neighborhood, check_space, dilations, pairs_of
-from .signal import GroupSignal
+from .signal import GroupSignal, elements_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,6 +90,12 @@ class _SelfAttention(nn.Module):
     ) -> GroupSignal:
         """Return attention of (batch, channels, n, *space), n = 1 where a signal is lifted."""
         here = self.whole if elements is None else elements.to(self.whole.dtype)
+        space = x.shape[3:]
+        if crop and coords is None and not is_symbolic(*space) and min(space) <= 2 * crop:
+            raise ValueError(
+                f"x must have more than {2 * crop} positions along each axis, since {crop} are cropped at each end, "
+                f"got {tuple(space)}"
+            )
         if coords is not None:
             y = self._points(x, here, coords, mask)
         else:
@@ -96,7 +103,7 @@ class _SelfAttention(nn.Module):
             alike = self._alike(here, elements)
             y = torch.cat([self._grid(q, k, v, some, here, dilation, crop) for some, dilation in alike], dim=1)
         y = y.unflatten(0, (-1, self.heads)).movedim(-1, 2).flatten(1, 2)
-        return GroupSignal(self.combine(y), here)
+        return GroupSignal(self.combine(y), elements_of(self.group, here))
 
     def _maps(self, x: Tensor) -> Tensor:
         here = self.whole
