@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -19,6 +19,8 @@ with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for one or th
     triton = pytest.importorskip("triton")
     from triton.runtime.interpreter import InterpretedFunction
 
+    from kernelfield.ops.channelwise import launch as channelwise_launch
+    from kernelfield.ops.features import launch as features_launch
     from kernelfield.ops.tensorcore import launch, lines, outer, toeplitz, transform
 
     # Also those of Triton itself, which something else may have imported before.
@@ -26,7 +28,18 @@ with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for one or th
         if INTERPRETER and isinstance(function, triton.JITFunction):
             setattr(triton.language, name, InterpretedFunction(function.fn))
 
-__all__ = ["DEVICE", "interpreter", "launch", "lines", "outer", "poisoned", "toeplitz", "transform"]
+__all__ = [
+    "DEVICE",
+    "channelwise_launch",
+    "features_launch",
+    "interpreter",
+    "launch",
+    "lines",
+    "outer",
+    "poisoned",
+    "toeplitz",
+    "transform",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +50,16 @@ def interpreter() -> Iterator[None]:
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """Fill everything that is allocated for results with NaN, so that what is not written is seen."""
-    originals = {owner: getattr(owner, name) for owner, name in ((torch.Tensor, "new_empty"), (torch, "empty_like"))}
+    """Fill everything that is allocated for results with NaN, or -77, so that what is not written is seen."""
 
     def filled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        return lambda *args, **kwargs: function(*args, **kwargs).fill_(float("nan"))
+        def allocate(*args: Any, **kwargs: Any) -> torch.Tensor:
+            new = function(*args, **kwargs)
+            return new.fill_(float("nan") if new.is_floating_point() or new.is_complex() else -77)
 
-    with (
-        mock.patch.object(torch.Tensor, "new_empty", filled(originals[torch.Tensor])),
-        mock.patch.object(torch, "empty_like", filled(originals[torch])),
-    ):
+        return allocate
+
+    with contextlib.ExitStack() as stack:
+        for owner, name in ((torch.Tensor, "new_empty"), (torch, "empty_like"), (torch, "empty")):
+            stack.enter_context(mock.patch.object(owner, name, filled(getattr(owner, name))))
         yield
