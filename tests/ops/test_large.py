@@ -59,7 +59,9 @@ def test_gradients_of_bands(far: torch.Tensor) -> None:
     blocks = 64 // (width := band.window - lines.SIDE)
     toeplitz.band_grads_kernel[(1, blocks + 1)](
         *(grad, far, taps, grad_x, grad_kernel, batch, FAR // 64, *rest, 0, blocks, 1),
-        **{"TJ": lines.SIDE, "W": width, "ROUNDS": 1},
+        TJ=lines.SIDE,
+        W=width,
+        ROUNDS=1,
         **how,
     )
     for_x, for_kernel = gradients(x[:, None], kernel, weights[:, None])
@@ -98,7 +100,10 @@ def test_gradients_of_the_transform(far: torch.Tensor, each: int) -> None:
     transform.grads_kernel[(1, 2 // each, 1)](
         *(grad, far, kernel, grad_x, sums, call.tables, none, none, none, none),
         *(2, FAR // 256, plan.rows, plan.cols, plan.length, *call.sizes),
-        **{"READY": False, "HOLD": True, "SPECTRAL": False, "NEED_X": True},
+        READY=False,
+        HOLD=True,
+        SPECTRAL=False,
+        NEED_X=True,
         EACH=each,
         TILES=1,
         C=call.sides["K2"],
