@@ -1,8 +1,8 @@
 """Relative errors of the convolution on tensor cores on this GPU, against float64, for every layout and precision.
 
-    python benchmarks/long_conv_errors.py
     for i in $(seq 0 10); do python benchmarks/long_conv_errors.py --share $i/11 & done; wait   # compile in parallel
-    python benchmarks/long_conv_errors.py --large          # the last of more than 2³¹ elements
+    python benchmarks/long_conv_errors.py --json benchmarks/results/long-conv-errors-h200.json
+    python benchmarks/long_conv_errors.py --large          # the last of more than 2³¹ elements, and a kernel's gradient
     compute-sanitizer --tool memcheck --kernel-name kns=_kernel python benchmarks/long_conv_errors.py --bare
 
 Outputs and gradients are poisoned with NaN before every call. Exits with an error if one is further off than its
@@ -12,10 +12,13 @@ precision allows.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
+from _measure import machine
 
 from kernelfield.ops import conv
 from kernelfield.ops.tensorcore import trust
@@ -36,8 +39,12 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "torus of 20 × 24": ((2, 3, 20, 24), (7, 48), {"boundary": "periodic"}),
     "volume of 9 × 20 × 30": ((2, 2, 9, 20, 30), (17, 39, 59), {}),
 }
+#: what errors are of
+RESULTS = ("output", "gradient of x", "gradient of the kernel")
 #: more than 2³¹ elements, by bands, by one tile and by blocks
 LARGE = ((30_200, 140, 512), (16_400, 128, 1024), (1000, 140, 16_384))
+#: elements whose exact gradient is computed at a time, 128 MiB in float64
+SLICE = 1 << 24
 #: name: dtype, torch's setting, largest relative error
 PRECISIONS = {
     "bf16": (torch.bfloat16, "high", 2e-2),
@@ -70,37 +77,58 @@ def errors(layout: str, precision: str, device: torch.device, bare: bool = False
 
 
 def errors_of_the_last(shape: tuple[int, ...], device: torch.device) -> list[float]:
-    """Return the relative errors of output and input gradient of the last signal of a large batch in bfloat16."""
+    """Return the relative errors of a large batch in bfloat16: the last signal's output and gradient, the kernel's."""
     channels, length = shape[1:]
     x, grad = (torch.empty(shape, device=device, dtype=torch.bfloat16).normal_() for _ in range(2))
-    kernel = torch.randn(channels, 1, length, device=device).bfloat16() / length**0.5
+    kernel = (torch.randn(channels, 1, length, device=device) / length**0.5).bfloat16().requires_grad_()
     how = {"causal": True, "groups": channels}
     x.requires_grad_()
     y = conv(x, kernel, **how, method="triton")
-    got = y[-1:], torch.autograd.grad(y, x, grad)[0][-1:]
+    grad_x, grad_kernel = torch.autograd.grad(y, (x, kernel), grad)
+    got = y[-1:].detach().clone(), grad_x[-1:].clone(), grad_kernel
+    del y, grad_x
     last = x.detach()[-1:].double().requires_grad_()
-    exact = conv(last, kernel.double(), **how, method="fft")
-    expected = exact, *torch.autograd.grad(exact, last, grad[-1:].double())
+    exact = conv(last, kernel.detach().double(), **how, method="fft")
+    expected = (
+        exact,
+        *torch.autograd.grad(exact, last, grad[-1:].double()),
+        exact_gradient(x.detach(), kernel, grad, how),
+    )
     return [((a - b).norm() / b.norm()).item() for a, b in zip(got, expected, strict=True)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bare", action="store_true", help="compare with nothing, for memory checkers")
-    parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--large", action="store_true", help="the last signals of large batches alone")
-    parser.add_argument("--share", metavar="I/N", default="0/1", help="every N-th layout, from the I-th on")
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    trust.CHECKS = False  # errors are to be seen, not replaced
+def exact_gradient(x: torch.Tensor, kernel: torch.Tensor, grad: torch.Tensor, how: dict[str, Any]) -> torch.Tensor:
+    """Return the kernel's gradient in float64, added up over slices of the batch so that few of it are held at once."""
+    kernel = kernel.detach().double().requires_grad_()
+    total = torch.zeros_like(kernel)
+    signals = max(1, SLICE // x[0].numel())
+    for some, weights in zip(x.split(signals), grad.split(signals), strict=True):
+        y = conv(some.double(), kernel, **how, method="fft")
+        total += torch.autograd.grad(y, kernel, weights.double())[0]
+    return total
+
+
+def run(device: torch.device, options: argparse.Namespace) -> list[str]:
+    """Print the errors that were asked for, and save them after every row; return which are too far off."""
     first, count = (int(n) for n in options.share.split("/"))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    report: dict[str, Any] = {"machine": machine(device, 0), "rows": []}
+    bad = []
+
+    def note(layout: str, precision: str, shape: tuple[int, ...], points: tuple[int, ...], found: list[float]) -> None:
+        what = "parts that are no numbers" if options.bare else "errors"
+        row = {"layout": layout, "precision": precision, "shape": shape, "points": points}
+        report["rows"].append(row | {what: dict(zip(RESULTS, found, strict=True))})
+        print(f"{layout}, {precision}:", " ".join(f"{e:.1e}" for e in found), flush=True)
+        if options.json is not None:
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
+        if not max(found) <= PRECISIONS[precision][2]:
+            bad.append(f"{layout} {precision}")
+
+    print("errors of", ", ".join(RESULTS))
     if options.large:
         for shape in LARGE:
-            print(shape, " ".join(f"{e:.1e}" for e in errors_of_the_last(shape, device)), flush=True)
-        return
-    bad = []
-    print("errors of output, gradients of x and kernel")
+            note(f"last of {shape}", "bf16", shape, shape[2:], errors_of_the_last(shape, device))
+        return bad
     for layout in list(LAYOUTS)[first::count]:
         for precision in options.precisions:
             try:
@@ -108,9 +136,21 @@ def main() -> None:
             except ValueError as error:  # no tiles for it in this precision
                 print(f"{layout}, {precision}:", error, flush=True)
                 continue
-            print(f"{layout}, {precision}:", " ".join(f"{e:.1e}" for e in found), flush=True)
-            if not max(found) <= PRECISIONS[precision][2]:
-                bad.append(f"{layout} {precision}")
+            note(layout, precision, *LAYOUTS[layout][:2], found)
+    return bad
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bare", action="store_true", help="compare with nothing, for memory checkers")
+    parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--large", action="store_true", help="large batches alone")
+    parser.add_argument("--share", metavar="I/N", default="0/1", help="every N-th layout, from the I-th on")
+    parser.add_argument("--json", metavar="PATH", type=Path, help="where to write the errors")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    trust.CHECKS = False  # errors are to be seen, not replaced
+    bad = run(torch.device("cuda" if torch.cuda.is_available() else "cpu"), options)
     if bad:
         sys.exit(f"too far off: {', '.join(bad)}")
 

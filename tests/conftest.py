@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-# Contracts are asserted in classes that test files inherit; their failures should show the values too.
-pytest.register_assert_rewrite("tests.contracts")
+# What is asserted in classes that test files inherit, or functions they share, should show the values too if it fails.
+pytest.register_assert_rewrite("tests.contracts", "tests.ops.interpreted")
 
 # Derandomised: a run says the same about the same code every time.
 settings.register_profile("kernelfield", deadline=None, derandomize=True, max_examples=30)

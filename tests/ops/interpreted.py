@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 import torch
+
+from kernelfield.ops import conv
+from tests.contracts.convolutions import Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +22,8 @@ with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for one or th
     triton = pytest.importorskip("triton")
     from triton.runtime.interpreter import InterpretedFunction
 
+    from kernelfield.ops.channelwise import launch as channelwise_launch
+    from kernelfield.ops.features import launch as features_launch
     from kernelfield.ops.tensorcore import launch, lines, outer, toeplitz, transform
 
     # Also those of Triton itself, which something else may have imported before.
@@ -26,7 +31,46 @@ with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for one or th
         if INTERPRETER and isinstance(function, triton.JITFunction):
             setattr(triton.language, name, InterpretedFunction(function.fn))
 
-__all__ = ["DEVICE", "interpreter", "launch", "lines", "outer", "poisoned", "toeplitz", "transform"]
+__all__ = [
+    "DEVICE",
+    "LAYOUTS",
+    "assert_right",
+    "channelwise_launch",
+    "features_launch",
+    "interpreter",
+    "launch",
+    "layouts",
+    "lines",
+    "outer",
+    "poisoned",
+    "results",
+    "toeplitz",
+    "transform",
+]
+
+#: rounding allowed, relative to the largest output; the interpreter cuts bfloat16 off where a GPU rounds
+ROUNDING = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+#: one of each layout: upright lines, blocks of a line, rows of a plane, slices of a volume; their sides fill no tile
+LAYOUTS = {
+    "line": Case((2, 3, 255), (3, 1, 255), 3, causal=True),
+    "longer line": Case((2, 1, 1000), (1, 1, 1999), 1),
+    "still longer line": Case((1, 1, 1500), (1, 1, 700), 1, causal=True),
+    "upright line": Case((1, 1, 2500), (1, 1, 4999), 1),
+    "line of blocks": Case((1, 2, 4200), (2, 1, 4200), 2, causal=True),
+    "circle": Case((2, 2, 48), (2, 1, 96), 2, "periodic"),
+    "circle of blocks": Case((1, 1, 4500), (1, 1, 33), 1, "periodic"),
+    "plane": Case((2, 3, 13, 17), (3, 1, 25, 30), 3),
+    "tall plane": Case((1, 1, 64, 20), (1, 1, 127, 39), 1),
+    "upright plane": Case((1, 1, 60, 40), (1, 1, 119, 79), 1),
+    "cylinder": Case((1, 2, 12, 20), (2, 1, 5, 40), 2, ("zero", "periodic")),
+    "torus": Case((1, 2, 12, 20), (2, 1, 24, 3), 2, "periodic"),
+    "rows of a plane": Case((2, 1, 5, 70), (1, 1, 9, 139), 1),
+    "rows of a torus": Case((1, 2, 5, 130), (2, 1, 9, 9), 2, "periodic"),
+    "slices": Case((2, 2, 3, 5, 6), (2, 1, 5, 9, 11), 2),
+    "slices with kernels of more rows": Case((1, 1, 2, 10, 9), (1, 1, 3, 19, 17), 1),
+    "slices of a torus": Case((1, 1, 4, 5, 6), (1, 1, 5, 9, 4), 1, ("periodic", "zero", "periodic")),
+}
+layouts = pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +81,36 @@ def interpreter() -> Iterator[None]:
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """Fill everything that is allocated for results with NaN, so that what is not written is seen."""
-    originals = {owner: getattr(owner, name) for owner, name in ((torch.Tensor, "new_empty"), (torch, "empty_like"))}
+    """Fill everything that is allocated for results with NaN, or -77, so that what is not written is seen."""
 
     def filled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        return lambda *args, **kwargs: function(*args, **kwargs).fill_(float("nan"))
+        def allocate(*args: Any, **kwargs: Any) -> torch.Tensor:
+            new = function(*args, **kwargs)
+            return new.fill_(float("nan") if new.is_floating_point() or new.is_complex() else -77)
 
-    with (
-        mock.patch.object(torch.Tensor, "new_empty", filled(originals[torch.Tensor])),
-        mock.patch.object(torch, "empty_like", filled(originals[torch])),
-    ):
+        return allocate
+
+    with contextlib.ExitStack() as stack:
+        for owner, name in ((torch.Tensor, "new_empty"), (torch, "empty_like"), (torch, "empty")):
+            stack.enter_context(mock.patch.object(owner, name, filled(getattr(owner, name))))
         yield
+
+
+def results(case: Case, x: torch.Tensor, kernel: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return output and both gradients, made in poisoned memory, and the same in float64."""
+    tensors = [t.to(DEVICE).requires_grad_() for t in (x, kernel)]
+    exact = [t.detach().double().requires_grad_() for t in tensors]
+    with poisoned():
+        y = conv(*tensors, **case.how, method="triton")
+        weights = torch.randn(y.shape).to(y)
+        got = [y, *torch.autograd.grad(y, tensors, weights)]
+    reference = conv(*exact, **case.how, method="fft")
+    return got, [reference, *torch.autograd.grad(reference, exact, weights.double())]
+
+
+def assert_right(case: Case, dtype: torch.dtype = torch.float32) -> None:
+    """Compare output and both gradients with float64."""
+    for a, b in zip(*results(case, *case.tensors(dtype)), strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == dtype
+        assert (a - b).abs().max() <= ROUNDING[dtype] * b.abs().max().clamp(min=1e-6)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -16,23 +15,12 @@ from kernelfield import CCNN
 from kernelfield.layers.pointwise import BatchNorm, Pointwise
 from kernelfield.ops import channelwise
 from kernelfield.ops.channelwise import activate, batch_norm, fuses, map_activate, map_channels
+from tests.ops.interpreted import DEVICE, interpreter, poisoned
+from tests.ops.interpreted import channelwise_launch as launch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-INTERPRETER = {} if DEVICE == "cuda" else {"TRITON_INTERPRET": "1"}
-with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for the interpreter or the GPU when they are imported
-    from kernelfield.ops.channelwise import launch
+__all__ = ["interpreter"]
 
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-
-
-@pytest.fixture(autouse=True)
-def interpreter() -> Iterator[None]:
-    with mock.patch.dict(os.environ, INTERPRETER):
-        yield
 
 
 def assert_close(got: Any, expected: Any, dtype: torch.dtype) -> None:
@@ -64,10 +52,11 @@ def along(bias: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def test_activation(shape: tuple[int, ...], dtype: torch.dtype, residual: bool, biased: bool) -> None:
     (x, r, _, b), (x64, r64, _, b64) = tensors(shape, dtype)
     wanted, wanted64 = [x, r, b], [x64, r64, b64]
-    y = activate(x, b if biased else None, residual=r if residual else None)
+    grad = torch.randn(shape).to(x)
+    with poisoned():
+        y = activate(x, b if biased else None, residual=r if residual else None)
+        got = [y, *torch.autograd.grad(y, wanted, grad, allow_unused=True)]
     exact = F.gelu(x64 + along(b64, x64) if biased else x64) + (r64 if residual else 0)
-    grad = torch.randn_like(y)
-    got = [y, *torch.autograd.grad(y, wanted, grad, allow_unused=True)]
     expected = [exact, *torch.autograd.grad(exact, wanted64, grad.double(), allow_unused=True)]
     assert y.dtype == dtype
     assert [t is None for t in got] == [t is None for t in expected]
@@ -82,14 +71,14 @@ def test_norm(shape: tuple[int, ...], dtype: torch.dtype, gelu: bool, passed: bo
         shape = (4, *shape[1:])  # the deviation of two or three numbers may be nothing
     (x, _, w, b), (x64, _, w64, b64) = tensors(shape, dtype)
     held, held64 = ([torch.full((shape[1],), 0.5, dtype=t.dtype, device=DEVICE) for _ in range(2)] for t in (w, w64))
-    y, same = batch_norm(x, w, b, (held[0], held[1]), momentum=0.3, gelu=gelu)
+    grads = [torch.randn(shape).to(x) for _ in range(2 if passed else 1)]
+    with poisoned():
+        y, same = batch_norm(x, w, b, (held[0], held[1]), momentum=0.3, gelu=gelu)
+        got = [y, *torch.autograd.grad([y, same][: len(grads)], [x, w, b], grads)]
     exact = F.batch_norm(x64, *held64, w64, b64, True, 0.3, 1e-5)
     exact = F.gelu(exact) if gelu else exact
-    grads = [torch.randn_like(y) for _ in range(2)]
-    outputs, outputs64 = ([y, same], [exact, x64]) if passed else ([y], [exact])
-    got = [y, *torch.autograd.grad(outputs, [x, w, b], grads[: len(outputs)])]
-    weights = [g.double() for g in grads[: len(outputs)]]
-    expected = [exact, *torch.autograd.grad(outputs64, [x64, w64, b64], weights)]
+    weights = [g.double() for g in grads]
+    expected = [exact, *torch.autograd.grad([exact, x64][: len(grads)], [x64, w64, b64], weights)]
     assert_close([*got, *held], [*expected, *held64], dtype)
 
 
@@ -161,13 +150,14 @@ def test_map_and_activation(
     w = torch.randn(outputs, shape[1], device=DEVICE, requires_grad=True)
     w64 = w.detach().to(dtype).double().requires_grad_()
     wanted, wanted64 = [x, r, w, b], [x64, r64, w64, b64]
-    y = map_activate(x, w, b if biased else None, residual=r if residual else None)
+    grad = torch.randn(r.shape).to(x)
+    with poisoned():
+        y = map_activate(x, w, b if biased else None, residual=r if residual else None)
+        got = [y, *torch.autograd.grad(y, wanted, grad, allow_unused=True)]
     mapped = torch.einsum("oi,bin->bon", w64, x64.flatten(2)).view(y.shape)
     # What is kept of the map is rounded to the dtype of the signal.
     mapped = mapped + (mapped.to(dtype).double() - mapped).detach()
     exact = F.gelu(mapped + along(b64, mapped) if biased else mapped) + (r64 if residual else 0)
-    grad = torch.randn_like(y)
-    got = [y, *torch.autograd.grad(y, wanted, grad, allow_unused=True)]
     expected = [exact, *torch.autograd.grad(exact, wanted64, grad.double(), allow_unused=True)]
     pairs = [(a, b) for a, b in zip(got, expected, strict=True) if b is not None]
     assert_close([a for a, _ in pairs], [b for _, b in pairs], dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -20,15 +19,13 @@ from kernelfield.layers import kernel_l2
 from kernelfield.layers.continuous.together import sample_kernels, sampled_once
 from kernelfield.ops import channelwise
 from kernelfield.ops.features import Shape
+from tests.ops.interpreted import DEVICE, interpreter, poisoned
+from tests.ops.interpreted import features_launch as launch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-INTERPRETER = {} if DEVICE == "cuda" else {"TRITON_INTERPRET": "1"}
-with mock.patch.dict(os.environ, INTERPRETER):
-    from kernelfield.ops.features import launch
+__all__ = ["interpreter"]
 
 FIELDS: dict[str, Callable[..., Field]] = {
     "MAGNet": MAGNet,
@@ -42,12 +39,6 @@ FIELDS: dict[str, Callable[..., Field]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def interpreter() -> Iterator[None]:
-    with mock.patch.dict(os.environ, INTERPRETER):
-        yield
-
-
 @st.composite
 def grids(draw: st.DrawFn) -> KernelGrid:
     dim = draw(st.integers(1, 3))
@@ -57,19 +48,23 @@ def grids(draw: st.DrawFn) -> KernelGrid:
 
 
 def assert_right(make: Callable[..., Field], grid: KernelGrid, channels: int | None = None) -> None:
-    """Compare values and gradients of two fields with float64, allowing what float32 operations would be off."""
+    """Compare values and gradients of two fields with float64, allowing what float32 operations would be off.
+
+    What is allocated for them is poisoned.
+    """
     fields: list[Any] = [make(len(grid.count), 3).to(DEVICE) for _ in range(2)]
     exact = [copy.deepcopy(f).double() for f in fields]
     coords = grid.coords(dtype=torch.float64, device=DEVICE).flatten(0, -2)
-    values = type(fields[0]).on_grid(fields, grid, channels)
-    assert values.shape == (2, channels or 3, grid.points)
-    weights = torch.randn_like(values)
+    weights = torch.randn(2, channels or 3, grid.points, device=DEVICE)
 
     def all_of(values: torch.Tensor, fields: list[Any]) -> list[torch.Tensor]:
         parameters = [p for f in fields for p in f.parameters()]
         return [values, *torch.autograd.grad(values, parameters, weights.to(values.dtype))]
 
-    got = all_of(values, fields)
+    with poisoned():
+        values = type(fields[0]).on_grid(fields, grid, channels)
+        assert values.shape == weights.shape
+        got = all_of(values, fields)
     plain = all_of(torch.stack([f(coords.float(), channels).mT for f in fields]), fields)
     truth = all_of(torch.stack([f(coords, channels).mT for f in exact]), exact)
     scale = max(t.abs().max() for t in truth)

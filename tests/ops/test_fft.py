@@ -172,6 +172,16 @@ def test_transforms_of_torch_func() -> None:
     torch.testing.assert_close(torch.vmap(loss)(several), torch.stack([loss(k) for k in several]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["dense", "depthwise", "multiplied depthwise"])
+def test_operators_keep_what_they_promise_to_torch(name: str) -> None:
+    case = KINDS[name]
+    x, kernel = (t.requires_grad_() for t in case.tensors())
+    how = case.causal, [case.boundary == "periodic"], case.groups
+    grad = torch.randn(x.shape[0], kernel.shape[0], x.shape[2], dtype=x.dtype, requires_grad=True)
+    torch.library.opcheck(torch.ops.kernelfield.fft_conv.default, (x, kernel, *how))
+    torch.library.opcheck(torch.ops.kernelfield.fft_conv_grads.default, (grad, x, kernel, True, True, *how))
+
+
 class Largest(TorchDispatchMode):
     """Notes the most elements that the result of any operation has."""
 
@@ -184,6 +194,18 @@ class Largest(TorchDispatchMode):
             if isinstance(t, torch.Tensor):
                 self.elements = max(self.elements, t.untyped_storage().nbytes() // t.element_size())
         return out
+
+
+@kinds
+def test_modes_that_see_operators_change_nothing(case: Case) -> None:
+    # Below a mode, operations inside an operator do without what resolves lazy conjugates.
+    x, kernel = case.tensors()
+    boundaries = case.boundary if isinstance(case.boundary, tuple) else (case.boundary,) * (x.dim() - 2)
+    how = True, True, case.causal, [name == "periodic" for name in boundaries], case.groups
+    grad = torch.randn(x.shape[0], kernel.shape[0], *x.shape[2:], dtype=x.dtype)
+    with Largest():
+        got = torch.ops.kernelfield.fft_conv_grads(grad, x, kernel, *how)
+    torch.testing.assert_close(got, torch.ops.kernelfield.fft_conv_grads(grad, x, kernel, *how))
 
 
 @pytest.mark.parametrize("lengths", [(200,), (15, 14)])

@@ -27,14 +27,46 @@ def filled(far: torch.Tensor, count: int) -> torch.Tensor:
     return near.float()
 
 
+def taken(far: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the first samples of both entries of the batch."""
+    return torch.stack([far[:count], far[FAR : FAR + count]]).float()
+
+
+def gradients(x: torch.Tensor, kernel: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return those of a causal convolution."""
+    x, kernel = x.requires_grad_(), kernel.requires_grad_()
+    return torch.autograd.grad(conv(x, kernel, causal=True, groups=x.shape[1], method="direct"), (x, kernel), weights)
+
+
+def assert_near(got: torch.Tensor, expected: torch.Tensor) -> None:
+    assert (got.view(expected.shape) - expected).norm() <= 1e-2 * expected.norm()
+
+
 def test_bands(far: torch.Tensor) -> None:
     x, kernel, y = filled(far, 64), torch.randn(1, 1, 64), torch.empty_like(far)
     taps, numbers, how = lines._arguments(x[:, None], kernel, True, lines.Band(outputs=64))
     batch, _, *rest = numbers
     toeplitz.band_kernel[(1, 1, 1)](far, taps, y, batch, FAR // 64, *rest, **how)
-    expected = conv(x[:, None], kernel, causal=True, method="direct")[:, 0]
-    got = torch.stack([y[:64], y[FAR : FAR + 64]]).float()
-    assert (got - expected).norm() <= 1e-2 * expected.norm()
+    assert_near(taken(y, 64), conv(x[:, None], kernel, causal=True, method="direct"))
+
+
+def test_gradients_of_bands(far: torch.Tensor) -> None:
+    x, kernel, grad_x = filled(far, 64), torch.randn(1, 1, 64), torch.empty_like(far)
+    grad, grad_kernel = torch.empty_like(far), torch.empty(64)
+    weights = filled(grad, 64)
+    band = lines.Band(outputs=64)
+    taps, (batch, _, *rest), how = lines._arguments(x[:, None], kernel, True, band)
+    blocks = 64 // (width := band.window - lines.SIDE)
+    toeplitz.band_grads_kernel[(1, blocks + 1)](
+        *(grad, far, taps, grad_x, grad_kernel, batch, FAR // 64, *rest, 0, blocks, 1),
+        TJ=lines.SIDE,
+        W=width,
+        ROUNDS=1,
+        **how,
+    )
+    for_x, for_kernel = gradients(x[:, None], kernel, weights[:, None])
+    assert_near(taken(grad_x, 64), for_x)
+    assert_near(grad_kernel, for_kernel)
 
 
 def test_transform(far: torch.Tensor) -> None:
@@ -53,9 +85,34 @@ def test_transform(far: torch.Tensor) -> None:
         **call.sides,
         **call.kind,
     )
-    expected = conv(x, kernel, causal=True, groups=4, method="direct")
-    got = torch.stack([y[: 4 * 256], y[FAR : FAR + 4 * 256]]).view(2, 4, 256).float()
-    assert (got - expected).norm() <= 1e-2 * expected.norm()
+    assert_near(taken(y, 4 * 256), conv(x, kernel, causal=True, groups=4, method="direct"))
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_gradients_of_the_transform(far: torch.Tensor, each: int) -> None:
+    x, kernel, grad_x = filled(far, 4 * 256).view(2, 4, 256), torch.randn(4, 1, 256), torch.empty_like(far)
+    grad = torch.empty_like(far)
+    weights = filled(grad, 4 * 256).view(2, 4, 256)
+    call = launch.Call((2, 4, 256), (256,), torch.bfloat16, torch.device("cpu"), True, (False,))
+    plan = call.plan
+    none = call.tables[:0]
+    sums = torch.empty(FAR + 4096)  # of two parts of the batch, as far from each other
+    transform.grads_kernel[(1, 2 // each, 1)](
+        *(grad, far, kernel, grad_x, sums, call.tables, none, none, none, none),
+        *(2, FAR // 256, plan.rows, plan.cols, plan.length, *call.sizes),
+        READY=False,
+        HOLD=True,
+        SPECTRAL=False,
+        NEED_X=True,
+        EACH=each,
+        TILES=1,
+        C=call.sides["K2"],
+        **call.sides,
+        **call.kind,
+    )
+    for_x, for_kernel = gradients(x, kernel, weights)
+    assert_near(taken(grad_x, 4 * 256), for_x)
+    assert_near(taken(sums, 4 * 256)[: 2 // each].sum(0), for_kernel)
 
 
 def test_outer_transform(far: torch.Tensor) -> None:
@@ -71,4 +128,4 @@ def test_outer_transform(far: torch.Tensor) -> None:
     outer.merge_kernel[(1, 1, 1)](
         *(parts, y, call.outer_tables[1], call.phases, none, none, *numbers), BLOCK_R=call.r, **size, **call.outer_kind
     )
-    torch.testing.assert_close(torch.stack([y[:192], y[FAR : FAR + 192]]).float(), x, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(taken(y, 192), x, rtol=1e-2, atol=1e-2)

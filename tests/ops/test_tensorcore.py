@@ -7,22 +7,18 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelfield.ops import conv, conv_reference, cost, tensorcore
-from kernelfield.ops.tensorcore import obstacle, plan_of, precision, trust
+from kernelfield.ops.tensorcore import obstacle, plan_of, trust
 from kernelfield.ops.tensorcore.plan import make_plan
 from tests.contracts.convolutions import Case
-from tests.ops.interpreted import DEVICE, interpreter, launch, poisoned
+from tests.ops.interpreted import DEVICE, LAYOUTS, assert_right, interpreter, launch, layouts
 
 __all__ = ["interpreter"]
-
-#: rounding allowed, relative to the largest output; the interpreter cuts bfloat16 off where a GPU rounds
-ROUNDING = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
 @st.composite
@@ -34,45 +30,6 @@ def depthwise(draw: st.DrawFn) -> Case:
     boundary = tuple("zero" if causal else draw(st.sampled_from(["zero", "periodic"])) for _ in range(dim))
     batch, channels = draw(st.integers(1, 3)), draw(st.integers(1, 5))
     return Case((batch, channels, *lengths), (channels, 1, *points), channels, boundary, causal)
-
-
-#: one of each layout: upright lines, blocks of a line, rows of a plane, slices of a volume; their sides fill no tile
-LAYOUTS = {
-    "line": Case((2, 3, 255), (3, 1, 255), 3, causal=True),
-    "longer line": Case((2, 1, 1000), (1, 1, 1999), 1),
-    "still longer line": Case((1, 1, 1500), (1, 1, 700), 1, causal=True),
-    "upright line": Case((1, 1, 2500), (1, 1, 4999), 1),
-    "line of blocks": Case((1, 2, 4200), (2, 1, 4200), 2, causal=True),
-    "circle": Case((2, 2, 48), (2, 1, 96), 2, "periodic"),
-    "circle of blocks": Case((1, 1, 4500), (1, 1, 33), 1, "periodic"),
-    "plane": Case((2, 3, 13, 17), (3, 1, 25, 30), 3),
-    "tall plane": Case((1, 1, 64, 20), (1, 1, 127, 39), 1),
-    "upright plane": Case((1, 1, 60, 40), (1, 1, 119, 79), 1),
-    "cylinder": Case((1, 2, 12, 20), (2, 1, 5, 40), 2, ("zero", "periodic")),
-    "torus": Case((1, 2, 12, 20), (2, 1, 24, 3), 2, "periodic"),
-    "rows of a plane": Case((2, 1, 5, 70), (1, 1, 9, 139), 1),
-    "rows of a torus": Case((1, 2, 5, 130), (2, 1, 9, 9), 2, "periodic"),
-    "slices": Case((2, 2, 3, 5, 6), (2, 1, 5, 9, 11), 2),
-    "slices with kernels of more rows": Case((1, 1, 2, 10, 9), (1, 1, 3, 19, 17), 1),
-    "slices of a torus": Case((1, 1, 4, 5, 6), (1, 1, 5, 9, 4), 1, ("periodic", "zero", "periodic")),
-}
-layouts = pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
-
-
-def assert_right(case: Case, dtype: torch.dtype = torch.float32) -> None:
-    """Compare output and both gradients with float64, outputs poisoned."""
-    tensors = [t.to(DEVICE).requires_grad_() for t in case.tensors(dtype)]
-    exact = [t.detach().double().requires_grad_() for t in tensors]
-    with poisoned():
-        y = conv(*tensors, **case.how, method="triton")
-        weights = torch.randn(y.shape, dtype=torch.float64).to(y)
-        got = [y, *torch.autograd.grad(y, tensors, weights)]
-    reference = conv(*exact, **case.how, method="fft")
-    expected = [reference, *torch.autograd.grad(reference, exact, weights.double())]
-    for a, b, like in zip(got, expected, [tensors[0], *tensors], strict=True):
-        assert a.shape == b.shape
-        assert a.dtype == like.dtype
-        assert (a - b).abs().max() <= ROUNDING[dtype] * b.abs().max().clamp(min=1e-6)
 
 
 @settings(max_examples=12)
@@ -147,6 +104,21 @@ def test_strided_and_channels_last() -> None:
     assert strided.equal(expected)
 
 
+@pytest.mark.parametrize("form", ["expanded", "permuted"])
+def test_gradients_of_channels_last(form: str) -> None:
+    tensors = [torch.randn(2, 4, 9, 10, device=DEVICE), torch.randn(4, 1, 5, 5, device=DEVICE)]
+    last = [tensors[0].to(memory_format=torch.channels_last), tensors[1]]
+    weights = torch.randn(10, 2, 9, 4, device=DEVICE).permute(1, 3, 2, 0)
+
+    def gradients(tensors: list[torch.Tensor], method: str) -> tuple[torch.Tensor, ...]:
+        tensors = [t.requires_grad_() for t in tensors]
+        y = conv(*tensors, groups=4, method=method)
+        return torch.autograd.grad(y.sum(), tensors) if form == "expanded" else torch.autograd.grad(y, tensors, weights)
+
+    for got, expected in zip(gradients(last, "triton"), gradients(tensors, "fft"), strict=True):
+        assert (got - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
 def test_no_batch() -> None:
     x, kernel = torch.randn(0, 2, 5, requires_grad=True), torch.randn(2, 1, 4, requires_grad=True)
     x, kernel = x.to(DEVICE), kernel.to(DEVICE)
@@ -219,151 +191,12 @@ def test_several_kernels_of_one_program(monkeypatch: pytest.MonkeyPatch) -> None
     assert_right(Case((2, 3, 3, 4, 4), (3, 1, 5, 7, 7), 3))
 
 
-@pytest.mark.parametrize(("setting", "expected"), [("highest", "tf32x3"), ("high", "tf32"), ("medium", "tf32")])
-def test_precision_follows_the_setting_of_torch(setting: str, expected: str) -> None:
-    with mock.patch.object(torch, "get_float32_matmul_precision", return_value=setting):
-        assert precision(torch.float32) == expected
-        assert precision(torch.float16) == "tf32"
-
-
-def test_tf32_rounds_no_worse_than_it_should() -> None:
-    case = LAYOUTS["plane"]
-    x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
-    with mock.patch.object(torch, "get_float32_matmul_precision", return_value="high"):
-        got = conv(x, kernel, **case.how, method="triton")
-    exact = conv(x.double(), kernel.double(), **case.how, method="fft")
-    assert (got - exact).norm() <= 2e-3 * exact.norm()
-
-
-@pytest.fixture
-def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute with scaled products of float16."""
-    monkeypatch.setattr(tensorcore, "SCALED", True)
-    monkeypatch.setattr(tensorcore, "UNSCALED", 0)
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-
-
-SCALED = ["line", "upright line", "line of blocks", "plane", "upright plane", "slices with kernels of more rows"]
-
-
-@pytest.mark.usefixtures("scaled")
-@pytest.mark.parametrize("kind", ["noise", "constant", "tiny", "huge"])
-@pytest.mark.parametrize("name", SCALED)
-def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
-    case = LAYOUTS[name]
-    x, kernel = case.tensors(torch.float32)
-    if kind == "constant":  # the largest spectrum there is, beyond the range of float16
-        x, kernel = x.abs() + 1e5, kernel.abs() + 1e4
-    elif kind == "tiny":
-        x, kernel = x * 1e-12, kernel * 1e-9
-    elif kind == "huge":
-        x, kernel = x * 1e12, kernel * 1e9
-    assert relative_errors(case, x, kernel).max() <= 4e-3
-
-
-@pytest.mark.usefixtures("scaled")
-@pytest.mark.parametrize("name", ["line", "plane", "rows of a torus"])
-def test_scaled_products_of_small_channels_beside_large_ones(name: str) -> None:
-    case = LAYOUTS[name]
-    x, kernel = case.tensors(torch.float32)
-    x[:, 0] *= 1e6
-    kernel[-1] *= 1e6
-    assert relative_errors(case, x, kernel).max() <= 2e-3
-
-
-@pytest.mark.usefixtures("scaled")
-@pytest.mark.parametrize("name", ["line of blocks", "rows of a plane", "slices with kernels of more rows"])
-def test_scaled_products_of_few_signals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = launch.tuning
-    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), few=2, few_too=2))
-    launch.make_call.cache_clear()
-    case = LAYOUTS[name]
-    x, kernel = case.tensors(torch.float32)
-    assert relative_errors(case, x * 1e3, kernel * 1e-3).max() <= 2e-3
-    launch.make_call.cache_clear()
-
-
-@pytest.mark.usefixtures("scaled")
-def test_scaled_products_of_half_precision() -> None:
-    for name in ("line", "slices"):
-        assert_right(LAYOUTS[name], torch.float16)
-
-
-def relative_errors(case: Case, x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-    """Return the errors of output and both gradients, (3, channels)."""
-    tensors = [t.to(DEVICE).requires_grad_() for t in (x, kernel)]
-    exact = [t.detach().double().requires_grad_() for t in tensors]
-    with poisoned():
-        y = conv(*tensors, **case.how, method="triton")
-        weights = torch.randn(y.shape).to(y)
-        got = [y, *torch.autograd.grad(y, tensors, weights)]
-    reference = conv(*exact, **case.how, method="fft")
-    expected = [reference, *torch.autograd.grad(reference, exact, weights.double())]
-    errors = []
-    for a, b, axis in zip(got, expected, (1, 1, 0), strict=True):
-        rest = [d for d in range(a.dim()) if d != axis]
-        errors.append((a - b).square().sum(rest).sqrt() / b.square().sum(rest).sqrt())
-    return torch.stack(errors).detach()
-
-
-def test_what_has_the_precision_of_tf32_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not tensorcore.scaled(torch.float32, (1024,))  # torch's own setting is "highest"
-    assert tensorcore.scaled(torch.float16, (1024,))
-    assert not tensorcore.scaled(torch.bfloat16, (1024,))
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    assert tensorcore.scaled(torch.float32, (1024,))
-    assert tensorcore.scaled(torch.float32, (32, 8))
-    assert not tensorcore.scaled(torch.float32, (256,))
-    monkeypatch.setattr(tensorcore, "SCALED", False)
-    assert not tensorcore.scaled(torch.float32, (1024,))
-
-
-@pytest.mark.usefixtures("scaled")
-def test_zeros_and_infinities_stay_what_they_are() -> None:
-    case = LAYOUTS["line"]
-    x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
-    x[0, 0], x[1, 1, 7] = 0.0, float("inf")
-    with np.errstate(invalid="ignore"):
-        y = conv(x, kernel, **case.how, method="triton")
-    assert (y[0, 0] == 0).all()
-    assert not y[1, 1].isfinite().all()
-    others = torch.ones(2, 3, dtype=torch.bool)
-    others[1, 1] = False
-    assert y[others].isfinite().all()
-
-
 def test_saves_input_and_kernel_alone() -> None:
     x, kernel = (t.to(DEVICE).requires_grad_() for t in LAYOUTS["line"].tensors(torch.float32))
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         conv(x, kernel, **LAYOUTS["line"].how, method="triton")
     assert {t.data_ptr() for t in saved} == {x.data_ptr(), kernel.data_ptr()}
-
-
-def test_compiles_whole() -> None:
-    x, kernel = (t.to(DEVICE).requires_grad_() for t in LAYOUTS["plane"].tensors(torch.float32))
-
-    def loss(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-        return conv(x, kernel, groups=3, method="triton").square().mean()
-
-    torch._dynamo.reset()
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    for got, expected in zip(
-        torch.autograd.grad(compiled(x, kernel), (x, kernel)),
-        torch.autograd.grad(loss(x, kernel), (x, kernel)),
-        strict=True,
-    ):
-        torch.testing.assert_close(got, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_choice_for_a_gpu_compiles(dtype: torch.dtype) -> None:
-    work = cost.Work.of((64, 140, 1024), (140, 1, 1024), (0,), [False])
-
-    def times(x: torch.Tensor) -> torch.Tensor:
-        return x * cost.seconds(cost._on_tensor_cores(x.dtype), work, "cuda", training=True)
-
-    assert 0 < torch.compile(times, fullgraph=True, backend="eager")(torch.ones((), dtype=dtype)) < 0.1
 
 
 def test_tensor_cores_are_expected_to_win_where_they_were_measured_to() -> None:

@@ -15,6 +15,7 @@ dispatch takes as long as a small convolution.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,32 +83,36 @@ def bilinear(  # noqa: C901
         x, kernel, *ctx.how = inputs
         ctx.save_for_backward(x, kernel)
 
-    def conv_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def conv_backward(ctx: Any, grad: Tensor, gradients: Any = apply_grads) -> tuple[Tensor | None, ...]:
         x, kernel = ctx.saved_tensors
         need_x, need_kernel = ctx.needs_input_grad[:2]
-        grad_x, grad_kernel = apply_grads(grad, x, kernel, need_x, need_kernel, *ctx.how)
+        grad_x, grad_kernel = gradients(grad, x, kernel, need_x, need_kernel, *ctx.how)
         return grad_x if need_x else None, grad_kernel if need_kernel else None, None, None, None
 
     def save_grads(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
         grad, x, kernel, ctx.need_x, ctx.need_kernel, *ctx.how = inputs
         ctx.save_for_backward(grad, x, kernel)
 
-    def grads_backward(ctx: Any, to_x: Tensor, to_kernel: Tensor) -> tuple[Tensor | None, ...]:
+    def grads_backward(
+        ctx: Any, to_x: Tensor, to_kernel: Tensor, convolve: Any = apply, gradients: Any = apply_grads
+    ) -> tuple[Tensor | None, ...]:
         grad, x, kernel = ctx.saved_tensors
         terms = []
         if ctx.need_x:
-            terms.append(apply(to_x, kernel, *ctx.how))
+            terms.append(convolve(to_x, kernel, *ctx.how))
         if ctx.need_kernel:
-            terms.append(apply(x, to_kernel, *ctx.how))
+            terms.append(convolve(x, to_kernel, *ctx.how))
         to_grad = terms[0] + terms[1] if len(terms) == 2 else terms[0]
         # x met grad only in C_k and the kernel only in C_x: the same pair of gradients, with the cotangents swapped in.
         v = to_x if ctx.need_x else x
         w = to_kernel if ctx.need_kernel else kernel
-        second_x, second_kernel = apply_grads(grad, v, w, ctx.need_kernel, ctx.need_x, *ctx.how)
+        second_x, second_kernel = gradients(grad, v, w, ctx.need_kernel, ctx.need_x, *ctx.how)
         return to_grad, second_x if ctx.need_kernel else None, second_kernel if ctx.need_x else None, *(None,) * 5
 
-    conv_op.register_autograd(conv_backward, setup_context=save_conv)
-    grads_op.register_autograd(grads_backward, setup_context=save_grads)
+    # Gradients of an operator are operators also for what traces it without torch.compiler's knowledge.
+    conv_op.register_autograd(partial(conv_backward, gradients=grads_op), setup_context=save_conv)
+    second = partial(grads_backward, convolve=conv_op, gradients=grads_op)
+    grads_op.register_autograd(second, setup_context=save_grads)
 
     class _Conv(torch.autograd.Function):
         # Without ``setup_context``, for which torch reads the signature of ``forward`` at every call.

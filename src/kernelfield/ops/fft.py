@@ -78,15 +78,15 @@ class _Transform:
         grad_x = x.new_empty(x.shape if need_x else 0)
         grad_kernel = kernel.new_zeros(kernel.shape if need_kernel else 0)
         for group, batches in self._chunks(signals, kernels):
-            kernel_spectrum = self._kernel_spectrum(kernels[group]) if need_x else None
+            conjugate = self._kernel_spectrum(kernels[group]).conj_physical_() if need_x else None
             total: Tensor | None = None
             for batch in batches:
                 spectrum = self._spectrum(outputs[batch, group])
                 if need_kernel:
                     term = self._contract_batch(spectrum, self._spectrum(signals[batch, group]))
                     total = term if total is None else total.add_(term)
-                if kernel_spectrum is not None:
-                    self._split(grad_x)[batch, group] = self._signal(self._contract_out(spectrum, kernel_spectrum))
+                if conjugate is not None:
+                    self._split(grad_x)[batch, group] = self._signal(self._contract_out(spectrum, conjugate))
             if total is not None:
                 circle = self._inverse(total, self.sizes)
                 gradient = take(circle, 3, self.points, self.sizes, self.centres)
@@ -123,15 +123,18 @@ class _Transform:
             product = torch.einsum("bgi...,goi...->bgo...", x, spectrum)
         return self._signal(product)
 
-    def _contract_out(self, outputs: Tensor, spectrum: Tensor) -> Tensor:
-        if self.depthwise and spectrum.shape[1] == 1:
-            return outputs.mul_(spectrum.squeeze(2).conj())
-        return torch.einsum("bgo...,goi...->bgi...", outputs, spectrum.conj())
+    # Conjugates are written out: inside an operator that a dispatch mode calls, products do not see a lazy one.
+
+    def _contract_out(self, outputs: Tensor, conjugate: Tensor) -> Tensor:
+        if self.depthwise and conjugate.shape[1] == 1:
+            return outputs.mul_(conjugate.squeeze(2))
+        return torch.einsum("bgo...,goi...->bgi...", outputs, conjugate)
 
     def _contract_batch(self, outputs: Tensor, signals: Tensor) -> Tensor:
+        signals = signals.conj_physical_()
         if self.depthwise:
-            return (outputs * signals.conj_physical_()).sum(dim=0).unsqueeze(2)
-        return torch.einsum("bgo...,bgi...->goi...", outputs, signals.conj())
+            return (outputs * signals).sum(dim=0).unsqueeze(2)
+        return torch.einsum("bgo...,bgi...->goi...", outputs, signals)
 
     def _spectrum(self, signals: Tensor) -> Tensor:
         signals = signals.to(self.dtype)
