@@ -117,12 +117,18 @@ def test_reproduce_writes_results_and_failures(tmp_path: Path, monkeypatch: pyte
     options = ("--accelerator", "cpu", "--set", "training.epochs=1", "--set", "training.batch=4")
     output = call("reproduce", "ch02-adding-100", "--made", *options, "--note", "made up")
     assert "published mse 0.0" in output
+    # What came of made data lies apart; as if it were real, to see it in a table.
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["made"]
+    finished = tmp_path / "results" / "ch02-adding-100.json"
+    finished.write_text((tmp_path / "results" / "made" / finished.name).read_text())
     failed = call("reproduce", "ch02-smnist-ckcnn-2-30", *options, code=FAILED)
     assert "failed: root must be the folder" in failed
     table = results_table(tmp_path / "results").splitlines()
     assert len({line.count("|") for line in table}) == 1
     assert "made up" in table[2]
     assert "failed: root must be" in table[3]
+    again = call("reproduce", "ch02-adding-100", *options, "--set", "data.T=1", code=FAILED)
+    assert f"{finished.relative_to(tmp_path)} stays: it holds a finished result" in again
 
 
 def test_own_images_and_series(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def _test(
         wanted = {kind: values for kind, values in (("step", step), ("drop", drop), ("turn", turn)) if values}
         found = run_test(run, wanted, folder=None if folder is None else str(folder))
         if as_json:
-            typer.echo(json.dumps(found))
+            _print_json(found)
         for name, metrics in found.items() if not as_json else ():
             typer.echo(f"{name:<24} " + "  ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
 
@@ -139,12 +139,17 @@ def reproduce(
     note: Annotated[str, typer.Option(help="What to say of the run beside its result.")] = "",
     folder: Folder = None,
     download: Download = False,
-    made: Annotated[bool, typer.Option("--made", help="Train on made data, to try the command.")] = False,
+    made: Annotated[
+        bool, typer.Option("--made", help="Train on made data, to try the command; apart, in results/made.")
+    ] = False,
     folds: Annotated[str, typer.Option(help="Values of data.fold for a cross-validation, such as 0,1,2,3,4.")] = "",
     accelerator: Accelerator = "auto",
     as_json: Json = False,
 ) -> None:
-    """Run rows of the thesis's tables and write what came out, published and ours, the failures too."""
+    """Run rows of the thesis's tables and write what came out, published and ours, the failures too.
+
+    A finished result is never lost: a failure does not replace it, and another finished one puts it in former/.
+    """
     with _errors():
         from .training.console import progress_bar, summary  # noqa: PLC0415
         from .training.fitting import make_fabric  # noqa: PLC0415
@@ -170,9 +175,13 @@ def reproduce(
                 )
             failed += result["status"] != "done"
             if as_json:
-                typer.echo(json.dumps(result))
+                _print_json(result)
                 continue
             lines = summary(result) if result["status"] == "done" else [f"failed: {result['error']}"]
+            if "kept" in result:
+                lines.append(f"{result['kept']} stays: it holds a finished result")
+            if "former" in result:
+                lines.append(f"the result that was there before is now {result['former']}")
             published = ", ".join(f"{k} {v}" for k, v in result["published"].items())
             typer.echo("\n".join([name, *(f"  {line}" for line in lines), f"  published {published}"]))
         if failed:
@@ -187,7 +196,7 @@ def inspect(run: RunFolder, as_json: Json = False) -> None:
 
         found = describe_run(run)
         if as_json:
-            typer.echo(json.dumps(found))
+            _print_json(found)
             return
         typer.echo(f"{found['recipe']}: {found['model']}, {found['parameters']:,} parameters, {found['status']}")
         for layer in found["layers"]:
@@ -245,7 +254,7 @@ def bench(
 
         found = bench_step(recipe, seconds=seconds, settings=settings, fabric=make_fabric(accelerator))
         if as_json:
-            typer.echo(json.dumps(found))
+            _print_json(found)
             return
         typer.echo(
             f"{found['recipe']}: {found['milliseconds']} ms a step of {found['batch']}, "
@@ -265,7 +274,7 @@ def list_(
 
         found = listed(what, pattern)
         if as_json:
-            typer.echo(json.dumps(found))
+            _print_json(found)
             return
         width = max((len(name) for name in found), default=0)
         for name, title in found.items():
@@ -323,13 +332,19 @@ def _print_result(run: Run, as_json: bool) -> None:
 
     result = run.result()
     if as_json:
-        typer.echo(json.dumps({**result, "folder": str(run.folder)}))
+        _print_json({**result, "folder": str(run.folder)})
         return
     for line in summary(result):
         typer.echo(line)
     if (run.folder / "kernels.png").exists():
         typer.echo(f"kernels: {run.folder / 'kernels.png'}")
     typer.echo(f"report:  {run.folder / 'report.html'}")
+
+
+def _print_json(value: Any) -> None:
+    from .training.plain_json import to_json  # noqa: PLC0415
+
+    typer.echo(to_json(value))
 
 
 def _short_value(value: Any) -> str:
@@ -356,6 +371,10 @@ def _errors() -> Iterator[None]:
         _stop(str(error), NO_DATA)
     except ValueError as error:
         _stop(str(error), NO_DATA if str(error).startswith("root must") else WRONG)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        _stop(f"cannot be read or written: {error}", WRONG)
+    except OSError as error:
+        _stop(str(error), FAILED)
     except RuntimeError as error:
         loop = sys.modules.get("kernelfield.training.loop")
         diverged = loop is not None and isinstance(error, loop.NonFiniteLoss)

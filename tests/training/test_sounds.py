@@ -73,5 +73,5 @@ def test_folds_are_averaged(tmp_path: Path) -> None:
     assert list(result["folds"]) == ["0", "1"]
     each = [fold["speed 2.0"]["accuracy"] for fold in result["folds"].values()]
     assert result["metrics"]["speed 2.0"]["accuracy"] == pytest.approx(sum(each) / 2)
-    assert (tmp_path / "runs" / "ch10-fsdd-m5" / "fold-1" / "recipe.yaml").exists()
-    assert " ± " in results_table(tmp_path / "results")
+    assert (tmp_path / "runs" / "made" / "ch10-fsdd-m5" / "fold-1" / "recipe.yaml").exists()
+    assert " ± " in results_table(tmp_path / "results" / "made")

@@ -13,6 +13,7 @@ from .changed import other_data_tests, run_tests
 from .datasets import recipe_data
 from .evaluation import evaluate
 from .loop import Loop
+from .plain_json import to_json
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, machine, make_network, make_task
 
@@ -64,15 +65,17 @@ def fit(
     # Processes started one after the other must not each find a fresh folder.
     target = Path(fabric.broadcast(str(target)))
     run = Run(target)
+    made = made if data is None else data.name == "made"
+    run.check(recipe, made=made)
     if run.finished:
-        run.begin(recipe)
         return run
     data = recipe_data(recipe, folder=folder, download=download, made=made) if data is None else data
+    _check_samples(data)
     network = make_network(recipe, data)
     task = make_task(recipe, network, data)
     leads = fabric.global_rank == 0
     if leads:
-        run.begin(recipe)
+        run.begin(recipe, made=made)
         run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {fabric.device}")
 
     def progress(now: Progress) -> None:
@@ -117,7 +120,9 @@ def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, str
             are divided among them; "auto" is the first where there are several.
     """
     from lightning.fabric import Fabric  # noqa: PLC0415
+    from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: PLC0415
 
+    check_choice("accelerator", accelerator, ("auto", "cpu", "cuda"))
     check_choice("strategy", strategy, ("auto", "ddp", "fsdp"))
     how: Any = "ddp" if devices * nodes > 1 and strategy == "auto" else strategy
     if strategy == "fsdp":
@@ -125,7 +130,11 @@ def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, str
 
         world = devices * nodes
         how = ModelParallelStrategy(_shard, data_parallel_size=world, tensor_parallel_size=1)
-    fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=how)
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=how)
+    except (RuntimeError, ValueError, MisconfigurationException) as error:
+        asked = f"{accelerator!r} with devices={devices}"
+        raise ValueError(f"accelerator must be one that this machine has, got {asked}: {error}") from error
     fabric.launch()
     return fabric
 
@@ -143,6 +152,14 @@ def count_parameters(network: torch.nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
+def _check_samples(data: Data) -> None:
+    """Raise before a training that could not be done, or not be tested at its end."""
+    for name, split in (("train", data.train), ("test", data.test)):
+        if len(split) == 0:
+            counts = f"{len(data.train)} to train on and {len(data.test)} to test on"
+            raise ValueError(f"data {data.name!r} must have samples in the {name} split, got {counts}; add some")
+
+
 def _write_rows(run: Run, loop: Loop) -> None:
     if loop.state.rows:
         run.write_rows("metrics.csv", loop.state.rows)
@@ -151,8 +168,6 @@ def _write_rows(run: Run, loop: Loop) -> None:
 
 
 def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where: dict[str, Any]) -> None:
-    import json  # noqa: PLC0415
-
     _write_rows(run, loop)
     device, state = loop.fabric.device, loop.state
     network = run.network().to(device)
@@ -192,8 +207,8 @@ def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, wher
     if where.get("folder"):
         result["data_folder"] = where["folder"]
     if meter.confusion.numel():
-        run.write("confusion.json", json.dumps({"classes": data.classes, "counts": meter.confusion.tolist()}))
-    run.write("result.json", json.dumps(result, indent=2) + "\n")
+        run.write("confusion.json", to_json({"classes": data.classes, "counts": meter.confusion.tolist()}))
+    run.write("result.json", to_json(result, indent=2) + "\n")
     if report:
         from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
         from ..viz.report import write_report  # noqa: PLC0415

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .plain_json import to_json
 from .recipe import FOLDER, find_recipe, list_recipes, read_recipe, with_settings
 from .scores import main_metric
 
@@ -51,10 +54,15 @@ def reproduce(
     settings: list[str] | None = None,
     note: str = "",
     folds: Sequence[int] = (),
+    made: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Run a recipe and write what came out to ``results/name.json``, its failure if it failed.
+
+    A finished result is never lost: a failure leaves it where it is and is only returned, then with ``kept``, the file
+    that stays; another finished result takes its place and it moves to ``results/former/``, which is returned as
+    ``former``.
 
     Args:
         name: of the recipe.
@@ -62,12 +70,16 @@ def reproduce(
         runs: folder of runs; an interrupted one is taken up.
         settings: values to replace in the recipe; said in the result.
         note: what differs from the publication, said beside the result.
+        made: train on made data, to try things: run and result then go to ``runs/made/`` and ``results/made/``.
         folds: values of ``data.fold``, for a cross-validation: one run for each, and the mean over them.
         on_progress: called now and then.
         options: further arguments of :func:`kernelfield.training.fit`.
     """
     recipe = with_settings(find_recipe(name), settings or [])
-    folder = Path(runs) / recipe.name
+    aside = "made" if made else ""
+    folder, target = Path(runs) / aside / recipe.name, Path(results) / aside
+    target.mkdir(parents=True, exist_ok=True)  # before the work
+    options["made"] = made
     if folds:
         quiet = {"report": False, **options}
         each = {
@@ -79,12 +91,38 @@ def reproduce(
         result = _run(recipe, folder, on_progress, options)
     result["settings"] = list(settings or [])
     result["notes"] = "; ".join(part for part in (result.get("notes", ""), note) if part)
-    target = Path(results)
-    target.mkdir(parents=True, exist_ok=True)
-    draft = target / f".{recipe.name}.json"
-    draft.write_text(json.dumps(result, indent=2) + "\n")
-    draft.replace(target / f"{recipe.name}.json")
-    return result
+    return result | _write(result, target / f"{recipe.name}.json")
+
+
+def _write(result: dict[str, Any], path: Path) -> dict[str, str]:
+    """Write a result, unless it failed and a finished one is there; return where one is that was there before."""
+    text = to_json(result, indent=2) + "\n"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    said = {}
+    if before.get("status") == "done":
+        if result["status"] != "done":
+            return {"kept": str(path)}
+        if _without_notes(before) != _without_notes(json.loads(text)):
+            said["former"] = str(_put_aside(path))
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+    return said
+
+
+def _without_notes(result: dict[str, Any]) -> dict[str, Any]:
+    """Return all of a result but what may be said anew of one and the same run."""
+    return {key: value for key, value in result.items() if key != "notes"}
+
+
+def _put_aside(path: Path) -> Path:
+    """Copy a result to the folder ``former`` beside it, under its name and a number that is free; return the copy."""
+    folder = path.parent / "former"
+    folder.mkdir(exist_ok=True)
+    copies = (folder / f"{path.stem}-{n}.json" for n in itertools.count(1))
+    copy = next(copy for copy in copies if not copy.exists())
+    shutil.copyfile(path, copy)  # a copy, so that there is a result in its place at any time
+    return copy
 
 
 def _run(
@@ -174,7 +212,9 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
     return rows
 
 
-def _shown(metric: str, value: float) -> str:
+def _shown(metric: str, value: float | None) -> str:
+    if value is None:
+        return "not known"
     return (
         f"{100 * value:.2f}"
         if metric in ("accuracy", "iou", "part_iou", "part_iou_kinds", "auc", "map")

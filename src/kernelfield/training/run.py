@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task"]
 
+#: the file that tells a run on made data
+MADE = "made.txt"
+
 
 def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
     """Return the network of a recipe, for its data's shape, drawn from its seed.
@@ -53,17 +56,20 @@ def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> T
     """Return the task of a recipe around a network, scored as its data can be."""
     from .task import Task  # noqa: PLC0415
 
-    return Task(
-        network,
-        recipe.shape.task,
-        out_channels=recipe.shape.out_channels,
-        optimizer=recipe.optimizer,
-        schedule=recipe.schedule,
-        regularizers=recipe.regularizers,
-        label_smoothing=recipe.training.label_smoothing,
-        metric=recipe.metric,
-        parts=() if data is None else data.parts,
-    )
+    try:
+        return Task(
+            network,
+            recipe.shape.task,
+            out_channels=recipe.shape.out_channels,
+            optimizer=recipe.optimizer,
+            schedule=recipe.schedule,
+            regularizers=recipe.regularizers,
+            label_smoothing=recipe.training.label_smoothing,
+            metric=recipe.metric,
+            parts=() if data is None else data.parts,
+        )
+    except TypeError as error:
+        raise ValueError(f"recipe {recipe.name!r}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,8 @@ class Run:
     """The folder of a training.
 
     Holds ``recipe.yaml`` as resolved, ``log.txt``, ``metrics.csv`` (a row per evaluated epoch), ``masks.csv`` (mask
-    widths over time), ``checkpoints/``, and, once it is finished, ``result.json``, ``kernels.png`` and ``report.html``.
+    widths over time), ``checkpoints/``, and, once it is finished, ``result.json``, ``kernels.png`` and ``report.html``;
+    ``made.txt`` if it is a run on made data.
 
     Args:
         folder: where.
@@ -87,12 +94,17 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the training came to its end."""
-        return self.exists and (self.folder / "result.json").exists() and self.result().get("status") == "done"
+        return self.exists and self._result().get("status") == "done"
 
     @property
     def exists(self) -> bool:
         """Whether there is a run in the folder."""
         return (self.folder / "recipe.yaml").exists()
+
+    @property
+    def made(self) -> bool:
+        """Whether the run in the folder is one on made data."""
+        return (self.folder / MADE).exists() or bool(self._result().get("made", False))
 
     def recipe(self) -> Recipe:
         """Return the recipe as resolved."""
@@ -101,18 +113,44 @@ class Run:
         return read_recipe(self.folder / "recipe.yaml")
 
     def result(self) -> dict[str, Any]:
-        """Return what the training came to."""
-        return json.loads((self.folder / "result.json").read_text())
+        """Return what the training came to; a metric that is not known, null in the file, is NaN."""
+        result = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+        for metrics in result.get("metrics", {}).values():
+            metrics.update({name: math.nan for name, value in metrics.items() if value is None})
+        return result
 
-    def begin(self, recipe: Recipe) -> None:
-        """Make the folder and write the recipe; of a run that exists already, check that the recipe is the same."""
-        if self.exists:
-            theirs, ours = self.recipe().to_dict(), recipe.to_dict()
-            changed = [key for key in ours if ours[key] != theirs[key] and key not in ("title", "notes")]
-            if changed:
-                what = "; ".join(f"{key}: {_difference(theirs[key], ours[key])}" for key in changed)
-                raise ValueError(f"{self.folder} holds a run of another recipe ({what}); name another folder")
+    def _result(self) -> dict[str, Any]:
+        return self.result() if (self.folder / "result.json").exists() else {}
+
+    def check(self, recipe: Recipe, *, made: bool = False) -> None:
+        """Raise unless the folder can hold a run: there is none in it yet, or one of the same recipe and data.
+
+        Args:
+            recipe: to train by.
+            made: whether on made data, which must not pass for a run on those of the recipe.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"out must be a folder, there already or not, got the file {self.folder}")
+        if not self.exists:
+            return
+        theirs, ours = self.recipe().to_dict(), recipe.to_dict()
+        changed = [key for key in ours if ours[key] != theirs[key] and key not in ("title", "notes")]
+        if changed:
+            what = "; ".join(f"{key}: {_difference(theirs[key], ours[key])}" for key in changed)
+            raise ValueError(f"{self.folder} holds a run of another recipe ({what}); name another folder")
+        if self.made != made:
+            kinds = {True: "made data", False: "real data"}
+            raise ValueError(
+                f"{self.folder} holds a run on {kinds[self.made]}, which one on {kinds[made]} cannot go on from; "
+                "name another folder, or remove this one"
+            )
+
+    def begin(self, recipe: Recipe, *, made: bool = False) -> None:
+        """Make the folder and write the recipe and whether data are made; of a run that exists, :meth:`check` it."""
+        self.check(recipe, made=made)
         self.folder.mkdir(parents=True, exist_ok=True)
+        if made:  # before the recipe, by which a run is known
+            self.write(MADE, "This run is one on made data of the recipe's shape: its numbers are no results.\n")
         self.write("recipe.yaml", recipe.to_yaml())
 
     def write(self, name: str, text: str) -> Path:
