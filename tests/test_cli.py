@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG, app
@@ -166,3 +167,37 @@ def test_exit_codes(tmp_path: Path) -> None:
     output = call("train", *SMALL, *wild, "--accelerator", "cpu", "--out", tmp_path / "b", code=DIVERGED)
     assert "not finite at step" in output
     assert call("--version").startswith("kernelfield ")
+
+
+def test_what_cannot_be_is_a_line_and_an_exit_code(tmp_path: Path) -> None:
+    cpu = ("--accelerator", "cpu")
+    for setting, message in (
+        ("training.batch=0", "training.batch must be an int of at least 1, got 0"),
+        ("optimizer.lr=-1", "optimizer.lr must be a finite number above 0, got -1.0"),
+        ("regularizers.kernel_l2=much", "regularizers.kernel_l2 must be a weight"),
+    ):
+        assert message in call("train", *SMALL, "--set", setting, *cpu, "--out", tmp_path / "a", code=WRONG)
+    (tmp_path / "file").write_text("x")
+    assert "out must be a folder" in call("train", *SMALL, *cpu, "--out", tmp_path / "file", code=WRONG)
+    below = call("train", *SMALL, *cpu, "--out", tmp_path / "file" / "run", code=WRONG)
+    assert "cannot be read or written" in below
+    options = ("--accelerator", "cpu", "--results", tmp_path / "file", "--made")
+    assert "cannot be read or written" in call("reproduce", "ch02-adding-100", *options, code=WRONG)
+    assert "accelerator must be one of 'auto', 'cpu', 'cuda', got 'gpus'" in call(
+        "train", *SMALL, "--accelerator", "gpus", "--out", tmp_path / "a", code=WRONG
+    )
+    if not torch.cuda.is_available():
+        message = call("train", *SMALL, "--accelerator", "cuda", "--out", tmp_path / "a", code=WRONG)
+        assert "accelerator must be one that this machine has, got 'cuda' with devices=1" in message
+    assert not (tmp_path / "a").exists()
+
+
+def test_made_data_and_real_ones_share_no_folder(tmp_path: Path) -> None:
+    options = ("--accelerator", "cpu", *SMALL, "--out", tmp_path / "run")
+    assert json.loads(call("train", "--made", *options, "--json"))["made"]
+    assert "holds a run on made data" in call("train", *options, code=WRONG)
+
+
+def test_json_without_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelfield.training.inspect.run_test", lambda *_, **__: {"test": {"auc": float("nan")}})
+    assert call("test", tmp_path, "--json").strip() == '{"test": {"auc": null}}'

@@ -61,6 +61,16 @@ def test_unequal_lengths_and_missing_values() -> None:
     np.testing.assert_allclose(fitted.predict_proba(longer), together, atol=1e-5)
 
 
+def test_equal_lengths_after_unequal_ones() -> None:
+    fitted = CCNNClassifier(channels=4, blocks=1, epochs=1).fit([np.ones(n) for n in (3, 5, 8, 4)], [0, 1, 0, 1])
+    alone = fitted.predict_proba([np.ones(4)])
+    among = fitted.predict_proba([np.ones(4), np.ones(7)])
+    np.testing.assert_allclose(alone[0], among[0], atol=1e-6)
+    # Fitted to a table, the number of its columns counts.
+    with pytest.raises(ValueError, match="X has 4 features, but CCNNRegressor is expecting 5 features as input"):
+        CCNNRegressor(channels=4, blocks=1, epochs=1).fit(np.ones((3, 5)), [0, 1, 2]).predict(np.ones((1, 4)))
+
+
 def test_images() -> None:
     x = np.random.default_rng(0).normal(size=(24, 1, 8, 8))
     y = np.arange(24) % 2
@@ -96,6 +106,19 @@ def test_errors() -> None:
         CCNNClassifier().fit(x, y[:7])
     with pytest.raises(ValueError, match="same number of channels"):
         CCNNClassifier().fit([np.zeros((1, 4)), np.zeros((2, 4))], [0, 1])
+    for options, message in (
+        ({"batch": 0}, "batch must be an int of at least 1, got 0"),
+        ({"epochs": 0}, "epochs must be an int of at least 1, got 0"),
+        ({"lr": -1.0}, "lr must be a finite number above 0, got -1.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0 and finite, got -1.0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"model": "p4cnn"}, "model must be .* begins with ccnn_.*, got 'p4cnn': 'p4cnn' has no argument dim"),
+        ({"model": "flexnet_16"}, "model must be .* begins with ccnn_.*, got 'flexnet_16': .*blocks"),
+        ({"model": "ckcnn_copy"}, "got 'ckcnn_copy': it gives an answer for every position"),
+        ({"model": "ccnn_4_410"}, "the closest is 'ccnn_4_140'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CCNNClassifier(**options).fit(x, y)
     fitted = CCNNClassifier(channels=4, blocks=1, epochs=1).fit(x, y)
     with pytest.raises(ValueError, match=r"X must hold samples of shape \(1, 24\), got \(2, 24\)"):
         fitted.predict(np.zeros((3, 2, 24)))

@@ -15,8 +15,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from ._checks import check_int, check_positive
 from .data.base import Batch, Split
 from .models import create_model
+from .models.registry import configuration
 from .training.loop import Loop
 from .training.recipe import Optimizer, Schedule, Training
 from .training.task import Task
@@ -24,7 +26,7 @@ from .training.task import Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
 __all__ = ["CCNNClassifier", "CCNNRegressor"]
 
@@ -64,6 +66,18 @@ class _Estimator(BaseEstimator):
         tags.non_deterministic = False
         return tags
 
+    def _check(self, X: Any) -> None:
+        """Raise if an argument is none that can be fitted with; remember whether series are of unequal length."""
+        for name in ("channels", "blocks", "epochs", "batch"):
+            check_int(name, _plain(getattr(self, name)))
+        check_positive("lr", _plain(self.lr))
+        for name, below in (("weight_decay", math.inf), ("dropout", 1.0)):
+            value = getattr(self, name)
+            if not 0 <= value < below:
+                limit = "finite" if below == math.inf else f"below {below:g}"
+                raise ValueError(f"{name} must be at least 0 and {limit}, got {value}")
+        self._ragged_ = _is_ragged(X)
+
     def _fit(self, inputs: Tensor, mask: Tensor | None, target: Tensor, task: str, out: int) -> None:
         self.n_features_in_ = int(inputs.shape[-1] if inputs.shape[1] == 1 else inputs.shape[1])
         self._shape_ = tuple(inputs.shape[1:])
@@ -77,7 +91,7 @@ class _Estimator(BaseEstimator):
         seed = _seed(self.random_state)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = create_model(
+            network = _network(
                 self.model,
                 in_channels=inputs.shape[1],
                 out_channels=out,
@@ -116,7 +130,8 @@ class _Estimator(BaseEstimator):
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self, "_task_")
         inputs, mask, is_table = _signals(X)
-        if is_table and inputs.shape[-1] != self.n_features_in_:
+        # Series of unequal length have no number of features, and a list of equal ones is as good as any other.
+        if is_table and not self._ragged_ and inputs.shape[-1] != self.n_features_in_:
             raise ValueError(
                 f"X has {inputs.shape[-1]} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input"
@@ -137,7 +152,7 @@ class CCNNClassifier(ClassifierMixin, _Estimator):
     """A :class:`kernelfield.CCNN` as a classifier of series and images.
 
     Args:
-        model: name of the network; see :func:`kernelfield.list_models`.
+        model: name of a network such as "ccnn_4_140", of which ``channels`` and ``blocks`` can be chosen.
         channels: its width.
         blocks: its depth.
         epochs: passes over the training samples.
@@ -158,6 +173,7 @@ class CCNNClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> CCNNClassifier:
         """Fit to series or images ``X`` and their classes ``y`` (n,)."""
+        self._check(X)
         inputs, mask, _ = _signals(X)
         y = _labels(y, len(inputs))
         check_classification_targets(y)
@@ -187,6 +203,7 @@ class CCNNRegressor(RegressorMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> CCNNRegressor:
         """Fit to series or images ``X`` and their values ``y`` (n,) or (n, outputs)."""
+        self._check(X)
         inputs, mask, _ = _signals(X)
         values = _labels(y, len(inputs), numeric=True)
         self._one_ = values.ndim == 1
@@ -207,6 +224,23 @@ class CCNNRegressor(RegressorMixin, _Estimator):
         """Return the values: (n,) or (n, outputs)."""
         outputs = self._outputs(X).double() * self._target_deviation_ + self._target_mean_
         return (outputs[:, 0] if self._one_ else outputs).numpy()
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy's, as a grid of parameters gives them, as one of Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _network(name: str, **arguments: Any) -> nn.Module:
+    """Return a named network with an estimator's arguments; say which there are if this one does not take them."""
+    why = "it gives an answer for every position" if configuration(name).arguments.get("readout") == "dense" else ""
+    try:
+        if not why:
+            return create_model(name, **arguments)
+    except TypeError as error:
+        why = str(error)
+    families = "ccnn_…, fccnn_…, ckcnn_…, cktcn_…, flextcn_… or dnarch_…"
+    raise ValueError(f"model must be one of list_models() whose name begins with {families}, got {name!r}: {why}")
 
 
 def _seed(random_state: Any) -> int:
@@ -245,10 +279,7 @@ def _signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
 
     if scipy.sparse.issparse(X):
         raise TypeError("X must be dense, got a sparse matrix; sparse data were passed, use .toarray()")
-    if isinstance(X, (list, tuple)) and len(X) and np.ndim(X[0]) in (1, 2) and _unequal(X):
-        array = _padded(X)
-    else:
-        array = np.asarray(X)
+    array = _padded(X) if _is_ragged(X) else np.asarray(X)
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported")
     try:
@@ -283,8 +314,11 @@ def _spread(mask: Tensor | None, inputs: Tensor) -> Tensor:
     return seen if mask is None else seen * mask.unsqueeze(1)
 
 
-def _unequal(series: Sequence[Any]) -> bool:
-    return len({np.shape(s) for s in series}) > 1
+def _is_ragged(X: Any) -> bool:
+    """Return whether X is a list of series of unequal length."""
+    if not isinstance(X, (list, tuple)) or not X or np.ndim(X[0]) not in (1, 2):
+        return False
+    return len({np.shape(s) for s in X}) > 1
 
 
 def _padded(series: Sequence[Any]) -> np.ndarray:

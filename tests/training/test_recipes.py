@@ -36,6 +36,7 @@ MINIMAL = {
     "model": {"name": "ccnn_4_140"},
     "shape": {"in_channels": 1, "out_channels": 10, "size": [64]},
 }
+COUNTS = ("epochs", "batch", "evaluate_every", "log_every", "checkpoint_every")
 
 
 def test_there_are_recipes() -> None:
@@ -115,6 +116,61 @@ def test_errors_name_the_key_and_the_closest(change: dict[str, Any], message: st
     with pytest.raises(ValueError, match="recipe:") as error:
         recipe_from({**MINIMAL, **change})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        *((f"training.{name}=0", f"training.{name} must be an int of at least 1, got 0") for name in COUNTS),
+        ("training.eval_batch=-1", "training.eval_batch must be an int of at least 1 or null, got -1"),
+        ("training.patience=0", "training.patience must be an int of at least 1 or null, got 0"),
+        ("training.seed=-1", "training.seed must be an int between 0 and 4294967295, got -1"),
+        ("training.clip=0", "training.clip must be a finite number above 0 or null, got 0.0"),
+        ("training.ema=1", "training.ema must be a finite number above 0 and below 1 or null, got 1.0"),
+        ("training.label_smoothing=2", "training.label_smoothing must be a finite number between 0 and 1, got 2.0"),
+        ("optimizer.lr=-1", "optimizer.lr must be a finite number above 0, got -1.0"),
+        ("optimizer.lr=0", "optimizer.lr must be a finite number above 0, got 0.0"),
+        ("optimizer.lr=.nan", "optimizer.lr must be a finite number above 0, got nan"),
+        ("optimizer.lr=.inf", "optimizer.lr must be a finite number above 0, got inf"),
+        ("optimizer.weight_decay=-1", "optimizer.weight_decay must be a finite number of at least 0, got -1.0"),
+        ("optimizer.mask_lr=-1", "optimizer.mask_lr must be a finite number of at least 0, got -1.0"),
+        ("optimizer.subset_lr=-1", "optimizer.subset_lr must be a finite number of at least 0, got -1.0"),
+        ("optimizer.momentum=1", "optimizer.momentum must be a finite number of at least 0 and below 1, got 1.0"),
+        ("optimizer.betas=[0.9]", "optimizer.betas must be a list of 2 numbers of at least 0 and below 1, got [0.9]"),
+        (
+            "optimizer.betas=[1, 2]",
+            "optimizer.betas must be a list of 2 numbers of at least 0 and below 1, got [1.0, 2.0]",
+        ),
+        ("schedule.warmup=-1", "schedule.warmup must be a finite number of at least 0, got -1.0"),
+        ("schedule.final=-1", "schedule.final must be a finite number of at least 0, got -1.0"),
+        ("schedule.factor=1", "schedule.factor must be a finite number above 0 and below 1, got 1.0"),
+        ("schedule.patience=-1", "schedule.patience must be an int of at least 0, got -1"),
+        ("shape.size=[]", "shape.size must be a list of one or more ints of at least 1, got []"),
+        ("shape.size=[4, 0]", "shape.size must be a list of one or more ints of at least 1, got [4, 0]"),
+        ("shape.out_channels=0", "shape.out_channels must be an int of at least 1, got 0"),
+        ("test.step=[2, 0]", "test.step must be finite numbers above 0, got [2, 0]"),
+        ("test.drop=1", "test.drop must be finite numbers of at least 0 and below 1, got 1"),
+        ("test.turn=east", "test.turn must be finite numbers of any size, got 'east'"),
+        ("test.steps=[2]", "'steps' is no key of test; the closest is 'step'"),
+    ],
+)
+def test_numbers_have_ranges(settings: str, message: str) -> None:
+    with pytest.raises(ValueError, match="--set") as error:
+        with_settings(recipe_from(MINIMAL), [settings])
+    assert str(error.value) == f"--set {settings}: {message}"
+
+
+def test_ends_of_ranges_that_are_taken() -> None:
+    taken = ["optimizer.mask_lr=0", "optimizer.momentum=0", "optimizer.betas=[0, 0.5]", "schedule.patience=0"]
+    taken += ["training.eval_batch=null", "training.clip=null", "training.label_smoothing=1", "training.batch=1"]
+    taken += ["test.step=[]", "test.turn=[-45, 400]", "test.drop=0", "shape.vocabulary=null"]
+    assert with_settings(recipe_from(MINIMAL), taken).test == {"step": [], "turn": [-45, 400], "drop": 0}
+
+
+def test_a_penalty_without_a_weight_is_an_error_of_the_recipe() -> None:
+    recipe = with_settings(recipe_from(MINIMAL), ["regularizers.kernel_l2=much"])
+    with pytest.raises(ValueError, match=r"recipe 'a': regularizers\.kernel_l2 must be a weight"):
+        make_task(recipe, torch.nn.Identity())
 
 
 @pytest.mark.parametrize(

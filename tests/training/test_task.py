@@ -225,6 +225,7 @@ def test_penalties_enter_by_name() -> None:
     for wrong, message in (
         ({"l2": 1.0}, "regularizers must be one of 'kernel_l2', 'aliasing', .*, 'wavelet', got 'l2'"),
         ({"aliasing": {"nyquist_factor": 1.0}}, "regularizers.aliasing must be a weight or hold one"),
+        ({"kernel_l2": -1}, "regularizers.kernel_l2 must have a finite weight of at least 0, got -1"),
         ({"kernel_l2": {"weight": 1.0, "cut": 2}}, "regularizers.kernel_l2 takes weight, nothing; got 'cut'"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
@@ -274,6 +275,35 @@ def test_in_lightnings_trainer(tmp_path: Any, schedule: str) -> None:
     assert {"train_loss", "val_loss", "val_accuracy"} <= set(trainer.callback_metrics)
     after = trainer.test(task, loaders[0], verbose=False)[0]["test_loss"]
     assert after < before
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_ordinary_data_loader(tmp_path: Any) -> None:
+    data = small_data(16)
+    task = Task(net(), out_channels=3)
+    trainer = Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    pairs = torch.utils.data.TensorDataset(data.train.inputs, data.train.target)
+    loader = torch.utils.data.DataLoader(pairs, batch_size=8)
+    trainer.fit(task, loader, loader)
+    assert {"train_loss", "val_accuracy"} <= set(trainer.callback_metrics)
+    loss = trainer.test(task, loader, verbose=False)[0]["test_loss"]
+    batch = Batch(data.train.inputs, data.train.target)
+    torch.testing.assert_close(loss, float(task_loss("classification", task.eval()(batch), batch).detach()))
+    inputs = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data.train.inputs), batch_size=8)
+    predicted = trainer.predict(task, inputs)
+    assert predicted is not None
+    torch.testing.assert_close(torch.cat(predicted), task(data.train.inputs).detach())
+    with pytest.raises(TypeError, match=r"batch must be a Batch or tensors \(inputs, target\), got tuple of str, int"):
+        task(("a", 1))
 
 
 def test_optimizers() -> None:

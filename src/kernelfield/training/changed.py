@@ -13,6 +13,7 @@ from ..data.base import Batch
 from ..ops import resample
 from .datasets import recipe_data
 from .evaluation import evaluate
+from .recipe import TESTS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from .task import Task
 
 __all__ = ["at_speed", "at_step", "other_data_tests", "run_tests", "turned", "with_dropped"]
-
-KINDS = ("step", "drop", "turn", "speed", "data")
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def run_tests(
     found = {}
     split = data.test.to(device)
     for kind, values in wanted.items():
-        if check_choice("test", kind, KINDS) == "data":
+        if check_choice("test", kind, TESTS) == "data":
             continue  # other data, for recipe_tests to load
         changes: dict[str, Any] = {"step": at_step, "drop": with_dropped, "turn": turned, "speed": at_speed}
         change = changes[kind]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
+from .ranges import Range, check_ranges
 from .simple_yaml import parse_scalar, read_yaml, write_yaml
 
 __all__ = [
@@ -24,6 +26,14 @@ __all__ = [
 ]
 
 FOLDER = Path(__file__).with_name("recipes")
+#: further tests of a trained network, and the values they take; other data are named, not counted
+TESTS = {
+    "step": Range(0, without_low=True),
+    "drop": Range(0, 1, without_high=True),
+    "turn": Range(-math.inf),
+    "speed": Range(0, without_low=True),
+    "data": None,
+}
 TASKS = ("classification", "multilabel", "regression", "dense-regression", "segmentation", "language")
 
 
@@ -48,6 +58,10 @@ class Shape:
     vocabulary: int | None = None
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"task": TASKS}
+
+    def __post_init__(self) -> None:
+        some = Range(1)
+        check_ranges(self, dict.fromkeys(("in_channels", "out_channels", "size", "vocabulary"), some))
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,11 @@ class Optimizer:
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"name": ("adamw", "sgd")}
 
+    def __post_init__(self) -> None:
+        ranges = {"lr": Range(0, without_low=True), "betas": Range(0, 1, without_high=True, count=2)}
+        ranges |= dict.fromkeys(("weight_decay", "mask_lr", "subset_lr"), Range(0))
+        check_ranges(self, {**ranges, "momentum": Range(0, 1, without_high=True)})
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -94,6 +113,10 @@ class Schedule:
     patience: int = 20
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"name": ("cosine", "plateau", "constant")}
+
+    def __post_init__(self) -> None:
+        ranges = dict.fromkeys(("warmup", "final", "patience"), Range(0))
+        check_ranges(self, {**ranges, "factor": Range(0, 1, without_low=True, without_high=True)})
 
 
 @dataclass(frozen=True)
@@ -138,6 +161,13 @@ class Training:
         "precision": ("32", "bf16"),
         "matmul": ("highest", "high", "medium"),
     }
+
+    def __post_init__(self) -> None:
+        counts = ("epochs", "batch", "eval_batch", "evaluate_every", "log_every", "checkpoint_every", "patience")
+        ranges = dict.fromkeys(counts, Range(1))
+        # Seeds are multiplied on the way to a generator, which takes 64 bits.
+        ranges |= {"seed": Range(0, 2**32 - 1), "clip": Range(0, without_low=True), "label_smoothing": Range(0, 1)}
+        check_ranges(self, {**ranges, "ema": Range(0, 1, without_low=True, without_high=True)})
 
 
 @dataclass(frozen=True)
@@ -202,6 +232,12 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
     for section in ("data", "model"):
         if not isinstance(getattr(made, section).get("name"), str):
             raise ValueError(f"{where}: {section}.name must be given")  # noqa: TRY004
+    for kind, values in made.test.items():
+        if kind not in TESTS:
+            raise ValueError(f"{where}: {kind!r} is no key of test{_closest(str(kind), TESTS)}")
+        allowed = TESTS[kind]
+        if allowed is not None and values != [] and not allowed.holds(values):
+            raise ValueError(f"{where}: test.{kind} must be finite numbers {allowed}, got {values!r}")
     return made
 
 
@@ -295,7 +331,10 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
             hint = _closest(values[name], allowed)
             listed = ", ".join(allowed)
             raise ValueError(f"{where}: {path}.{name} must be one of {listed}, got {values[name]!r}{hint}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _value(hint: Any, value: Any, where: str, path: str) -> Any:

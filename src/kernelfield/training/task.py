@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
+from torch import Tensor
 
 from .._checks import check_choice
+from ..data.base import Batch
 from ..groups import monotonicity
 from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, wavelet_loss
 from ..layers.continuous.together import sampled_once
@@ -20,9 +23,7 @@ from .scores import TASKS, Meter, is_better, main_metric, task_loss
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch import Tensor, nn
-
-    from ..data.base import Batch
+    from torch import nn
 
 __all__ = ["REGULARIZERS", "Task"]
 
@@ -52,6 +53,9 @@ REGULARIZERS: dict[str, Callable[..., Tensor]] = {
 class Task(LightningModule):
     """Any network on any data, for :func:`kernelfield.training.fit`, Lightning's Fabric and Lightning's Trainer.
 
+    A batch is a :class:`~kernelfield.data.base.Batch`, with coordinates and a mask where there are any, or a pair
+    (inputs, target), as an ordinary ``DataLoader`` gives them.
+
     Args:
         network: from inputs, and ``step``, ``coords`` and ``mask`` where it takes them, to predictions.
         task: "classification", "multilabel", "regression", "dense-regression", "segmentation" or "language".
@@ -69,6 +73,8 @@ class Task(LightningModule):
     >>> from kernelfield.data.base import Batch
     >>> task = Task(CCNN(1, 10, size=8, channels=4, blocks=1), regularizers={"kernel_l2": 1e-6})
     >>> task.training_step(Batch(torch.randn(2, 1, 8), torch.tensor([3, 7]))).shape
+    torch.Size([])
+    >>> task.training_step((torch.randn(2, 1, 8), torch.tensor([3, 7]))).shape
     torch.Size([])
     """
 
@@ -100,12 +106,14 @@ class Task(LightningModule):
         self._takes = _sampling_arguments(network)
         self._meter: Meter | None = None
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Return the predictions for a batch."""
+    def forward(self, batch: Batch | Sequence[Tensor] | Tensor) -> Tensor:
+        """Return the predictions for a batch, or for inputs alone."""
+        batch = _as_batch(batch)
         return self.network(batch.inputs, **self._sampling(batch))
 
-    def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:  # noqa: ARG002
+    def training_step(self, batch: Batch | Sequence[Tensor], batch_idx: int = 0) -> Tensor:  # noqa: ARG002
         """Return the loss of a batch, penalties included."""
+        batch = _as_batch(batch)
         with sampled_once():
             loss = task_loss(self.task, self(batch), batch, self.label_smoothing)
             for weight, penalty, arguments in self.penalties:
@@ -124,8 +132,9 @@ class Task(LightningModule):
 
     # For Lightning's Trainer; fit() below does without.
 
-    def validation_step(self, batch: Batch, batch_idx: int = 0) -> None:  # noqa: ARG002
+    def validation_step(self, batch: Batch | Sequence[Tensor], batch_idx: int = 0) -> None:  # noqa: ARG002
         """Add a batch to the meter."""
+        batch = _as_batch(batch)
         if self._meter is None:
             self._meter = self.meter()
         self._meter.update(self(batch), batch)
@@ -134,7 +143,7 @@ class Task(LightningModule):
         """Log the metrics of the epoch, their names after val_."""
         self._log_meter("val")
 
-    def test_step(self, batch: Batch, batch_idx: int = 0) -> None:
+    def test_step(self, batch: Batch | Sequence[Tensor], batch_idx: int = 0) -> None:
         """Add a batch to the meter."""
         self.validation_step(batch, batch_idx)
 
@@ -147,9 +156,9 @@ class Task(LightningModule):
             self.log_dict({f"{prefix}_{name}": value for name, value in self._meter.compute().items()}, sync_dist=True)
         self._meter = None
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:  # noqa: ARG002
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Batch:  # noqa: ARG002
         """Move a batch."""
-        return batch.to(device)
+        return _as_batch(batch).to(device)
 
     def configure_optimizers(self) -> Any:
         """Return the optimiser and, unless it is constant, the schedule."""
@@ -182,6 +191,17 @@ class Task(LightningModule):
         return {name: value for name, value in given.items() if name in self._takes}
 
 
+def _as_batch(given: Any) -> Batch:
+    """Return a batch as it is, and inputs, alone or with their target, as one."""
+    if isinstance(given, Batch):
+        return given
+    parts = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if len(parts) not in (1, 2) or not all(isinstance(part, Tensor) for part in parts):
+        what = ", ".join(type(part).__name__ for part in parts)
+        raise TypeError(f"batch must be a Batch or tensors (inputs, target), got {type(given).__name__} of {what}")
+    return Batch(*parts)
+
+
 def _sampling_arguments(network: nn.Module) -> set[str] | None:
     """Return the names of the arguments that ``network`` takes beside its input; None for any."""
     parameters = inspect.signature(network.forward).parameters.values()
@@ -200,6 +220,8 @@ def _penalty(name: str, value: Any) -> tuple[float, Callable[..., Tensor], dict[
     weight = arguments.pop("weight", None)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)):
         raise TypeError(f"regularizers.{name} must be a weight or hold one as 'weight', got {value!r}")
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"regularizers.{name} must have a finite weight of at least 0, got {weight}")
     taken = inspect.signature(REGULARIZERS[name]).parameters
     for argument in arguments:
         if argument not in taken:
