@@ -156,6 +156,7 @@ def reproduce(
         from .training.reproduce import recipes_of  # noqa: PLC0415
         from .training.reproduce import reproduce as run_row  # noqa: PLC0415
 
+        chosen = _ints("folds", folds)
         fabric = make_fabric(accelerator)
         failed = 0
         for name in recipes_of(what):
@@ -169,7 +170,7 @@ def reproduce(
                     folder=None if folder is None else str(folder),
                     download=download,
                     made=made,
-                    folds=[int(fold) for fold in folds.split(",") if fold],
+                    folds=chosen,
                     fabric=fabric,
                     on_progress=on_progress,
                 )
@@ -325,6 +326,13 @@ def with_settings(recipe: Any, settings: list[str]) -> Any:
 def _short(epochs: int | None, seed: int | None) -> list[str]:
     given = {"training.epochs": epochs, "training.seed": seed}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _ints(name: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part]
+    except ValueError:
+        raise ValueError(f"{name} must be ints such as 0,1,2, got {text!r}") from None
 
 
 def _print_result(run: Run, as_json: bool) -> None:

@@ -151,6 +151,7 @@ def test_errors_name_the_key_and_the_closest(change: dict[str, Any], message: st
         ("test.step=[2, 0]", "test.step must be finite numbers above 0, got [2, 0]"),
         ("test.drop=1", "test.drop must be finite numbers of at least 0 and below 1, got 1"),
         ("test.turn=east", "test.turn must be finite numbers of any size, got 'east'"),
+        ("test.data=3", "test.data must be options of the loader by name, {…: {…}}, got 3"),
         ("test.steps=[2]", "'steps' is no key of test; the closest is 'step'"),
     ],
 )

@@ -96,6 +96,16 @@ def test_other_losses() -> None:
     torch.testing.assert_close(smooth, F.cross_entropy(prediction, torch.tensor([0, 2]), label_smoothing=0.1))
     half = task_loss("classification", prediction.bfloat16(), batch_of(torch.tensor([0, 2])))
     assert half.dtype == torch.float32
+    soft = prediction.softmax(dim=1)
+    torch.testing.assert_close(
+        task_loss("classification", prediction, batch_of(soft)), F.cross_entropy(prediction, soft)
+    )
+    for task, shape, target, wanted in (
+        ("classification", (2, 3, 4), (2,), r"\(batch, out\)"),
+        ("segmentation", (2, 3), (2, 4), r"\(batch, out, \*space\)"),
+    ):
+        with pytest.raises(ValueError, match=f"network must give {wanted} for task '{task}', got "):
+            task_loss(task, torch.randn(shape), batch_of(torch.zeros(target, dtype=torch.long)))
     with pytest.raises(ValueError, match="task must be one of"):
         task_loss("class", prediction, batch_of(torch.zeros(2)))
     with pytest.raises(ValueError, match="batch must have a target"):
@@ -225,6 +235,9 @@ def test_penalties_enter_by_name() -> None:
     for wrong, message in (
         ({"l2": 1.0}, "regularizers must be one of 'kernel_l2', 'aliasing', .*, 'wavelet', got 'l2'"),
         ({"aliasing": {"nyquist_factor": 1.0}}, "regularizers.aliasing must be a weight or hold one"),
+        ({"aliasing": {"weight": 1.0, "nyquist_factor": "x"}}, "aliasing.nyquist_factor must be a number, got 'x'"),
+        ({"aliasing": {"weight": 1.0, "with_mask": 1}}, "regularizers.aliasing.with_mask must be true or false, got 1"),
+        ({"complexity": 1.0}, "network must be a DNArch to have a complexity that is learned, got CCNN"),
         ({"kernel_l2": -1}, "regularizers.kernel_l2 must have a finite weight of at least 0, got -1"),
         ({"kernel_l2": {"weight": 1.0, "cut": 2}}, "regularizers.kernel_l2 takes weight, nothing; got 'cut'"),
     ):

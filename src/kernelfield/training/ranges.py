@@ -35,7 +35,7 @@ class Range:
     count: int = 0
 
     def holds(self, value: Any) -> bool:
-        """Return whether ``value`` is one of the numbers; of a list, whether all of them are and there are ``count``."""
+        """Return whether ``value`` is one of the numbers; of a list, if all of them are and there are ``count``."""
         if isinstance(value, (list, tuple)):
             fits = len(value) == self.count if self.count else len(value) > 0
             return fits and all(self.holds(v) for v in value)

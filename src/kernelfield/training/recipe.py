@@ -238,6 +238,10 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
         allowed = TESTS[kind]
         if allowed is not None and values != [] and not allowed.holds(values):
             raise ValueError(f"{where}: test.{kind} must be finite numbers {allowed}, got {values!r}")
+        if allowed is None and not (isinstance(values, dict) and all(isinstance(v, dict) for v in values.values())):
+            raise ValueError(
+                f"{where}: test.{kind} must be options of the loader by name, {{…: {{…}}}}, got {values!r}"
+            )
     return made
 
 

@@ -69,7 +69,13 @@ def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: floa
     """
     target = _target(batch)
     prediction = prediction.float() if prediction.dtype in (torch.bfloat16, torch.float16) else prediction
-    if check_choice("task", task, TASKS) == "classification":
+    check_choice("task", task, TASKS)
+    by_class = task in ("classification", "segmentation", "language") and not target.is_floating_point()
+    if by_class and (prediction.shape[0], *prediction.shape[2:]) != tuple(target.shape):
+        wanted = f"(batch, out{', *space' if target.dim() > 1 else ''})"
+        got = f"{tuple(prediction.shape)} for targets {tuple(target.shape)}"
+        raise ValueError(f"network must give {wanted} for task {task!r}, got {got}; readout of the network says which")
+    if task == "classification":
         return F.cross_entropy(prediction, target, label_smoothing=label_smoothing)
     if task == "multilabel":
         labels = target.to(prediction.dtype).view(prediction.shape)

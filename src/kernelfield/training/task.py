@@ -35,9 +35,13 @@ def _monotonicity(network: nn.Module) -> Tensor:
 
 
 def _complexity(network: nn.Module, target: float | None = None) -> Tensor:
+    return _learned(network).complexity_loss(target)
+
+
+def _learned(network: nn.Module) -> DNArch:
     if not isinstance(network, DNArch):
         raise TypeError(f"network must be a DNArch to have a complexity that is learned, got {type(network).__name__}")
-    return network.complexity_loss(target)
+    return network
 
 
 #: penalties by name, functions of the network
@@ -103,6 +107,8 @@ class Task(LightningModule):
         self.parts = tuple(parts)
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self.penalties = [_penalty(name, value) for name, value in (regularizers or {}).items()]
+        if any(penalty is _complexity for _, penalty, _ in self.penalties):
+            _learned(network)  # now rather than in the first step
         self._takes = _sampling_arguments(network)
         self._meter: Meter | None = None
 
@@ -223,8 +229,12 @@ def _penalty(name: str, value: Any) -> tuple[float, Callable[..., Tensor], dict[
     if not 0 <= weight < math.inf:
         raise ValueError(f"regularizers.{name} must have a finite weight of at least 0, got {weight}")
     taken = inspect.signature(REGULARIZERS[name]).parameters
-    for argument in arguments:
+    for argument, given in arguments.items():
         if argument not in taken:
             listed = ", ".join(list(taken)[1:]) or "nothing"
             raise ValueError(f"regularizers.{name} takes weight, {listed}; got {argument!r}")
+        usual = taken[argument].default
+        if isinstance(usual, bool) != isinstance(given, bool) or not isinstance(given, (int, float, type(usual))):
+            kind = "true or false" if isinstance(usual, bool) else "a number"
+            raise TypeError(f"regularizers.{name}.{argument} must be {kind}, got {given!r}")
     return float(weight), REGULARIZERS[name], arguments
