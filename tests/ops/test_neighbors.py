@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kernelfield import grids
 from kernelfield.ops import Edges, aggregate, bilateral_edges, cells, nearest, nearest_nodes, neighbors, pass_messages
 from kernelfield.testing import assert_compiles
+from tests.largest import Largest
 
 KINDS = ("uniform", "lattice", "duplicates", "line", "one place", "clusters", "far away")
 
@@ -169,16 +170,6 @@ def test_cells_compute_few_distances(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_is_linear(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """2,000 points and 1,728 nodes are 3.5 million pairs; no tensor is much larger than the list of edges."""
 
-    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-        numel = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            for tensor in result if isinstance(result, (tuple, list)) else (result,):
-                if isinstance(tensor, torch.Tensor):
-                    self.numel = max(self.numel, tensor.numel())
-            return result
-
     for module in (cells, neighbors):
         monkeypatch.setattr(module, "CHUNK_VALUES", 1 << 15)
     monkeypatch.setattr(neighbors, "search_cells", cells.search_cells._init_fn)  # the function in the operator
@@ -186,7 +177,7 @@ def test_memory_is_linear(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Largest() as largest:
         edges = bilateral_edges(points, (12, 12, 12), 4, method=method)
     assert edges.source.shape[1] == 4 * (2_000 + 1_728)
-    assert largest.numel < 6 * edges.source.shape[1]
+    assert largest.elements < 6 * edges.source.shape[1]
 
 
 def test_search_in_cells_compiles_as_one_graph() -> None:

@@ -65,6 +65,10 @@ class Field(nn.Module):
         weight, bias = self.readout()
         return nn.functional.linear(features, weight.narrow(0, 0, channels), bias.narrow(0, 0, channels))
 
+    def hidden_values(self) -> int:
+        """Return how many values of one point :meth:`evaluate` holds at once on the way to those it returns."""
+        return 0
+
     def alike(self) -> tuple[Any, ...] | None:
         """Return what fields must share to be evaluated by one :meth:`together`; None if each is alone."""
         return None
