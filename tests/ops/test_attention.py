@@ -127,7 +127,7 @@ def test_all_scores_are_never_held_at_once(neighborhood, monkeypatch):
     There are |H| times as many scores as that: of h, h̃ and ĥ, no two of which know the third.
     """
     monkeypatch.setattr(attention, "CHUNK_BYTES", 1 << 20)
-    n, g, space = 16, 12, (8, 8) if neighborhood else (5, 5)
+    n, g, space = 16, 12, (6, 6) if neighborhood else (5, 5)
     tensors = inputs(g=g, h=g, space=space, neighborhood=neighborhood, n=n, dtype=torch.float32)
     places = math.prod(space)
     full = n * g**2 * places * (places if neighborhood is None else math.prod(neighborhood))
