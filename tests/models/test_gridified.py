@@ -133,21 +133,27 @@ def test_chunks_of_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     torch.testing.assert_close(results[0], results[1])
 
 
-@pytest.mark.slow
-def test_a_network_trained_on_voxels_reads_points() -> None:
-    """Chapter 3's ModelNet10 experiment, on made solids: trained on voxels, tested on what they were made of."""
+@pytest.mark.parametrize(
+    ("count", "neighbors", "test", "least"),
+    [(48, 12, 800, 0.7), pytest.param(96, 24, 300, 0.8, marks=pytest.mark.slow)],
+)
+def test_a_network_trained_on_voxels_reads_points(count: int, neighbors: int, test: int, least: float) -> None:
+    """Chapter 3's ModelNet10 experiment, on made solids: trained on voxels, tested on what they were made of.
+
+    Fewer points are sooner learned, and less well. Seeds differ by about one in a hundred in what points lose or gain.
+    """
     torch.manual_seed(0)
     options: dict[str, Any] = {
-        "points": 96,
+        "points": count,
         "normals": False,
         "pose": "none",
         "train": 320,
         "validation": 0,
-        "test": 300,
+        "test": test,
     }
     voxels, clouds = load("solids", voxels=16, **options), load("solids", **options)
-    small: dict[str, Any] = {"channels": 8, "blocks": 2, "neighbors": 24, "sigma": 0.2, "gain": 24**-0.5}
-    net = create_model("ccnn_4_16", in_channels=3, out_channels=8, **small)
+    small: dict[str, Any] = {"channels": 8, "blocks": 2, "neighbors": neighbors, "sigma": 0.2}
+    net = create_model("ccnn_4_16", in_channels=3, out_channels=8, gain=neighbors**-0.5, **small)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=6 * 20)
     for _ in range(6):
@@ -163,7 +169,7 @@ def test_a_network_trained_on_voxels_reads_points() -> None:
         batch = data.test.batch(slice(None))
         with torch.no_grad():
             accuracy.append(float((net(batch.inputs, **batch.sampling).argmax(1) == batch.target).float().mean()))
-    assert accuracy[0] > 0.8
+    assert accuracy[0] > least
     assert abs(accuracy[1] - accuracy[0]) < 0.03, accuracy
 
 
