@@ -143,6 +143,8 @@ def test_narrow_published_networks_are_invariant(name, group):
     for size in sizes:
         x = torch.randn(1, channels, size, size, dtype=D)
         assert_equivariant(net, held, x, invariant=True, rtol=1e-9, atol=1e-11)
+    with torch.no_grad():
+        assert (net(x) - net(x.square())).abs().max() > 1e-3  # of another input it is another
 
 
 def test_the_trivial_group_is_not_invariant():

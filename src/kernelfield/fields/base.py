@@ -23,7 +23,8 @@ class Field(nn.Module):
     A field knows nothing of layers. Whoever takes a field takes any callable that builds one from ``(dim, channels)``:
     a class of this package, or ``functools.partial(SIREN, omega_0=10)``.
 
-    A subclass gives :meth:`evaluate` and :meth:`scale_`, and :meth:`max_frequency` where a closed form exists.
+    A subclass gives :meth:`evaluate` and :meth:`scale_`, :meth:`hidden_values` if it has any, and :meth:`max_frequency`
+    where a closed form exists.
 
     Args:
         dim: number of coordinates D.
