@@ -15,6 +15,7 @@ from kernelfield.testing import (
     assert_state_dict_round_trip,
     count_parameters,
 )
+from tests.largest import Largest
 
 if TYPE_CHECKING:
     from kernelfield.fields import Field
@@ -209,6 +210,16 @@ class FieldContract:
         text = repr(self.build(dim=2, channels=3))
         assert text.startswith(f"{self.field.__name__}(")
         assert "dim=2, channels=3" in text
+
+    @pytest.mark.parametrize(("dim", "channels"), [(1, 1), (2, 3), (3, 200)])
+    def test_no_more_values_are_held_than_it_says(self, dim: int, channels: int) -> None:
+        field, count = self.build(dim, channels), 50
+        coords = self.coords(count, dim).requires_grad_()
+        parameters = max(p.numel() for p in field.parameters())
+        with Largest() as largest:
+            field(coords).sum().backward()
+        held = max(field.hidden_values(), channels, dim)
+        assert held * count <= largest.elements <= max(held * count, parameters)
 
     def test_features_under_the_readout_are_the_values(self) -> None:
         field, coords = self.build().double(), self.coords(4, 5, 2, dtype=torch.float64)

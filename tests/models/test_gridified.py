@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from kernelfield.layers import CCNNBlock, ContinuousConv
 from kernelfield.ops import points
 from kernelfield.testing import count_parameters
 from tests.contracts.clouds import CloudContract
+from tests.largest import Largest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -100,31 +102,22 @@ def test_bad_arguments() -> None:
         GridifiedNet(1, 2, readout="last")
 
 
-class _Largest(torch.utils._python_dispatch.TorchDispatchMode):
-    """Remembers the largest tensor that any operation made."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(tensor, torch.Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return result
-
-
+@pytest.mark.parametrize("channels", [16, 32, 48])
 @pytest.mark.parametrize("count", [512, 2048])
-def test_points_are_convolved_in_bounded_memory(count: int) -> None:
-    """256 neighbours of 2,048 points in 48 channels are 25 million kernel values; no tensor holds them all."""
-    torch.manual_seed(0)
-    layer = SeparableConv(48, 48, dim=3, size=2, field=lambda d, c: MAGNet(d, c, hidden=8), sigma=0.075, neighbors=256)
-    x, coords = torch.randn(1, 48, count, requires_grad=True), 2 * torch.rand(1, count, 3) - 1
-    with _Largest() as largest:
+def test_points_are_convolved_in_bounded_memory(channels: int, count: int) -> None:
+    """256 neighbours of 2,048 points in 48 channels are 25 million kernel values; no tensor holds them all.
+
+    Nor all 2,048² offsets, nor the 32 hidden values of the field at each of the neighbours, twice 16 channels.
+    """
+    field = partial(MAGNet, hidden=8)
+    layer = SeparableConv(channels, 4, dim=3, size=2, field=field, sigma=0.075, neighbors=256)
+    x, coords = torch.randn(1, channels, count, requires_grad=True), 2 * torch.rand(1, count, 3) - 1
+    with Largest() as largest:
         y = layer(x, coords=coords)
-        if count == 512:
+        if count == 512 or channels == 16:
             y.sum().backward()
-    assert y.shape == (1, 48, count)
-    assert largest.numel <= points.CHUNK_VALUES["cpu"]
+    assert y.shape == (1, 4, count)
+    assert largest.elements <= points.CHUNK_VALUES["cpu"]
 
 
 def test_chunks_of_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,21 +133,27 @@ def test_chunks_of_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     torch.testing.assert_close(results[0], results[1])
 
 
-@pytest.mark.slow
-def test_a_network_trained_on_voxels_reads_points() -> None:
-    """Chapter 3's ModelNet10 experiment, on made solids: trained on voxels, tested on what they were made of."""
+@pytest.mark.parametrize(
+    ("count", "neighbors", "test", "least"),
+    [(48, 12, 800, 0.7), pytest.param(96, 24, 300, 0.8, marks=pytest.mark.slow)],
+)
+def test_a_network_trained_on_voxels_reads_points(count: int, neighbors: int, test: int, least: float) -> None:
+    """Chapter 3's ModelNet10 experiment, on made solids: trained on voxels, tested on what they were made of.
+
+    Fewer points are sooner learned, and less well. Seeds differ by about one in a hundred in what points lose or gain.
+    """
     torch.manual_seed(0)
     options: dict[str, Any] = {
-        "points": 96,
+        "points": count,
         "normals": False,
         "pose": "none",
         "train": 320,
         "validation": 0,
-        "test": 300,
+        "test": test,
     }
     voxels, clouds = load("solids", voxels=16, **options), load("solids", **options)
-    small: dict[str, Any] = {"channels": 8, "blocks": 2, "neighbors": 24, "sigma": 0.2, "gain": 24**-0.5}
-    net = create_model("ccnn_4_16", in_channels=3, out_channels=8, **small)
+    small: dict[str, Any] = {"channels": 8, "blocks": 2, "neighbors": neighbors, "sigma": 0.2}
+    net = create_model("ccnn_4_16", in_channels=3, out_channels=8, gain=neighbors**-0.5, **small)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=6 * 20)
     for _ in range(6):
@@ -170,7 +169,7 @@ def test_a_network_trained_on_voxels_reads_points() -> None:
         batch = data.test.batch(slice(None))
         with torch.no_grad():
             accuracy.append(float((net(batch.inputs, **batch.sampling).argmax(1) == batch.target).float().mean()))
-    assert accuracy[0] > 0.8
+    assert accuracy[0] > least
     assert abs(accuracy[1] - accuracy[0]) < 0.03, accuracy
 
 

@@ -16,6 +16,7 @@ from kernelfield.ops.attention import attention_map, group_attention, group_atte
 from kernelfield.ops.contract import contract
 from kernelfield.ops.windows import windows
 from kernelfield.testing import assert_compiles
+from tests.largest import Largest
 
 D = torch.float64
 
@@ -117,6 +118,26 @@ def test_what_is_kept_for_the_backward_pass_is_small():
         return sum(seen.values()) + y.nbytes
 
     assert saved(group_attention) * 100 < saved(group_attention_reference)
+
+
+@pytest.mark.parametrize("neighborhood", [(3, 3), None])
+def test_all_scores_are_never_held_at_once(neighborhood, monkeypatch):
+    """R12 attention of 16 samples and heads: no tensor is near (batch, heads, |H|, |H|, positions, neighbourhood).
+
+    There are |H| times as many scores as that: of h, h̃ and ĥ, no two of which know the third.
+    """
+    monkeypatch.setattr(attention, "CHUNK_BYTES", 1 << 20)
+    n, g, space = 16, 12, (6, 6) if neighborhood else (5, 5)
+    tensors = inputs(g=g, h=g, space=space, neighborhood=neighborhood, n=n, dtype=torch.float32)
+    places = math.prod(space)
+    full = n * g**2 * places * (places if neighborhood is None else math.prod(neighborhood))
+    with Largest() as largest:
+        y = group_attention(*tensors, neighborhood=neighborhood, method="chunked")
+        torch.autograd.grad(y.sum(), tensors)
+    assert largest.elements < full / 10
+    with Largest() as largest, torch.no_grad():
+        group_attention_reference(*tensors, neighborhood=neighborhood)
+    assert largest.elements >= full * g
 
 
 def test_chunks_keep_to_the_budget(monkeypatch):

@@ -83,19 +83,20 @@ for neighborhood in ((1, 3), None):
 """)
 
 
+#: after COUNT, how many to draw, and MOST, how many elements and positions each has
 DRAWN = """
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-@settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=COUNT, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(
-    st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    *(st.integers(1, MOST),) * 3, st.tuples(st.integers(1, MOST), st.integers(1, MOST)),
     st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 1)).filter(any),
     st.sampled_from([None, (1, 1), (3, 3), (1, 3)]), st.integers(1, 2), st.integers(0, 1), st.booleans(),
 )
 def check(g, h, m, space, channels, neighborhood, dilation, crop, dropped):
     if min(space) <= 2 * crop:
         crop = 0
-    assert max(errors(g, h, m, space, channels, neighborhood, dilation, crop, dropped, n=1)) < 2e-5
+    assert max(errors(g, h, m, space, channels, neighborhood, dilation, crop, dropped, n=1)) < 5e-5
 
 torch.manual_seed(0)
 check()
@@ -103,9 +104,9 @@ check()
 
 
 @triton
-@pytest.mark.slow
-def test_any_shape():
-    interpreted(DRAWN)
+@pytest.mark.parametrize(("count", "most"), [(3, 3), pytest.param(12, 5, marks=pytest.mark.slow)])
+def test_any_shape(count, most):
+    interpreted(f"COUNT, MOST = {count}, {most}\n{DRAWN}")
 
 
 @triton

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelfield.ops import conv, fft
 from kernelfield.ops.fft import fast_size, transform_sizes, working_dtype
 from tests.contracts.convolutions import KINDS, Case, assert_matches, kinds
+from tests.largest import Largest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,20 +180,6 @@ def test_operators_keep_what_they_promise_to_torch(name: str) -> None:
     grad = torch.randn(x.shape[0], kernel.shape[0], x.shape[2], dtype=x.dtype, requires_grad=True)
     torch.library.opcheck(torch.ops.kernelfield.fft_conv.default, (x, kernel, *how))
     torch.library.opcheck(torch.ops.kernelfield.fft_conv_grads.default, (grad, x, kernel, True, True, *how))
-
-
-class Largest(TorchDispatchMode):
-    """Notes the most elements that the result of any operation has."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for t in out if isinstance(out, (tuple, list)) else [out]:
-            # Of a view or an expanded tensor what it takes in memory counts.
-            if isinstance(t, torch.Tensor):
-                self.elements = max(self.elements, t.untyped_storage().nbytes() // t.element_size())
-        return out
 
 
 @kinds

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kernelfield import grids
 from kernelfield.ops import Edges, aggregate, bilateral_edges, cells, nearest, nearest_nodes, neighbors, pass_messages
 from kernelfield.testing import assert_compiles
+from tests.largest import Largest
 
 KINDS = ("uniform", "lattice", "duplicates", "line", "one place", "clusters", "far away")
 
@@ -47,22 +48,28 @@ def brute_force(queries: torch.Tensor, points: torch.Tensor, count: int, mask: t
     return squared.masked_fill(~mask.unsqueeze(1), math.inf).sort(dim=-1).values[..., : min(count, points.shape[1])]
 
 
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
 @pytest.mark.parametrize("method", ["all", "cells"])
 @given(drawn=clouds)
-def test_nearest_is_exact(method: str, drawn: tuple[str, int, int, int, int, int]) -> None:
+def test_nearest_is_exact(
+    method: str, dtype: torch.dtype, rtol: float, drawn: tuple[str, int, int, int, int, int]
+) -> None:
     kind, batch, count, dim, k, seed = drawn
     generator = torch.Generator().manual_seed(seed)
-    points = draw_cloud(kind, batch, count, dim, generator)
-    queries = torch.cat([draw_cloud("uniform", batch, 9, dim, generator) * 3, points[:, :5]], dim=1)
+    points = draw_cloud(kind, batch, count, dim, generator).to(dtype)
+    queries = torch.cat([draw_cloud("uniform", batch, 9, dim, generator).to(dtype) * 3, points[:, :5]], dim=1)
     mask = torch.rand(batch, count, generator=generator) < 0.8
     index, squared = nearest(queries, points, k, mask=mask, method=method)
+    assert squared.dtype == dtype
+    # What is right is known in float64, of the very coordinates that were given.
+    queries, points, squared = queries.double(), points.double(), squared.double()
     wanted = brute_force(queries, points, k, mask)
-    torch.testing.assert_close(squared, wanted, rtol=1e-12, atol=0)
+    torch.testing.assert_close(squared, wanted, rtol=rtol, atol=0)
     # The distances belong to the points that are named, each of them once, none of them padding.
     named = points.gather(1, index.flatten(1).unsqueeze(-1).expand(-1, -1, dim)).view(*index.shape, dim)
     found = squared.isfinite()
     own = (queries.unsqueeze(2) - named).square().sum(dim=-1)
-    torch.testing.assert_close(own[found], squared[found], rtol=1e-12, atol=0)
+    torch.testing.assert_close(own[found], squared[found], rtol=rtol, atol=0)
     assert mask.gather(1, index.flatten(1)).view(index.shape)[found].all()
     for row, there in zip(index.flatten(0, 1), found.flatten(0, 1), strict=True):
         assert len(set(row[there].tolist())) == int(there.sum())
@@ -169,16 +176,6 @@ def test_cells_compute_few_distances(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_is_linear(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """2,000 points and 1,728 nodes are 3.5 million pairs; no tensor is much larger than the list of edges."""
 
-    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
-        numel = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            for tensor in result if isinstance(result, (tuple, list)) else (result,):
-                if isinstance(tensor, torch.Tensor):
-                    self.numel = max(self.numel, tensor.numel())
-            return result
-
     for module in (cells, neighbors):
         monkeypatch.setattr(module, "CHUNK_VALUES", 1 << 15)
     monkeypatch.setattr(neighbors, "search_cells", cells.search_cells._init_fn)  # the function in the operator
@@ -186,12 +183,35 @@ def test_memory_is_linear(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Largest() as largest:
         edges = bilateral_edges(points, (12, 12, 12), 4, method=method)
     assert edges.source.shape[1] == 4 * (2_000 + 1_728)
-    assert largest.numel < 6 * edges.source.shape[1]
+    assert largest.elements < 6 * edges.source.shape[1]
 
 
 def test_search_in_cells_compiles_as_one_graph() -> None:
     points = torch.rand(2, 50, 3)
     assert_compiles(lambda p: nearest(p, p, 3, method="cells")[1], points)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["all", "cells"])
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_on_a_gpu(method: str, dim: int) -> None:
+    """Without ties, in float64, the same points are nearest as on a CPU, and the same edges are found."""
+    generator = torch.Generator().manual_seed(dim)
+    points, queries = (draw_cloud("uniform", 3, count, dim, generator) for count in (300, 70))
+    mask = torch.rand(3, 300, generator=generator) < 0.8
+    here, there = (
+        nearest(queries.to(device), points.to(device), 7, mask=mask.to(device), method=method)
+        for device in ("cpu", "cuda")
+    )
+    assert there[0].is_cuda
+    assert torch.equal(there[0].cpu(), here[0])
+    torch.testing.assert_close(there[1].cpu(), here[1], rtol=1e-12, atol=0)
+    shape = (5, 4, 3)[:dim]
+    nodes = [nearest_nodes(points.to(device), shape, 4).cpu() for device in ("cpu", "cuda")]
+    assert torch.equal(*nodes)
+    edges = [bilateral_edges(points.to(d), shape, 4, mask=mask.to(d), method=method) for d in ("cpu", "cuda")]
+    for ours, theirs in zip(*edges, strict=True):
+        assert torch.equal(ours, theirs.cpu())
 
 
 @pytest.mark.parametrize("reduce", ["mean", "max", "sum"])

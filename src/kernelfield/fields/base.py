@@ -23,7 +23,8 @@ class Field(nn.Module):
     A field knows nothing of layers. Whoever takes a field takes any callable that builds one from ``(dim, channels)``:
     a class of this package, or ``functools.partial(SIREN, omega_0=10)``.
 
-    A subclass gives :meth:`evaluate` and :meth:`scale_`, and :meth:`max_frequency` where a closed form exists.
+    A subclass gives :meth:`evaluate` and :meth:`scale_`, :meth:`hidden_values` if it has any, and :meth:`max_frequency`
+    where a closed form exists.
 
     Args:
         dim: number of coordinates D.
@@ -64,6 +65,10 @@ class Field(nn.Module):
             return self.evaluate(coords)[..., :channels]
         weight, bias = self.readout()
         return nn.functional.linear(features, weight.narrow(0, 0, channels), bias.narrow(0, 0, channels))
+
+    def hidden_values(self) -> int:
+        """Return how many values of one point :meth:`evaluate` holds at once on the way to those it returns."""
+        return 0
 
     def alike(self) -> tuple[Any, ...] | None:
         """Return what fields must share to be evaluated by one :meth:`together`; None if each is alone."""

@@ -107,6 +107,9 @@ class FilterNetwork(Field):
     def readout(self) -> tuple[Tensor, Tensor]:
         return self.out.weight, self.out.bias
 
+    def hidden_values(self) -> int:
+        return self.phase.numel()  # all filters lie together
+
     def alike(self) -> tuple[Any, ...]:
         return type(self), tuple(p.shape for p in self.parameters())
 

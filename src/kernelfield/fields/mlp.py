@@ -94,6 +94,9 @@ class MLP(Field):
         last: Any = self.linears[-1]
         return last.weight, last.bias
 
+    def hidden_values(self) -> int:
+        return len(self.linears[0].bias)  # type: ignore[arg-type]
+
     def alike(self) -> tuple[Any, ...] | None:
         if self.norms is not None:
             return None  # their weights would have to be stacked too, for an ablation

@@ -62,6 +62,9 @@ class Morlet(Field):
         pairs = torch.stack([envelope * angle.cos(), envelope * angle.sin()], dim=-1)
         return self.amplitude * pairs.flatten(-2)[..., : self.channels]
 
+    def hidden_values(self) -> int:
+        return 2 * len(self.frequency)  # one more than an odd number of channels
+
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Morlet:
         self.amplitude.mul_(factor)

@@ -90,6 +90,10 @@ class RandomFourier(Field):
         last: Any = self.linears[-1]
         return last.weight, last.bias
 
+    def hidden_values(self) -> int:
+        linears: Any = self.linears
+        return max(linear.in_features for linear in linears)
+
     def scale_(self, factor: float | Tensor) -> RandomFourier:
         scale_linear_(self.linears[-1], factor)
         return self

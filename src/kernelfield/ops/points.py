@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["point_conv", "point_sums", "sample_density"]
 
-#: kernel values held at once; outputs are computed in chunks of as many points as this allows. A GPU is idle between
-#: small chunks, and has the memory for larger ones; a CPU asks the kernel for every block above 32 MiB anew, and fills
-#: it page by page.
+#: values of the largest tensor held at once, be they offsets, kernel values or what a field makes them of; outputs are
+#: computed in chunks of as many points as this allows. A GPU is idle between small chunks, and has the memory for
+#: larger ones; a CPU asks the kernel for every block above 32 MiB anew, and fills it page by page.
 CHUNK_VALUES = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
@@ -34,6 +34,7 @@ def point_conv(
     causal: bool = False,
     neighbors: int | None = None,
     mask: Tensor | None = None,
+    hidden: int = 0,
 ) -> Tensor:
     r"""Convolve values at points with a kernel that is a function of the offset between them (chapter 2, section 4.1).
 
@@ -41,8 +42,8 @@ def point_conv(
         y_o(t_i) = \sum_j \sum_c k_{oc}\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j),
         \qquad |t_i - t_j| < \mathrm{size}
 
-    Outputs are computed in chunks of points, recomputed in the backward pass, so that memory grows linearly with the
-    number of points.
+    Outputs are computed in chunks of points, recomputed in the backward pass: no tensor made on the way is larger than
+    ``CHUNK_VALUES``, or than what one point needs, and memory grows linearly with the number of points.
 
     Args:
         x: (batch, in, points) values, already weighted by whatever measure and mask apply.
@@ -54,6 +55,7 @@ def point_conv(
         causal: a point meets only those at or before its own time; dim 1.
         neighbors: meet only this many nearest points, the point itself included.
         mask: (batch, points) which points there are: others, whose values are zero, are no neighbours.
+        hidden: values that the kernel holds at once for one offset, if they are more than it returns.
 
     Returns:
         (batch, out, points) values.
@@ -92,8 +94,13 @@ def point_conv(
         met = signals.gather(-1, index).unflatten(-1, values.shape[1:3])
         return torch.einsum("bqngoi,bgiqn->bgoq", values, met).flatten(1, 2)
 
-    met = points if neighbors is None else neighbors
-    step = _chunk(points, coords.shape[0] * met * out_channels * fan_in, coords.device.type)
+    samples, met = (coords.shape[0], points) if neighbors is None else (x.shape[0], neighbors)
+    step = _chunk(
+        coords,
+        coords.shape[0] * points * coords.shape[-1],  # offsets from all points, of which neighbours are found
+        0 if mask is None else x.shape[0] * points,  # their distances, which a mask makes each sample's own
+        samples * met * max(out_channels * fan_in, hidden),
+    )
     if step >= points:
         return block(signals, coords)
     training = torch.is_grad_enabled()
@@ -115,6 +122,7 @@ def point_sums(
     size: Tensor,
     *,
     causal: bool = False,
+    hidden: int = 0,
 ) -> Tensor:
     r"""Convolve every channel with every one of a few kernels.
 
@@ -129,6 +137,7 @@ def point_sums(
         kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, kernels) values.
         size: (dim,) reach in training steps.
         causal: a point meets only those at or before its own time; dim 1.
+        hidden: values that the kernel holds at once for one offset, if they are more than it returns.
 
     Returns:
         (batch, in, kernels, points) values.
@@ -151,7 +160,9 @@ def point_sums(
 
     with torch.no_grad():
         kernels = kernel(coords.new_zeros(1, coords.shape[-1])).shape[-1]
-    step = _chunk(points, coords.shape[0] * points * kernels, coords.device.type)
+    step = _chunk(
+        coords, coords.shape[0] * points * max(kernels, hidden, coords.shape[-1]), x.shape[0] * x.shape[1] * kernels
+    )
     if step >= points:
         return block(x, coords)
     training = torch.is_grad_enabled()
@@ -178,10 +189,11 @@ def _nearest(offsets: Tensor, meets: Tensor, size: Tensor, count: int) -> tuple[
     return offsets, meets.gather(2, index), index
 
 
-def _chunk(points: int, values_per_point: int, device: str = "cpu") -> int:
-    if is_symbolic(points, values_per_point):
-        return points  # a traced loop would fix a dynamic number of points
-    return max(1, CHUNK_VALUES.get(device, 1 << 26) // values_per_point)
+def _chunk(coords: Tensor, *values: int) -> int:
+    """Return how many points to compute at once, if tensors hold so many ``values`` for each of them."""
+    if is_symbolic(coords.shape[1], *values):
+        return coords.shape[1]  # a traced loop would fix a dynamic number of points
+    return max(1, CHUNK_VALUES.get(coords.device.type, 1 << 26) // max(values))
 
 
 def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 8) -> Tensor:
@@ -223,7 +235,7 @@ def _ball_density(coords: Tensor, seen: Tensor, neighbors: int) -> Tensor:
     dim = coords.shape[-1]
     count = min(neighbors, coords.shape[1] - 1)
     volume = math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)
-    step = _chunk(coords.shape[1], coords.shape[0] * coords.shape[1], coords.device.type)
+    step = _chunk(coords, coords.shape[0] * coords.shape[1])
     radii = [
         torch.cdist(queries, coords).masked_fill(~seen.unsqueeze(1), math.inf).kthvalue(count + 1, dim=-1).values
         for queries in coords.split(step, dim=1)

@@ -41,9 +41,9 @@ def signal(group=None, size=6, channels=3, batch=2):
 # Chapter 7
 
 
-def randomised(layer):
+def randomised(layer, std=1.0):
     for p in layer.parameters():
-        torch.nn.init.normal_(p)
+        torch.nn.init.normal_(p, std=std)
     return layer.double()
 
 
@@ -115,12 +115,13 @@ def test_attentive_convolutions_are_equivariant(group, kind, kernel_size, bounda
         assert_equivariant(conv, group, signal(group, size, channels=2), **EXACT)
 
 
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+@pytest.mark.parametrize("size", [5, 6, 7])
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_maps_turn_with_the_input(kind):
-    group = Dihedral(4)
+def test_attention_maps_turn_with_the_input(kind, size, group):
     options = {"group": group, "attention": kind}
-    lift, conv = AttentiveLiftingConv(2, 3, **options).double(), AttentiveGroupConv(2, 3, **options).double()
-    for layer, x in ((lift, signal(channels=2)), (conv, signal(group, channels=2))):
+    lift, conv = (randomised(make(2, 3, **options), std=0.5) for make in (AttentiveLiftingConv, AttentiveGroupConv))
+    for layer, x in ((lift, signal(None, size, channels=2)), (conv, signal(group, size, channels=2))):
         maps = layer.maps(x)
         assert bool((maps >= 0).all() and (maps <= 1).all())
         assert_equivariant(lambda x, layer=layer: layer.maps(x).unsqueeze(1), group, x, **EXACT)
@@ -292,9 +293,10 @@ def test_errors_name_the_argument(make, message):
         make()
 
 
-def test_coattentive_convolutions_are_equivariant():
-    group = Dihedral(4)
-    lift = CoAttentive(LiftingConv(2, 3, group=group)).double()
-    conv = CoAttentive(GroupConv(2, 3, group=group)).double()
-    assert_equivariant(lift, group, signal(channels=2), **EXACT)
-    assert_equivariant(conv, group, signal(group, channels=2), **EXACT)
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+@pytest.mark.parametrize("size", [5, 6, 7])
+def test_coattentive_convolutions_are_equivariant(group, size):
+    lift = randomised(CoAttentive(LiftingConv(2, 3, group=group)))
+    conv = randomised(CoAttentive(GroupConv(2, 3, group=group)))
+    assert_equivariant(lift, group, signal(None, size, channels=2), **EXACT)
+    assert_equivariant(conv, group, signal(group, size, channels=2), **EXACT)

@@ -70,13 +70,17 @@ class Quarters(Cyclic):
 
 
 @pytest.mark.parametrize("n", [8, 12, 16])
-def test_finer_rotations_need_no_interpolation(n):
+@pytest.mark.parametrize("size", [4, 5])
+def test_finer_rotations_need_no_interpolation(n, size):
     group = Cyclic(n)
-    assert_equivariant(lifting(group), Quarters(n), signal(), **EXACT)
-    assert_equivariant(on_group(group), Quarters(n), signal(group, batch=1), **EXACT)
+    assert_equivariant(lifting(group), Quarters(n), signal(None, size), **EXACT)
+    assert_equivariant(on_group(group), Quarters(n), signal(group, size, batch=1), **EXACT)
 
 
-@pytest.mark.parametrize("group", [Cyclic(8), Dihedral(3), Cyclic(5), Mirror(), Trivial()], ids=str)
+POINT_GROUPS = [Cyclic(8), Cyclic(12), Cyclic(16), Dihedral(4), Dihedral(3), Cyclic(5), Mirror(), Trivial()]
+
+
+@pytest.mark.parametrize("group", POINT_GROUPS, ids=str)
 @pytest.mark.parametrize("options", [{"neighborhood": 5}, GLOBAL], ids=str)
 def test_points_turn_by_any_angle_of_the_group(group, options):
     coords = 3 * torch.randn(2, 9, 2, dtype=D)

@@ -129,6 +129,28 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(results[0], results[1])
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("message", ["product", "mlp"])
+@pytest.mark.parametrize("reduce", ["mean", "max", "sum"])
+def test_on_a_gpu(message: str, reduce: str) -> None:
+    shared: dict[str, Any] = {"grid": 4, "neighbors": 3, "message": message, "reduce": reduce}
+    there, back = Gridify(2, 5, **shared).double(), Degridify(5, 2, **shared).double()
+    x, coords = torch.randn(2, 2, 60, dtype=torch.float64), 2 * torch.rand(2, 60, 3, dtype=torch.float64) - 1
+    mask = torch.rand(2, 60) < 0.8
+    results = []
+    for device in ("cpu", "cuda"):
+        where: dict[str, Any] = {"coords": coords.to(device), "mask": mask.to(device)}
+        layers = nn.ModuleList([there, back]).to(device)
+        layers.zero_grad()
+        signal = x.clone().to(device).requires_grad_()
+        grid = there(signal, **where)
+        values = back(grid, **where)
+        values.square().sum().backward()
+        found = [grid, values, signal.grad, *(p.grad for p in layers.parameters())]
+        results.append([t.detach().cpu().clone() for t in found if t is not None])
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -352,6 +352,7 @@ class ContinuousConv(nn.Module):
                 causal=self.causal,
                 neighbors=self.neighbors,
                 mask=mask,
+                hidden=self.field.hidden_values(),
             )
         )
         if not self.causal:
@@ -381,7 +382,7 @@ class ContinuousConv(nn.Module):
             values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)  # the last for the bias
             return values if self.mask is None else values * self.mask(offsets).unsqueeze(-1)
 
-        sums = point_sums(weighted, coords, features, self.reach, causal=self.causal)
+        sums = point_sums(weighted, coords, features, self.reach, causal=self.causal, hidden=self.field.hidden_values())
         weight, bias = self.field.readout()
         whole = torch.cat([weight, bias.unsqueeze(1)], dim=1).unflatten(0, (self.out_channels, self.in_channels))
         return torch.einsum("och,bchn->bon", whole.to(sums.dtype), sums)
