@@ -96,7 +96,7 @@ def pass_messages(
     step = total
     if not is_symbolic(batch, total):
         most = CHUNK_VALUES.get(edges.source.device.type, (1 << 24, 1 << 26))
-        step = max(1, most[training] // (batch * channels))
+        step = max(1, most[training] // max(1, batch * channels))
     if step >= total:
         return _finished(part(values, edges), edges, reduce)
     parts = []

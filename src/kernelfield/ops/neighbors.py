@@ -145,7 +145,7 @@ def nearest_nodes(
         points = points.float() if points.dtype in (torch.float16, torch.bfloat16) else points
         if is_symbolic(*points.shape[:2]):
             return _nearest_nodes(points, sizes, lows, highs, ranks, count)
-        step = max(1, CHUNK_VALUES // (2 * points.shape[0] * len(ranks)))
+        step = max(1, CHUNK_VALUES // max(1, 2 * points.shape[0] * len(ranks)))
         return torch.cat(
             [_nearest_nodes(part, sizes, lows, highs, ranks, count) for part in points.split(step, dim=1)], dim=1
         )
@@ -237,6 +237,8 @@ def bilateral_edges(
             [0, 0, 1]])
     """
     batch, count, dim = points.shape
+    if count == 0:
+        raise ValueError(f"points must be at least one in each cloud, got shape {tuple(points.shape)}")
     sizes = ints_per_axis("shape", tuple(shape), dim)
     nodes = math.prod(sizes)
     with torch.no_grad():

@@ -193,7 +193,7 @@ def _chunk(coords: Tensor, *values: int) -> int:
     """Return how many points to compute at once, if tensors hold so many ``values`` for each of them."""
     if is_symbolic(coords.shape[1], *values):
         return coords.shape[1]  # a traced loop would fix a dynamic number of points
-    return max(1, CHUNK_VALUES.get(coords.device.type, 1 << 26) // max(values))
+    return max(1, CHUNK_VALUES.get(coords.device.type, 1 << 26) // max(1, *values))
 
 
 def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 8) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelfield import Degridify, GridifiedNet, Gridify
+from kernelfield import CKConv, Degridify, GridifiedNet, Gridify
 from kernelfield.fields import SIREN
 from kernelfield.groups import Cyclic, Trivial
 from kernelfield.ops import bilateral_edges
@@ -223,3 +223,13 @@ def test_no_point_is_lost_and_no_node_is_empty() -> None:
     hears = torch.bincount(edges.target[edges.valid], minlength=64)
     assert heard.min() >= 3
     assert hears.min() >= 3
+
+
+def test_no_clouds_and_clouds_of_no_points() -> None:
+    net = GridifiedNet(2, 3, grid=3, channels=4, blocks=1, kernel_size=3)
+    assert net(torch.randn(0, 2, 9), coords=torch.rand(0, 9, 3)).shape == (0, 3)
+    with pytest.raises(ValueError, match="points must be at least one in each cloud"):
+        net(torch.randn(2, 2, 0), coords=torch.rand(2, 0, 3))
+    conv = CKConv(2, 3, size=8)
+    assert conv(torch.randn(0, 2, 5), coords=torch.rand(0, 5, 1)).shape == (0, 3, 5)
+    assert conv(torch.randn(2, 2, 0), coords=torch.rand(2, 0, 1)).shape == (2, 3, 0)
