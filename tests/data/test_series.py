@@ -43,13 +43,13 @@ def test_ts_of_unequal_length_with_missing_values(tmp_path: Path) -> None:
     assert [len(s) for s in (data.train, data.validation, data.test)] == [17, 3, 4]
     assert data.test.target.tolist() == [1, 0, 1, 0]
     assert data.test.mask[:2].tolist() == [[True, True, False, False], [True] * 4]
-    x = data.test.inputs
+    x = data.test.batch(slice(None)).inputs
     assert (x[0, :, 2:] == 0).all()  # padded and missing
     assert x[1, 1, 0] == 0  # missing in one channel: the mean
     assert torch.isfinite(x).all()
     seen = ts(tmp_path, observed=True)
     assert seen.in_channels == 4
-    assert seen.test.inputs[1, 2:].tolist() == [[1, 1, 1, 1], [0, 1, 1, 1]]
+    assert seen.test.batch(slice(None)).inputs[1, 2:].tolist() == [[1, 1, 1, 1], [0, 1, 1, 1]]
 
 
 def test_ts_normalises_by_what_was_seen_in_training(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_ts_normalises_by_what_was_seen_in_training(tmp_path: Path) -> None:
     write_ts(tmp_path / "Made_TRAIN.ts", ["0,2:a", "0,2:b"] * 4, header)
     write_ts(tmp_path / "Made_TEST.ts", ["3:a", "1,1:b"], header)
     data = ts(tmp_path, "Made")
-    assert data.test.inputs[:, 0].tolist() == [[2, 0], [0, 0]]
+    assert data.test.batch(slice(None)).inputs[:, 0].tolist() == [[2, 0], [0, 0]]
     assert data.test.mask.tolist() == [[True, False], [True, True]]
     assert data.train.mask is not None  # in all splits, if in one
 
@@ -239,7 +239,7 @@ def icu(tmp_path: Path) -> Path:
 def test_physionet2012(icu: Path) -> None:
     data = physionet2012(icu, minutes=30)
     assert (data.in_channels, data.size, data.task) == (81, (97,), "multilabel")
-    split = data.train
+    split = data.train.batch(slice(None))
     assert split.inputs.shape == (14, 81, 4)
     assert split.target.shape == (14, 1)
     long = split.mask.all(dim=1)
@@ -253,7 +253,7 @@ def test_physionet2012(icu: Path) -> None:
     assert observed[long][0, temperature].tolist() == [0, 0, 1, 0]
     assert (split.inputs[long][0, 74 + 3 : 74 + 7, 0]).tolist() == [0, 0, 1, 0]  # the third kind of unit
     assert (split.inputs[~long][0, :, 3] == 0).all()
-    assert torch.equal(split.inputs, physionet2012(icu).train.inputs)
+    assert torch.equal(split.inputs, physionet2012(icu).train.batch(slice(None)).inputs)
 
 
 @pytest.mark.parametrize(
@@ -303,10 +303,11 @@ def test_physionet2019(tmp_path: Path) -> None:
     assert [len(s) for s in (data.train, data.validation, data.test)] == [14, 3, 3]
     assert data.train.target.mean() == 0.5
     assert data.train.mask[0].tolist() == [True] * 7 + [False] * 3
-    counts = data.train.inputs[0, 0] * 10
+    inputs = data.train.batch(slice(None)).inputs
+    counts = inputs[0, 0] * 10
     torch.testing.assert_close(counts, torch.tensor([1.0, 2, 3, 4, 5, 5, 6, 0, 0, 0]))
-    assert data.train.inputs[0, 34, 5] == 0
-    assert (data.train.inputs[0, 73:, :7] == 0).all()  # units not known
+    assert inputs[0, 34, 5] == 0
+    assert (inputs[0, 73:, :7] == 0).all()  # units not known
 
 
 @pytest.mark.parametrize(
@@ -332,7 +333,7 @@ def test_missing_physionet2019(tmp_path: Path) -> None:
 
 def test_padded_series_are_finite_in_every_loader(icu: Path) -> None:
     data = physionet2012(icu)
-    for split in (data.train, data.validation, data.test):
+    for split in (s.batch(slice(None)) for s in (data.train, data.validation, data.test)):
         assert torch.isfinite(split.inputs).all()
         assert torch.isfinite(split.coords).all()
         assert np.all(np.diff(split.coords[..., 0].numpy(), axis=1) >= 0)

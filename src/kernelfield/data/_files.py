@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-__all__ = ["fetch", "find", "folder", "number", "read_bytes", "read_lines", "time_of", "untar"]
+__all__ = ["MISSING", "fetch", "find", "folder", "number", "read_bytes", "read_lines", "time_of", "untar"]
+
+#: how files write that a value is missing, in small letters
+MISSING = ("", "?", "nan", "na", "null", "none")
 
 
 def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path:
@@ -65,7 +68,7 @@ def read_lines(path: Path) -> list[str]:
 def number(text: str, path: Path, line: int, what: str) -> float:
     """Return ``text`` as a number; NaN for the usual signs of a missing value."""
     text = text.strip()
-    if text.lower() in ("", "?", "nan", "na", "null", "none"):
+    if text.lower() in MISSING:
         return float("nan")
     try:
         return float(text)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .base import Batch
 
-__all__ = ["AsFloat", "AsTokens", "Chain", "CropFlip", "Observed", "Standardize"]
+__all__ = ["AsFloat", "AsTokens", "Chain", "CropFlip", "Normalize", "Observed", "Standardize"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,41 @@ class Standardize:
             )
         gain, offset = self._there[x.device]
         return replace(batch, inputs=x.float() * gain - offset)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_there": {}}
+
+
+@dataclass(frozen=True, eq=False)
+class Normalize:
+    """Bring measured values to zero mean and unit variance, (x - mean) / std for each channel; 0 where they are NaN.
+
+    Args:
+        mean: (1, channels, …) of each channel.
+        std: (1, channels, …) of each channel.
+        observed: whether to add for each channel one that is 1 where it was seen and 0 elsewhere.
+        limit: largest absolute value afterwards.
+    """
+
+    mean: Tensor
+    std: Tensor
+    observed: bool = False
+    limit: float | None = None
+    # Copied to a device once, as in Standardize.
+    _there: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
+        return replace(batch, inputs=self.values(batch.inputs))
+
+    def values(self, x: Tensor) -> Tensor:
+        """Return values (n, channels, …) normalised."""
+        if x.device not in self._there:
+            self._there[x.device] = (self.mean.to(x.device), self.std.to(x.device))
+        mean, std = self._there[x.device]
+        normal = ((x - mean) / std).nan_to_num()
+        if self.limit is not None:
+            normal = normal.clamp(-self.limit, self.limit)
+        return torch.cat([normal, (~x.isnan()).to(normal.dtype)], dim=1) if self.observed else normal
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_there": {}}

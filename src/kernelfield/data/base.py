@@ -118,6 +118,8 @@ class Data:
         vocabulary: number of tokens, if the inputs are (n, length) token ids; ``in_channels`` is 1 then, and how
             wide to embed them is the network's choice.
         parts: of a segmentation into parts of objects, the labels that belong to each kind of object; none otherwise.
+        channels: names of the channels as stored, where they have any.
+        unit: time of one training step, of series that were given with times.
     """
 
     name: str
@@ -132,3 +134,5 @@ class Data:
     classes: tuple[str, ...] = ()
     vocabulary: int | None = None
     parts: tuple[tuple[int, ...], ...] = ()
+    channels: tuple[str, ...] = ()
+    unit: float | None = None

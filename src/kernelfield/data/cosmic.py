@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._checks import check_int
 from ._files import folder
+from ._prepare import Normalize
 from ._split import hold_out
 from .base import Data, Split
 
@@ -60,7 +61,8 @@ def cosmic(
     image, _, counts = read["train"]
     seen = image[counts.unsqueeze(1)].double()
     mean, std = float(seen.mean()), max(float(seen.std()), 1e-12)
-    splits = {name: Split((x - mean) / std, y, mask=seen) for name, (x, y, seen) in read.items()}
+    normal = Normalize(torch.full((1, 1, 1, 1), mean), torch.full((1, 1, 1, 1), std))
+    splits = {name: Split(x, y, mask=seen, prepare=normal) for name, (x, y, seen) in read.items()}
     return Data(
         name="cosmic",
         train=splits["train"],

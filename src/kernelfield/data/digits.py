@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .._checks import check_int
 from ..ops import resample
+from ._prepare import Normalize
 from ._split import hold_out
 from .base import Data, Split
 
@@ -29,6 +30,12 @@ def digit_images(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0)
     >>> x.shape, y_test.shape
     (torch.Size([1438, 1, 16, 16]), torch.Size([359]))
     """
+    *parts, normal = _digits(resolution, test_share, seed)
+    return normal.values(parts[0]), parts[1], normal.values(parts[2]), parts[3]
+
+
+def _digits(resolution: int, test_share: float, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Normalize]:
+    """Return images, from 0 to 16, and labels to train on and to test, and how images are normalised."""
     from sklearn.datasets import load_digits  # noqa: PLC0415
 
     check_int("resolution", resolution)
@@ -38,9 +45,8 @@ def digit_images(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     images, labels = resample(images[order], (resolution, resolution)), labels[order]
     held = round(len(images) * test_share)
-    mean, std = images[held:].mean(), images[held:].std()
-    images = (images - mean) / std
-    return images[held:], labels[held:], images[:held], labels[:held]
+    normal = Normalize(images[held:].mean().view(1, 1, 1, 1), images[held:].std().view(1, 1, 1, 1))
+    return images[held:], labels[held:], images[:held], labels[:held], normal
 
 
 def digit_sequences(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0) -> tuple[Tensor, ...]:
@@ -78,14 +84,16 @@ def digits(
     >>> data.size, len(data.train), len(data.validation), len(data.test)
     ((256,), 1294, 144, 359)
     """
-    load = digit_sequences if sequence else digit_images
-    x, y, x_test, y_test = load(resolution, test_share=test_share, seed=seed)
+    x, y, x_test, y_test, normal = _digits(resolution, test_share, seed)
+    if sequence:
+        x, x_test = x.flatten(2), x_test.flatten(2)
+        normal = Normalize(normal.mean.flatten(2), normal.std.flatten(2))
     train, held = hold_out(y, validation, seed)
     return Data(
         name="digits",
-        train=Split(x[train], y[train]),
-        validation=Split(x[held], y[held]) if validation else None,
-        test=Split(x_test, y_test),
+        train=Split(x[train], y[train], prepare=normal),
+        validation=Split(x[held], y[held], prepare=normal) if validation else None,
+        test=Split(x_test, y_test, prepare=normal),
         in_channels=1,
         out_channels=10,
         dim=1 if sequence else 2,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["image_folder", "read_image"]
+__all__ = ["grayed", "image_folder", "read_image"]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
@@ -129,13 +129,22 @@ def _stack(paths: Sequence[Path], resolution: int | None, gray: bool | None) -> 
     if gray is None:
         gray = all((a[..., :1] == a).all() for a in arrays)
     if gray:
-        weights = np.array([0.299, 0.587, 0.114])
-        arrays = [(a @ weights).round().astype(np.uint8)[..., None] for a in arrays]
+        arrays = [grayed(a) for a in arrays]
     return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
 
 
-def read_image(path: Path, resolution: int | None = None) -> np.ndarray:
-    """Return an image as (rows, columns, 3) bytes, of ``resolution`` pixels per side if that is given."""
+def grayed(image: np.ndarray) -> np.ndarray:
+    """Return a (rows, columns, 3) image in gray: (rows, columns, 1) bytes."""
+    return (image @ np.array([0.299, 0.587, 0.114])).round().astype(np.uint8)[..., None]
+
+
+def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> np.ndarray:
+    """Return an image as (rows, columns, 3) bytes.
+
+    Args:
+        path: the file.
+        resolution: pixels per side, or rows and columns, to bring it to, cut around its middle; its own if not given.
+    """
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -153,6 +162,8 @@ def read_image(path: Path, resolution: int | None = None) -> np.ndarray:
                 rgb = image.convert("RGB")
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{path} must be a whole image, found a broken one: {error}") from error
-    if resolution is not None and rgb.size != (resolution, resolution):
-        rgb = ImageOps.fit(rgb, (resolution, resolution), method=Image.Resampling.BICUBIC)
+    if resolution is not None:
+        rows, columns = (resolution, resolution) if isinstance(resolution, int) else resolution
+        if rgb.size != (columns, rows):
+            rgb = ImageOps.fit(rgb, (columns, rows), method=Image.Resampling.BICUBIC)
     return np.asarray(rgb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from .._checks import check_positive
 from ._files import find, folder, number, read_lines
+from ._prepare import Normalize
 from ._split import divide, moments
 from .base import Data, Split
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torch import Tensor
+    from .base import Batch
 
 __all__ = ["physionet2012", "read_stay"]
 
@@ -58,7 +60,8 @@ def physionet2012(
         seed: of the division.
 
     Returns:
-        Inputs (n, 81, points), coords (n, points, 1), mask (n, points); targets (n, 1) of 0 and 1, task "multilabel".
+        Inputs (n, 41, points), as measured, the static ones repeated, of which ``prepare`` makes the 81 channels;
+        coords (n, points, 1), mask (n, points); targets (n, 1) of 0 and 1, task "multilabel".
     """
     check_positive("minutes", minutes)
     where = folder(root, "PhysioNet 2012", "challenge-2012/1.0.0", "predicting-mortality-of-icu-patients-1.0.0")
@@ -84,14 +87,19 @@ def physionet2012(
         coords[i, : len(times), 0] = torch.from_numpy(times / minutes)
     target = torch.tensor(deaths, dtype=torch.float32)
     index = divide(target.long(), shares, seed)
-    inputs = _channels(torch.from_numpy(values), np.stack([s for _, _, s in read]), mask, index[0])
-    splits = [Split(inputs[i], target[i].unsqueeze(1), coords=coords[i], mask=mask[i]) for i in index]
+    measured = torch.from_numpy(values)
+    about = torch.from_numpy(np.stack([s for _, _, s in read]).astype(np.float32)).unsqueeze(2)
+    inputs = torch.cat([measured, about.expand(-1, -1, longest)], dim=1)
+    channels = _Channels(
+        Normalize(*moments(measured[index[0]]), limit=10), Normalize(*moments(about[index[0], :3]), limit=10)
+    )
+    splits = [Split(inputs[i], target[i].unsqueeze(1), coords=coords[i], mask=mask[i], prepare=channels) for i in index]
     return Data(
         name="physionet2012",
         train=splits[0],
         validation=splits[1] if len(splits[1]) else None,
         test=splits[2],
-        in_channels=inputs.shape[1],
+        in_channels=2 * len(MEASURED) + 7,
         out_channels=1,
         dim=1,
         size=(int(48 * 60 / minutes) + 1,),
@@ -100,16 +108,20 @@ def physionet2012(
     )
 
 
-def _channels(values: Tensor, static: np.ndarray, mask: Tensor, train: Tensor) -> Tensor:
-    seen = ~values.isnan()
-    mean, std = moments(values[train])
-    measured = ((values - mean) / std).nan_to_num().clamp(-10, 10)
-    about = torch.from_numpy(static[:, :3].astype(np.float32)).unsqueeze(2)
-    mean, std = moments(about[train])
-    about = ((about - mean) / std).nan_to_num().clamp(-10, 10)
-    kind = torch.from_numpy(static[:, 3, None] == np.arange(1, 5)).float().unsqueeze(2)
-    still = torch.cat([about, kind], dim=1) * mask.unsqueeze(1)
-    return torch.cat([measured, seen.float(), still], dim=1)
+@dataclass(frozen=True, eq=False)
+class _Channels:
+    """Make measured and static values (n, 41, points), NaN where not known, into the 81 channels of the inputs."""
+
+    measured: Normalize
+    about: Normalize
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
+        values, about, unit = batch.inputs.split((len(MEASURED), 3, 1), dim=1)
+        kind = torch.cat([unit == k for k in range(1, 5)], dim=1).float()
+        still = torch.cat([self.about.values(about), kind], dim=1)
+        if batch.mask is not None:
+            still = still * batch.mask.unsqueeze(1)
+        return replace(batch, inputs=torch.cat([self.measured.values(values), (~values.isnan()).float(), still], dim=1))
 
 
 def read_stay(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

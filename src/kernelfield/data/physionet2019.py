@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +10,15 @@ import torch
 
 from .._checks import check_int
 from ._files import folder, number, read_lines
+from ._prepare import Normalize
 from ._split import divide, moments
 from .base import Data, Split
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
+
+    from .base import Batch
 
 __all__ = ["physionet2019", "read_psv"]
 
@@ -48,8 +52,8 @@ def physionet2019(
         seed: of the division.
 
     Returns:
-        Inputs (n, 75, hours), mask (n, hours), False after the end of a stay; targets (n, 1) of 0 and 1, task
-        "multilabel".
+        Inputs (n, 39, hours), as measured, the static ones repeated, of which ``prepare`` makes the 75 channels; mask
+        (n, hours), False after the end of a stay; targets (n, 1) of 0 and 1, task "multilabel".
     """
     check_int("hours", hours, least=3)
     where = folder(root, "PhysioNet 2019")
@@ -71,26 +75,38 @@ def physionet2019(
     about = torch.from_numpy(np.stack([s for _, s, _ in stays]).astype(np.float32)).unsqueeze(2)
     target = torch.tensor([sepsis for _, _, sepsis in stays])
     index = divide(target.long(), shares, seed)
-    counts = (~values.isnan()).float().cumsum(dim=2) / hours
-    mean, std = moments(values[index[0]])
-    values = ((values - mean) / std).nan_to_num()
-    known = ~about[:, 2:4].isnan()
-    mean, std = moments(about[index[0]])
-    still = torch.cat([((about - mean) / std).nan_to_num(), known.float()], dim=1).expand(-1, -1, hours)
-    inputs = torch.cat([counts, values, still], dim=1) * mask.unsqueeze(1)
-    splits = [Split(inputs[i], target[i].unsqueeze(1), mask=mask[i]) for i in index]
+    inputs = torch.cat([values, about.expand(-1, -1, hours)], dim=1)
+    prepare = _Channels(hours, Normalize(*moments(values[index[0]])), Normalize(*moments(about[index[0]])))
+    splits = [Split(inputs[i], target[i].unsqueeze(1), mask=mask[i], prepare=prepare) for i in index]
     return Data(
         name="physionet2019",
         train=splits[0],
         validation=splits[1] if len(splits[1]) else None,
         test=splits[2],
-        in_channels=inputs.shape[1],
+        in_channels=2 * values.shape[1] + len(STATIC) + 2,
         out_channels=1,
         dim=1,
         size=(hours,),
         task="multilabel",
         classes=("sepsis",),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Channels:
+    """Make measured and static values (n, 39, hours), NaN where not known, into the 75 channels of the inputs."""
+
+    hours: int
+    measured: Normalize
+    about: Normalize
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
+        values, about = batch.inputs.split((batch.inputs.shape[1] - len(STATIC), len(STATIC)), dim=1)
+        seen = (~values.isnan()).float().cumsum(dim=2)
+        counts = seen / torch.full_like(seen[:1, :1, :1], self.hours)  # by a tensor: a GPU multiplies by 1 / number
+        known = (~about[:, 2:4].isnan()).float()
+        inputs = torch.cat([counts, self.measured.values(values), self.about.values(about), known], dim=1)
+        return replace(batch, inputs=inputs if batch.mask is None else inputs * batch.mask.unsqueeze(1))
 
 
 def read_psv(path: Path, hours: int) -> tuple[np.ndarray, np.ndarray, float]:

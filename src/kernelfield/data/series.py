@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._prepare import Normalize
 from ._split import class_index, divide, moments, pad
-from .base import Data, Split
+from .base import Batch, Data, Split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Series", "build"]
+__all__ = ["Series", "build", "samples_like"]
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,14 @@ def build(
     *,
     task: str = "classification",
     classes: Sequence[str] | None = None,
+    channels: Sequence[str] = (),
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     validation_share: float = 0.15,
     unit: float | None = None,
     observed: bool = False,
     seed: int = 0,
 ) -> Data:
-    """Return series as a data set: padded, masked, normalised, split.
+    """Return series as a data set: padded, masked, split, and normalised on their way to the network.
 
     Unequal lengths are padded, and the mask is False there and where all channels are missing. A value missing in some
     channels only is 0, its channel's mean; ``observed`` adds for each channel one that is 1 where it was seen. Times
@@ -56,6 +58,7 @@ def build(
         parts: one list of series to divide; or training and test series; or training, validation and test.
         task: "classification" or "regression".
         classes: names of the classes, in order; those found, sorted, unless given.
+        channels: names of the channels, where they have any.
         shares: of training, validation and test, where there is one list.
         validation_share: of the training series, where there are two lists.
         unit: time of one training step; the median gap between neighbouring times unless given.
@@ -63,47 +66,66 @@ def build(
         seed: of the division.
     """
     series = [s for part in parts for s in part]
-    channels = {s.values.shape[0] for s in series}
-    if len(channels) != 1:
-        raise ValueError(f"series of {name} must all have the same number of channels, found {sorted(channels)}")
+    widths = {s.values.shape[0] for s in series}
+    if len(widths) != 1:
+        raise ValueError(f"series of {name} must all have the same number of channels, found {sorted(widths)}")
     coords = None
     if series[0].times is not None:
-        series, coords, _ = _place(series, unit)
+        series, coords, unit = _place(series, unit)
     values, mask = pad([s.values for s in series])
     if task == "classification":
         target, names = class_index([s.label for s in series], classes)
     else:
         target, names = torch.tensor([[float(s.label)] for s in series]), ()
     index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
-    mean, std = moments(values[index[0]])
-    seen = ~values.isnan()
-    inputs = ((values - mean) / std).nan_to_num()
-    if observed:
-        inputs = torch.cat([inputs, seen.to(inputs.dtype)], dim=1)
+    normal = Normalize(*moments(values[index[0]]), observed=observed)
     whole = bool(mask.all())
     splits = [
         Split(
-            inputs[i],
+            values[i],
             target[i],
             coords=None if coords is None else coords[i],
             mask=None if whole else mask[i],
+            prepare=normal,
         )
         for i in index
     ]
     # Points reach from 0 to the last coordinate, both included.
-    size = inputs.shape[-1] if coords is None else int(np.ceil(float(coords.max()))) + 1
+    size = values.shape[-1] if coords is None else int(np.ceil(float(coords.max()))) + 1
     return Data(
         name=name,
         train=splits[0],
         validation=splits[1] if len(splits[1]) else None,
         test=splits[2],
-        in_channels=inputs.shape[1],
+        in_channels=values.shape[1] * (2 if observed else 1),
         out_channels=len(names) if task == "classification" else 1,
         dim=1,
         size=(size,),
         task=task,
         classes=names,
+        channels=tuple(channels),
+        unit=unit,
     )
+
+
+def samples_like(data: Data, series: Sequence[Series]) -> Batch:
+    """Return series as a batch of samples of a data set, on its grid or at coords in its unit, as yet unprepared.
+
+    Args:
+        data: whose series they are like, as :func:`build` made it.
+        series: with as many channels as its own.
+    """
+    width, coords = data.test.inputs.shape[1], None
+    found = {s.values.shape[0] for s in series}
+    if found != {width}:
+        raise ValueError(f"series must have {width} channels, as those of {data.name}, found {sorted(found)}")
+    timed = series[0].times is not None
+    if timed and data.unit is None:
+        raise ValueError(f"series must be without times, as those of {data.name}, found some with")
+    if timed:
+        series, coords, _ = _place(series, data.unit, points=data.test.coords is not None)
+    values, mask = pad([s.values for s in series])
+    return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask)
 
 
 def _divide(
@@ -119,8 +141,13 @@ def _divide(
     return given[0][kept], given[0][held], given[1]
 
 
-def _place(series: Sequence[Series], unit: float | None) -> tuple[list[Series], Tensor | None, float]:
-    """Return series on a grid with gaps, or as they are with (n, points, 1) coords; and the unit of time."""
+def _place(
+    series: Sequence[Series], unit: float | None, points: bool | None = None
+) -> tuple[list[Series], Tensor | None, float]:
+    """Return series on a grid with gaps, or as they are with (n, points, 1) coords; and the unit of time.
+
+    What it is to be, ``points`` or a grid, is found in the times unless given.
+    """
     times = [s.times - s.times[0] for s in series if s.times is not None]
     gaps = np.concatenate([np.diff(t) for t in times])
     if not (gaps > 0).all():
@@ -131,7 +158,11 @@ def _place(series: Sequence[Series], unit: float | None) -> tuple[list[Series], 
     longest = max(len(t) for t in steps)
     last = max(float(t[-1]) for t in steps)
     even = all(np.abs(t - np.round(t)).max() < 1e-3 for t in steps)
-    if even and last < 8 * longest:  # a grid that is mostly empty costs more than points
+    if points is False and not even:
+        raise ValueError(f"times of a series must be whole steps of {unit:g} from its first one, found others")
+    if points is None:
+        points = not even or last >= 8 * longest  # a grid that is mostly empty costs more than points
+    if not points:
         placed = []
         for s, t in zip(series, steps, strict=True):
             values = np.full((s.values.shape[0], round(float(t[-1])) + 1), np.nan)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["magnatagatune", "read_sound", "urbansound8k", "wav_folder"]
+__all__ = ["magnatagatune", "read_clips", "read_sound", "urbansound8k", "wav_folder"]
 
 ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff")
+#: samples a second of sounds of one's own
+RATE = 16_000
 URBAN = (
     *("air_conditioner", "car_horn", "children_playing", "dog_bark", "drilling", "engine_idling", "gun_shot"),
     *("jackhammer", "siren", "street_music"),
@@ -122,7 +124,7 @@ def urbansound8k(
     if missing:
         raise ValueError(f"{table} must have columns {', '.join(wanted)}, found no {missing[0]}")
     paths = [where / "audio" / f"fold{row['fold']}" / row["slice_file_name"] for row in rows]
-    inputs = _stack(paths, rate, length)
+    inputs = read_clips(paths, rate, length)
     target = torch.tensor([int(row["classID"]) for row in rows])
     folds = torch.tensor([int(row["fold"]) for row in rows])
     held = (fold - 2) % 10 + 1 if validate else 0
@@ -187,7 +189,7 @@ def magnatagatune(
 def wav_folder(
     root: str | os.PathLike[str] | None,
     *,
-    rate: int = 16_000,
+    rate: int = RATE,
     length: int | None = None,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
@@ -217,13 +219,13 @@ def wav_folder(
     classes = tuple(sorted({name for part in found for name, _ in part}))
     if len(classes) < 2:
         raise ValueError(f"{where} must hold a folder of sounds for each of two or more classes, found {len(classes)}")
-    inputs = _stack([path for part in found for _, path in part], rate, length)
+    inputs = read_clips([path for part in found for _, path in part], rate, length)
     target = torch.tensor([classes.index(name) for part in found for name, _ in part])
     index = divide(target, shares, seed) if len(found) == 1 else parts_index(target, [len(p) for p in found], seed)
     return _data(where.name, inputs, target, index, classes)
 
 
-def _stack(paths: Sequence[Path], rate: int, length: int | None) -> Tensor:
+def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = None) -> Tensor:
     """Return (n, 1, length) 16-bit samples of all files, padded on both sides or cut off."""
     check_int("rate", rate)
     clips = []

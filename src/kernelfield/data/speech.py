@@ -10,7 +10,7 @@ import torch
 
 from .._checks import check_int
 from ._files import fetch, folder
-from ._prepare import Standardize
+from ._prepare import Normalize, Standardize
 from ._split import divide, moments
 from .base import Data, Split
 from .mfcc import mfcc as coefficients
@@ -86,8 +86,8 @@ def speech_commands(
     index = divide(target, shares, seed)
     if mfcc:
         inputs = torch.cat([coefficients(part[:, 0] / 32768, RATE) for part in sound.split(512)])
-        mean, std = moments(inputs[index[0]])
-        splits = [Split((inputs[i] - mean) / std, target[i]) for i in index]
+        normal = Normalize(*moments(inputs[index[0]]))
+        splits = [Split(inputs[i], target[i], prepare=normal) for i in index]
     else:
         heard = sound[index[0]].float() / 32768
         prepare = Standardize((float(heard.mean()),), (float(heard.std()),), scale=1 / 32768)

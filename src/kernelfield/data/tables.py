@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._checks import check_choice
-from ._files import number, read_lines, time_of
-from .series import Series, build
+from ._files import MISSING, number, read_lines, time_of
+from .series import Series, build, samples_like
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from .base import Data
+    from .base import Batch, Data
 
-__all__ = ["csv_series", "read_long", "read_wide"]
+__all__ = ["csv_samples", "csv_series", "read_long", "read_steps", "read_wide"]
 
 TASKS = ("auto", "classification", "regression")
+#: columns by which a file of one measurement a line is known
+LONG = {"id", "time", "value"}
 
 
 def csv_series(
@@ -66,20 +68,89 @@ def csv_series(
     paths = _paths(root)
     parts = []
     for path in paths:
-        rows = list(csv.reader(read_lines(path)))
-        names = [n.strip() for n in rows[0]] if rows else []
+        names, rows = _read(path)
         if label not in names:
             shown = ", ".join(names[:6]) or "nothing"
             raise ValueError(f"{path}, line 1: expected names of columns, {label!r} among them, found {shown}")
-        long = {"id", "time", "value"} <= set(names)
-        read = read_long if long else read_wide
-        parts.append(read(path, names, rows[1:], label))
+        read = read_long if set(names) >= LONG else read_wide
+        parts.append(read(path, names, rows, label))
     channels = sorted({c for part in parts for c in part[1]})
     series = [[_aligned(s, found, channels) for s in part] for part, found in parts]
     if task == "auto":
         task = _task([s.label for part in series for s in part])
     name = Path(paths[0]).stem if len(paths) == 1 else Path(paths[0]).parent.name
-    return build(name, series, task=task, unit=unit, observed=observed, shares=shares, seed=seed)
+    return build(name, series, task=task, channels=channels, unit=unit, observed=observed, shares=shares, seed=seed)
+
+
+def csv_samples(path: Path, data: Data, label: str = "label") -> Batch | None:
+    """Return the series of a CSV file as samples of a data set, to predict their labels, which may be left out.
+
+    Args:
+        path: a file of either kind that :func:`csv_series` reads; one of a series a line may do without names.
+        data: whose series they are like.
+        label: name of the column of labels, which is passed over.
+
+    Returns:
+        The samples; None if the file is of neither kind, for one column of labels or several of values of one channel
+        are what tells series a line from steps a line.
+    """
+    names, rows = _read(path)
+    labelled = label in names
+    if labelled:
+        place = names.index(label)
+        names, *rows = [[cell for j, cell in enumerate(row) if j != place] for row in (names, *rows)]
+    if set(names) >= LONG:
+        series, channels = read_long(path, names, rows, None)
+        unknown = [channel for channel in channels if channel not in data.channels]
+        if unknown:
+            known = ", ".join(data.channels) or "none by name"
+            raise ValueError(f"{path} must hold channels of {data.name}, {known}, found {unknown[0]!r}")
+        return samples_like(data, [_aligned(s, channels, data.channels) for s in series])
+    if not labelled and (data.test.inputs.shape[1] != 1 or len(names) < 2):
+        return None
+    if not labelled and not _are_words(names) and not _count(names):
+        rows = [names, *rows]
+        names = [str(i) for i in range(max(map(len, rows)))]
+    return samples_like(data, read_wide(path, names, rows, None)[0])
+
+
+def read_steps(path: Path) -> np.ndarray:
+    """Return the one series of a file of one step a line: (channels, steps), NaN where missing.
+
+    A first line of names is passed over.
+    """
+    names, rows = _read(path)
+    cells = list(enumerate(rows, start=2))
+    if not _are_words(names):
+        cells = [(1, names), *cells]
+    steps = [[number(cell, path, i, "a value") for cell in row] for i, row in cells if row]
+    widths = sorted({len(step) for step in steps})
+    if len(widths) != 1:
+        raise ValueError(f"{path} must hold lines of one number of values each, found {widths or 'none'}")
+    return np.array(steps).T
+
+
+def _are_words(cells: Sequence[str]) -> bool:
+    return any(cell.lower() not in MISSING and not _is_number(cell) for cell in cells)
+
+
+def _count(cells: Sequence[str]) -> bool:
+    """Whether the first line of a file of one series a line counts from 0 or 1: names, not values."""
+    return any(list(cells) == [str(i) for i in range(first, first + len(cells))] for first in (0, 1))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the first line of a CSV file, and the others."""
+    rows = list(csv.reader(read_lines(path)))
+    return ([n.strip() for n in rows[0]], rows[1:]) if rows else ([], [])
 
 
 def _paths(root: str | os.PathLike[str] | None) -> list[Path]:
@@ -95,10 +166,10 @@ def _paths(root: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def read_wide(
-    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str
+    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None
 ) -> tuple[list[Series], list[str]]:
-    """Return the series of a file of one series a line, and the name of their channel."""
-    place = names.index(label)
+    """Return the series of a file of one series a line, and the name of their channel; labels may be empty."""
+    place = -1 if label is None else names.index(label)
     series = []
     for i, row in enumerate(rows, start=2):
         if not row:
@@ -112,16 +183,17 @@ def read_wide(
         seen = np.flatnonzero(~np.isnan(values[0]))
         if not len(seen):
             raise ValueError(f"{path}, line {i}: expected at least one value, found none")
-        series.append(Series(values[:, : seen[-1] + 1], _label(row[place], path, i)))
+        mark = "" if label is None else _label(row[place], path, i)
+        series.append(Series(values[:, : seen[-1] + 1], mark))
     if not series:
         raise ValueError(f"{path} must hold a series a line after the first, found none")
     return series, ["value"]
 
 
 def read_long(
-    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str
+    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None
 ) -> tuple[list[Series], list[str]]:
-    """Return the series of a file of one measurement a line, and the names of their channels."""
+    """Return the series of a file of one measurement a line, and the names of their channels; labels may be empty."""
     column = {name: i for i, name in enumerate(names)}
     labels: dict[str, str] = {}
     seen: dict[str, dict[float, dict[str, float]]] = {}
@@ -130,7 +202,7 @@ def read_long(
             continue
         if len(row) != len(names):
             raise ValueError(f"{path}, line {i}: expected {len(names)} fields, found {len(row)}")
-        key, mark = row[column["id"]].strip(), _label(row[column[label]], path, i)
+        key, mark = row[column["id"]].strip(), "" if label is None else _label(row[column[label]], path, i)
         if labels.setdefault(key, mark) != mark:
             raise ValueError(f"{path}, line {i}: expected label {labels[key]!r} for series {key!r}, found {mark!r}")
         time = time_of(row[column["time"]], path, i)
