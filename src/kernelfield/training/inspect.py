@@ -5,23 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from .._checks import check_choice
-from ..data.base import Batch
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .changed import run_tests
 from .datasets import recipe_data
 from .evaluation import evaluate
 from .run import Run, make_task
+from .samples import read_samples
 
 if TYPE_CHECKING:
     from .recipe import Recipe
 
 __all__ = ["describe_run", "export_run", "listed", "predict_file", "rewrite_report", "run_test"]
-
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 def run_test(run: str | Path, wanted: dict[str, Any], *, folder: str | None = None) -> dict[str, dict[str, float]]:
@@ -88,8 +85,7 @@ def predict_file(
 
     Args:
         run: its folder.
-        path: a .npy array (samples, channels, *space) or one sample of it; a .csv table of one series, rows are steps
-            and columns channels, a first line of names is passed over; or an image.
+        path: arrays (.npy, .npz), series (.csv, .ts), an image or a sound, as :func:`~.samples.read_samples` has them.
         step: sampling step of the input in training steps.
         raw: take the input as it is; else it is prepared as the run's own test samples are, which needs its data.
         folder: where the data's files are.
@@ -97,15 +93,9 @@ def predict_file(
     opened = Run(Path(run))
     recipe = opened.recipe()
     network = opened.network()
-    inputs = _read_input(Path(path), recipe)
-    batch = Batch(inputs, step=step)
-    classes: tuple[str, ...] = ()
-    if not raw:
-        data = _data(opened, recipe, folder)
-        classes = data.classes
-        if data.test.prepare is not None:
-            # A mask is what some preparations fill in for; here everything was seen.
-            batch = data.test.prepare(Batch(inputs.to(data.test.inputs.dtype), step=step), False)
+    data = None if raw else _data(opened, recipe, folder)
+    batch = read_samples(Path(path), recipe, data, step)
+    classes: tuple[str, ...] = () if data is None else data.classes
     outputs = make_task(recipe, network).eval()(batch)
     task = recipe.shape.task
     if task == "classification":
@@ -132,6 +122,11 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
 
     run = Run(Path(folder))
     shape = run.recipe().shape
+    if shape.irregular:
+        raise ValueError(
+            f"run must be on a grid to be exported, for the file takes inputs alone; {run.folder} is on irregular "
+            "times or points and needs their coords: use its network from Python, Run(folder).network()"
+        )
     path = run.folder / f"network.{to}" if out is None else Path(out)
     if shape.vocabulary is not None:
         example = torch.randint(shape.vocabulary, (2, *shape.size))
@@ -160,39 +155,3 @@ def listed(what: str, pattern: str = "*") -> dict[str, str]:
 def _data(run: Run, recipe: Recipe, folder: str | None) -> Any:
     result = run.result() if (run.folder / "result.json").exists() else {}
     return recipe_data(recipe, folder=folder or result.get("data_folder"), made=result.get("made", False))
-
-
-def _read_input(path: Path, recipe: Recipe) -> torch.Tensor:
-    """Return (samples, channels, *space) from a file."""
-    if not path.exists():
-        raise FileNotFoundError(f"file must exist, got {path}")
-    shape, suffix = recipe.shape, path.suffix.lower()
-    if suffix == ".npy":
-        array = np.load(path, allow_pickle=False)
-    elif suffix == ".csv":
-        first = path.read_text().split("\n", 1)[0]
-        names = any(c.isalpha() and c not in "eE" for c in first)
-        array = np.loadtxt(path, delimiter=",", skiprows=int(names), ndmin=2).T
-    elif suffix in IMAGES:
-        array = _read_image(path, shape.in_channels, tuple(shape.size))
-    else:
-        raise ValueError(f"file must end in .npy, .csv or the suffix of an image, got {path.name}")
-    inputs = torch.from_numpy(np.ascontiguousarray(array))
-    inputs = inputs if shape.vocabulary is not None else inputs.float()
-    axes = len(shape.size) + (1 if shape.vocabulary is None else 0)
-    inputs = inputs.unsqueeze(0) if inputs.dim() == axes else inputs
-    if inputs.dim() != axes + 1 or (shape.vocabulary is None and inputs.shape[1] != shape.in_channels):
-        wanted = f"({shape.in_channels}, {', '.join(map(str, shape.size))})"
-        raise ValueError(f"file must hold samples of shape {wanted}, got {tuple(inputs.shape[1:])}")
-    return inputs
-
-
-def _read_image(path: Path, channels: int, size: tuple[int, ...]) -> np.ndarray:
-    from ..data.folders import read_image  # noqa: PLC0415
-
-    if len(size) != 2:
-        raise ValueError(f"file must hold a sequence for this network, got the image {path.name}")
-    array = read_image(path, size[0]).astype(np.float32)  # (rows, columns, 3)
-    if channels == 1:
-        array = (array @ np.array([0.299, 0.587, 0.114], dtype=np.float32)).round()[..., None]
-    return np.moveaxis(array, -1, 0)
