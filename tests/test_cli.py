@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG, app
+from kernelfield.data.digits import digits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,10 +78,12 @@ def test_inspect(run: Path) -> None:
 def test_predict(run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(3, 1, 64)))
     assert len(call("predict", run, tmp_path / "x.npy").splitlines()) == 3
-    (tmp_path / "x.csv").write_text("value\n" + "\n".join(["0.5"] * 64))
+    sample = digits(8, sequence=True).test
+    for name, x in (("x", sample.inputs), ("ready", sample.batch(slice(0, 1)).inputs)):
+        (tmp_path / f"{name}.csv").write_text("value\n" + "\n".join(repr(v) for v in x[0, 0].tolist()))
     rows = json.loads(call("predict", run, tmp_path / "x.csv", "--json"))
     assert set(rows[0]) == {"class", "probability"}
-    assert rows == json.loads(call("predict", run, tmp_path / "x.csv", "--json", "--raw"))
+    assert rows == json.loads(call("predict", run, tmp_path / "ready.csv", "--json", "--raw"))
     np.save(tmp_path / "two.npy", np.zeros((3, 2, 64)))
     assert "file must hold samples of shape (1, 64), got (2, 64)" in call(
         "predict", run, tmp_path / "two.npy", code=WRONG

@@ -28,7 +28,7 @@ Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--set", metavar="A.B=C", help="Replace a value of the recipe; may be given several times."),
 ]
-Folder = Annotated[Optional[Path], typer.Option("--data", help="Folder of the data's files.")]  # noqa: UP045
+Folder = Annotated[Optional[Path], typer.Option("--data", help="Folder or file of the data.")]  # noqa: UP045
 Download = Annotated[bool, typer.Option("--download", help="Fetch missing files into that folder, with checksums.")]
 Out = Annotated[Optional[Path], typer.Option(help="Folder of the run; a fresh one under runs/ if not given.")]  # noqa: UP045
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
@@ -54,7 +54,10 @@ def _main(
 @app.command()
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe's name or file; or your own data: a folder of images, a .csv or .ts file.")
+        str,
+        typer.Argument(
+            help="A recipe's name or file; or your own data: a folder of images or sounds, a .csv or .ts file."
+        ),
     ] = "digits",
     out: Out = None,
     settings: Settings = None,
@@ -78,13 +81,15 @@ def train(
         from .training.console import progress_bar  # noqa: PLC0415
         from .training.fitting import fit, make_fabric  # noqa: PLC0415
 
-        chosen = with_settings(_recipe(recipe, model), [*(settings or []), *_short(epochs, seed)])
+        if folder is not None and _is_data(recipe):
+            raise ValueError(f"--data must be left out where data are what is trained on, got it beside {recipe}")
+        chosen = _recipe(recipe, model, [*(settings or []), *_short(epochs, seed)])
         fabric = make_fabric(accelerator, devices, nodes, strategy)
         with progress_bar(chosen.name, quiet=as_json) as on_progress:
             run = fit(
                 chosen,
                 out,
-                folder=None if folder is None else str(folder),
+                folder=_whole(folder),
                 download=download,
                 made=made,
                 fabric=fabric,
@@ -123,7 +128,7 @@ def _test(
         from .training.inspect import run_test  # noqa: PLC0415
 
         wanted = {kind: values for kind, values in (("step", step), ("drop", drop), ("turn", turn)) if values}
-        found = run_test(run, wanted, folder=None if folder is None else str(folder))
+        found = run_test(run, wanted, folder=_whole(folder))
         if as_json:
             _print_json(found)
         for name, metrics in found.items() if not as_json else ():
@@ -167,7 +172,7 @@ def reproduce(
                     runs,
                     settings=settings,
                     note=note,
-                    folder=None if folder is None else str(folder),
+                    folder=_whole(folder),
                     download=download,
                     made=made,
                     folds=chosen,
@@ -209,7 +214,13 @@ def inspect(run: RunFolder, as_json: Json = False) -> None:
 @app.command()
 def predict(
     run: RunFolder,
-    file: Annotated[Path, typer.Argument(help="Input: .npy, .csv (rows are steps, columns channels), or an image.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Input: .npy; .npz of inputs, coords and mask; .csv (as trained on, or rows are steps, columns "
+            "channels); .ts; an image or a sound."
+        ),
+    ],
     step: Annotated[float, typer.Option(help="Sampling step of the input, in training steps.")] = 1.0,
     raw: Annotated[bool, typer.Option("--raw", help="The input is normalised already.")] = False,
     folder: Folder = None,
@@ -219,7 +230,7 @@ def predict(
     with _errors():
         from .training.inspect import predict_file  # noqa: PLC0415
 
-        found = predict_file(run, file, step=step, raw=raw, folder=None if folder is None else str(folder))
+        found = predict_file(run, file, step=step, raw=raw, folder=_whole(folder))
         if as_json:
             typer.echo(json.dumps(found))
         for row in found if not as_json else ():
@@ -285,15 +296,20 @@ def list_(
 @app.command("new-recipe")
 def new_recipe(
     file: Annotated[Path, typer.Argument(help="File to write, such as mine.yaml.")],
-    data: Annotated[str, typer.Option("--from", help="Data of your own: a folder of images, a .csv or .ts file.")] = "",
+    data: Annotated[
+        str, typer.Option("--from", help="Data of your own: a folder of images or sounds, a .csv or .ts file.")
+    ] = "",
     recipe: Annotated[str, typer.Option(help="Recipe to start from, if there are no data yet.")] = "digits",
     model: Annotated[str, typer.Option(help="Network; see list models.")] = "",
+    settings: Settings = None,
 ) -> None:
     """Write a recipe to edit, for data of your own or after another recipe."""
     with _errors():
         if file.exists():
             raise ValueError(f"file must not exist yet, got {file}")
-        made = _recipe(data or recipe, model)
+        if data and not _is_data(data):
+            raise FileNotFoundError(f"--from must be a file or folder of data, got {data}")
+        made = _recipe(data or recipe, model, settings or [])
         mapping = {**made.to_dict(), "name": file.stem}
         from .training.recipe import recipe_from  # noqa: PLC0415
 
@@ -304,23 +320,26 @@ def new_recipe(
 # What the commands share
 
 
-def _recipe(name: str, model: str = "") -> Any:
-    from .training.own import recipe_for_path  # noqa: PLC0415
-    from .training.recipe import find_recipe  # noqa: PLC0415
-
+def _is_data(name: str) -> bool:
+    """Whether what is named are data rather than a recipe."""
     path = Path(name)
-    is_recipe = path.suffix in (".yaml", ".yml")
-    if not is_recipe and (path.is_file() or path.is_dir()):
-        return recipe_for_path(path, model=model)
-    found = find_recipe(name)
-    return with_settings(found, [f"model.name={model}"]) if model else found
+    return path.suffix not in (".yaml", ".yml") and (path.is_file() or path.is_dir())
 
 
-def with_settings(recipe: Any, settings: list[str]) -> Any:
-    """Return the recipe with values replaced."""
-    from .training.recipe import with_settings as replaced  # noqa: PLC0415
+def _recipe(name: str, model: str, settings: list[str]) -> Any:
+    """Return the recipe of that name, or one for the data at that path, with values replaced."""
+    from .training.own import data_settings, recipe_for_path  # noqa: PLC0415
+    from .training.recipe import find_recipe, with_settings  # noqa: PLC0415
 
-    return replaced(recipe, settings)
+    if _is_data(name):
+        # How data are to be read must be known before their shape is.
+        return with_settings(recipe_for_path(name, data_settings(settings), model=model), settings)
+    return with_settings(find_recipe(name), [*([f"model.name={model}"] if model else []), *settings])
+
+
+def _whole(folder: Path | None) -> str | None:
+    """Return the path in full, for a run remembers it and may be asked from elsewhere."""
+    return None if folder is None else str(folder.expanduser().resolve())
 
 
 def _short(epochs: int | None, seed: int | None) -> list[str]:

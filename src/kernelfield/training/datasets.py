@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .recipe import Recipe, Shape
 
-__all__ = ["made_data", "recipe_data"]
+__all__ = ["load_source", "made_data", "recipe_data"]
 
 
 def recipe_data(
@@ -30,31 +30,41 @@ def recipe_data(
 
     Args:
         recipe: the recipe.
-        folder: where the files are, for loaders that read some; the recipe's own ``data.root`` counts more.
+        folder: where the files are, for loaders that read some; counts more than the recipe's own ``data.root``.
         download: let such a loader fetch what is missing.
         made: made data of the same shape instead.
         check: compare with the recipe's shape.
     """
     if made:
         return made_data(recipe.shape, samples=2 * min(recipe.training.batch, 4))
+    data = load_source(recipe.data, f"data of recipe {recipe.name!r}", folder=folder, download=download)
+    return _check_shape(data, recipe) if check else data
+
+
+def load_source(source: dict[str, Any], where: str, *, folder: str | None = None, download: bool = False) -> Data:
+    """Return the data that the section ``data`` of a recipe names.
+
+    Args:
+        source: name of the loader and its options, and perhaps ``drop``.
+        where: what to call it in errors.
+        folder: as of :func:`recipe_data`.
+        download: the same.
+    """
     options: dict[str, Any] = {
-        key: tuple(v) if isinstance(v, list) else v for key, v in recipe.data.items() if key != "name"
+        key: tuple(v) if isinstance(v, list) else v for key, v in source.items() if key != "name"
     }
-    name = recipe.data["name"]
     dropped = options.pop("drop", None)
-    known = describe(name)
+    known = describe(source["name"])
     # A root that may be left out is another way to get the data, for the recipe to choose.
-    if folder is not None and known.root == "a folder or file":
-        options.setdefault("root", folder)
+    if folder is not None and (known.root == "a folder or file" or "root" in options):
+        options["root"] = folder
     if download and known.download:
         options.setdefault("download", True)
     try:
-        data = load(name, **options)
+        data = load(source["name"], **options)
     except TypeError as error:
-        raise ValueError(f"data of recipe {recipe.name!r}: {error}") from error
-    if dropped is not None:
-        data = drop_samples(data, dropped, observed=True)
-    return _check_shape(data, recipe) if check else data
+        raise ValueError(f"{where}: {error}") from error
+    return data if dropped is None else drop_samples(data, dropped, observed=True)
 
 
 def _check_shape(data: Data, recipe: Recipe) -> Data:

@@ -1,35 +1,46 @@
-"""A recipe for somebody's own data: a folder of images, a table of series."""
+"""A recipe for somebody's own data: a folder of images or sounds, a table of series."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.registry import load
+from ..data import folders, sound
+from .datasets import load_source
 from .recipe import Recipe, recipe_from
+from .simple_yaml import parse_scalar
 
 if TYPE_CHECKING:
     from ..data.base import Data
 
-__all__ = ["own_data", "recipe_for", "recipe_for_path"]
+__all__ = ["data_settings", "own_data", "recipe_for", "recipe_for_path"]
 
-#: loaders by the suffix of a file; a folder is one of images
+#: loaders by the suffix of a file
 SUFFIXES = {".csv": "csv_series", ".ts": "ts", ".txt": "text"}
 
 
 def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
-    """Return the loader for a path and its options: by a file's suffix; a folder holds images."""
-    path = Path(path)
+    """Return the loader for a path and its options: by a file's suffix; a folder by what is in it.
+
+    The path is kept in full, so that the recipe means the same data wherever it is read.
+    """
+    path = Path(path).expanduser().resolve()
     if path.is_dir():
         # The .ts files of the archive, and tables that are divided already, come as several files in a folder.
         files = {"ts": "*.ts", "csv_series": "train.csv"}
-        kind = next((kind for kind, pattern in files.items() if any(path.glob(pattern))), "image_folder")
+        kind = next((kind for kind, pattern in files.items() if any(path.glob(pattern))), "") or _inside(path)
     elif path.suffix.lower() in SUFFIXES:
         kind = SUFFIXES[path.suffix.lower()]
     else:
         known = ", ".join(SUFFIXES)
-        raise ValueError(f"data must be a folder of images or a file ending in {known}, got {path}")
+        raise ValueError(f"data must be a folder of images or sounds or a file ending in {known}, got {path}")
     return kind, {"root": str(path)}
+
+
+def _inside(path: Path) -> str:
+    """Return the loader for the files in a folder's folders: that of sounds if there are some and no images."""
+    endings = {inner.suffix.lower() for inner in path.rglob("*")}
+    return "wav_folder" if endings & set(sound.ENDINGS) and not endings & set(folders.ENDINGS) else "image_folder"
 
 
 def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = "", epochs: int = 0) -> Recipe:
@@ -72,8 +83,32 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
     return recipe_from(mapping, name)
 
 
-def recipe_for_path(path: str | Path, **options: Any) -> Recipe:
-    """Return a recipe for the data at a path; see :func:`own_data` and :func:`recipe_for`."""
-    kind, where = own_data(path)
-    data = load(kind, **where)
-    return recipe_for(data, Path(path).stem, {"name": kind, **where}, **options)
+def data_settings(settings: list[str]) -> dict[str, Any]:
+    """Return those of the settings ``a.b=c`` of a recipe that say how data are read: options of the loader by name.
+
+    >>> data_settings(["training.epochs=3", "data.label=target", "data.shares=[0.8, 0.1, 0.1]"])
+    {'label': 'target', 'shares': [0.8, 0.1, 0.1]}
+    """
+    pairs = [setting.partition("=") for setting in settings]
+    return {
+        key.strip().removeprefix("data."): parse_scalar(value)
+        for key, equals, value in pairs
+        if equals and key.strip().startswith("data.")
+    }
+
+
+def recipe_for_path(path: str | Path, source: dict[str, Any] | None = None, **options: Any) -> Recipe:
+    """Return a recipe for the data at a path; see :func:`own_data` and :func:`recipe_for`.
+
+    Args:
+        path: the file or folder.
+        source: options of the loader, or another loader's ``name``.
+        options: of :func:`recipe_for`.
+    """
+    if source is not None and "name" in source:
+        kind, where = str(source["name"]), {"root": str(Path(path).expanduser().resolve())}
+    else:
+        kind, where = own_data(path)
+    chosen = {"name": kind, **where, **(source or {})}
+    name = Path(path).resolve().stem
+    return recipe_for(load_source(chosen, f"data {name!r}"), name, chosen, **options)

@@ -263,7 +263,10 @@ def find_recipe(name: str | Path) -> Recipe:
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        return read_recipe(path if path.exists() or path.parent != Path() else FOLDER / path)
+        found = FOLDER / path if path.parent == Path() and not path.exists() else path
+        if not found.is_file():
+            raise FileNotFoundError(f"recipe must be a file or one of list_recipes(), got {path}, which does not exist")
+        return read_recipe(found)
     bundled = FOLDER / f"{name}.yaml"
     if bundled.exists():
         return read_recipe(bundled)
