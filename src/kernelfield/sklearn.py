@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ._checks import check_int, check_positive
-from .data.base import Batch, Split
+from .data.base import Batch, Split, TargetScale
 from .models import create_model
 from .models.registry import configuration
 from .training.loop import Loop
@@ -208,11 +208,8 @@ class CCNNRegressor(RegressorMixin, _Estimator):
         values = _labels(y, len(inputs), numeric=True)
         self._one_ = values.ndim == 1
         target = torch.from_numpy(values.reshape(len(values), -1)).double()
-        self._target_mean_ = target.mean(dim=0)
-        spread = target.std(dim=0, correction=0)
-        self._target_deviation_ = torch.where(spread > 1e-12, spread, torch.ones_like(spread))
-        normal = ((target - self._target_mean_) / self._target_deviation_).float()
-        self._fit(inputs, mask, normal, "regression", target.shape[1])
+        self._scale_ = TargetScale.of(target)
+        self._fit(inputs, mask, self._scale_.normal(target), "regression", target.shape[1])
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -222,7 +219,7 @@ class CCNNRegressor(RegressorMixin, _Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the values: (n,) or (n, outputs)."""
-        outputs = self._outputs(X).double() * self._target_deviation_ + self._target_mean_
+        outputs = self._scale_.undo(self._outputs(X))
         return (outputs[:, 0] if self._one_ else outputs).numpy()
 
 

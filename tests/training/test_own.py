@@ -253,3 +253,30 @@ def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "--from must be a file or folder of data" in call(
         "new-recipe", "a.yaml", "--from", "nosuch.csv", code=NO_DATA
     )
+
+
+def test_values_far_from_one_are_learned(tmp_path: Path) -> None:
+    path = write_wide(tmp_path / "wide.csv", values=[30_000.5 + 5_000 * (1 - 2 * (i % 2)) for i in range(40)])
+    call("train", path, "--epochs", 10, *TINY, "--out", tmp_path / "run")
+    metrics = json.loads(call("test", tmp_path / "run", "--json"))["test"]
+    assert metrics["mse"] < 2_500**2  # in the unit of the labels, which are 5,000 from their mean
+    assert metrics["mae"] > 10 * metrics["loss"]
+    data = recipe_data(find_recipe(tmp_path / "run" / "recipe.yaml"))
+    assert data.test.target.min() > 20_000  # as they are, but for the network
+    assert data.test.batch(slice(None)).target.abs().max() < 1.5
+    np.save(tmp_path / "x.npy", data.test.inputs.numpy())
+    np.save(tmp_path / "ready.npy", data.test.batch(slice(None)).inputs.numpy())
+    found = json.loads(call("predict", tmp_path / "run", tmp_path / "x.npy", "--json"))
+    values = torch.tensor([row["values"] for row in found])
+    assert float((values - data.test.target).square().mean()) == pytest.approx(metrics["mse"], rel=1e-3)
+    assert json.loads(call("predict", tmp_path / "run", tmp_path / "ready.npy", "--raw", "--json")) == found
+
+
+def test_recipes_that_do_not_ask_for_it_learn_values_as_they_are(tmp_path: Path) -> None:
+    path = write_wide(tmp_path / "wide.csv", values=[30_000.5 + i for i in range(40)])
+    recipe = recipe_for_path(path, {"standardize": False})
+    batch = recipe_data(recipe).test.batch(slice(None))
+    assert batch.scale is None
+    assert batch.target.min() > 30_000
+    assert recipe_for_path(path).data["standardize"] is True
+    assert "standardize" not in recipe_for_path(write_wide(tmp_path / "classes.csv")).data

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .base import Batch
+    from .base import Batch, TargetScale
 
-__all__ = ["AsFloat", "AsTokens", "Chain", "CropFlip", "Normalize", "Observed", "Standardize"]
+__all__ = ["AsFloat", "AsTokens", "Chain", "CropFlip", "Normalize", "Observed", "ScaleTarget", "Standardize"]
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,21 @@ class Observed:
         else:
             seen = batch.mask.unsqueeze(1).to(batch.inputs.dtype)
         return replace(batch, inputs=torch.cat([batch.inputs * seen, seen], dim=1))
+
+
+@dataclass(frozen=True)
+class ScaleTarget:
+    """Bring values to predict to zero mean and unit variance, and say so.
+
+    Args:
+        scale: of the training targets.
+    """
+
+    scale: TargetScale
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
+        target = None if batch.target is None else self.scale.normal(batch.target)
+        return replace(batch, target=target, scale=self.scale)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,55 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Batch", "Data", "Split"]
+__all__ = ["Batch", "Data", "Split", "TargetScale"]
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """The scale of values to predict: a network learns (y - mean) / std, of about unit size whatever they measure.
+
+    Args:
+        mean: of each value.
+        std: of each value.
+
+    >>> scale = TargetScale.of(torch.tensor([[29_000.0], [31_000.0]]))
+    >>> scale.normal(torch.tensor([[30_500.0]])), scale.undo(torch.tensor([[0.5]]))
+    (tensor([[0.5000]]), tensor([[30500.]], dtype=torch.float64))
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    # Copied to a device once: a copy at every step would make the host wait for the device.
+    _there: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, target: Tensor) -> TargetScale:
+        """Return the scale of targets (n, out); values that are all alike keep their unit."""
+        values = target.double()
+        std = values.std(dim=0, correction=0)
+        return cls(tuple(values.mean(dim=0).tolist()), tuple(torch.where(std > 1e-12, std, 1.0).tolist()))
+
+    def normal(self, target: Tensor) -> Tensor:
+        """Return targets (n, out) as they are learned, in float32."""
+        mean, std = self._on(target.device)
+        return ((target.double() - mean) / std).float()
+
+    def undo(self, prediction: Tensor) -> Tensor:
+        """Return predictions (n, out) in the unit of the targets, in float64."""
+        return self.stretched(prediction) + self._on(prediction.device)[0]
+
+    def stretched(self, error: Tensor) -> Tensor:
+        """Return differences (n, out) of predictions in the unit of the targets, in float64."""
+        return error.double() * self._on(error.device)[1]
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self._there:
+            mean, std = (torch.tensor(v, dtype=torch.float64, device=device) for v in (self.mean, self.std))
+            self._there[device] = mean, std
+        return self._there[device]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_there": {}}
 
 
 @dataclass(frozen=True)
@@ -24,6 +72,7 @@ class Batch:
         coords: (batch, points, dim) coordinates in training steps, if the samples lie on no grid.
         mask: (batch, *space) or (batch, points) whether a sample was seen; False for padding and missing values.
         step: sampling step of the inputs in training steps.
+        scale: of the target, if that is not in its own unit; metrics and predictions are.
 
     >>> batch = Batch(torch.zeros(2, 1, 8), torch.tensor([0, 1]))
     >>> len(batch), batch.sampling
@@ -35,6 +84,7 @@ class Batch:
     coords: Tensor | None = None
     mask: Tensor | None = None
     step: float | tuple[float, ...] = 1.0
+    scale: TargetScale | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)

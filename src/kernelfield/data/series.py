@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._prepare import Normalize
+from ._prepare import Chain, Normalize, ScaleTarget
 from ._split import class_index, divide, moments, pad
-from .base import Batch, Data, Split
+from .base import Batch, Data, Split, TargetScale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +45,7 @@ def build(
     validation_share: float = 0.15,
     unit: float | None = None,
     observed: bool = False,
+    standardize: bool = False,
     seed: int = 0,
 ) -> Data:
     """Return series as a data set: padded, masked, split, and normalised on their way to the network.
@@ -63,6 +64,8 @@ def build(
         validation_share: of the training series, where there are two lists.
         unit: time of one training step; the median gap between neighbouring times unless given.
         observed: whether to add channels that say what was seen.
+        standardize: whether targets of a regression are learned at zero mean and unit variance over the training
+            series; metrics and predictions are in their own unit all the same.
         seed: of the division.
     """
     series = [s for part in parts for s in part]
@@ -78,7 +81,9 @@ def build(
     else:
         target, names = torch.tensor([[float(s.label)] for s in series]), ()
     index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
-    normal = Normalize(*moments(values[index[0]]), observed=observed)
+    prepare: Normalize | Chain = Normalize(*moments(values[index[0]]), observed=observed)
+    if standardize and task == "regression":
+        prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
     whole = bool(mask.all())
     splits = [
         Split(
@@ -86,7 +91,7 @@ def build(
             target[i],
             coords=None if coords is None else coords[i],
             mask=None if whole else mask[i],
-            prepare=normal,
+            prepare=prepare,
         )
         for i in index
     ]

@@ -32,6 +32,7 @@ def csv_series(
     task: str = "auto",
     unit: float | None = None,
     observed: bool = False,
+    standardize: bool = False,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
@@ -57,6 +58,8 @@ def csv_series(
         task: "classification", "regression", or "auto": regression if all labels are numbers and some are not whole.
         unit: time of one training step; the median gap between neighbouring times unless given.
         observed: whether to add a channel for each that says where it was seen.
+        standardize: whether values to predict are learned at zero mean and unit variance over the training series;
+            metrics and predictions are in their own unit all the same.
         shares: of training, validation and test, for one file.
         seed: of the division.
 
@@ -79,7 +82,17 @@ def csv_series(
     if task == "auto":
         task = _task([s.label for part in series for s in part])
     name = Path(paths[0]).stem if len(paths) == 1 else Path(paths[0]).parent.name
-    return build(name, series, task=task, channels=channels, unit=unit, observed=observed, shares=shares, seed=seed)
+    return build(
+        name,
+        series,
+        task=task,
+        channels=channels,
+        unit=unit,
+        observed=observed,
+        standardize=standardize,
+        shares=shares,
+        seed=seed,
+    )
 
 
 def csv_samples(path: Path, data: Data, label: str = "label") -> Batch | None:

@@ -31,6 +31,7 @@ def ts(
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     unit: float | None = None,
     observed: bool = False,
+    standardize: bool = False,
     seed: int = 0,
 ) -> Data:
     """Return any classification or regression problem of the UEA and UCR archives.
@@ -49,6 +50,8 @@ def ts(
         shares: of training, validation and test, for "random" and for one file.
         unit: time of one training step, where there are time stamps.
         observed: whether to add a channel for each that says where it was seen.
+        standardize: whether values to predict are learned at zero mean and unit variance over the training series;
+            metrics and predictions are in their own unit all the same.
         seed: of the division.
 
     Returns:
@@ -70,7 +73,17 @@ def ts(
     parts: Sequence[Sequence[Series]] = [r[0] for r in read]
     if split == "random":
         parts = [[s for part in parts for s in part]]
-    return build(name, parts, task=task, classes=classes, shares=shares, unit=unit, observed=observed, seed=seed)
+    return build(
+        name,
+        parts,
+        task=task,
+        classes=classes,
+        shares=shares,
+        unit=unit,
+        observed=observed,
+        standardize=standardize,
+        seed=seed,
+    )
 
 
 def character_trajectories(

@@ -96,6 +96,9 @@ def predict_file(
     data = None if raw else _data(opened, recipe, folder)
     batch = read_samples(Path(path), recipe, data, step)
     classes: tuple[str, ...] = () if data is None else data.classes
+    scale = batch.scale
+    if raw and recipe.data.get("standardize"):  # the outputs are not to be raw
+        scale = _data(opened, recipe, folder).test.batch(slice(0, 1)).scale
     outputs = make_task(recipe, network).eval()(batch)
     task = recipe.shape.task
     if task == "classification":
@@ -107,7 +110,7 @@ def predict_file(
         return [{"probabilities": row} for row in outputs.sigmoid().tolist()]
     if task in ("segmentation", "language"):
         return [{"classes": row} for row in outputs.argmax(dim=1).tolist()]
-    return [{"values": row} for row in outputs.tolist()]
+    return [{"values": row} for row in (outputs if scale is None else scale.undo(outputs)).tolist()]
 
 
 def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = None) -> tuple[Path, float]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data import folders, sound
+from ..data.registry import describe
 from .datasets import load_source
 from .recipe import Recipe, recipe_from
 from .simple_yaml import parse_scalar
@@ -111,4 +112,8 @@ def recipe_for_path(path: str | Path, source: dict[str, Any] | None = None, **op
         kind, where = own_data(path)
     chosen = {"name": kind, **where, **(source or {})}
     name = Path(path).resolve().stem
-    return recipe_for(load_source(chosen, f"data {name!r}"), name, chosen, **options)
+    data = load_source(chosen, f"data {name!r}")
+    if data.task == "regression" and "standardize" in describe(chosen["name"]).options:
+        # Written into the recipe: without it targets are learned as they are, as earlier runs have learned theirs.
+        chosen.setdefault("standardize", True)
+    return recipe_for(data, name, chosen, **options)

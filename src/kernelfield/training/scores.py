@@ -192,6 +192,8 @@ class Meter:
             self.labels.append(target.view(prediction.shape))
         elif self.task in ("regression", "dense-regression"):
             errors = prediction.double() - target.double().view(prediction.shape)
+            if batch.scale is not None:
+                errors = batch.scale.stretched(errors)
             seen = torch.ones_like(errors)
             if self.task == "dense-regression" and batch.mask is not None:
                 seen = batch.mask.unsqueeze(1).expand_as(errors).double()
