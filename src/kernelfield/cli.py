@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 failed, 2 asked for something that cannot be, 3 data are m
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -232,7 +231,7 @@ def predict(
 
         found = predict_file(run, file, step=step, raw=raw, folder=_whole(folder))
         if as_json:
-            typer.echo(json.dumps(found))
+            _print_json(found)
         for row in found if not as_json else ():
             typer.echo("  ".join(f"{key} {_short_value(value)}" for key, value in row.items()))
 

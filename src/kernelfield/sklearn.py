@@ -219,7 +219,8 @@ class CCNNRegressor(RegressorMixin, _Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the values: (n,) or (n, outputs)."""
-        outputs = self._scale_.undo(self._outputs(X))
+        learned = self._outputs(X)  # first, for it says if nothing was fitted yet
+        outputs = self._scale_.undo(learned)
         return (outputs[:, 0] if self._one_ else outputs).numpy()
 
 

@@ -126,6 +126,7 @@ def test_cosmic(tmp_path: Path) -> None:
     data = load("cosmic", tmp_path, resolution=4)
     assert (len(data.train), len(data.validation), len(data.test)) == (36, 4, 8)
     assert data.train.inputs.shape == (36, 1, 4, 4)
+    assert float(data.train.inputs.mean()) == pytest.approx(100, abs=5)  # as measured
     seen = data.train.batch(slice(None)).inputs[data.train.mask.unsqueeze(1)]
     assert abs(float(seen.mean())) < 1e-4
     assert float(seen.std()) == pytest.approx(1, abs=1e-4)

@@ -239,6 +239,8 @@ def icu(tmp_path: Path) -> Path:
 def test_physionet2012(icu: Path) -> None:
     data = physionet2012(icu, minutes=30)
     assert (data.in_channels, data.size, data.task) == (81, (97,), "multilabel")
+    assert data.train.inputs.shape == (14, 41, 4)  # as measured; a batch is as the network takes it
+    assert (data.train.inputs[:, MEASURED.index("HR"), 1] == 80).all()
     split = data.train.batch(slice(None))
     assert split.inputs.shape == (14, 81, 4)
     assert split.target.shape == (14, 1)
@@ -301,6 +303,7 @@ def test_physionet2019(tmp_path: Path) -> None:
     data = physionet2019(tmp_path, hours=10)
     assert (data.in_channels, data.size, data.task) == (75, (10,), "multilabel")
     assert [len(s) for s in (data.train, data.validation, data.test)] == [14, 3, 3]
+    assert data.train.inputs[0, 0, :5].tolist() == [1, 2, 3, 4, 5]  # as measured
     assert data.train.target.mean() == 0.5
     assert data.train.mask[0].tolist() == [True] * 7 + [False] * 3
     inputs = data.train.batch(slice(None)).inputs

@@ -59,6 +59,7 @@ def test_coefficients(clips: Path) -> None:
     data = speech_commands(clips, mfcc=True, shares=(0.5, 0.25, 0.25))
     assert data.train.inputs.shape == (20, 20, 161)
     assert (data.in_channels, data.size) == (20, (161,))
+    assert data.train.inputs.mean(dim=(0, 2)).abs().max() > 1  # as computed
     means = data.train.batch(slice(None)).inputs.mean(dim=(0, 2))
     torch.testing.assert_close(means, torch.zeros(20), atol=1e-4, rtol=0)
     with pytest.raises(ValueError, match="every must be 1 for coefficients, got 2"):

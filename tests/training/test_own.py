@@ -158,6 +158,9 @@ def test_irregular_times(tmp_path: Path) -> None:
     ):
         of(recipe, tmp_path / "x.npy", data)
     np.savez(tmp_path / "bad.npz", inputs=arrays["inputs"], coords=arrays["coords"][:, :3])
+    (tmp_path / "broken.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"broken.npz must be a whole file of arrays"):
+        of(recipe, tmp_path / "broken.npz", data)
     with pytest.raises(ValueError, match=r"coords of .* must have shape \(12, 8, dim\), got \(12, 3, 1\)"):
         of(recipe, tmp_path / "bad.npz", data)
     (tmp_path / "other.csv").write_text("id,time,channel,value\n1,0,z,3\n")

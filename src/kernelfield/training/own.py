@@ -40,8 +40,12 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 def _inside(path: Path) -> str:
     """Return the loader for the files in a folder's folders: that of sounds if there are some and no images."""
-    endings = {inner.suffix.lower() for inner in path.rglob("*")}
-    return "wav_folder" if endings & set(sound.ENDINGS) and not endings & set(folders.ENDINGS) else "image_folder"
+    sounds = False
+    for inner in path.rglob("*"):
+        if inner.suffix.lower() in folders.ENDINGS:
+            return "image_folder"
+        sounds = sounds or inner.suffix.lower() in sound.ENDINGS
+    return "wav_folder" if sounds else "image_folder"
 
 
 def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = "", epochs: int = 0) -> Recipe:

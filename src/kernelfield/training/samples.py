@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -98,15 +100,18 @@ def _read(path: Path, recipe: Recipe, data: Data | None, wanted: tuple[Any, ...]
 def _read_arrays(path: Path, wanted: tuple[Any, ...]) -> Batch:
     """Return the arrays of a .npy or an .npz file, one sample as a batch of one."""
     try:
-        loaded: Any = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        with path.open("rb") as file:
+            loaded: Any = np.load(file, allow_pickle=False)
+            plain = isinstance(loaded, np.ndarray)
+            arrays = {"inputs": loaded} if plain else {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} must be a whole file of arrays of numbers, found none: {error}") from error
-    if isinstance(loaded, np.ndarray):
-        return Batch(_samples(_tensor(loaded, path), wanted))
-    held = {name: _tensor(loaded[name], path) for name in loaded.files}
+    held = {name: _tensor(array, path) for name, array in arrays.items()}
+    if plain:
+        return Batch(_samples(held["inputs"], wanted))
     unknown = sorted(set(held) - {"inputs", "coords", "mask"})
     if unknown or ("inputs" not in held and (wanted[0] or "coords" not in held)):
-        found = ", ".join(loaded.files) or "nothing"
+        found = ", ".join(held) or "nothing"
         raise ValueError(f"{path} must hold inputs and perhaps coords and mask, found {found}")
     coords, mask = held.get("coords"), held.get("mask")
     if coords is not None:
