@@ -98,8 +98,9 @@ def test_in_scikit_learns_company() -> None:
 
 def test_errors() -> None:
     x, y = waves(8)
-    with pytest.raises(NotFittedError):
-        CCNNClassifier().predict(x)
+    for kind in (CCNNClassifier, CCNNRegressor):
+        with pytest.raises(NotFittedError):
+            kind().predict(x)
     with pytest.raises(ValueError, match="y must hold at least 2 classes"):
         CCNNClassifier().fit(x, np.zeros(8))
     with pytest.raises(ValueError, match="y must hold a target for each of the 8 samples, got 7"):
