@@ -34,8 +34,8 @@ MAY_IMPORT = {
     "training": FOUNDATION | {"layers", "models", "data", "viz", "export"},
     "sklearn": FOUNDATION | {"layers", "models", "data", "training"},
 }
-EVERYTHING = {*MAY_IMPORT, "cli"}
-MAY_IMPORT |= dict.fromkeys(("__init__", "__main__", "cli"), EVERYTHING)
+EVERYTHING = {*MAY_IMPORT, "cli", "_commands"}
+MAY_IMPORT |= dict.fromkeys(("__init__", "__main__", "cli", "_commands"), EVERYTHING)
 
 
 def imported_parts(path: Path, root: Path = ROOT) -> set[str]:

@@ -5,23 +5,32 @@ Exit codes: 0 done, 1 failed, 2 asked for something that cannot be, 3 data are m
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 
+from ._commands import (
+    DIVERGED,
+    FAILED,
+    NO_DATA,
+    WRONG,
+    errors,
+    ints,
+    is_data,
+    print_json,
+    print_result,
+    recipe_of,
+    short_settings,
+    short_value,
+    stop,
+    whole,
+)
 from ._version import __version__
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .training.run import Run
+__all__ = ["DIVERGED", "FAILED", "NO_DATA", "WRONG", "app"]
 
 app = typer.Typer(help="Networks whose kernels are continuous fields.", no_args_is_help=True, add_completion=False)
-
-FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
 
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -76,26 +85,26 @@ def train(
 
     A run that was interrupted goes on from its last checkpoint when its folder is named with --out.
     """
-    with _errors():
+    with errors():
         from .training.console import progress_bar  # noqa: PLC0415
         from .training.fitting import fit, make_fabric  # noqa: PLC0415
 
-        if folder is not None and _is_data(recipe):
+        if folder is not None and is_data(recipe):
             raise ValueError(f"--data must be left out where data are what is trained on, got it beside {recipe}")
-        chosen = _recipe(recipe, model, [*(settings or []), *_short(epochs, seed)])
+        chosen = recipe_of(recipe, model, [*(settings or []), *short_settings(epochs, seed)])
         fabric = make_fabric(accelerator, devices, nodes, strategy)
         with progress_bar(chosen.name, quiet=as_json) as on_progress:
             run = fit(
                 chosen,
                 out,
-                folder=_whole(folder),
+                folder=whole(folder),
                 download=download,
                 made=made,
                 fabric=fabric,
                 on_progress=on_progress,
             )
         if fabric.global_rank == 0:
-            _print_result(run, as_json)
+            print_result(run, as_json)
 
 
 @app.command()
@@ -109,7 +118,7 @@ def demo(
 
     folder = fresh_folder(Path("runs") / "demo") if out is None else out
     if (folder / "result.json").exists():
-        _stop(f"{folder} holds a finished result; name another folder with --out", WRONG)
+        stop(f"{folder} holds a finished result; name another folder with --out", WRONG)
     train("digits", out=folder, epochs=epochs, seed=seed, accelerator="cpu")
 
 
@@ -123,13 +132,13 @@ def _test(
     as_json: Json = False,
 ) -> None:
     """Test a trained network, as trained or at another resolution, with missing samples, on turned images."""
-    with _errors():
+    with errors():
         from .training.inspect import run_test  # noqa: PLC0415
 
         wanted = {kind: values for kind, values in (("step", step), ("drop", drop), ("turn", turn)) if values}
-        found = run_test(run, wanted, folder=_whole(folder))
+        found = run_test(run, wanted, folder=whole(folder))
         if as_json:
-            _print_json(found)
+            print_json(found)
         for name, metrics in found.items() if not as_json else ():
             typer.echo(f"{name:<24} " + "  ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
 
@@ -154,13 +163,13 @@ def reproduce(
 
     A finished result is never lost: a failure does not replace it, and another finished one puts it in former/.
     """
-    with _errors():
+    with errors():
         from .training.console import progress_bar, summary  # noqa: PLC0415
         from .training.fitting import make_fabric  # noqa: PLC0415
         from .training.reproduce import recipes_of  # noqa: PLC0415
         from .training.reproduce import reproduce as run_row  # noqa: PLC0415
 
-        chosen = _ints("folds", folds)
+        chosen = ints("folds", folds)
         fabric = make_fabric(accelerator)
         failed = 0
         for name in recipes_of(what):
@@ -171,7 +180,7 @@ def reproduce(
                     runs,
                     settings=settings,
                     note=note,
-                    folder=_whole(folder),
+                    folder=whole(folder),
                     download=download,
                     made=made,
                     folds=chosen,
@@ -180,7 +189,7 @@ def reproduce(
                 )
             failed += result["status"] != "done"
             if as_json:
-                _print_json(result)
+                print_json(result)
                 continue
             lines = summary(result) if result["status"] == "done" else [f"failed: {result['error']}"]
             if "kept" in result:
@@ -196,12 +205,12 @@ def reproduce(
 @app.command()
 def inspect(run: RunFolder, as_json: Json = False) -> None:
     """Say what a run's network is and has learned, and write its report again."""
-    with _errors():
+    with errors():
         from .training.inspect import describe_run, rewrite_report  # noqa: PLC0415
 
         found = describe_run(run)
         if as_json:
-            _print_json(found)
+            print_json(found)
             return
         typer.echo(f"{found['recipe']}: {found['model']}, {found['parameters']:,} parameters, {found['status']}")
         for layer in found["layers"]:
@@ -226,14 +235,14 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict with a trained network: a class and its probability, or values, a line per sample."""
-    with _errors():
+    with errors():
         from .training.inspect import predict_file  # noqa: PLC0415
 
-        found = predict_file(run, file, step=step, raw=raw, folder=_whole(folder))
+        found = predict_file(run, file, step=step, raw=raw, folder=whole(folder))
         if as_json:
-            _print_json(found)
+            print_json(found)
         for row in found if not as_json else ():
-            typer.echo("  ".join(f"{key} {_short_value(value)}" for key, value in row.items()))
+            typer.echo("  ".join(f"{key} {short_value(value)}" for key, value in row.items()))
 
 
 @app.command()
@@ -243,7 +252,7 @@ def export(
     out: Annotated[Optional[Path], typer.Option(help="File to write; network.pt2 or .onnx in the run.")] = None,  # noqa: UP045
 ) -> None:
     """Write a trained network for use without this package, checked against the network itself."""
-    with _errors():
+    with errors():
         from .training.inspect import export_run  # noqa: PLC0415
 
         path, error = export_run(run, to, out)
@@ -259,13 +268,13 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure how fast a recipe trains here, on made data of its shape."""
-    with _errors():
+    with errors():
         from .training.bench import bench_step  # noqa: PLC0415
         from .training.fitting import make_fabric  # noqa: PLC0415
 
         found = bench_step(recipe, seconds=seconds, settings=settings, fabric=make_fabric(accelerator))
         if as_json:
-            _print_json(found)
+            print_json(found)
             return
         typer.echo(
             f"{found['recipe']}: {found['milliseconds']} ms a step of {found['batch']}, "
@@ -280,12 +289,12 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List networks, recipes or data by name."""
-    with _errors():
+    with errors():
         from .training.inspect import listed  # noqa: PLC0415
 
         found = listed(what, pattern)
         if as_json:
-            _print_json(found)
+            print_json(found)
             return
         width = max((len(name) for name in found), default=0)
         for name, title in found.items():
@@ -303,107 +312,14 @@ def new_recipe(
     settings: Settings = None,
 ) -> None:
     """Write a recipe to edit, for data of your own or after another recipe."""
-    with _errors():
+    with errors():
         if file.exists():
             raise ValueError(f"file must not exist yet, got {file}")
-        if data and not _is_data(data):
+        if data and not is_data(data):
             raise FileNotFoundError(f"--from must be a file or folder of data, got {data}")
-        made = _recipe(data or recipe, model, settings or [])
+        made = recipe_of(data or recipe, model, settings or [])
         mapping = {**made.to_dict(), "name": file.stem}
         from .training.recipe import recipe_from  # noqa: PLC0415
 
         file.write_text(recipe_from(mapping).to_yaml(), encoding="utf-8")
         typer.echo(f"{file}: train with kernelfield train {file}")
-
-
-# What the commands share
-
-
-def _is_data(name: str) -> bool:
-    """Whether what is named are data rather than a recipe."""
-    path = Path(name)
-    return path.suffix not in (".yaml", ".yml") and (path.is_file() or path.is_dir())
-
-
-def _recipe(name: str, model: str, settings: list[str]) -> Any:
-    """Return the recipe of that name, or one for the data at that path, with values replaced."""
-    from .training.own import data_settings, recipe_for_path  # noqa: PLC0415
-    from .training.recipe import find_recipe, with_settings  # noqa: PLC0415
-
-    if _is_data(name):
-        # How data are to be read must be known before their shape is.
-        return with_settings(recipe_for_path(name, data_settings(settings), model=model), settings)
-    return with_settings(find_recipe(name), [*([f"model.name={model}"] if model else []), *settings])
-
-
-def _whole(folder: Path | None) -> str | None:
-    """Return the path in full, for a run remembers it and may be asked from elsewhere."""
-    return None if folder is None else str(folder.expanduser().resolve())
-
-
-def _short(epochs: int | None, seed: int | None) -> list[str]:
-    given = {"training.epochs": epochs, "training.seed": seed}
-    return [f"{key}={value}" for key, value in given.items() if value is not None]
-
-
-def _ints(name: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part]
-    except ValueError:
-        raise ValueError(f"{name} must be ints such as 0,1,2, got {text!r}") from None
-
-
-def _print_result(run: Run, as_json: bool) -> None:
-    from .training.console import summary  # noqa: PLC0415
-
-    result = run.result()
-    if as_json:
-        _print_json({**result, "folder": str(run.folder)})
-        return
-    for line in summary(result):
-        typer.echo(line)
-    if (run.folder / "kernels.png").exists():
-        typer.echo(f"kernels: {run.folder / 'kernels.png'}")
-    typer.echo(f"report:  {run.folder / 'report.html'}")
-
-
-def _print_json(value: Any) -> None:
-    from .training.plain_json import to_json  # noqa: PLC0415
-
-    typer.echo(to_json(value))
-
-
-def _short_value(value: Any) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(_short_value(v) for v in value) + "]"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _stop(message: str, code: int) -> None:
-    typer.echo(f"kernelfield: {message}", err=True)
-    raise typer.Exit(code)
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """Turn what a user can cause into a line and an exit code; anything else keeps its traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _stop("interrupted; name the run's folder with --out to go on", 130)
-    except ModuleNotFoundError as error:
-        _stop(f"{error}", FAILED)
-    except FileNotFoundError as error:
-        _stop(str(error), NO_DATA)
-    except ValueError as error:
-        _stop(str(error), NO_DATA if str(error).startswith("root must") else WRONG)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        _stop(f"cannot be read or written: {error}", WRONG)
-    except OSError as error:
-        _stop(str(error), FAILED)
-    except RuntimeError as error:
-        loop = sys.modules.get("kernelfield.training.loop")
-        diverged = loop is not None and isinstance(error, loop.NonFiniteLoss)
-        if not diverged:
-            raise
-        _stop(str(error), DIVERGED)
