@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG, app
+from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
 from kernelfield.data.digits import digits
+from tests.commands import call
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +22,6 @@ SMALL = (
     *("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=8"),
     *("--set", "data.resolution=8", "--set", "shape.size=[64]", "--epochs", "1"),
 )
-
-
-def call(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    if result.exit_code != code and result.exception is not None:
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 @pytest.fixture(scope="module")

@@ -269,6 +269,8 @@ def test_what_was_not_seen_may_be_no_number(make: Callable[[], nn.Module], point
 
 
 def test_channels_are_counted() -> None:
+    with pytest.raises(ValueError, match=r"x must have shape \(batch, 3, \*space\)"):
+        SeparableConv(3, 4, size=16)(torch.randn(2, 1, 16))
     net = CCNN(3, 4, size=16, channels=8, blocks=1)
     for wrong in (torch.randn(2, 1, 16), torch.randn(2, 4, 16), torch.randn(3, 16)):
         with pytest.raises(ValueError, match=r"x must have shape \(batch, 3, \*space\)"):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from kernelfield.cli import NO_DATA, WRONG, app
+from kernelfield.cli import NO_DATA, WRONG
 from kernelfield.data.digits import digits
 from kernelfield.training.datasets import recipe_data
 from kernelfield.training.own import recipe_for_path
 from kernelfield.training.recipe import find_recipe, with_settings
 from kernelfield.training.samples import read_samples
+from tests.commands import call
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,14 +29,6 @@ TINY = (
     *("--accelerator", "cpu", "--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=8"),
     *("--set", "test={}"),
 )
-
-
-def call(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    if result.exit_code != code and result.exception is not None:
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def write_wide(path: Path, *, gaps: bool = False, label: str = "label", values: Any = None) -> Path:

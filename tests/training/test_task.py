@@ -267,21 +267,17 @@ class Batches(torch.utils.data.IterableDataset[Batch]):
         return (len(self.split) + self.size - 1) // self.size
 
 
+def quiet_trainer(folder: Any, epochs: int) -> Trainer:
+    silent = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return Trainer(max_epochs=epochs, accelerator="cpu", devices=1, default_root_dir=folder, **silent)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("schedule", ["cosine", "plateau"])
 def test_in_lightnings_trainer(tmp_path: Any, schedule: str) -> None:
     data = small_data()
     task = Task(net(), out_channels=3, optimizer=Optimizer(lr=0.02), schedule=Schedule(schedule, warmup=1))
-    trainer = Trainer(
-        max_epochs=6,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
+    trainer = quiet_trainer(tmp_path, epochs=6)
     loaders = [torch.utils.data.DataLoader(Batches(s, 8), batch_size=None) for s in (data.train, data.validation)]
     before = trainer.test(task, loaders[0], verbose=False)[0]["test_loss"]
     trainer.fit(task, loaders[0], loaders[1])
@@ -294,16 +290,7 @@ def test_in_lightnings_trainer(tmp_path: Any, schedule: str) -> None:
 def test_an_ordinary_data_loader(tmp_path: Any) -> None:
     data = small_data(16)
     task = Task(net(), out_channels=3)
-    trainer = Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
+    trainer = quiet_trainer(tmp_path, epochs=1)
     pairs = torch.utils.data.TensorDataset(data.train.inputs, data.train.target)
     loader = torch.utils.data.DataLoader(pairs, batch_size=8)
     trainer.fit(task, loader, loader)

@@ -152,7 +152,7 @@ class CCNN(nn.Module):
         if self.embedding is not None:
             x = self.embedding(x)
         elif x.dim() < 3 or x.shape[1] != self.arguments["in_channels"]:
-            # Layers inside take fewer channels than they have kernels for, in networks that learn their width.
+            # A linear stem would take fewer too, as linear maps do in networks that learn their width.
             raise ValueError(
                 f"x must have shape (batch, {self.arguments['in_channels']}, *space), got {tuple(x.shape)}"
             )

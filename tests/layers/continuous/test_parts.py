@@ -49,7 +49,7 @@ def test_parts_of_linear_maps() -> None:
     wanted = layer(whole)[:, :2] * rows.view(2, 1)
     torch.testing.assert_close(layer(x, out_channels=2, rows=rows, columns=columns), wanted)
     separable = SeparableConv(5, 4, size=8, sigma=0.2)
-    part = separable(x, out_channels=2)
+    part = separable(x, channels=3, out_channels=2)
     middle = separable.depthwise(torch.nn.functional.pad(x, (0, 0, 0, 2)))
     middle[:, 3:] = 0
     torch.testing.assert_close(part, separable.pointwise(middle)[:, :2])

@@ -14,7 +14,7 @@ from ..._checks import check_bool, check_choice, check_dim, check_int, floats_pe
 from ...fields import Field, build_field
 from ...ops import conv, point_conv, point_sums
 from .crop import Crop, refresh
-from .sampling import check_points, sample_weight, seen_only, smooth_kernel
+from .sampling import check_points, first_lag, sample_weight, seen_only, smooth_kernel
 from .together import sample_alone
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class ContinuousConv(nn.Module):
         kernel = self._arranged(self._values(coords, channels) * kept.unsqueeze(-1))
         measure = torch.stack(list(steps)).prod().to(kernel.dtype)
         kernel = kernel * measure
-        return self._first_lag(kernel, measure) if self.causal else kernel
+        return first_lag(kernel, measure) if self.causal else kernel
 
     def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
         r"""Weight each kernel point by the piece of space it stands for.
@@ -301,12 +301,7 @@ class ContinuousConv(nn.Module):
         if measure == 1:
             return kernel
         kernel = kernel * measure
-        return self._first_lag(kernel, measure) if self.causal else kernel
-
-    @staticmethod
-    def _first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
-        first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
-        return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
+        return first_lag(kernel, measure) if self.causal else kernel
 
     def _grid_conv(self, x: Tensor, steps: tuple[float, ...], kernel: Tensor | None) -> Tensor:
         if kernel is None and steps in self._frozen:

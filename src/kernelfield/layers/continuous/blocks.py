@@ -144,7 +144,7 @@ class CCNNBlock(nn.Module):
         told: dict[str, Any] = {"kernel": kernels[0], **sampling}
         if extent.band is not None:
             branch, told = extent.band.down(continuous_layers(self)[0], branch, told)
-        given = {"out_channels": middle, "rows": rows, "columns": columns}
+        given = {"channels": read, "out_channels": middle, "rows": rows, "columns": columns}
         told |= {name: value for name, value in given.items() if value is not None}
         branch = self.dropout(F.gelu(self.conv(branch, **told)))
         branch = self.linear(branch, out_channels=written, rows=last_rows)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..._checks import check_choice
 from ...ops import conv, sample_density
 
-__all__ = ["check_points", "sample_weight", "seen_only", "smooth_kernel"]
+__all__ = ["check_points", "first_lag", "sample_weight", "seen_only", "smooth_kernel"]
 
 
 def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
@@ -70,6 +70,12 @@ def sample_weight(
     # The grid path counts one sample per step; the weight is relative to that.
     weight = 1 / (density * math.prod(steps))
     return weight if mask is None else torch.where(mask, weight, 0.0)
+
+
+def first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
+    """Weight the first point of a causal kernel, already weighted by ``measure``, by (1 + measure) / 2 instead."""
+    first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
+    return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
 
 
 def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:

@@ -90,41 +90,36 @@ class SeparableConv(nn.Module):
         self,
         x: Tensor,
         *,
+        channels: int | None = None,
         out_channels: int | None = None,
         rows: Tensor | None = None,
         columns: Tensor | None = None,
         **sampling: Any,
     ) -> Tensor:
-        """Convolve; arguments as in :meth:`ContinuousConv.forward` and, for the linear map, :meth:`Pointwise.forward`.
-
-        A signal of fewer channels than the layer takes meets the kernels of the first ones.
-        """
+        """Convolve; arguments as in :meth:`ContinuousConv.forward` and, of the linear map, :meth:`Pointwise.forward`."""
         if fuses(x):
             return self.pointwise.apply_part(
-                *self.apart(x, out_channels=out_channels, rows=rows, columns=columns, **sampling)
+                *self.apart(x, channels=channels, out_channels=out_channels, rows=rows, columns=columns, **sampling)
             )
-        between = self.depthwise(x, **self._told(x, sampling))
+        between = self.depthwise(x, channels=channels, **sampling)
         return self.pointwise(between, out_channels=out_channels, rows=rows, columns=columns)
 
     def apart(
         self,
         x: Tensor,
         *,
+        channels: int | None = None,
         out_channels: int | None = None,
         rows: Tensor | None = None,
         columns: Tensor | None = None,
         **sampling: Any,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the depthwise part alone, and weight and bias of the linear map, the depthwise bias taken in."""
-        between = self.depthwise(x, biased=False, **self._told(x, sampling))
+        between = self.depthwise(x, biased=False, channels=channels, **sampling)
         offset: Tensor | None = self.depthwise.bias
         if offset is not None and x.shape[1] < len(offset):
             offset = offset.narrow(0, 0, x.shape[1])
         return between, *self.pointwise.shifted(x.shape[1], offset, out_channels, rows, columns)
-
-    def _told(self, x: Tensor, sampling: dict[str, Any]) -> dict[str, Any]:
-        channels = x.shape[1]
-        return {**sampling, "channels": channels} if 0 < channels < self.depthwise.in_channels else sampling
 
     def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
         """Return the depthwise kernel sampled at ``step``, (in, 1, *points); see :meth:`ContinuousConv.kernel`."""
