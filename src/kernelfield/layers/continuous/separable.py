@@ -96,7 +96,7 @@ class SeparableConv(nn.Module):
         columns: Tensor | None = None,
         **sampling: Any,
     ) -> Tensor:
-        """Convolve; arguments as in :meth:`ContinuousConv.forward` and, of the linear map, :meth:`Pointwise.forward`."""
+        """Convolve; arguments as in :meth:`ContinuousConv.forward` and, of the map, :meth:`Pointwise.forward`."""
         if fuses(x):
             return self.pointwise.apply_part(
                 *self.apart(x, channels=channels, out_channels=out_channels, rows=rows, columns=columns, **sampling)
