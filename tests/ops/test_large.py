@@ -76,7 +76,7 @@ def test_transform(far: torch.Tensor) -> None:
     none = call.tables[:0]
     transform.conv_kernel[(1, 1)](
         *(far, kernel, y, call.tables, none, none),
-        *(2, FAR // 256, plan.rows, plan.cols, plan.length, *call.sizes),
+        *(2, FAR // 256, call.hop, plan.rows, plan.cols, plan.length, *call.sizes),
         READY=False,
         HOLD=True,
         CONJUGATE=False,
@@ -99,7 +99,7 @@ def test_gradients_of_the_transform(far: torch.Tensor, each: int) -> None:
     sums = torch.empty(FAR + 4096)  # of two parts of the batch, as far from each other
     transform.grads_kernel[(1, 2 // each, 1)](
         *(grad, far, kernel, grad_x, sums, call.tables, none, none, none, none),
-        *(2, FAR // 256, plan.rows, plan.cols, plan.length, *call.sizes),
+        *(2, FAR // 256, call.hop, plan.rows, plan.cols, plan.length, *call.sizes),
         READY=False,
         HOLD=True,
         SPECTRAL=False,
@@ -122,10 +122,10 @@ def test_outer_transform(far: torch.Tensor) -> None:
     parts = torch.empty(2, 2, 2, 96)
     numbers = (2, 1, FAR, 0, 2, 2, 96, 192)
     outer.split_kernel[(1, 1, 1)](
-        *(far, parts, call.outer_tables[0], call.phases, none, *numbers), BLOCK_Q=call.q, **size, **call.outer_kind
+        *(far, parts, call.outer_tables[0], none, *numbers), BLOCK_Q=call.q, **size, **call.outer_kind
     )
     y = torch.empty_like(far)
     outer.merge_kernel[(1, 1, 1)](
-        *(parts, y, call.outer_tables[1], call.phases, none, none, *numbers), BLOCK_R=call.r, **size, **call.outer_kind
+        *(parts, y, call.outer_tables[1], none, none, *numbers), BLOCK_R=call.r, **size, **call.outer_kind
     )
     torch.testing.assert_close(taken(y, 192), x, rtol=1e-2, atol=1e-2)

@@ -11,7 +11,7 @@ from torch import Tensor
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .places import place_kernel, take_kernel
 from .plan import LEAST, power
-from .tables import outer_tables, phases
+from .tables import outer_products, outer_tables
 from .tuning import CHUNK, SUMS, signals_of_a_program, time_of_waves
 
 if TYPE_CHECKING:
@@ -26,6 +26,23 @@ __all__ = ["Blocks"]
 MOST_PROGRAMS = 65_535
 
 
+def multiply(table: Tensor, x: Tensor, out: Tensor) -> None:
+    """Write the product of a matrix (i, j) with every signal of (batch, channels, j · length) numbers.
+
+    They go to (batch, channels, i · length). Channels may be a part of those that lie in memory; signals are neither
+    copied nor transposed.
+    """
+    whole = x.is_contiguous() and out.is_contiguous()
+    for some, target in [(x.flatten(0, 1), out.flatten(0, 1))] if whole else zip(x, out, strict=True):
+        matrices, products = some.reshape(len(some), table.shape[1], -1), target.view(len(some), len(table), -1)
+        # In whatever dtype this is called, it is that of the table.
+        with torch.autocast(table.device.type, enabled=False):
+            if matrices.dtype == products.dtype == table.dtype:
+                torch.bmm(table.expand(len(some), -1, -1), matrices, out=products)
+            else:
+                products.copy_(torch.bmm(table.expand(len(some), -1, -1), matrices.to(table.dtype)))
+
+
 class Blocks:
     """What a call knows of its outer transform, and how it parts its work."""
 
@@ -34,6 +51,7 @@ class Blocks:
     device: torch.device
     dtype: torch.dtype
     precision: str
+    half: bool
     scaled: bool
     real: bool
     in_place: bool
@@ -54,13 +72,18 @@ class Blocks:
         self.r, self.q = (max(LEAST, power(n)) for n in (plan.outer, self.blocks))
         if plan.complex:
             self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, self.device, self.scaled)
-            self.phases = phases(plan, self.dtype, self.device) if plan.phase else self.tables
             self.outer_kind: dict[str, Any] = {"BLOCK_N": self.tuning.columns}
-            self.outer_kind |= {"PHASE": plan.phase, "SCALED": self.scaled, "PRECISION": self.precision}
+            self.outer_kind |= {"SCALED": self.scaled, "PRECISION": self.precision}
             # Stages would fill the shared memory that other programs of the same multiprocessor need.
             self.outer_kind["num_stages"] = 1
             self.outer_kind["STAGES"] = self.tuning.stages
             self.outer_kind["num_warps"] = self.tuning.outer_warps
+        # Blocks of a line have tables of their own, so that what is stacked has to be of the same outer frequency.
+        self.hop = plan.outer if plan.phase else 1
+        # A library's matrix products want whole vectors, and have no factors for every signal.
+        sides = plan.outer, plan.outer_step, plan.m1 * plan.m2
+        whole = self.length == plan.outer * plan.outer_step and not any(n % 8 for n in sides)
+        self.by_library = plan.complex and self.tuning.by_library and self.half and not self.scaled and whole
 
     def ready(self, training: bool) -> bool:
         """Return whether a kernel's spectrum and its gradient have launches of their own.
@@ -102,7 +125,7 @@ class Blocks:
 
     def stacks(self, channels: int) -> int:
         """Return how many stacks of inner signals so many channels are."""
-        return -(-channels // (self.tuning.stack * self.tuning.tiles))
+        return self.hop * -(-channels // (self.hop * self.tuning.stack * self.tuning.tiles))
 
     def parts(self, channels: int, resident: int, more: float = 0.0) -> tuple[int, int]:
         """Return how many parts the batch is cut in, and the signals of each."""
@@ -142,7 +165,7 @@ class Blocks:
         signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
         each = power(max(1, min(signals, signals * tiles // self.tuning.outer_programs)))
         if max(self.r, self.q) > self.tuning.depth:
-            each = 1  # tables are read for every signal anyway, and phases would only take registers
+            each = 1  # tables are read for every signal anyway
         each = max(each, power(-(-signals // MOST_PROGRAMS)))
         strides = x.stride(0), tops.stride(0)
         return (signals, x.shape[1], *strides, self.blocks, self.plan.outer, step, self.length), each, tiles
@@ -150,11 +173,15 @@ class Blocks:
     def split(self, x: Tensor, tops: Tensor) -> Tensor:
         """(batch, channels, *space) -> (batch, channels · outer, 2, step)."""
         plan = self.plan
-        numbers, each, tiles = self.outer_numbers(x, tops)
         out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
+        if self.by_library:
+            table = outer_products(plan, 1, self.dtype, self.device)[0]
+            multiply(table, x, out.view(*x.shape[:2], len(table), -1))
+            return out
+        numbers, each, tiles = self.outer_numbers(x, tops)
         tile = min(self.r, self.tuning.rows)
         split_kernel[(tiles, self.r // tile, -(-numbers[0] // each))](
-            *(x, out, self.outer_tables[0], self.phases, tops, *numbers),
+            *(x, out, self.outer_tables[0], tops, *numbers),
             **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth), "EACH": each},
             **self.outer_kind,
         )
@@ -162,10 +189,14 @@ class Blocks:
 
     def merge(self, z: Tensor, tops: Tensor, scales: Tensor, out: Tensor) -> None:
         """(batch, channels · outer, 2, step) -> (batch, channels, *space)."""
+        if self.by_library:
+            table = outer_products(self.plan, 1, self.dtype, self.device)[1]
+            multiply(table, z.view(*out.shape[:2], table.shape[1], -1), out)
+            return
         numbers, each, tiles = self.outer_numbers(out, tops)
         tile = min(self.q, self.tuning.rows)
         merge_kernel[(tiles, self.q // tile, -(-numbers[0] // each))](
-            *(z, out, self.outer_tables[1], self.phases, tops, scales, *numbers),
+            *(z, out, self.outer_tables[1], tops, scales, *numbers),
             **{"R": self.r, "BLOCK_R": min(self.r, self.tuning.depth), "Q": tile, "EACH": each},
             **self.outer_kind,
         )
@@ -181,10 +212,15 @@ class Blocks:
         """(channels, 1, *points) -> (channels · outer, 2, inner), and what it is to be multiplied by, if scaled."""
         plan, inner = self.plan, self.plan.m1 * self.plan.m2
         parts = kernel.new_empty((kernel.shape[0] * plan.outer, 2, inner), dtype=self.dtype)
+        if self.by_library:
+            table = outer_products(plan, 1 if self.real else 2, self.dtype, self.device)[0]
+            placed = self.put(kernel)
+            multiply(table, placed[None], parts.view(1, len(kernel), len(table), inner))
+            return parts, self.tables[:0]
         tops = self.tops(kernel)
         tile = min(self.r, self.tuning.rows)
         split_points_kernel[(-(-inner // self.tuning.columns), self.r // tile, kernel.shape[0])](
-            *(self.put(kernel), parts, self.outer_tables[0], self.phases, tops, plan.outer, inner),
+            *(self.put(kernel), parts, self.outer_tables[0], tops, plan.outer, inner),
             **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth)},
             REAL=self.real,
             **self.outer_kind,
@@ -197,13 +233,17 @@ class Blocks:
         """(channels · outer, 2, inner) -> (channels, 1, *points)."""
         plan, inner = self.plan, self.plan.m1 * self.plan.m2
         placed = out if self.in_place else out.new_empty(out.shape[0], 1 if self.real else 2, plan.outer, inner)
-        tile = min(self.q, self.tuning.rows)
-        merge_points_kernel[(-(-inner // self.tuning.columns), self.q // tile, out.shape[0])](
-            *(parts, placed, self.outer_tables[1], self.phases, scales, plan.outer, inner),
-            **{"R": self.r, "BLOCK_R": min(self.r, self.tuning.depth), "Q": tile},
-            REAL=self.real,
-            **self.outer_kind,
-        )
+        if self.by_library:
+            table = outer_products(plan, 1 if self.real else 2, self.dtype, self.device)[1]
+            multiply(table, parts.view(1, len(out), table.shape[1], inner), placed[None])
+        else:
+            tile = min(self.q, self.tuning.rows)
+            merge_points_kernel[(-(-inner // self.tuning.columns), self.q // tile, out.shape[0])](
+                *(parts, placed, self.outer_tables[1], scales, plan.outer, inner),
+                **{"R": self.r, "BLOCK_R": min(self.r, self.tuning.depth), "Q": tile},
+                REAL=self.real,
+                **self.outer_kind,
+            )
         if not self.in_place:
             rows, columns = (1, self.points[0]) if out.dim() == 3 else (self.points[0], out[0, 0, 0].numel())
             self.move(take_kernel, placed, out, rows, columns)

@@ -51,7 +51,7 @@ class Call(Blocks):
         plan = plan_of(lengths, points, causal, periodic, dtype)
         if plan is None:
             raise NotImplementedError(f"no tiles for signals of {tuple(lengths)} and kernels of {points}")
-        self.precision, self.scaled = precision(dtype), scaled(dtype, lengths)
+        self.precision, self.scaled, self.half = precision(dtype), scaled(dtype, lengths), dtype == torch.bfloat16
         self.plan, self.device, self.tuning = plan, device, tuning(plan, self.scaled)
         # An interpreter runs programs one after the other.
         on_gpu = device.type == "cuda"
@@ -125,7 +125,10 @@ class Call(Blocks):
         out = kernel.new_empty((channels, plan.tile[2], 2, plan.tile[3]), dtype=self.dtype)
         programs, tiles = self.tiles(channels)
         spectrum_kernel[(programs,)](
-            *(kernel, out, self.tables, tops, scales, channels, *self.sizes), TILES=tiles, **self.sides, **self.kind
+            *(kernel, out, self.tables, tops, scales, channels, self.hop, *self.sizes),
+            TILES=tiles,
+            **self.sides,
+            **self.kind,
         )
         return Spectrum(out, scales, tops)
 
@@ -143,7 +146,7 @@ class Call(Blocks):
             parts = out.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
             programs, tiles = self.tiles(channels)
             gradient_kernel[(programs,)](
-                *(values, parts, self.tables, scales, values.shape[0], channels, *self.sizes),
+                *(values, parts, self.tables, scales, values.shape[0], channels, self.hop, *self.sizes),
                 EACH=power(values.shape[0]),
                 TILES=tiles,
                 **self.sides,
@@ -154,9 +157,9 @@ class Call(Blocks):
 
     def tiles(self, channels: int) -> tuple[int, int]:
         """Return programs and tiles of each for one pass over kernels; tables are loaded once a program."""
-        stacks = -(-channels // self.tuning.stack)
-        tiles = power(max(1, stacks // 1024))
-        return -(-stacks // tiles), tiles
+        stacks = -(-channels // (self.hop * self.tuning.stack))
+        tiles = power(max(1, stacks * self.hop // 1024))
+        return self.hop * -(-stacks // tiles), tiles
 
     def conv(self, x: Tensor, spectrum: Spectrum, out: Tensor, conjugate: bool = False) -> None:
         """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum, or its conjugate."""
@@ -164,7 +167,7 @@ class Call(Blocks):
         parts, each = self.parts(channels, self.tuning.resident)
         conv_kernel[(self.stacks(channels), parts)](
             *(x, spectrum.values, out, self.tables, spectrum.scales, spectrum.tops),
-            *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
+            *(self.batch, channels, self.hop, plan.rows, plan.cols, plan.length, *self.sizes),
             **{"READY": self.ready(conjugate), "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
             TILES=self.tuning.tiles,
             **self.sides,
@@ -189,7 +192,7 @@ class Call(Blocks):
         grads_kernel[(self.stacks(channels), parts, columns)](
             *(grad, x, spectrum.values, grad if out is None else out, sums, self.tables),
             *(spectrum.scales, spectrum.tops, weights, scales),
-            *(self.batch, channels, plan.rows, plan.cols, plan.length, *self.sizes),
+            *(self.batch, channels, self.hop, plan.rows, plan.cols, plan.length, *self.sizes),
             **{"READY": ready, "HOLD": self.tuning.hold_too, "SPECTRAL": ready, "EACH": each},
             NEED_X=out is not None,
             TILES=self.tuning.tiles,

@@ -63,24 +63,21 @@ def _store(target, ur, ui, step, inside):
 
 @triton.jit
 def split_kernel(
-    x_ptr, out_ptr, table, phases, tops,
+    x_ptr, out_ptr, table, tops,
     signals, channels, stride, tops_stride, blocks, outer, step, length,
     R: tl.constexpr, Q: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr,
+    SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """(signals, length) -> (signals, outer, 2, step): out[r, n] = phase[r, n] Σ_q table[r, q] x[q step + n].
+    """(signals, length) -> (signals, outer, 2, step): out[r, n] = Σ_q table[r, q] x[q step + n].
 
     Signal i is channel ``i % channels`` of batch entry ``i // channels``, ``stride`` samples after the one before.
-    The table is (2, ·, Q), filled up with zeros; the phases are (2, outer, step).
+    The table is (2, ·, Q), filled up with zeros.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     first = tl.program_id(1) * R
     r = first + tl.arange(0, R)[:, None]
     part = tl.num_programs(1) * R * Q
     inside = (r < outer) & (n < step)
-    if PHASE:
-        pr = tl.load(phases + r * step + n, mask=inside, other=0.0)
-        pi = tl.load(phases + (outer + r) * step + n, mask=inside, other=0.0)
     if Q == BLOCK_Q:  # the table is read once
         w = _table(table, first, tl.arange(0, Q), part, R, Q, False)
         coming = _block(
@@ -109,23 +106,14 @@ def split_kernel(
                     x = x.to(tl.float32) * share
                 u = tl.dot(w, x.to(w.dtype), u, input_precision=PRECISION)
         ur, ui = _above_and_below(u)
-        if PHASE:
-            ur, ui = ur * pr - ui * pi, ur * pi + ui * pr
         _store(out_ptr + (i.to(tl.int64) * outer + r) * (2 * step) + n, ur, ui, step, inside & known)
 
 
 @triton.jit
-def _back(table, phases, q, start, n, outer, step, part, R: tl.constexpr, BLOCK_R: tl.constexpr, PHASE: tl.constexpr):
-    """Load what ``merge`` needs of BLOCK_R frequencies from ``start`` on: the table's columns, and their phases."""
-    r = start + tl.arange(0, BLOCK_R)
-    vr = tl.load(table + q * R + r[None, :])
-    vi = tl.load(table + part + q * R + r[None, :])
-    pr, pi = 1.0, 0.0
-    if PHASE:
-        there = (r[:, None] < outer) & (n < step)
-        pr = tl.load(phases + r[:, None] * step + n, mask=there, other=0.0).to(tl.float32)
-        pi = tl.load(phases + (outer + r[:, None]) * step + n, mask=there, other=0.0).to(tl.float32)
-    return vr, vi, pr, pi
+def _columns(table, q, r, part, R: tl.constexpr):
+    """Load columns r of the rows q of what ``merge`` multiplies by, for real and for imaginary parts."""
+    at = q * R + r[None, :]
+    return tl.load(table + at), tl.load(table + part + at)
 
 
 @triton.jit
@@ -137,22 +125,22 @@ def _most(scales, outer, R: tl.constexpr):
 
 @triton.jit
 def merge_kernel(
-    z_ptr, y_ptr, table, phases, tops, scales,
+    z_ptr, y_ptr, table, tops, scales,
     signals, channels, stride, tops_stride, blocks, outer, step, length,
     R: tl.constexpr, BLOCK_R: tl.constexpr, Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr,
+    SCALED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """(signals, outer, 2, step) -> (signals, length): y[q step + n] = Re Σ_r table[q, r] conj(phase[r, n]) z[r, n].
+    """(signals, outer, 2, step) -> (signals, length): y[q step + n] = Re Σ_r conj(table[q, r]) z[r, n].
 
-    The table is (2, ·, R), its imaginary part negated.
+    The table is (2, ·, R), filled up with zeros.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     q = tl.program_id(1) * Q + tl.arange(0, Q)[:, None]
     part = tl.num_programs(1) * Q * R
     at = q * step + n
     inside = (q < blocks) & (n < step) & (at < length)
-    if R == BLOCK_R:  # table and phases are read once
-        vr, vi, pr, pi = _back(table, phases, q, 0, n, outer, step, part, R, R, PHASE)
+    if R == BLOCK_R:  # the table is read once
+        vr, vi = _columns(table, q, tl.arange(0, R), part, R)
         next_re, next_im = _frequencies(z_ptr, tl.program_id(2) * EACH, tl.arange(0, R), n, signals, outer, step)
     for turn in range(EACH):
         i = tl.program_id(2) * EACH + turn
@@ -163,7 +151,7 @@ def merge_kernel(
         for r0 in tl.range(0, R, BLOCK_R, num_stages=STAGES):
             r = r0 + tl.arange(0, BLOCK_R)
             if R > BLOCK_R:
-                vr, vi, pr, pi = _back(table, phases, q, r0, n, outer, step, part, R, BLOCK_R, PHASE)
+                vr, vi = _columns(table, q, r, part, R)
                 zr, zi = _frequencies(z_ptr, i, r, n, signals, outer, step)
             else:
                 zr, zi = next_re, next_im
@@ -173,8 +161,6 @@ def merge_kernel(
             if SCALED:
                 share = tl.load(scales + (i % channels) * outer + r, mask=r < outer, other=0.0)[:, None] / most
                 zr, zi = zr * share, zi * share
-            if PHASE:
-                zr, zi = zr * pr + zi * pi, zi * pr - zr * pi
             y = tl.dot(vr, zr.to(vr.dtype), y, input_precision=PRECISION)
             y = tl.dot(vi, zi.to(vr.dtype), y, input_precision=PRECISION)
         if SCALED:
@@ -185,10 +171,10 @@ def merge_kernel(
 
 @triton.jit
 def split_points_kernel(
-    placed, out_ptr, table, phases, tops,
+    placed, out_ptr, table, tops,
     outer, inner,
     R: tl.constexpr, Q: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    REAL: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """(channels, parts, outer, inner) -> (channels, outer, 2, inner); REAL: there is no imaginary part."""
     PARTS: tl.constexpr = 1 if REAL else 2
@@ -216,19 +202,15 @@ def split_points_kernel(
             u = tl.dot(w, b.to(w.dtype), u, input_precision=PRECISION)
     ur, ui = _above_and_below(u)
     inside = (r < outer) & (n < inner)
-    if PHASE:
-        pr = tl.load(phases + r * inner + n, mask=inside, other=0.0)
-        pi = tl.load(phases + (outer + r) * inner + n, mask=inside, other=0.0)
-        ur, ui = ur * pr - ui * pi, ur * pi + ui * pr
     _store(out_ptr + (channel * outer + r) * (2 * inner) + n, ur, ui, inner, inside)
 
 
 @triton.jit
 def merge_points_kernel(
-    z_ptr, placed, table, phases, scales,
+    z_ptr, placed, table, scales,
     outer, inner,
     R: tl.constexpr, BLOCK_R: tl.constexpr, Q: tl.constexpr, BLOCK_N: tl.constexpr,
-    REAL: tl.constexpr, PHASE: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    REAL: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """(channels, outer, 2, inner) -> (channels, parts, outer, inner), the way back of :func:`split_points_kernel`."""
     PARTS: tl.constexpr = 1 if REAL else 2
@@ -242,7 +224,7 @@ def merge_points_kernel(
         most = _most(scales + channel * outer, outer, R)
     for r0 in tl.range(0, R, BLOCK_R, num_stages=STAGES):
         r = r0 + tl.arange(0, BLOCK_R)
-        vr, vi, pr, pi = _back(table, phases, q, r0, n, outer, inner, part, R, BLOCK_R, PHASE)
+        vr, vi = _columns(table, q, r, part, R)
         there = (r[:, None] < outer) & (n < inner)
         source = z_ptr + (channel * outer + r[:, None]) * (2 * inner) + n
         zr = tl.load(source, mask=there, other=0.0)
@@ -250,8 +232,6 @@ def merge_points_kernel(
         if SCALED:
             share = tl.load(scales + channel * outer + r, mask=r < outer, other=0.0)[:, None] / most
             zr, zi = zr * share, zi * share
-        if PHASE:
-            zr, zi = zr * pr + zi * pi, zi * pr - zr * pi
         dr = tl.dot(vr, zr.to(vr.dtype), dr, input_precision=PRECISION)
         dr = tl.dot(vi, zi.to(vr.dtype), dr, input_precision=PRECISION)
         if not REAL:

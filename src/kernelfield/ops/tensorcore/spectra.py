@@ -11,6 +11,7 @@ import triton.language as tl
 
 from .stages import (
     beside,
+    first_of,
     first_step,
     indices,
     largest,
@@ -19,6 +20,7 @@ from .stages import (
     load_tables,
     operand,
     parts,
+    spectral_indices,
     spread,
     turned,
 )  # fmt: skip
@@ -112,9 +114,9 @@ def unit_spectrum(kr, ki, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.
 
 
 @triton.jit
-def write_scales(scales, points_scales, top, first, channels, S: tl.constexpr, COMPLEX: tl.constexpr):
+def write_scales(scales, points_scales, top, first, hop, channels, S: tl.constexpr, COMPLEX: tl.constexpr):
     """Write what the spectra of a stack are to be multiplied by."""
-    at = first + tl.arange(0, S)
+    at = first + tl.arange(0, S) * hop
     if S == 1:
         top = tl.full((1,), 0.0, tl.float32) + top
     if COMPLEX:
@@ -125,7 +127,7 @@ def write_scales(scales, points_scales, top, first, channels, S: tl.constexpr, C
 @triton.jit(do_not_specialize=SIZES)
 def spectrum_kernel(
     kernel_ptr, out_ptr, tables, points_scales, scales,
-    channels, m1, m2, p1, p2, c1, c2,
+    channels, hop, m1, m2, p1, p2, c1, c2,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, REAL: tl.constexpr,
     SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr, TILES: tl.constexpr,
@@ -135,13 +137,14 @@ def spectrum_kernel(
     SCALED: what a spectrum is to be multiplied by is written to ``scales`` (channels); that of parts is in
     ``points_scales``.
     """
-    a1, b1, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
-    a2, b2 = load_columns(tables, 0, N1, N2, K1, K2, K2, COMPLEX, SHARED)
+    own = tl.program_id(0) % hop
+    a1, b1, tr, ti, cr, ci = load_tables(tables, own, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
+    a2, b2 = load_columns(tables, 0, N2, K2, K2, SHARED)
     for tile in range(TILES):
-        first = (tl.program_id(0) * TILES + tile) * S
+        first = first_of(tl.program_id(0), tile, hop, S, TILES)
         if COMPLEX:
             kr, ki = given_spectrum(
-                kernel_ptr, first, channels, m1, m2, a1, a2, tr, ti,
+                kernel_ptr, first, hop, channels, m1, m2, a1, a2, tr, ti,
                 S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, PACKED, PRECISION,
             )  # fmt: skip
         else:
@@ -151,20 +154,21 @@ def spectrum_kernel(
             )  # fmt: skip
         kr, ki, top = unit_spectrum(kr, ki, m1, m2, S, K1, SCALED)
         if SCALED:
-            write_scales(scales, points_scales, top, first, channels, S, COMPLEX)
-        row = tl.arange(0, S * K1)[:, None]
-        target = out_ptr + first.to(tl.int64) * (2 * K1 * K2) + row * (2 * K2) + tl.arange(0, 2 * K2)[None, :]
-        tl.store(target, beside(kr, ki).to(out_ptr.dtype.element_ty), mask=first + row // K1 < channels)
+            write_scales(scales, points_scales, top, first, hop, channels, S, COMPLEX)
+        s, at = spectral_indices(hop, 0, S, K1, K2, K2)
+        target = out_ptr + first.to(tl.int64) * (2 * K1 * K2) + at
+        tl.store(target, beside(kr, ki).to(out_ptr.dtype.element_ty), mask=first + s < channels)
 
 
 @triton.jit
 def given_spectrum(
-    kernel_ptr, first, channels, m1, m2, a1, a2, tr, ti,
+    kernel_ptr, first, hop, channels, m1, m2, a1, a2, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return the spectra of kernels from their outer transform."""
     s, n1, n2, c = indices(N1, N2, S, True, UPRIGHT)
+    s *= hop
     base = kernel_ptr + first.to(tl.int64) * (2 * m1 * m2)
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
         at = (s * 2 + c) * (m1 * m2) + n1 * m2 + n2 + half * N2
@@ -184,7 +188,7 @@ def given_spectrum(
 @triton.jit(do_not_specialize=SIZES)
 def gradient_kernel(
     sums_ptr, out_ptr, tables, scales,
-    count, channels, m1, m2, p1, p2, c1, c2,
+    count, channels, hop, m1, m2, p1, p2, c1, c2,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, REAL: tl.constexpr,
     SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
@@ -193,20 +197,20 @@ def gradient_kernel(
 
     SCALED and COMPLEX: what the parts of a channel are to be multiplied by is written to ``scales`` (channels).
     """
-    a1, b1, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
-    a2, b2 = load_columns(tables, 0, N1, N2, K1, K2, K2, COMPLEX, SHARED)
-    row = tl.arange(0, S * K1)[:, None]
-    k_at = row * (2 * K2) + tl.arange(0, 2 * K2)[None, :]
+    own = tl.program_id(0) % hop
+    a1, b1, tr, ti, cr, ci = load_tables(tables, own, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
+    a2, b2 = load_columns(tables, 0, N2, K2, K2, SHARED)
+    s, k_at = spectral_indices(hop, 0, S, K1, K2, K2)
     for tile in range(TILES):
-        first = (tl.program_id(0) * TILES + tile) * S
+        first = first_of(tl.program_id(0), tile, hop, S, TILES)
         sums = tl.full((S * K1, 2 * K2), 0.0, tl.float32)
         for part in range(EACH):
             base = sums_ptr + (first.to(tl.int64) + part * channels) * (2 * K1 * K2)
-            sums += tl.load(base + k_at, mask=(first + row // K1 < channels) & (part < count), other=0.0)
+            sums += tl.load(base + k_at, mask=(first + s < channels) & (part < count), other=0.0)
         sr, si = parts(sums)
         if COMPLEX:
             write_parts(
-                out_ptr, scales, sr, si, first, channels, m1, m2, b2, b1, cr, ci,
+                out_ptr, scales, sr, si, first, hop, channels, m1, m2, b2, b1, cr, ci,
                 S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, SHARED, SCALED, PACKED, PRECISION,
             )  # fmt: skip
         else:
@@ -242,7 +246,7 @@ def _first_back(sr, si, b2, half, K2: tl.constexpr, SHARED: tl.constexpr, PRECIS
 
 @triton.jit
 def write_parts(
-    out_ptr, scales, sr, si, first, channels, m1, m2, b2, b1, cr, ci,
+    out_ptr, scales, sr, si, first, hop, channels, m1, m2, b2, b1, cr, ci,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, SCALED: tl.constexpr,
     PACKED: tl.constexpr, PRECISION: tl.constexpr,
@@ -250,9 +254,10 @@ def write_parts(
     """Write the inverse transform of a spectrum as (channels, 2, m1 m2)."""
     sr, si, back = _over_largest(sr, si, m1, m2, S, K1, SCALED)
     if SCALED:
-        at = first + tl.arange(0, S)
+        at = first + tl.arange(0, S) * hop
         tl.store(scales + at, tl.full((S,), 0.0, tl.float32) + back, mask=at < channels)
     s, n1, n2, c = indices(N1, N2, S, True, UPRIGHT)
+    s *= hop
     base = out_ptr + first.to(tl.int64) * (2 * m1 * m2)
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
         w = _first_back(sr, si, b2, half, K2, SHARED, PRECISION)

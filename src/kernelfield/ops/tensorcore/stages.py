@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "beside", "first_step", "indices", "largest", "last_step", "load_columns", "load_tables", "operand", "packed",
-    "parts", "spread", "times", "turned", "unpacked",
+    "beside", "first_of", "first_step", "indices", "largest", "last_step", "load_columns", "load_tables", "operand",
+    "packed", "parts", "spectral_indices", "spread", "times", "turned", "unpacked",
 ]  # fmt: skip
 
 
@@ -73,21 +73,24 @@ def _twiddle(
 
 @triton.jit
 def load_tables(
-    tables, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, S: tl.constexpr,
+    tables, own, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, S: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Load a1, b1 and the twiddle factors of both ways."""
-    P: tl.constexpr = 2 * N1 if COMPLEX else N1
-    B1: tl.constexpr = 2 * P * K1 + 4 * N2 * K2
-    T: tl.constexpr = 2 * B1
+    """Load a1, b1 and the twiddle factors of both ways, of outer frequency ``own`` where each has its own."""
+    COPIES: tl.constexpr = 1 if SHARED else 2
+    TURNS: tl.constexpr = (1 if UPRIGHT else 2) if TWIDDLE else 0
+    A1: tl.constexpr = 2 * K1 * (2 * N1 if COMPLEX else N1)
+    P: tl.constexpr = A1 // (2 * K1)
+    T: tl.constexpr = COPIES * A1
+    tables += COPIES * 4 * N2 * K2 + own * (T + TURNS * 2 * N2 * K1)
     if UPRIGHT:
         a1 = _square(tables, 0, 2 * K1, P)
     else:
         a1 = _square(tables, 0, P, 2 * K1)
     b1 = a1
     if not SHARED:
-        b1 = _square(tables, B1, 2 * K1, P)
+        b1 = _square(tables, A1, 2 * K1, P)
     tr, ti, cr, ci = 0.0, 0.0, 0.0, 0.0
     if TWIDDLE:
         if UPRIGHT:
@@ -100,21 +103,24 @@ def load_tables(
 
 
 @triton.jit
-def load_columns(
-    tables, start, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, C: tl.constexpr,
-    COMPLEX: tl.constexpr, SHARED: tl.constexpr,
-):  # fmt: skip
+def load_columns(tables, start, N2: tl.constexpr, K2: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr):
     """Load ``C`` columns of a2, from ``start`` on, and as many rows of b2."""
-    P: tl.constexpr = 2 * N1 if COMPLEX else N1
-    A2: tl.constexpr = 2 * P * K1
-    B2: tl.constexpr = 2 * A2 + 4 * N2 * K2
     n, k = tl.arange(0, 2 * N2), tl.arange(0, 2 * C)
     k = (k // C) * K2 + start + k % C
-    a2 = tl.load(tables + A2 + n[:, None] * (2 * K2) + k[None, :])
+    a2 = tl.load(tables + n[:, None] * (2 * K2) + k[None, :])
     b2 = a2
     if not SHARED:
-        b2 = tl.load(tables + B2 + k[:, None] * (2 * N2) + n[None, :])
+        b2 = tl.load(tables + 4 * N2 * K2 + k[:, None] * (2 * N2) + n[None, :])
     return a2, b2
+
+
+@triton.jit
+def first_of(program, tile, hop, S: tl.constexpr, TILES: tl.constexpr):
+    """Return the first signal of a stack, whose others follow at a distance of ``hop``.
+
+    ``hop`` is as many as there are tables: programs go through the outer frequencies of S channels, then of the next.
+    """
+    return ((program // hop * TILES + tile) * S) * hop + program % hop
 
 
 @triton.jit
@@ -126,6 +132,14 @@ def indices(N1: tl.constexpr, N2: tl.constexpr, S: tl.constexpr, COMPLEX: tl.con
     else:
         n, m = n[None, :], m[:, None]
     return m // N2, n % N1, m % N2, n // N1
+
+
+@triton.jit
+def spectral_indices(hop, start, S: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, C: tl.constexpr):
+    """Return signal and place of the numbers of ``C`` columns of a stack of spectra (K1, 2, K2), from ``start`` on."""
+    row, k = tl.arange(0, S * K1)[:, None], tl.arange(0, 2 * C)[None, :]
+    s = row // K1 * hop
+    return s, s * (2 * K1 * K2) + row % K1 * (2 * K2) + k // C * K2 + start + k % C
 
 
 @triton.jit

@@ -33,6 +33,7 @@ import triton.language as tl
 from .spectra import given_spectrum, made_spectrum, unit_spectrum, write_parts, write_points, write_scales
 from .stages import (
     beside,
+    first_of,
     first_step,
     indices,
     largest,
@@ -42,6 +43,7 @@ from .stages import (
     operand,
     packed,
     parts,
+    spectral_indices,
     spread,
     times,
     turned,
@@ -65,17 +67,18 @@ def _unit(x, S: tl.constexpr, N2: tl.constexpr, UPRIGHT: tl.constexpr, REAL_SCAL
 
 
 @triton.jit
-def _scale(pointer, first, channels, S: tl.constexpr):
+def _scale(pointer, first, hop, channels, S: tl.constexpr):
     """Load one number for each of S > 1 channels, or the only one."""
     at = first
     if S > 1:
-        at += tl.arange(0, S)
+        at += tl.arange(0, S) * hop
     return tl.load(pointer + at, mask=at < channels, other=0.0)
 
 
 @triton.jit
 def _kernel(
-    kernel_ptr, scales, points_scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
+    kernel_ptr, scales, points_scales, k_base, k_at, k_inside, first, hop, channels,
+    m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, READY: tl.constexpr, HOLD: tl.constexpr,
     REAL: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
@@ -87,11 +90,11 @@ def _kernel(
         if PACKED and HOLD:
             kr, ki = packed(kr, ki)
         if SCALED and not COMPLEX:
-            unit = _scale(scales, first, channels, S)
+            unit = _scale(scales, first, hop, channels, S)
     else:
         if COMPLEX:
             kr, ki = given_spectrum(
-                kernel_ptr, first, channels, m1, m2, a1, a2, tr, ti,
+                kernel_ptr, first, hop, channels, m1, m2, a1, a2, tr, ti,
                 S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, PACKED, PRECISION,
             )  # fmt: skip
         else:
@@ -101,7 +104,7 @@ def _kernel(
             )  # fmt: skip
         kr, ki, unit = unit_spectrum(kr, ki, m1, m2, S, K1, SCALED)
         if SCALED and COMPLEX:
-            write_scales(scales, points_scales, unit, first, channels, S, True)
+            write_scales(scales, points_scales, unit, first, hop, channels, S, True)
         kr, ki = kr.to(a1.dtype), ki.to(a1.dtype)
         if PACKED and HOLD:
             kr, ki = packed(kr, ki)
@@ -140,7 +143,7 @@ def _write(
 @triton.jit(do_not_specialize=SIZES)
 def conv_kernel(
     x_ptr, kernel_ptr, y_ptr, tables, scales, points_scales,
-    batch, channels, rows, cols, length, m1, m2, p1, p2, c1, c2,
+    batch, channels, hop, rows, cols, length, m1, m2, p1, p2, c1, c2,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr,
     READY: tl.constexpr, HOLD: tl.constexpr, REAL: tl.constexpr, CONJUGATE: tl.constexpr,
@@ -153,22 +156,23 @@ def conv_kernel(
     """
     PARTS: tl.constexpr = 2 if COMPLEX else 1
     s, n1, n2, c = indices(N1, N2, S, COMPLEX, UPRIGHT)
+    s *= hop
     n = n1 * cols + n2
     at = (s * PARTS + c) * length + n
-    a1, b1, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
-    a2, b2 = load_columns(tables, 0, N1, N2, K1, K2, K2, COMPLEX, SHARED)
-    row = tl.arange(0, S * K1)[:, None]
-    k_at = row * (2 * K2) + tl.arange(0, 2 * K2)[None, :]
+    own = tl.program_id(0) % hop
+    a1, b1, tr, ti, cr, ci = load_tables(tables, own, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
+    a2, b2 = load_columns(tables, 0, N2, K2, K2, SHARED)
+    k_s, k_at = spectral_indices(hop, 0, S, K1, K2, K2)
     b = tl.program_id(1) * EACH
     step = channels.to(tl.int64) * (PARTS * length)
     for tile in range(TILES):
-        first = (tl.program_id(0) * TILES + tile) * S
+        first = first_of(tl.program_id(0), tile, hop, S, TILES)
         inside = (n1 < rows) & (n2 < cols) & (n < length) & (first + s < channels)
-        k_inside = first + row // K1 < channels
+        k_inside = first + k_s < channels
         k_base = kernel_ptr + first.to(tl.int64) * (2 * K1 * K2)
         kr, ki, unit = _kernel(
-            kernel_ptr, scales, points_scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2,
-            a1, a2, tr, ti,
+            kernel_ptr, scales, points_scales, k_base, k_at, k_inside, first, hop, channels,
+            m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
             S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, READY, HOLD, REAL, SCALED, PACKED, PRECISION,
         )  # fmt: skip
         start = b.to(tl.int64) * channels + first
@@ -200,7 +204,7 @@ def conv_kernel(
 @triton.jit(do_not_specialize=SIZES)
 def grads_kernel(
     grad_ptr, x_ptr, kernel_ptr, out_ptr, sums_ptr, tables, scales, points_scales, weights, sums_scales,
-    batch, channels, rows, cols, length, m1, m2, p1, p2, c1, c2,
+    batch, channels, hop, rows, cols, length, m1, m2, p1, p2, c1, c2,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, C: tl.constexpr,
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr,
     READY: tl.constexpr, HOLD: tl.constexpr, SPECTRAL: tl.constexpr, REAL: tl.constexpr, NEED_X: tl.constexpr,
@@ -215,25 +219,25 @@ def grads_kernel(
     """
     PARTS: tl.constexpr = 2 if COMPLEX else 1
     s, n1, n2, c = indices(N1, N2, S, COMPLEX, UPRIGHT)
+    s *= hop
     n = n1 * cols + n2
     at = (s * PARTS + c) * length + n
-    a1, b1, tr, ti, cr, ci = load_tables(tables, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
+    own = tl.program_id(0) % hop
+    a1, b1, tr, ti, cr, ci = load_tables(tables, own, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
     column = tl.program_id(2) * C
-    a2, b2 = load_columns(tables, column, N1, N2, K1, K2, C, COMPLEX, SHARED)
-    row = tl.arange(0, S * K1)[:, None]
-    k = tl.arange(0, 2 * C)[None, :]
-    k_at = row * (2 * K2) + (k // C) * K2 + column + k % C
+    a2, b2 = load_columns(tables, column, N2, K2, C, SHARED)
+    k_s, k_at = spectral_indices(hop, column, S, K1, K2, C)
     b = tl.program_id(1) * EACH
     step = channels.to(tl.int64) * (PARTS * length)
     for tile in range(TILES):
-        first = (tl.program_id(0) * TILES + tile) * S
+        first = first_of(tl.program_id(0), tile, hop, S, TILES)
         inside = (n1 < rows) & (n2 < cols) & (n < length) & (first + s < channels)
-        k_inside = first + row // K1 < channels
+        k_inside = first + k_s < channels
         k_base = kernel_ptr + first.to(tl.int64) * (2 * K1 * K2)
         if NEED_X:
             kr, ki, unit = _kernel(
-                kernel_ptr, scales, points_scales, k_base, k_at, k_inside, first, channels, m1, m2, p1, p2, c1, c2,
-                a1, a2, tr, ti,
+                kernel_ptr, scales, points_scales, k_base, k_at, k_inside, first, hop, channels,
+                m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
                 S, N1, N2, K1, K2, COMPLEX, TWIDDLE, UPRIGHT, READY, HOLD, REAL, SCALED, PACKED, PRECISION,
             )  # fmt: skip
         sr = tl.full((S * K1, C), 0.0, tl.float32)
@@ -265,7 +269,7 @@ def grads_kernel(
                 weight *= top
                 if COMPLEX:
                     known = channels * (b + turn < batch)
-                    weight = _scale(weights + (b + turn).to(tl.int64) * channels, first, known, S)
+                    weight = _scale(weights + (b + turn).to(tl.int64) * channels, first, hop, known, S)
                 weight = spread(weight, S, K1, False)
                 pr, pi = pr * weight, pi * weight
             sr += pr
@@ -287,7 +291,7 @@ def grads_kernel(
             tl.store(sums_ptr + stack * (2 * K1 * K2) + k_at, beside(sr, si), mask=k_inside)
         elif COMPLEX:
             write_parts(
-                sums_ptr, sums_scales, sr, si, first, channels, m1, m2, b2, b1, cr, ci,
+                sums_ptr, sums_scales, sr, si, first, hop, channels, m1, m2, b2, b1, cr, ci,
                 S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, SHARED, SCALED, PACKED, PRECISION,
             )  # fmt: skip
         else:

@@ -47,6 +47,7 @@ class Tuning:
         depth: columns of its table at a time.
         stages: of them that are loaded before they are needed.
         outer_programs: programs to aim at for it.
+        by_library: whether torch's matrix products do it, where they can.
         shares: bytes of outer transforms at a time, over those of the signals in float32: of lines and of more axes,
             each in half precision or forward, and in float32 backward.
         kernel_shares: to be added over those of the kernels in float32, in half precision and in float32.
@@ -74,6 +75,7 @@ class Tuning:
     depth: int = 64
     stages: int = 1
     outer_programs: int = 2112
+    by_library: bool = False
     shares: tuple[tuple[float, float], tuple[float, float]] = ((1.26, 0.3), (2.6, 2.3))
     kernel_shares: tuple[float, float] = (1.75, 0.25)
     least_bytes: int = 64 << 20
@@ -118,6 +120,7 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
         outer_warps=8 if tall else 4,
         depth=32 if parted else 64,
         stages=3 if parted else 1,
+        by_library=plan.outer > 64,
     )
 
 
