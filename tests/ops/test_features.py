@@ -18,7 +18,7 @@ from kernelfield.grids import KernelGrid, kernel_grid
 from kernelfield.layers import kernel_l2
 from kernelfield.layers.continuous.together import sample_kernels, sampled_once
 from kernelfield.ops import channelwise
-from kernelfield.ops.features import Shape
+from kernelfield.ops.features import Shape, features_on
 from tests.ops.interpreted import DEVICE, interpreter, poisoned
 from tests.ops.interpreted import features_launch as launch
 
@@ -29,6 +29,7 @@ __all__ = ["interpreter"]
 
 FIELDS: dict[str, Callable[..., Field]] = {
     "MAGNet": MAGNet,
+    "wide MAGNet": partial(MAGNet, hidden=64),
     "narrow MAGNet": partial(MAGNet, hidden=5, layers=1),
     "Gabor": partial(GaborFilter, hidden=7, layers=2),
     "Fourier": partial(FourierFilter, hidden=20),
@@ -159,12 +160,10 @@ def test_kernels_of_a_step_are_sampled_once() -> None:
     torch.testing.assert_close(inside, kernel_l2(layers))
 
 
-def test_what_was_not_tried_on_a_gpu_is_left_to_formulas() -> None:
-    assert Shape(32, 4, widths=1).tried(1)
-    assert Shape(32, 4, widths=2).tried(2)
-    assert not Shape(32, 3, widths=2).tried(2)
-    assert not Shape(64, 4, widths=1).tried(1)
-    assert not Shape(32, 4, widths=3).tried(3)
-    assert not Shape(32, 4, widths=1).tried(2)
-    assert not Shape(32, 4).tried(1)
-    assert not Shape(32, 2, omega=30.0).tried(1)
+def test_grids_beyond_32_bits_are_left_to_formulas() -> None:
+    """The kernels count through the values of all layers of a network in 32 bits."""
+    shape, networks = Shape(64, 4, widths=1), [[torch.zeros(1, device=DEVICE)]]
+    fits, beyond = (KernelGrid.of((points,), (1.0,), causal=True) for points in ((1 << 23) - 1, 1 << 23))
+    with mock.patch.object(launch, "fused_features") as fused:
+        assert features_on(shape, networks, fits, mock.Mock()) is fused.return_value
+        assert features_on(shape, networks, beyond, mock.Mock()) is None

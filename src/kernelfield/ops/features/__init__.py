@@ -6,16 +6,13 @@ networks from the numbers that describe the grid, and one their gradients, hidde
 map, which may have a thousand outputs, is a matrix product like any other and left to whoever makes those.
 
 Products are of float32 with three products of tf32 each: what comes out is multiplied by large frequencies.
-``KERNELFIELD_FUSED=0`` in the environment takes the formula everywhere. Only networks like those that were compared
-with float64 on a GPU go to these kernels by themselves: MAGNets of 32 units and 3 hidden maps, on lines and planes.
-With ``KERNELFIELD_FUSED=all`` all do that can.
+``KERNELFIELD_FUSED=0`` in the environment takes the formula everywhere.
 
 Nothing of Triton is imported before the first call, so that the package works without it.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,8 +31,8 @@ __all__ = ["Shape", "features_on"]
 
 #: widest hidden layer that fits the registers of a program
 MOST_HIDDEN = 64
-#: whether to take the kernels for networks, too, that they were not tried with on a GPU
-ALL = os.environ.get("KERNELFIELD_FUSED") == "all"
+#: values of all layers of a network on a grid, which programs index with 32 bits: fewer than these
+MOST_VALUES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -54,10 +51,6 @@ class Shape:
     widths: int = 0
     omega: float | None = None
 
-    def tried(self, dim: int) -> bool:
-        """Return whether the kernels were compared with float64 on a GPU for networks like these."""
-        return self.omega is None and (self.hidden, self.layers) == (32, 4) and self.widths == dim <= 2
-
 
 def features_on(
     shape: Shape, networks: list[list[Tensor]], grid: KernelGrid, formula: Callable[..., Tensor]
@@ -73,11 +66,9 @@ def features_on(
     Returns:
         (networks, hidden, points) features.
     """
-    first, dim = networks[0][0], len(grid.count)
-    if not (ALL or first.device.type == "cpu" or shape.tried(dim)):
-        return None
     single = all(p.dtype == torch.float32 for network in networks for p in network)
-    if not (single and fuses(first) and shape.hidden <= MOST_HIDDEN and dim <= 3 and grid.points < 1 << 30):
+    fits = shape.hidden <= MOST_HIDDEN and shape.layers * shape.hidden * grid.points < MOST_VALUES
+    if not (single and fits and len(grid.count) <= 3 and fuses(networks[0][0])):
         return None
     from .launch import fused_features  # noqa: PLC0415
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["fused_features"]
 
-#: grid points of a tile, warps of a program by the most units that they hold without spilling, and rows of partial
-#: gradients of a network at most
-_TILE, _WARPS, _ROWS = 16, {32: 2, 64: 4}, 512
+#: grid points of a tile, and rows of partial gradients of a network at most
+_TILE, _ROWS = 16, 512
 
 
 class _Features(torch.autograd.Function):
@@ -66,7 +65,7 @@ class _Call:
         self.tiles, self.each = tiles, triton.next_power_of_2(triton.cdiv(tiles, _ROWS))
         self.kind: dict[str, Any] = {"F": shape.layers, "H": shape.hidden, "D": len(grid.count), "HB": hidden}
         self.kind["T"] = tile
-        self.kind["num_warps"] = next(warps for units, warps in _WARPS.items() if hidden <= units)
+        self.kind["num_warps"] = 2 if hidden <= 32 else 4  # two hold no more units without spilling
         self.kind["PRECISION"] = "tf32x3" if packed.is_cuda else "ieee"
         self.sine = shape.omega is not None
         if not self.sine:
