@@ -50,7 +50,7 @@ ROWS: dict[str, Row] = {
     "CCNN_4,140 raw speech": (4, 140, 32, 20, (1, 16_000), 131.0),
     "CCNN_6,380 raw speech": (6, 380, 64, 20, (1, 16_000), 312.0),
 }
-#: with kernel networks of half the published units, which ours are fused for
+#: with kernel networks of half the published units, as many as the smaller networks have
 ROWS |= {f"{name}, 32 units": (*row[:2], 32, *row[3:]) for name, row in ROWS.items() if row[2] == 64}
 QUICK: dict[str, Row] = {"CCNN_1,4 line": (1, 4, 8, 2, (1, 24), 1.0), "CCNN_2,3 plane": (2, 3, 8, 2, (1, 6, 6), 1.0)}
 #: the method of convolutions, whether half precision, whether fused
