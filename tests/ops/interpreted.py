@@ -24,7 +24,7 @@ with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for one or th
 
     from kernelfield.ops.channelwise import launch as channelwise_launch
     from kernelfield.ops.features import launch as features_launch
-    from kernelfield.ops.tensorcore import launch, lines, outer, toeplitz, transform
+    from kernelfield.ops.tensorcore import blocks, launch, lines, outer, toeplitz, transform
 
     # Also those of Triton itself, which something else may have imported before.
     for name, function in vars(triton.language).items():
@@ -35,6 +35,7 @@ __all__ = [
     "DEVICE",
     "LAYOUTS",
     "assert_right",
+    "blocks",
     "channelwise_launch",
     "features_launch",
     "interpreter",
@@ -65,6 +66,7 @@ LAYOUTS = {
     "cylinder": Case((1, 2, 12, 20), (2, 1, 5, 40), 2, ("zero", "periodic")),
     "torus": Case((1, 2, 12, 20), (2, 1, 24, 3), 2, "periodic"),
     "rows of a plane": Case((2, 1, 5, 70), (1, 1, 9, 139), 1),
+    "longer rows of a plane": Case((1, 3, 3, 150), (3, 1, 5, 299), 3),
     "rows of a torus": Case((1, 2, 5, 130), (2, 1, 9, 9), 2, "periodic"),
     "slices": Case((2, 2, 3, 5, 6), (2, 1, 5, 9, 11), 2),
     "slices with kernels of more rows": Case((1, 1, 2, 10, 9), (1, 1, 3, 19, 17), 1),

@@ -16,7 +16,7 @@ from kernelfield.ops import conv, conv_reference, cost, tensorcore
 from kernelfield.ops.tensorcore import obstacle, plan_of, trust
 from kernelfield.ops.tensorcore.plan import make_plan
 from tests.contracts.convolutions import Case
-from tests.ops.interpreted import DEVICE, LAYOUTS, assert_right, interpreter, launch, layouts
+from tests.ops.interpreted import DEVICE, LAYOUTS, assert_right, blocks, interpreter, launch, layouts
 
 __all__ = ["interpreter"]
 
@@ -160,6 +160,51 @@ def test_tables_are_read_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) ->
     launch.make_call.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("case", "chunks"),
+    [
+        (Case((2, 2, 8, 72), (2, 1, 15, 143), 2), 2),  # a kernel of two parts
+        (Case((2, 3, 8, 2, 8), (3, 1, 8, 3, 15), 3, ("periodic", "zero", "zero")), 1),
+        (Case((1, 2, 8192), (2, 1, 8192), 2, causal=True), 2),  # in its place
+        (Case((1, 1, 8192), (1, 1, 300), 1), 1),
+    ],
+    ids=str,
+)
+def test_matrix_products_of_torch_do_the_outer_transform(
+    case: Case, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = launch.tuning
+    shares = {"shares": ((0.0, 0.0), (0.0, 0.0)), "kernel_shares": (0.0, 0.0)}
+    small = shares | {"least_bytes": 1 if chunks > 1 else 1 << 40}
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), by_library=True, **small))
+    launch.make_call.cache_clear()
+    with mock.patch.object(blocks, "multiply", wraps=blocks.multiply) as products:
+        assert_right(case, torch.bfloat16)
+    # Forward of signal and kernel and back, backward of both signals and the kernel and back to two: by chunk.
+    assert products.call_count == 8 * chunks
+    launch.make_call.cache_clear()
+
+
+def test_numbers_that_are_no_whole_vectors_are_left_to_kernels() -> None:
+    how = torch.bfloat16, torch.device("cpu"), False, (False, False)
+    assert launch.Call((1, 1, 72, 72), (5, 5), *how).by_library
+    assert not launch.Call((1, 1, 72, 72), (5, 5), torch.float32, *how[1:]).by_library
+    assert not launch.Call((1, 1, 72, 70), (5, 5), *how).by_library
+    assert not launch.Call((1, 1, 70, 72), (5, 5), *how).by_library
+    lines = torch.bfloat16, torch.device("cpu"), True, (False,)
+    assert launch.Call((1, 1, 72 * 4096), (5,), *lines).by_library
+    assert not launch.Call((1, 1, 72 * 4096 - 8), (5,), *lines).by_library
+
+
+@pytest.mark.parametrize("name", ["rows of a plane", "longer rows of a plane", "line of blocks"])
+def test_spectra_of_blocks_by_launches_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = launch.tuning
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), few=0, few_too=0))
+    launch.make_call.cache_clear()
+    assert_right(LAYOUTS[name], torch.bfloat16)
+    launch.make_call.cache_clear()
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("least", [1, 100_000, 1 << 40])
 def test_chunks_hold_all_channels_within_the_budget(
@@ -265,7 +310,11 @@ def test_plans_hold_the_convolution(dim: int, data: st.DataObject) -> None:
     if plan is None:
         return
     assert all(a <= b for a, b in zip((plan.rows, plan.cols, plan.m1, plan.m2), plan.tile, strict=True))
-    assert min(plan.tile) >= 16
+    # What is contracted has 16 numbers at least; half as many rows where two parts lie below each other.
+    assert plan.tile[0] * (2 if plan.complex else 1) >= 16
+    assert min(plan.tile[1:]) >= 16
+    # A kernel has as many rows as the signal, or twice as many, which begin in the middle of the circle.
+    assert plan.tile[2] == plan.tile[0] or not plan.complex or plan.m1 in (plan.rows, 2 * plan.tile[0])
     assert plan.rows * plan.cols >= plan.length
     assert plan.outer * plan.outer_step >= torch.Size(lengths).numel() if plan.complex else True
 

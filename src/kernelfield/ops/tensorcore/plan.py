@@ -73,10 +73,18 @@ class Plan:
     def tile(self) -> tuple[int, int, int, int]:
         """Sides of the tiles: rows and columns of the signal, rows and columns of the spectrum."""
         n1, n2, k1, k2 = (max(LEAST, power(n)) for n in (self.rows, self.cols, self.m1, self.m2))
-        if self.complex or (self.element == 2 and k1 >= 64 and n1 >= 32):
+        if self.slim:
+            n1 = k1 // 2 if self.rows <= k1 // 2 else k1
+        elif self.complex or (self.element == 2 and k1 >= 64 and n1 >= 32):
             # The inner circle of a kernel has more rows than the signal; and a square table can stand upright.
             n1 = k1
         return n1, n2, k1, k2
+
+    @property
+    def slim(self) -> bool:
+        """Whether a program has one or two warps, of 16 rows of a spectrum each, and tables in their registers."""
+        small = self.m2 <= LEAST and (self.m1 <= LEAST or (self.m1 <= 2 * LEAST and self.rows <= LEAST))
+        return small and self.complex and self.twiddle and self.element == 2
 
     @property
     def upright(self) -> bool:
@@ -86,7 +94,8 @@ class Plan:
         beyond the program's own.
         """
         n1, n2, k1, _ = self.tile
-        return self.element == 2 and n1 == k1 and k1 >= 64 and (n2 >= 64 or (k1 == 128 and not self.complex))
+        square = self.element == 2 and n1 == k1 and k1 >= 64
+        return self.slim or (square and (n2 >= 64 or (k1 == 128 and not self.complex)))
 
     @property
     def fits(self) -> bool:
@@ -152,7 +161,9 @@ def _plane(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[b
         yield Plan(1, height * width, False, shift, height, size, height, width, height * width, False)
     if height > 1:
         for m1, m2 in _sides(size):
-            yield Plan(height, width, False, shift, m1, m2, -(-width // m2), m2, width, True)
+            # Half of the rows are padding, so that they may be more than the columns.
+            rows, cols = (m2, m1) if (m1, m2) == (LEAST, 2 * LEAST) else (m1, m2)
+            yield Plan(height, width, False, shift, rows, cols, -(-width // cols), cols, width, True)
 
 
 def _space(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[bool, ...]) -> Iterator[Plan]:

@@ -20,9 +20,10 @@ from .stages import (
     load_tables,
     operand,
     parts,
+    second_step,
     spectral_indices,
     spread,
-    turned,
+    third_step,
 )  # fmt: skip
 
 __all__ = [
@@ -54,6 +55,12 @@ def _points(n1, n2, m1, m2, p1, p2, c1, c2, TWIDDLE: tl.constexpr):
 
 
 @triton.jit
+def _signs(N: tl.constexpr):
+    """Return (-1)^k: what a signal counts that begins in the middle of a circle."""
+    return (1 - 2 * (tl.arange(0, N) % 2)).to(tl.float32)
+
+
+@triton.jit
 def made_spectrum(
     pointer, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
@@ -80,20 +87,18 @@ def made_spectrum(
                 top = tl.maximum(top, largest(im, S, UPRIGHT))
             share = spread(1 / top, S, N2, UPRIGHT)
             re, im = re * share, im * share
-        ur, ui = first_step(operand(re, a1, PRECISION), a1, tr, ti, 0, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+        ur, ui = first_step(operand(re, a1, PRECISION), a1, tr, ti, 0, TWIDDLE, UPRIGHT, PACKED, PRECISION)
         if not REAL:  # the transform of i times the imaginary part
-            wr, wi = first_step(operand(im, a1, PRECISION), a1, tr, ti, 0, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+            wr, wi = first_step(operand(im, a1, PRECISION), a1, tr, ti, 0, TWIDDLE, UPRIGHT, PACKED, PRECISION)
             ur, ui = ur - wi, ui + wr
-        v = tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION)
-        vr, vi = parts(v)
+        vr, vi = second_step(ur, ui, a2, S, N2, K1, UPRIGHT, PRECISION)
         if SCALED:
             vr, vi = vr * spread(top, S, K1, False), vi * spread(top, S, K1, False)
         if half == 0:
             kr, ki = vr, vi
         else:
-            sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
-            kr += vr * sign
-            ki += vi * sign
+            kr += vr * _signs(K2)[None, :]
+            ki += vi * _signs(K2)[None, :]
     return kr, ki
 
 
@@ -171,17 +176,22 @@ def given_spectrum(
     s *= hop
     base = kernel_ptr + first.to(tl.int64) * (2 * m1 * m2)
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-        at = (s * 2 + c) * (m1 * m2) + n1 * m2 + n2 + half * N2
-        inside = (n1 < m1) & (n2 + half * N2 < m2) & (first + s < channels)
-        x = operand(tl.load(base + at, mask=inside, other=0.0), a1, PRECISION)
-        ur, ui = first_step(x, a1, tr, ti, 0, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
-        vr, vi = parts(tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION))
+        for down in tl.static_range(K1 // N1 if K1 > N1 else 1):
+            at = (s * 2 + c) * (m1 * m2) + (n1 + down * N1) * m2 + n2 + half * N2
+            inside = (n1 + down * N1 < m1) & (n2 + half * N2 < m2) & (first + s < channels)
+            x = operand(tl.load(base + at, mask=inside, other=0.0), a1, PRECISION)
+            wr, wi = first_step(x, a1, tr, ti, 0, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+            if down == 0:
+                ur, ui = wr, wi
+            else:
+                ur += wr * _signs(K1)[:, None]
+                ui += wi * _signs(K1)[:, None]
+        vr, vi = second_step(ur, ui, a2, S, N2, K1, UPRIGHT, PRECISION)
         if half == 0:
             kr, ki = vr, vi
         else:
-            sign = (1 - 2 * (tl.arange(0, K2) % 2)).to(tl.float32)[None, :]
-            kr += vr * sign
-            ki += vi * sign
+            kr += vr * _signs(K2)[None, :]
+            ki += vi * _signs(K2)[None, :]
     return kr, ki
 
 
@@ -235,13 +245,14 @@ def _over_largest(sr, si, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.
 
 
 @triton.jit
-def _first_back(sr, si, b2, half, K2: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr):
+def _first_back(
+    sr, si, b2, half,
+    K1: tl.constexpr, K2: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Return the first step of the inverse of a spectrum; ``half`` 1: as of one that begins in the middle."""
-    sign = (1 - 2 * ((tl.arange(0, K2) % 2) * half)).to(tl.float32)[None, :]
-    v = beside(operand(sr * sign, b2, PRECISION), operand(si * sign, b2, PRECISION))
-    if SHARED:
-        b2 = tl.trans(b2)
-    return tl.dot(v, b2, input_precision=PRECISION)
+    if half == 1:
+        sr, si = sr * _signs(K2)[None, :], si * _signs(K2)[None, :]
+    return third_step(sr, si, b2, K1, UPRIGHT, SHARED, PRECISION)
 
 
 @triton.jit
@@ -260,11 +271,15 @@ def write_parts(
     s *= hop
     base = out_ptr + first.to(tl.int64) * (2 * m1 * m2)
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-        w = _first_back(sr, si, b2, half, K2, SHARED, PRECISION)
-        d = last_step(w, b1, cr, ci, 0, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
-        at = (s * 2 + c) * (m1 * m2) + n1 * m2 + n2 + half * N2
-        inside = (n1 < m1) & (n2 + half * N2 < m2) & (first + s < channels)
-        tl.store(base + at, d.to(out_ptr.dtype.element_ty), mask=inside)
+        wr, wi = _first_back(sr, si, b2, half, K1, K2, UPRIGHT, SHARED, PRECISION)
+        for down in tl.static_range(K1 // N1 if K1 > N1 else 1):
+            if down == 1:
+                row = _signs(S * K1)[:, None]  # K1 is even
+                wr, wi = wr * row, wi * row
+            d = last_step(wr, wi, b1, cr, ci, 0, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
+            at = (s * 2 + c) * (m1 * m2) + (n1 + down * N1) * m2 + n2 + half * N2
+            inside = (n1 + down * N1 < m1) & (n2 + half * N2 < m2) & (first + s < channels)
+            tl.store(base + at, d.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -279,11 +294,11 @@ def write_points(
     s, n1, n2, _ = indices(N1, N2, S, False, UPRIGHT)
     mine = first + s < channels
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-        w = _first_back(sr, si, b2, half, K2, SHARED, PRECISION)
-        re = last_step(w, b1, cr, ci, 0, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
+        wr, wi = _first_back(sr, si, b2, half, K1, K2, UPRIGHT, SHARED, PRECISION)
+        re = last_step(wr, wi, b1, cr, ci, 0, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
         im = re
         if not REAL:
-            im = last_step(w, b1, cr, ci, 0, S, N2, K1, True, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
+            im = last_step(wr, wi, b1, cr, ci, 0, S, N2, K1, True, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
         if SCALED:
             factor = spread(back, S, N2, UPRIGHT)
             re, im = re * factor, im * factor

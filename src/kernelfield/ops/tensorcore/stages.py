@@ -17,7 +17,7 @@ import triton.language as tl
 
 __all__ = [
     "beside", "first_of", "first_step", "indices", "largest", "last_step", "load_columns", "load_tables", "operand",
-    "packed", "parts", "spectral_indices", "spread", "times", "turned", "unpacked",
+    "packed", "parts", "second_step", "spectral_indices", "spread", "third_step", "times", "unpacked",
 ]  # fmt: skip
 
 
@@ -31,6 +31,12 @@ def beside(re, im):
 def parts(a):
     """(rows, 2 cols) -> two of (rows, cols)."""
     return tl.split(tl.permute(tl.reshape(a, (a.shape[0], 2, a.shape[1] // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def _halves(a):
+    """(2 rows, cols) -> two of (rows, cols)."""
+    return tl.split(tl.permute(tl.reshape(a, (2, a.shape[0] // 2, a.shape[1])), (1, 2, 0)))
 
 
 @triton.jit
@@ -214,14 +220,20 @@ def times(ar, ai, br, bi, CONJUGATE: tl.constexpr):
 
 
 @triton.jit
+def _quarter(a):
+    """Return the two parts of a table [[a, b], [-b, a]] or its transposed."""
+    upper, _ = _halves(a)
+    return parts(upper)
+
+
+@triton.jit
 def first_step(
     x, a1, tr, ti, zero,
-    K1: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
+    TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Signal (s n2, n1) -> (s n2, k1), UPRIGHT: (n1, s n2) -> (k1, s n2), real and imaginary, in float32."""
     if UPRIGHT:
-        u = tl.dot(a1, x, input_precision=PRECISION)
-        ur, ui = tl.split(tl.permute(tl.reshape(u, (2, K1, u.shape[1])), (1, 2, 0)))
+        ur, ui = _halves(tl.dot(a1, x, input_precision=PRECISION))
     else:
         ur, ui = parts(tl.dot(x, a1, input_precision=PRECISION))
     if TWIDDLE:
@@ -231,26 +243,56 @@ def first_step(
 
 
 @triton.jit
-def turned(
-    ur, ui, like, S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr
+def _stacked(u, S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr):
+    """UPRIGHT (k1, s n2) -> (s k1, n2)."""
+    return tl.reshape(tl.permute(tl.reshape(u, (K1, S, N2)), (1, 0, 2)), (S * K1, N2))
+
+
+@triton.jit
+def second_step(
+    ur, ui, a2, S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """What the first step gives -> (s k1, 2 n2), to be multiplied with a2."""
-    u = tl.join(operand(ur, like, PRECISION), operand(ui, like, PRECISION))
-    if UPRIGHT:
-        u = tl.permute(tl.reshape(u, (K1, S, N2, 2)), (1, 0, 3, 2))
+    """What the first step gives -> spectrum, real and imaginary parts (s k1, k2), in float32."""
+    ur, ui = operand(ur, a2, PRECISION), operand(ui, a2, PRECISION)
+    if UPRIGHT and K1 < 64:
+        # Slim programs: a warp's registers hold what a product gives as the next one takes it, part by part.
+        re, im = _quarter(a2)
+        ur, ui = _stacked(ur, S, N2, K1), _stacked(ui, S, N2, K1)
+        vr = tl.dot(-ui, im, tl.dot(ur, re, input_precision=PRECISION), input_precision=PRECISION)
+        vi = tl.dot(ui, re, tl.dot(ur, im, input_precision=PRECISION), input_precision=PRECISION)
     else:
-        u = tl.permute(tl.reshape(u, (S, N2, K1, 2)), (0, 2, 3, 1))
-    return tl.reshape(u, (S * K1, 2 * N2))
+        u = tl.join(ur, ui)
+        if UPRIGHT:
+            u = tl.permute(tl.reshape(u, (K1, S, N2, 2)), (1, 0, 3, 2))
+        else:
+            u = tl.permute(tl.reshape(u, (S, N2, K1, 2)), (0, 2, 3, 1))
+        vr, vi = parts(tl.dot(tl.reshape(u, (S * K1, 2 * N2)), a2, input_precision=PRECISION))
+    return vr, vi
+
+
+@triton.jit
+def third_step(vr, vi, b2, K1: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr):
+    """Spectrum -> what the second step had, real and imaginary parts (s k1, n2), in float32."""
+    vr, vi = operand(vr, b2, PRECISION), operand(vi, b2, PRECISION)
+    if UPRIGHT and K1 < 64:
+        re, im = _quarter(b2)  # of a2: they share it
+        re, im = tl.trans(re), tl.trans(im)
+        wr = tl.dot(vi, im, tl.dot(vr, re, input_precision=PRECISION), input_precision=PRECISION)
+        wi = tl.dot(-vr, im, tl.dot(vi, re, input_precision=PRECISION), input_precision=PRECISION)
+    else:
+        if SHARED:
+            b2 = tl.trans(b2)
+        wr, wi = parts(tl.dot(beside(vr, vi), b2, input_precision=PRECISION))
+    return wr, wi
 
 
 @triton.jit
 def last_step(
-    w, b1, cr, ci, zero,
+    wr, wi, b1, cr, ci, zero,
     S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, ASIDE: tl.constexpr,
     TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What b2 has been multiplied with, (s k1, 2 n2), -> signal; ASIDE: the imaginary part of a real plan's."""
-    wr, wi = parts(w)
+    """What the third step gives -> signal; ASIDE: the imaginary part of a real plan's."""
     if UPRIGHT and S > 1:
         wr = tl.reshape(tl.permute(tl.reshape(wr, (S, K1, N2)), (1, 0, 2)), (K1, S * N2))
         wi = tl.reshape(tl.permute(tl.reshape(wi, (S, K1, N2)), (1, 0, 2)), (K1, S * N2))
@@ -259,13 +301,19 @@ def last_step(
         wr, wi = times(wr, wi, cr, ci, True)
     if ASIDE:
         wr, wi = wi, -wr
-    w = tl.join(operand(wr, b1, PRECISION), operand(wi, b1, PRECISION))
-    if SHARED:
-        b1 = tl.trans(b1)
-    if UPRIGHT:
-        w = tl.reshape(tl.permute(w, (2, 0, 1)), (2 * K1, S * N2))
-        y = tl.dot(b1, w, input_precision=PRECISION)
+    wr, wi = operand(wr, b1, PRECISION), operand(wi, b1, PRECISION)
+    if UPRIGHT and K1 < 64:
+        re, im = _halves(b1)  # of a1: they share it
+        y = tl.dot(tl.trans(re), wr, input_precision=PRECISION)
+        y = tl.dot(tl.trans(im), wi, y, input_precision=PRECISION)
     else:
-        w = tl.reshape(tl.permute(tl.reshape(w, (S, K1, N2, 2)), (0, 2, 3, 1)), (S * N2, 2 * K1))
-        y = tl.dot(w, b1, input_precision=PRECISION)
+        w = tl.join(wr, wi)
+        if SHARED:
+            b1 = tl.trans(b1)
+        if UPRIGHT:
+            w = tl.reshape(tl.permute(w, (2, 0, 1)), (2 * K1, S * N2))
+            y = tl.dot(b1, w, input_precision=PRECISION)
+        else:
+            w = tl.reshape(tl.permute(tl.reshape(w, (S, K1, N2, 2)), (0, 2, 3, 1)), (S * N2, 2 * K1))
+            y = tl.dot(w, b1, input_precision=PRECISION)
     return y

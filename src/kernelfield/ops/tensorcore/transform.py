@@ -43,10 +43,11 @@ from .stages import (
     operand,
     packed,
     parts,
+    second_step,
     spectral_indices,
     spread,
+    third_step,
     times,
-    turned,
     unpacked,
 )  # fmt: skip
 
@@ -119,11 +120,8 @@ def _back(
 ):  # fmt: skip
     """Multiply a spectrum with that of a kernel, and transform it back."""
     vr, vi = times(vr, vi, kr, ki, CONJUGATE)
-    v = beside(operand(vr, b2, PRECISION), operand(vi, b2, PRECISION))
-    if SHARED:
-        b2 = tl.trans(b2)
-    w = tl.dot(v, b2, input_precision=PRECISION)
-    return last_step(w, b1, cr, ci, zero, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
+    wr, wi = third_step(vr, vi, b2, K1, UPRIGHT, SHARED, PRECISION)
+    return last_step(wr, wi, b1, cr, ci, zero, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
 
 
 @triton.jit
@@ -187,11 +185,10 @@ def conv_kernel(
             # Asked for now, needed in the next turn.
             x_base += step
             coming = tl.load(x_base + at, mask=inside & (b + turn + 1 < batch) & (turn + 1 < EACH), other=0.0)
-            ur, ui = first_step(x, a1, tr, ti, zero, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
-            v = tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION)
+            ur, ui = first_step(x, a1, tr, ti, zero, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+            vr, vi = second_step(ur, ui, a2, S, N2, K1, UPRIGHT, PRECISION)
             if READY and not HOLD:
                 kr, ki = parts(tl.load(k_base + k_at, mask=k_inside, other=0.0))
-            vr, vi = parts(v)
             fr, fi = unpacked(kr, ki, zero, a1, PACKED and HOLD)
             y = _back(
                 vr, vi, fr, fi, b2, b1, cr, ci, zero,
@@ -253,17 +250,15 @@ def grads_kernel(
             coming, weight = _unit(coming, S, N2, UPRIGHT, SCALED and not COMPLEX)
             x = operand(coming, a1, PRECISION)
             coming = tl.load(grad_base + at, mask=there, other=0.0)
-            ur, ui = first_step(x, a1, tr, ti, zero, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
-            v = tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION)
-            v = v.to(a1.dtype)  # half the registers while the other spectrum is made
+            ur, ui = first_step(x, a1, tr, ti, zero, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+            vr, vi = second_step(ur, ui, a2, S, N2, K1, UPRIGHT, PRECISION)
+            vr, vi = vr.to(a1.dtype), vi.to(a1.dtype)  # half the registers while the other spectrum is made
             coming, top = _unit(coming, S, N2, UPRIGHT, SCALED and not COMPLEX)
             x = operand(coming, a1, PRECISION)
             x_base += step
             coming = tl.load(x_base + at, mask=inside & (b + turn + 1 < batch) & (turn + 1 < EACH), other=0.0)
-            ur, ui = first_step(x, a1, tr, ti, zero, K1, TWIDDLE, UPRIGHT, PACKED, PRECISION)
-            g = tl.dot(turned(ur, ui, a1, S, N2, K1, UPRIGHT, PRECISION), a2, input_precision=PRECISION)
-            gr, gi = parts(g)
-            vr, vi = parts(v)
+            ur, ui = first_step(x, a1, tr, ti, zero, TWIDDLE, UPRIGHT, PACKED, PRECISION)
+            gr, gi = second_step(ur, ui, a2, S, N2, K1, UPRIGHT, PRECISION)
             pr, pi = times(gr, gi, vr, vi, True)
             if SCALED:
                 weight *= top

@@ -90,11 +90,13 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
     """
     _, n2, k1, k2 = plan.tile
     size = k1 * k2
-    if plan.upright:
+    small = plan.complex and size == 256
+    if plan.slim:
+        stack, warps = 2, k1 // 16
+    elif plan.upright:
         stack, warps = 1, k1 // 16
     else:
         stack, warps = 1 if k1 >= 64 else max(1, 64 // min(n2, k1)), 4
-    small = plan.complex and size == 256
     # Tables of many blocks are read in parts; lines of so many leave the most to read for a row of the table.
     tall = plan.outer > 64 and plan.phase
     parted = plan.outer > 64 and (plan.phase or not scaled)
@@ -110,10 +112,10 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
         # What a sum takes besides would spill.
         apart=size == 4096 if plan.complex else (k1, k2) in {(32, 64), (64, 128)},
         columns_apart=2 if (k1, k2) == (64, 128) else 1,
-        packed=size <= 1024,
-        packed_too=size <= 1024 and plan.complex,
-        resident=4 if small else 1 if warps == 8 else 3 if plan.complex and size <= 1024 else 2,
-        resident_too=4 if small else 2,
+        packed=size <= 1024 and not plan.slim,
+        packed_too=size <= 1024 and plan.complex and not plan.slim,
+        resident=12 // warps if plan.slim else 1 if warps == 8 else 3 if plan.complex and size <= 1024 else 2,
+        resident_too=8 // warps if plan.slim else 2,
         outer_programs=1 << 20 if plan.outer <= 16 else 4224 if small else 2112,
         columns=64 if plan.outer > 32 and plan.phase and size < 4096 else 128,
         rows=128 if tall else 64,
