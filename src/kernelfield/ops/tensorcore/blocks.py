@@ -11,6 +11,7 @@ from torch import Tensor
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .places import place_kernel, take_kernel
 from .plan import LEAST, power
+from .scales import largest_kernel, shrink_kernel
 from .tables import outer_products, outer_tables
 from .tuning import CHUNK, SUMS, signals_of_a_program, time_of_waves
 
@@ -24,6 +25,8 @@ __all__ = ["Blocks"]
 
 #: along the last axis of a grid
 MOST_PROGRAMS = 65_535
+#: numbers of a program that goes through them in a row
+WIDE = 4096
 
 
 def multiply(table: Tensor, x: Tensor, out: Tensor) -> None:
@@ -80,10 +83,12 @@ class Blocks:
             self.outer_kind["num_warps"] = self.tuning.outer_warps
         # Blocks of a line have tables of their own, so that what is stacked has to be of the same outer frequency.
         self.hop = plan.outer if plan.phase else 1
-        # A library's matrix products want whole vectors, and have no factors for every signal.
+        # A library's matrix products want whole vectors. They have no factors for every number, which the way back of
+        # scaled ones needs; ahead these are multiplied before.
         sides = plan.outer, plan.outer_step, plan.m1 * plan.m2
         whole = self.length == plan.outer * plan.outer_step and not any(n % 8 for n in sides)
-        self.by_library = plan.complex and self.tuning.by_library and self.half and not self.scaled and whole
+        self.by_library = plan.complex and self.tuning.by_library and (self.half or self.scaled) and whole
+        self.back_by_library = self.by_library and not self.scaled
 
     def ready(self, training: bool) -> bool:
         """Return whether a kernel's spectrum and its gradient have launches of their own.
@@ -156,8 +161,22 @@ class Blocks:
         """Return what outer signals are divided by, the largest value of each; nothing if they are not scaled."""
         if not (self.scaled and self.plan.complex):
             return self.tables[:0]
-        axes = tuple(range(2, x.dim()))
-        return torch.linalg.vector_norm(x, math.inf, dim=axes, dtype=torch.float32).clamp(min=1e-30)
+        tops = x.new_zeros(x.shape[:2], dtype=torch.int32)
+        length = x[0, 0].numel()
+        steps = 16 if length > 16 * WIDE else 1
+        largest_kernel[(tops.numel(), -(-length // (steps * WIDE)))](x, tops, length, STEPS=steps, BLOCK=WIDE)
+        return tops.view(torch.float32).clamp_(min=1e-30)
+
+    def shrink(self, x: Tensor, tops: Tensor) -> Tensor:
+        """(batch, channels, ·) -> what a table is multiplied with: if scaled, a copy over outer times ``tops``."""
+        if not self.scaled:
+            return x
+        out = x.new_empty(x.shape, dtype=self.dtype)
+        length = x[0, 0].numel()
+        shrink_kernel[(x.shape[0] * x.shape[1], -(-length // WIDE))](
+            *(x, out, tops, x.shape[1], x.stride(0), tops.stride(0), length, self.plan.outer), BLOCK=WIDE
+        )
+        return out
 
     def outer_numbers(self, x: Tensor, tops: Tensor) -> tuple[tuple[int, ...], int, int]:
         """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
@@ -176,7 +195,7 @@ class Blocks:
         out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
         if self.by_library:
             table = outer_products(plan, 1, self.dtype, self.device)[0]
-            multiply(table, x, out.view(*x.shape[:2], len(table), -1))
+            multiply(table, self.shrink(x, tops), out.view(*x.shape[:2], len(table), -1))
             return out
         numbers, each, tiles = self.outer_numbers(x, tops)
         tile = min(self.r, self.tuning.rows)
@@ -189,7 +208,7 @@ class Blocks:
 
     def merge(self, z: Tensor, tops: Tensor, scales: Tensor, out: Tensor) -> None:
         """(batch, channels · outer, 2, step) -> (batch, channels, *space)."""
-        if self.by_library:
+        if self.back_by_library:
             table = outer_products(self.plan, 1, self.dtype, self.device)[1]
             multiply(table, z.view(*out.shape[:2], table.shape[1], -1), out)
             return
@@ -208,23 +227,22 @@ class Blocks:
         outer = self.plan.outer
         return (tops * others * outer**2).repeat_interleave(outer, dim=1)
 
-    def split_points(self, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    def split_points(self, kernel: Tensor, tops: Tensor) -> tuple[Tensor, Tensor]:
         """(channels, 1, *points) -> (channels · outer, 2, inner), and what it is to be multiplied by, if scaled."""
         plan, inner = self.plan, self.plan.m1 * self.plan.m2
         parts = kernel.new_empty((kernel.shape[0] * plan.outer, 2, inner), dtype=self.dtype)
+        tile = min(self.r, self.tuning.rows)
         if self.by_library:
             table = outer_products(plan, 1 if self.real else 2, self.dtype, self.device)[0]
-            placed = self.put(kernel)
-            multiply(table, placed[None], parts.view(1, len(kernel), len(table), inner))
-            return parts, self.tables[:0]
-        tops = self.tops(kernel)
-        tile = min(self.r, self.tuning.rows)
-        split_points_kernel[(-(-inner // self.tuning.columns), self.r // tile, kernel.shape[0])](
-            *(self.put(kernel), parts, self.outer_tables[0], tops, plan.outer, inner),
-            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth)},
-            REAL=self.real,
-            **self.outer_kind,
-        )
+            placed = self.shrink(self.put(kernel)[None], tops.view(1, -1))
+            multiply(table, placed, parts.view(1, len(kernel), len(table), inner))
+        else:
+            split_points_kernel[(-(-inner // self.tuning.columns), self.r // tile, kernel.shape[0])](
+                *(self.put(kernel), parts, self.outer_tables[0], tops, plan.outer, inner),
+                **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth)},
+                REAL=self.real,
+                **self.outer_kind,
+            )
         if self.scaled:
             tops = (tops * plan.outer).expand(-1, plan.outer).contiguous()
         return parts, tops
@@ -233,7 +251,7 @@ class Blocks:
         """(channels · outer, 2, inner) -> (channels, 1, *points)."""
         plan, inner = self.plan, self.plan.m1 * self.plan.m2
         placed = out if self.in_place else out.new_empty(out.shape[0], 1 if self.real else 2, plan.outer, inner)
-        if self.by_library:
+        if self.back_by_library:
             table = outer_products(plan, 1 if self.real else 2, self.dtype, self.device)[1]
             multiply(table, parts.view(1, len(out), table.shape[1], inner), placed[None])
         else:

@@ -111,14 +111,17 @@ class Call(Blocks):
             kernel = take(kernel, 2 + d, (points[d],), (self.points[d],), (middles[d],))
         return kernel
 
-    def spectrum(self, kernel: Tensor, training: bool = False) -> Spectrum:
-        """Return what the kernels take of (channels, 1, *points): its spectrum if it is to be ready, else itself."""
+    def spectrum(self, kernel: Tensor, top: Tensor, training: bool = False) -> Spectrum:
+        """Return what the kernels take of (channels, 1, *points): its spectrum if it is to be ready, else itself.
+
+        ``top`` is the largest value of each, if it is scaled and has an outer transform.
+        """
         plan, tops = self.plan, self.tables[:0]
         if not (self.tuning.ready or plan.complex):
             return Spectrum(kernel, tops, tops)
         channels = kernel.shape[0] * plan.outer
         if plan.complex:
-            kernel, tops = self.split_points(kernel)
+            kernel, tops = self.split_points(kernel, top)
         scales = kernel.new_empty(channels if self.scaled else 0, dtype=torch.float32)
         if not self.ready(training):
             return Spectrum(kernel, scales, tops)
@@ -220,8 +223,9 @@ def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool],
         return out
     call = _call(x, kernel, causal, periodic)
     kernel, tops = call.wind(kernel), call.tops(x)
+    kernel_tops = call.tops(kernel)
     for part in call.chunks():
-        spectrum = call.spectrum(kernel[part])
+        spectrum = call.spectrum(kernel[part], kernel_tops[part])
         if call.plan.complex:
             top = tops[:, part] if call.scaled else tops
             inner = call.split(x[:, part], top)
@@ -250,12 +254,12 @@ def spectral_grads(
     call = _call(x, kernel, causal, periodic)
     kernel = call.wind(kernel)
     together = need_x and need_kernel and not call.tuning.apart
-    grad_tops, tops = (call.tops(t) for t in (grad, x))
+    grad_tops, tops, kernel_tops = (call.tops(t) for t in (grad, x, kernel))
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
     for part in call.chunks(training=True):
         spectrum = Spectrum(kernel[part], call.tables[:0], call.tables[:0])
         if need_x:
-            spectrum = call.spectrum(kernel[part], training=True)
+            spectrum = call.spectrum(kernel[part], kernel_tops[part], training=True)
         inner, signals, target, weights = grad, x, grad_x, tops
         if call.plan.complex:
             top, other = (t[:, part] if call.scaled else t for t in (grad_tops, tops))

@@ -132,7 +132,7 @@ def _write(
     """Store a tile; SCALED: with what is left of the inverse transform's factor, and its own."""
     if SCALED:
         if COMPLEX:
-            y /= m2
+            y *= 1.0 / m2  # one division, not one for each number
         else:
             y *= spread(factor / m2, S, N2, UPRIGHT)
     tl.store(base + at, y.to(base.dtype.element_ty), mask=there)

@@ -77,7 +77,7 @@ class Tuning:
     outer_programs: int = 2112
     by_library: bool = False
     shares: tuple[tuple[float, float], tuple[float, float]] = ((1.26, 0.3), (2.6, 2.3))
-    kernel_shares: tuple[float, float] = (1.75, 0.25)
+    kernel_shares: tuple[float, float] = (1.75, 0.33)
     least_bytes: int = 64 << 20
 
 
@@ -117,12 +117,11 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
         resident=12 // warps if plan.slim else 1 if warps == 8 else 3 if plan.complex and size <= 1024 else 2,
         resident_too=8 // warps if plan.slim else 2,
         outer_programs=1 << 20 if plan.outer <= 16 else 4224 if small else 2112,
-        columns=64 if plan.outer > 32 and plan.phase and size < 4096 else 128,
         rows=128 if tall else 64,
         outer_warps=8 if tall else 4,
         depth=32 if parted else 64,
         stages=3 if parted else 1,
-        by_library=plan.outer > 64,
+        by_library=plan.outer > 64 and not (scaled and small),
     )
 
 
