@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ COUNTERS = {
 }
 STALLED = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
 CHOSEN = ("4096", "16384", "65536", "128²", "256²", "1M")
+#: part of the name of the kernel that waits, launched before each pass to tell where it begins
+MARK = "spin_kernel"
+PASSES = ("forward", "backward")
 
 
 def run(rows: list[str]) -> None:
@@ -53,7 +57,9 @@ def run(rows: list[str]) -> None:
             if profiled:
                 torch.cuda.synchronize()
                 torch.cuda.profiler.start()
+            torch.cuda._sleep(1)  # noqa: SLF001
             launch.spectral_conv(x, kernel, *how)
+            torch.cuda._sleep(1)  # noqa: SLF001
             launch.spectral_grads(grad, x, kernel, True, True, *how)
         torch.cuda.synchronize()
         torch.cuda.profiler.stop()
@@ -76,16 +82,15 @@ def read(path: Path) -> list[dict[str, Any]]:
                 names = cells
             elif cells[names.index("ID")]:
                 kernels.append(_kernel(dict(zip(names, cells, strict=True))))
-    # A row begins with its kernel's transform, and its only convolution before it is that of the pass forward.
-    starts = [i for i, k in enumerate(kernels) if k["kernel"] == "conv_kernel" and not _is_backward(kernels, i)]
-    if len(starts) != len(rows):
-        raise SystemExit(f"{path} has {len(starts)} passes forward and {len(rows)} rows")
-    begins = [_first_of(kernels, i) for i in starts] + [len(kernels)]
-    for row, start, begin, end in zip(rows, starts, begins[:-1], begins[1:], strict=True):
-        merge = start + (kernels[min(start + 1, end - 1)]["kernel"] == "merge_kernel")
-        for i in range(begin, end):
-            kernels[i] = {"row": row, "pass": "forward" if i <= merge else "backward", **kernels[i]}
-    return kernels
+    marks = [i for i, k in enumerate(kernels) if MARK in k["kernel"]]
+    if len(marks) != len(PASSES) * len(rows):
+        raise SystemExit(f"{path} has {len(marks)} passes and {len(rows)} rows")
+    which = itertools.product(rows, PASSES)
+    return [
+        {"row": row, "pass": name, **kernel}
+        for (row, name), (begin, end) in zip(which, itertools.pairwise([*marks, len(kernels)]), strict=True)
+        for kernel in kernels[begin + 1 : end]
+    ]
 
 
 def _kernel(cells: dict[str, str]) -> dict[str, Any]:
@@ -104,17 +109,8 @@ def _kernel(cells: dict[str, str]) -> dict[str, Any]:
     return {**device, "kernel": cells["Kernel Name"], "microseconds": microseconds, **value, "waits": waits}
 
 
-def _is_backward(kernels: list[dict[str, Any]], i: int) -> bool:
-    """Return whether the convolution at i is that of a gradient: its kernel's gradient was computed just before."""
-    return i > 0 and kernels[i - 1]["kernel"] == "grads_kernel"
-
-
-def _first_of(kernels: list[dict[str, Any]], i: int) -> int:
-    """Return where the pass forward begins whose convolution is at i."""
-    before = {"place_kernel", "split_points_kernel", "spectrum_kernel", "split_kernel"}
-    while i > 0 and kernels[i - 1]["kernel"] in before:
-        i -= 1
-    return i
+def _short(name: str) -> str:
+    return "matrix product" if "nvjet" in name or "gemm" in name else name.removesuffix("_kernel")
 
 
 def show(kernels: list[dict[str, Any]]) -> str:
@@ -126,7 +122,7 @@ def show(kernels: list[dict[str, Any]]) -> str:
             continue
         seen.add(key)
         waits = ", ".join(f"{name} {share:.0%}" for name, share in k["waits"].items())
-        body.append([*key[:2], key[2].removesuffix("_kernel"), number(k["microseconds"])])
+        body.append([*key[:2], _short(key[2]), number(k["microseconds"])])
         body[-1] += [f"{k[name]:.0f}" for name in COUNTERS] + [waits]
     return table(["row", "pass", "kernel", "µs", *COUNTERS, "warps wait for"], body)
 

@@ -23,7 +23,8 @@ from _measure import machine
 from kernelfield.ops import conv
 from kernelfield.ops.tensorcore import trust
 
-#: signal, kernel points, other arguments; none of the sides fills a tile
+#: signal, kernel points, other arguments; no side fills a tile, but blocks of 294,912 and rows of the planes of 96 and
+#: 200 columns are whole vectors, of which torch's matrix products do the outer transform
 LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "band of 100": ((50, 2, 100), (100,), {"causal": True}),
     "band of 300": ((50, 2, 300), (599,), {}),
@@ -32,10 +33,14 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "line of 2,000": ((2, 3, 2000), (700,), {"causal": True}),
     "line of 4,000": ((2, 3, 4000), (4000,), {"causal": True}),
     "line of 16,000": ((2, 2, 16000), (16000,), {"causal": True}),
+    "line of 300,000": ((1, 2, 300_000), (300_000,), {"causal": True}),
+    "line of 294,912": ((2, 2, 294_912), (100_000,), {}),
     "circle of 1,000": ((2, 3, 1000), (2000,), {"boundary": "periodic"}),
     "plane of 28 × 30": ((3, 5, 28, 30), (55, 59), {}),
     "plane of 60 × 50": ((2, 3, 60, 50), (119, 99), {}),
     "plane of 100 × 90": ((2, 2, 100, 90), (33, 179), {}),
+    "plane of 104 × 96": ((3, 3, 104, 96), (207, 191), {}),
+    "plane of 72 × 200": ((2, 3, 72, 200), (143, 399), {}),
     "torus of 20 × 24": ((2, 3, 20, 24), (7, 48), {"boundary": "periodic"}),
     "volume of 9 × 20 × 30": ((2, 2, 9, 20, 30), (17, 39, 59), {}),
 }
