@@ -11,7 +11,7 @@ from torch import Tensor
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .places import place_kernel, take_kernel
 from .plan import LEAST, power
-from .scales import largest_kernel, shrink_kernel
+from .scales import largest_kernel, shrink_kernel, shrink_rows_kernel
 from .tables import outer_products, outer_tables
 from .tuning import CHUNK, SUMS, signals_of_a_program, time_of_waves
 
@@ -32,18 +32,21 @@ WIDE = 4096
 def multiply(table: Tensor, x: Tensor, out: Tensor) -> None:
     """Write the product of a matrix (i, j) with every signal of (batch, channels, j · length) numbers.
 
-    They go to (batch, channels, i · length). Channels may be a part of those that lie in memory; signals are neither
-    copied nor transposed.
+    They go to (batch, channels, i · length). There is one matrix, or (batch, channels, i, j). Channels may be a part of
+    those that lie in memory; signals are neither copied nor transposed.
     """
-    whole = x.is_contiguous() and out.is_contiguous()
-    for some, target in [(x.flatten(0, 1), out.flatten(0, 1))] if whole else zip(x, out, strict=True):
-        matrices, products = some.reshape(len(some), table.shape[1], -1), target.view(len(some), len(table), -1)
+    if x.is_contiguous() and out.is_contiguous():  # all at once
+        x, out = x.flatten(0, 1)[None], out.flatten(0, 1)[None]
+        table = table if table.dim() == 2 else table.flatten(0, 1)[None]
+    for left, some, target in zip(table.expand(*x.shape[:2], -1, -1), x, out, strict=True):
+        matrices = some.reshape(len(some), table.shape[-1], -1)
+        products = target.view(len(some), table.shape[-2], -1)
         # In whatever dtype this is called, it is that of the table.
         with torch.autocast(table.device.type, enabled=False):
             if matrices.dtype == products.dtype == table.dtype:
-                torch.bmm(table.expand(len(some), -1, -1), matrices, out=products)
+                torch.bmm(left, matrices, out=products)
             else:
-                products.copy_(torch.bmm(table.expand(len(some), -1, -1), matrices.to(table.dtype)))
+                products.copy_(torch.bmm(left, matrices.to(table.dtype)))
 
 
 class Blocks:
@@ -89,6 +92,8 @@ class Blocks:
         whole = self.length == plan.outer * plan.outer_step and not any(n % 8 for n in sides)
         self.by_library = plan.complex and self.tuning.by_library and (self.half or self.scaled) and whole
         self.back_by_library = self.by_library and not self.scaled
+        # Where blocks are long, tables that hold the factors of each are made sooner than a signal is read twice.
+        self.by_rows = self.by_library and self.scaled and plan.phase and plan.outer_step == power(plan.outer_step)
 
     def ready(self, training: bool) -> bool:
         """Return whether a kernel's spectrum and its gradient have launches of their own.
@@ -158,25 +163,49 @@ class Blocks:
         return max(self.tuning.least_bytes, int(4 * (share * signals + more)))
 
     def tops(self, x: Tensor) -> Tensor:
-        """Return what outer signals are divided by, the largest value of each; nothing if they are not scaled."""
+        """Return what outer signals are divided by, the largest value of each; nothing if they are not scaled.
+
+        By rows they are written when the signals are met.
+        """
         if not (self.scaled and self.plan.complex):
             return self.tables[:0]
+        if self.by_rows:
+            return x.new_empty(x.shape[:2], dtype=torch.float32)
         tops = x.new_zeros(x.shape[:2], dtype=torch.int32)
         length = x[0, 0].numel()
         steps = 16 if length > 16 * WIDE else 1
         largest_kernel[(tops.numel(), -(-length // (steps * WIDE)))](x, tops, length, STEPS=steps, BLOCK=WIDE)
         return tops.view(torch.float32).clamp_(min=1e-30)
 
+    def ahead(self, x: Tensor, tops: Tensor, out: Tensor, inputs: int = 1) -> None:
+        """Write the outer transform of (batch, channels, ·), of so many parts each, by matrix products."""
+        table = outer_products(self.plan, inputs, self.dtype, self.device)[0]
+        if self.by_rows:
+            x, table = self.shrink_rows(x, tops, table)
+        elif self.scaled:
+            x = self.shrink(x, tops)
+        multiply(table, x, out)
+
     def shrink(self, x: Tensor, tops: Tensor) -> Tensor:
-        """(batch, channels, ·) -> what a table is multiplied with: if scaled, a copy over outer times ``tops``."""
-        if not self.scaled:
-            return x
+        """Return a copy of (batch, channels, ·) over its largest values and the outer length."""
         out = x.new_empty(x.shape, dtype=self.dtype)
         length = x[0, 0].numel()
         shrink_kernel[(x.shape[0] * x.shape[1], -(-length // WIDE))](
             *(x, out, tops, x.shape[1], x.stride(0), tops.stride(0), length, self.plan.outer), BLOCK=WIDE
         )
         return out
+
+    def shrink_rows(self, x: Tensor, tops: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a copy over the largest values of rows, and tables with these and the outer length; write ``tops``."""
+        out = x.new_empty(x.shape, dtype=self.dtype)
+        rows = x.new_empty((*x.shape[:2], table.shape[1]), dtype=torch.float32)
+        block = x[0, 0].numel() // table.shape[1]
+        shrink_rows_kernel[(x.shape[0] * x.shape[1], table.shape[1])](
+            *(x, out, rows, x.shape[1], x.stride(0), table.shape[1]), BLOCK=block
+        )
+        torch.amax(rows, -1, out=tops)
+        shares = rows / (self.plan.outer * tops[..., None])
+        return out, (table * shares[:, :, None]).to(self.dtype)
 
     def outer_numbers(self, x: Tensor, tops: Tensor) -> tuple[tuple[int, ...], int, int]:
         """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
@@ -194,8 +223,7 @@ class Blocks:
         plan = self.plan
         out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
         if self.by_library:
-            table = outer_products(plan, 1, self.dtype, self.device)[0]
-            multiply(table, self.shrink(x, tops), out.view(*x.shape[:2], len(table), -1))
+            self.ahead(x, tops, out.view(*x.shape[:2], 2 * plan.outer, -1))
             return out
         numbers, each, tiles = self.outer_numbers(x, tops)
         tile = min(self.r, self.tuning.rows)
@@ -233,9 +261,8 @@ class Blocks:
         parts = kernel.new_empty((kernel.shape[0] * plan.outer, 2, inner), dtype=self.dtype)
         tile = min(self.r, self.tuning.rows)
         if self.by_library:
-            table = outer_products(plan, 1 if self.real else 2, self.dtype, self.device)[0]
-            placed = self.shrink(self.put(kernel)[None], tops.view(1, -1))
-            multiply(table, placed, parts.view(1, len(kernel), len(table), inner))
+            target = parts.view(1, len(kernel), 2 * plan.outer, inner)
+            self.ahead(self.put(kernel)[None], tops.view(1, -1), target, 1 if self.real else 2)
         else:
             split_points_kernel[(-(-inner // self.tuning.columns), self.r // tile, kernel.shape[0])](
                 *(self.put(kernel), parts, self.outer_tables[0], tops, plan.outer, inner),

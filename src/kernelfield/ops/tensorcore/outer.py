@@ -117,6 +117,13 @@ def _columns(table, q, r, part, R: tl.constexpr):
 
 
 @triton.jit
+def _shared(v, scales, r, most, outer):
+    """Multiply columns r of a table by the factors of their frequencies; there are fewer of them than of numbers."""
+    share = tl.load(scales + r, mask=r < outer, other=0.0) / most
+    return (v * share[None, :]).to(v.dtype)
+
+
+@triton.jit
 def _most(scales, outer, R: tl.constexpr):
     """Return the largest factor of a channel's frequencies."""
     r = tl.arange(0, R)
@@ -158,11 +165,12 @@ def merge_kernel(
                 if EACH > 1:
                     following = tl.where(turn + 1 < EACH, i + 1, signals)
                     next_re, next_im = _frequencies(z_ptr, following, r, n, signals, outer, step)
+            ur, ui = vr, vi
             if SCALED:
-                share = tl.load(scales + (i % channels) * outer + r, mask=r < outer, other=0.0)[:, None] / most
-                zr, zi = zr * share, zi * share
-            y = tl.dot(vr, zr.to(vr.dtype), y, input_precision=PRECISION)
-            y = tl.dot(vi, zi.to(vr.dtype), y, input_precision=PRECISION)
+                own = scales + (i % channels) * outer
+                ur, ui = _shared(vr, own, r, most, outer), _shared(vi, own, r, most, outer)
+            y = tl.dot(ur, zr.to(vr.dtype), y, input_precision=PRECISION)
+            y = tl.dot(ui, zi.to(vr.dtype), y, input_precision=PRECISION)
         if SCALED:
             y *= most * tl.load(tops + (i // channels) * tops_stride + i % channels, mask=known, other=0.0)
         target = y_ptr + (i // channels).to(tl.int64) * stride + (i % channels).to(tl.int64) * length
@@ -230,13 +238,13 @@ def merge_points_kernel(
         zr = tl.load(source, mask=there, other=0.0)
         zi = tl.load(source + inner, mask=there, other=0.0)
         if SCALED:
-            share = tl.load(scales + channel * outer + r, mask=r < outer, other=0.0)[:, None] / most
-            zr, zi = zr * share, zi * share
+            own = scales + channel * outer
+            vr, vi = _shared(vr, own, r, most, outer), _shared(vi, own, r, most, outer)
         dr = tl.dot(vr, zr.to(vr.dtype), dr, input_precision=PRECISION)
         dr = tl.dot(vi, zi.to(vr.dtype), dr, input_precision=PRECISION)
         if not REAL:
             di = tl.dot(vr, zi.to(vr.dtype), di, input_precision=PRECISION)
-            di = tl.dot(vi, (-zr).to(vr.dtype), di, input_precision=PRECISION)
+            di = tl.dot(-vi, zr.to(vr.dtype), di, input_precision=PRECISION)
     if SCALED:
         dr, di = dr * (most / outer), di * (most / outer)
     base = placed + channel * (PARTS * outer * inner)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["largest_kernel", "shrink_kernel"]
+__all__ = ["largest_kernel", "shrink_kernel", "shrink_rows_kernel"]
 
 
 @triton.jit
@@ -35,3 +35,19 @@ def shrink_kernel(x_ptr, out_ptr, tops, channels, stride, tops_stride, length, o
     source = x_ptr + (i // channels).to(tl.int64) * stride + (i % channels).to(tl.int64) * length
     x = tl.load(source + n, mask=n < length, other=0.0).to(tl.float32) * share
     tl.store(out_ptr + i.to(tl.int64) * length + n, x.to(out_ptr.dtype.element_ty), mask=n < length)
+
+
+@triton.jit
+def shrink_rows_kernel(x_ptr, out_ptr, tops, channels, stride, rows, BLOCK: tl.constexpr):
+    """(batch, channels, rows, BLOCK) -> the same over the largest value of each row, and these, (signals, rows).
+
+    Signals are those of :func:`shrink_kernel`, but read once.
+    """
+    i, row = tl.program_id(0), tl.program_id(1)
+    n = row * BLOCK + tl.arange(0, BLOCK)
+    length = rows * BLOCK
+    source = x_ptr + (i // channels).to(tl.int64) * stride + (i % channels).to(tl.int64) * length
+    x = tl.load(source + n).to(tl.float32)
+    top = tl.maximum(tl.max(tl.abs(x)), 1e-30)
+    tl.store(tops + i.to(tl.int64) * rows + row, top)
+    tl.store(out_ptr + i.to(tl.int64) * length + n, (x * (1 / top)).to(out_ptr.dtype.element_ty))
