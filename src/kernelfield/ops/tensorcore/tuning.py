@@ -98,8 +98,8 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
     else:
         stack, warps = 1 if k1 >= 64 else max(1, 64 // min(n2, k1)), 4
     # Tables of many blocks are read in parts; lines of so many leave the most to read for a row of the table.
-    tall = plan.outer > 64 and plan.phase
-    parted = plan.outer > 64 and (plan.phase or not scaled)
+    parted = plan.outer > 64
+    tall = plan.outer > (64 if plan.phase else 128)
     return Tuning(
         plan.upright,
         stack,
