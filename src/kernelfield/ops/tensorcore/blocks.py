@@ -11,7 +11,7 @@ from torch import Tensor
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .places import place_kernel, take_kernel
 from .plan import LEAST, power
-from .scales import largest_kernel, shrink_kernel, shrink_rows_kernel
+from .scales import largest_kernel, shrink_kernel, shrink_rows_kernel, tables_kernel
 from .tables import outer_products, outer_tables
 from .tuning import CHUNK, SUMS, signals_of_a_program, time_of_waves
 
@@ -198,14 +198,16 @@ class Blocks:
     def shrink_rows(self, x: Tensor, tops: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
         """Return a copy over the largest values of rows, and tables with these and the outer length; write ``tops``."""
         out = x.new_empty(x.shape, dtype=self.dtype)
-        rows = x.new_empty((*x.shape[:2], table.shape[1]), dtype=torch.float32)
-        block = x[0, 0].numel() // table.shape[1]
-        shrink_rows_kernel[(x.shape[0] * x.shape[1], table.shape[1])](
-            *(x, out, rows, x.shape[1], x.stride(0), table.shape[1]), BLOCK=block
+        (height, width), signals = table.shape, x.shape[0] * x.shape[1]
+        rows = x.new_empty((signals, width), dtype=torch.float32)
+        tables = table.new_empty((*x.shape[:2], height, width))
+        block = x[0, 0].numel() // width
+        shrink_rows_kernel[(signals, width)](x, out, rows, x.shape[1], x.stride(0), width, BLOCK=block)
+        tables_kernel[(signals, -(-height // 32))](
+            *(rows, table, tables, tops, x.shape[1], tops.stride(0), height, width, self.plan.outer),
+            **{"ROWS": 32, "COLS": power(width)},
         )
-        torch.amax(rows, -1, out=tops)
-        shares = rows / (self.plan.outer * tops[..., None])
-        return out, (table * shares[:, :, None]).to(self.dtype)
+        return out, tables
 
     def outer_numbers(self, x: Tensor, tops: Tensor) -> tuple[tuple[int, ...], int, int]:
         """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["largest_kernel", "shrink_kernel", "shrink_rows_kernel"]
+__all__ = ["largest_kernel", "shrink_kernel", "shrink_rows_kernel", "tables_kernel"]
 
 
 @triton.jit
@@ -51,3 +51,20 @@ def shrink_rows_kernel(x_ptr, out_ptr, tops, channels, stride, rows, BLOCK: tl.c
     top = tl.maximum(tl.max(tl.abs(x)), 1e-30)
     tl.store(tops + i.to(tl.int64) * rows + row, top)
     tl.store(out_ptr + i.to(tl.int64) * length + n, (x * (1 / top)).to(out_ptr.dtype.element_ty))
+
+
+@triton.jit
+def tables_kernel(
+    row_tops, table, out_ptr, tops, channels, tops_stride, height, width, outer, ROWS: tl.constexpr, COLS: tl.constexpr
+):
+    """Write the table (height, width) of every signal, its columns times what rows were divided by, and ``tops``.
+
+    Both are over the largest of all rows, the top of the signal, and over ``outer``.
+    """
+    i, m, k = tl.program_id(0), tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, COLS)
+    own = tl.load(row_tops + i.to(tl.int64) * width + k, mask=k < width, other=0.0)
+    top = tl.max(own)
+    tl.store(tops + (i // channels) * tops_stride + i % channels, top)
+    there = (m < height) & (k < width)[None, :]
+    w = tl.load(table + m * width + k[None, :], mask=there, other=0.0) * (own * (1 / (outer * top)))[None, :]
+    tl.store(out_ptr + (i.to(tl.int64) * height + m) * width + k[None, :], w.to(out_ptr.dtype.element_ty), mask=there)
