@@ -56,25 +56,29 @@ BANDS = [
     Band(inputs=128, copies=True),
     Band(outputs=256, copies=True, warps=8, stages=3),
 ]
-#: by row, changes of what tuning.py chooses; "upright" and "sides" are the plan's
+#: by row, changes of what tuning.py chooses; "upright", "slim" and "sides" are the plan's
 CHANGES: dict[str, list[dict[str, Any]]] = {
     "1024": [{"packed": False}, {"apart": True}, {"stack": 4, "warps": 8, "resident": 1}],
     "4096": [{"apart": True}, {"hold_too": True}, {"sides": (64, 64), "warps": 4, "apart": True}],
-    "16384": [{"packed": False}, {"apart": True}, {"few_too": 64}, {"columns": 64}],
-    "65536": [{"packed": False}, {"apart": True}, {"few_too": 0}, {"columns": 128}, {"depth": 32, "stages": 3}],
-    "1M": [{"few": 0, "few_too": 0}, {"apart": False}, {"depth": 64, "stages": 1, "rows": 64, "outer_warps": 4}],
+    "16384": [{"packed": False}, {"apart": True}, {"few_too": 64}, {"columns": 64}, {"by_library": True}],
+    "65536": [{"packed": False}, {"few_too": 0}, {"columns": 64}, {"by_library": True}],
+    "1M": [{"by_library": False}, {"few": 0, "few_too": 0}, {"apart": False}],
     "32²": [{"packed": False}, {"apart": False}],
     "64²": [{"columns_apart": 1}, {"columns_apart": 4}, {"hold": True}],
-    "128²": [{"packed": False}, {"tiles": 2}, {"stack": 8, "warps": 8}, {"depth": 64, "stages": 1}],
-    "256²": [{"packed": False}, {"tiles": 4}, {"few_too": 0}, {"depth": 64, "stages": 1}],
+    "128²": [{"slim": False}, {"by_library": False}, {"packed": True, "packed_too": True}, {"stack": 1}],
+    "256²": [{"slim": False}, {"by_library": False}, {"packed": True, "packed_too": True}, {"warps": 1, "stack": 1}],
     "32³": [{"apart": False}, {"hold": False}],
 }
 
 
 @contextlib.contextmanager
-def changed(upright: bool | None = None, sides: tuple[int, int] | None = None, **fields: Any) -> Iterator[None]:
+def changed(
+    upright: bool | None = None, slim: bool | None = None, sides: tuple[int, int] | None = None, **fields: Any
+) -> Iterator[None]:
     """Let every launch choose otherwise."""
-    tuning, usual_sides, usual_upright = launch.tuning, plan._sides, plan.Plan.upright  # noqa: SLF001
+    tuning, usual_sides = launch.tuning, plan._sides  # noqa: SLF001
+    properties = {"upright": upright, "slim": slim}
+    usual = {name: getattr(plan.Plan, name) for name in properties}
     caches = plan.make_plan, launch.make_call, launch.inner_tables
 
     def other_sides(length: int) -> Iterator[tuple[int, int]]:
@@ -82,8 +86,9 @@ def changed(upright: bool | None = None, sides: tuple[int, int] | None = None, *
             yield sides
         yield from usual_sides(length)
 
-    if upright is not None:
-        plan.Plan.upright = property(lambda _: upright)  # type: ignore[method-assign,assignment]
+    for name, value in properties.items():
+        if value is not None:
+            setattr(plan.Plan, name, property(lambda _, value=value: value))  # type: ignore[misc]
     plan._sides = other_sides  # noqa: SLF001
     launch.tuning = lambda *how: replace(tuning(*how), **fields)
     for cache in caches:
@@ -91,7 +96,9 @@ def changed(upright: bool | None = None, sides: tuple[int, int] | None = None, *
     try:
         yield
     finally:
-        launch.tuning, plan._sides, plan.Plan.upright = tuning, usual_sides, usual_upright  # type: ignore[method-assign] # noqa: SLF001
+        launch.tuning, plan._sides = tuning, usual_sides  # noqa: SLF001
+        for name, value in usual.items():
+            setattr(plan.Plan, name, value)
         for cache in caches:
             cache.cache_clear()
 
