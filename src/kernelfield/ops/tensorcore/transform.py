@@ -11,9 +11,11 @@ done *upright*, with the first table on the left, and nothing has to be turned:
 
     a1 · signal (n1, s n2) -> (k1, s n2), twiddle, as (s k1, n2) · a2 -> spectrum (s k1, k2)
 
+So it is, too, in *slim* programs of one or two warps, for tiles of 16 columns (K1 < 64).
+
 ``docs/long-convolutions.md`` draws the indices. Constants of all kernels:
 
-- S channels of tiles of N1 × N2 samples and K1 × K2 frequencies;
+- S channels of tiles of N1 × N2 samples and K1 × K2 frequencies, ``hop`` signals from each other;
 - COMPLEX signals have two parts, TWIDDLE says that rows follow each other on a line;
 - SHARED: the table of the inverse transform is that of the transform, read transposed, which the hardware does for half
   precision alone;
