@@ -66,7 +66,7 @@ LAYOUTS = {
     "cylinder": Case((1, 2, 12, 20), (2, 1, 5, 40), 2, ("zero", "periodic")),
     "torus": Case((1, 2, 12, 20), (2, 1, 24, 3), 2, "periodic"),
     "rows of a plane": Case((2, 1, 5, 70), (1, 1, 9, 139), 1),
-    "longer rows of a plane": Case((1, 3, 3, 150), (3, 1, 5, 299), 3),
+    "longer rows of a plane": Case((1, 2, 2, 150), (2, 1, 3, 299), 2),
     "rows of a torus": Case((1, 2, 5, 130), (2, 1, 9, 9), 2, "periodic"),
     "slices": Case((2, 2, 3, 5, 6), (2, 1, 5, 9, 11), 2),
     "slices with kernels of more rows": Case((1, 1, 2, 10, 9), (1, 1, 3, 19, 17), 1),

@@ -156,7 +156,6 @@ def test_tables_are_read_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), depth=16, stages=2, rows=rows))
     launch.make_call.cache_clear()
     assert_right(Case((2, 1, 33, 2, 3), (1, 1, 65, 3, 5), 1))
-    assert_right(Case((1, 1, 17_000), (1, 1, 300), 1))  # with phases
     launch.make_call.cache_clear()
 
 
@@ -314,8 +313,8 @@ def test_plans_hold_the_convolution(dim: int, data: st.DataObject) -> None:
     # What is contracted has 16 numbers at least; half as many rows where two parts lie below each other.
     assert plan.tile[0] * (2 if plan.complex else 1) >= 16
     assert min(plan.tile[1:]) >= 16
-    # A kernel has as many rows as the signal, or twice as many, which begin in the middle of the circle.
-    assert plan.tile[2] == plan.tile[0] or not plan.complex or plan.m1 in (plan.rows, 2 * plan.tile[0])
+    # A kernel's rows fit the tile, or are twice as many, which begin in the middle of the circle.
+    assert not plan.complex or plan.m1 <= plan.tile[0] or plan.m1 == 2 * plan.tile[0]
     assert plan.rows * plan.cols >= plan.length
     assert plan.outer * plan.outer_step >= torch.Size(lengths).numel() if plan.complex else True
 

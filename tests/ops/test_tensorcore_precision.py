@@ -59,7 +59,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SCALED = ["line", "upright line", "line of blocks", "plane", "upright plane", "slices with kernels of more rows"]
-SCALED += ["rows of a plane", "longer rows of a plane"]
+SCALED += ["longer rows of a plane"]
 
 
 @pytest.mark.usefixtures("scaled")

@@ -11,7 +11,7 @@ from torch import Tensor
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .places import place_kernel, take_kernel
 from .plan import LEAST, power
-from .scales import largest_kernel, shrink_kernel, shrink_rows_kernel, tables_kernel
+from .products import largest, multiply, shrunk, shrunk_by_rows
 from .tables import outer_products, outer_tables
 from .tuning import CHUNK, SUMS, signals_of_a_program, time_of_waves
 
@@ -25,28 +25,6 @@ __all__ = ["Blocks"]
 
 #: along the last axis of a grid
 MOST_PROGRAMS = 65_535
-#: numbers of a program that goes through them in a row
-WIDE = 4096
-
-
-def multiply(table: Tensor, x: Tensor, out: Tensor) -> None:
-    """Write the product of a matrix (i, j) with every signal of (batch, channels, j · length) numbers.
-
-    They go to (batch, channels, i · length). There is one matrix, or (batch, channels, i, j). Channels may be a part of
-    those that lie in memory; signals are neither copied nor transposed.
-    """
-    if x.is_contiguous() and out.is_contiguous():  # all at once
-        x, out = x.flatten(0, 1)[None], out.flatten(0, 1)[None]
-        table = table if table.dim() == 2 else table.flatten(0, 1)[None]
-    for left, some, target in zip(table.expand(*x.shape[:2], -1, -1), x, out, strict=True):
-        matrices = some.reshape(len(some), table.shape[-1], -1)
-        products = target.view(len(some), table.shape[-2], -1)
-        # In whatever dtype this is called, it is that of the table.
-        with torch.autocast(table.device.type, enabled=False):
-            if matrices.dtype == products.dtype == table.dtype:
-                torch.bmm(left, matrices, out=products)
-            else:
-                products.copy_(torch.bmm(left, matrices.to(table.dtype)))
 
 
 class Blocks:
@@ -169,45 +147,16 @@ class Blocks:
         """
         if not (self.scaled and self.plan.complex):
             return self.tables[:0]
-        if self.by_rows:
-            return x.new_empty(x.shape[:2], dtype=torch.float32)
-        tops = x.new_zeros(x.shape[:2], dtype=torch.int32)
-        length = x[0, 0].numel()
-        steps = 16 if length > 16 * WIDE else 1
-        largest_kernel[(tops.numel(), -(-length // (steps * WIDE)))](x, tops, length, STEPS=steps, BLOCK=WIDE)
-        return tops.view(torch.float32).clamp_(min=1e-30)
+        return x.new_empty(x.shape[:2], dtype=torch.float32) if self.by_rows else largest(x)
 
     def ahead(self, x: Tensor, tops: Tensor, out: Tensor, inputs: int = 1) -> None:
         """Write the outer transform of (batch, channels, ·), of so many parts each, by matrix products."""
         table = outer_products(self.plan, inputs, self.dtype, self.device)[0]
         if self.by_rows:
-            x, table = self.shrink_rows(x, tops, table)
+            x, table = shrunk_by_rows(x, tops, self.plan.outer, table)
         elif self.scaled:
-            x = self.shrink(x, tops)
+            x = shrunk(x, tops, self.plan.outer, self.dtype)
         multiply(table, x, out)
-
-    def shrink(self, x: Tensor, tops: Tensor) -> Tensor:
-        """Return a copy of (batch, channels, ·) over its largest values and the outer length."""
-        out = x.new_empty(x.shape, dtype=self.dtype)
-        length = x[0, 0].numel()
-        shrink_kernel[(x.shape[0] * x.shape[1], -(-length // WIDE))](
-            *(x, out, tops, x.shape[1], x.stride(0), tops.stride(0), length, self.plan.outer), BLOCK=WIDE
-        )
-        return out
-
-    def shrink_rows(self, x: Tensor, tops: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a copy over the largest values of rows, and tables with these and the outer length; write ``tops``."""
-        out = x.new_empty(x.shape, dtype=self.dtype)
-        (height, width), signals = table.shape, x.shape[0] * x.shape[1]
-        rows = x.new_empty((signals, width), dtype=torch.float32)
-        tables = table.new_empty((*x.shape[:2], height, width))
-        block = x[0, 0].numel() // width
-        shrink_rows_kernel[(signals, width)](x, out, rows, x.shape[1], x.stride(0), width, BLOCK=block)
-        tables_kernel[(signals, -(-height // 32))](
-            *(rows, table, tables, tops, x.shape[1], tops.stride(0), height, width, self.plan.outer),
-            **{"ROWS": 32, "COLS": power(width)},
-        )
-        return out, tables
 
     def outer_numbers(self, x: Tensor, tops: Tensor) -> tuple[tuple[int, ...], int, int]:
         """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
