@@ -12,12 +12,11 @@ import torch
 
 from kernelfield.ops import conv, tensorcore
 from kernelfield.ops.tensorcore import plan_of, precision
+from tests.contracts.convolutions import Case
 from tests.ops.interpreted import DEVICE, LAYOUTS, assert_right, interpreter, launch, layouts, results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.contracts.convolutions import Case
 
 __all__ = ["interpreter"]
 
@@ -62,11 +61,8 @@ SCALED = ["line", "upright line", "line of blocks", "plane", "upright plane", "s
 SCALED += ["longer rows of a plane"]
 
 
-@pytest.mark.usefixtures("scaled")
-@pytest.mark.parametrize("kind", ["noise", "constant", "tiny", "huge"])
-@pytest.mark.parametrize("name", SCALED)
-def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
-    case = LAYOUTS[name]
+def tensors(case: Case, kind: str) -> list[torch.Tensor]:
+    """Return signal and kernel of a kind."""
     x, kernel = case.tensors(torch.float32)
     if kind == "constant":  # the largest spectrum there is, beyond the range of float16
         x, kernel = x.abs() + 1e5, kernel.abs() + 1e4
@@ -74,7 +70,29 @@ def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
         x, kernel = x * 1e-12, kernel * 1e-9
     elif kind == "huge":
         x, kernel = x * 1e12, kernel * 1e9
-    assert relative_errors(case, x, kernel).max() <= 4e-3
+    elif kind == "uneven":  # blocks that differ by orders, and one of zeros
+        x = x * torch.logspace(-4, 0, x.shape[-1]) * (torch.arange(x.shape[-1]) >= 1024)
+    return [x, kernel]
+
+
+@pytest.mark.usefixtures("scaled")
+@pytest.mark.parametrize("kind", ["noise", "constant", "tiny", "huge"])
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
+    case = LAYOUTS[name]
+    assert relative_errors(case, *tensors(case, kind)).max() <= 4e-3
+
+
+@pytest.mark.usefixtures("scaled")
+@pytest.mark.parametrize("kind", ["constant", "huge", "uneven"])
+def test_blocks_that_are_scaled_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = launch.tuning
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), by_library=True))
+    launch.make_call.cache_clear()
+    case = Case((1, 1, 8192), (1, 1, 8192), 1, causal=True)
+    assert launch.Call((1, 1, 8192), (8192,), torch.float32, torch.device(DEVICE), True, (False,)).by_rows
+    assert relative_errors(case, *tensors(case, kind)).max() <= 4e-3
+    launch.make_call.cache_clear()
 
 
 @pytest.mark.usefixtures("scaled")
