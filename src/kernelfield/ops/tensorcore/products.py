@@ -23,11 +23,10 @@ def multiply(table: Tensor, x: Tensor, out: Tensor) -> None:
     if x.is_contiguous() and out.is_contiguous():  # all at once
         x, out = x.flatten(0, 1)[None], out.flatten(0, 1)[None]
         table = table if table.dim() == 2 else table.flatten(0, 1)[None]
-    for left, some, target in zip(table.expand(*x.shape[:2], -1, -1), x, out, strict=True):
-        matrices = some.reshape(len(some), table.shape[-1], -1)
-        products = target.view(len(some), table.shape[-2], -1)
-        # In whatever dtype this is called, it is that of the table.
-        with torch.autocast(table.device.type, enabled=False):
+    with torch.autocast(table.device.type, enabled=False):  # whatever it is called under, it is in the table's dtype
+        for left, some, target in zip(table.expand(*x.shape[:2], -1, -1), x, out, strict=True):
+            matrices = some.reshape(len(some), table.shape[-1], -1)
+            products = target.view(len(some), table.shape[-2], -1)
             if matrices.dtype == products.dtype == table.dtype:
                 torch.bmm(left, matrices, out=products)
             else:
