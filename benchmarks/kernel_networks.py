@@ -43,7 +43,7 @@ NETWORKS: dict[str, Callable[..., Field]] = {
     "Fourier, 64 units": partial(FourierFilter, hidden=64),
     "SIREN, 32 units": partial(SIREN, hidden=32),
     "SIREN, 64 units": partial(SIREN, hidden=64),
-    "SIREN, 40 units, four maps": partial(SIREN, hidden=40, layers=5),
+    "SIREN, 40 units, three maps": partial(SIREN, hidden=40, layers=5),
 }
 GRIDS: dict[str, tuple[tuple[int, ...], bool]] = {
     "784": ((784,), False),

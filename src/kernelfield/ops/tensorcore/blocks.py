@@ -11,7 +11,7 @@ from torch import Tensor
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .places import place_kernel, take_kernel
 from .plan import LEAST, power
-from .products import largest, multiply, shrunk, shrunk_by_rows
+from .products import largest_values, multiply, shrunk, shrunk_by_rows
 from .tables import outer_products, outer_tables
 from .tuning import CHUNK, SUMS, signals_of_a_program, time_of_waves
 
@@ -147,7 +147,7 @@ class Blocks:
         """
         if not (self.scaled and self.plan.complex):
             return self.tables[:0]
-        return x.new_empty(x.shape[:2], dtype=torch.float32) if self.by_rows else largest(x)
+        return x.new_empty(x.shape[:2], dtype=torch.float32) if self.by_rows else largest_values(x)
 
     def ahead(self, x: Tensor, tops: Tensor, out: Tensor, inputs: int = 1) -> None:
         """Write the outer transform of (batch, channels, ·), of so many parts each, by matrix products."""
@@ -210,11 +210,11 @@ class Blocks:
         """(channels, 1, *points) -> (channels · outer, 2, inner), and what it is to be multiplied by, if scaled."""
         plan, inner = self.plan, self.plan.m1 * self.plan.m2
         parts = kernel.new_empty((kernel.shape[0] * plan.outer, 2, inner), dtype=self.dtype)
-        tile = min(self.r, self.tuning.rows)
         if self.by_library:
             target = parts.view(1, len(kernel), 2 * plan.outer, inner)
             self.ahead(self.put(kernel)[None], tops.view(1, -1), target, 1 if self.real else 2)
         else:
+            tile = min(self.r, self.tuning.rows)
             split_points_kernel[(-(-inner // self.tuning.columns), self.r // tile, kernel.shape[0])](
                 *(self.put(kernel), parts, self.outer_tables[0], tops, plan.outer, inner),
                 **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth)},

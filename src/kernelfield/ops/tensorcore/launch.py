@@ -254,7 +254,8 @@ def spectral_grads(
     call = _call(x, kernel, causal, periodic)
     kernel = call.wind(kernel)
     together = need_x and need_kernel and not call.tuning.apart
-    grad_tops, tops, kernel_tops = (call.tops(t) for t in (grad, x, kernel))
+    grad_tops, tops = (call.tops(t) for t in (grad, x))
+    kernel_tops = call.tops(kernel) if need_x else call.tables[:0]
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
     for part in call.chunks(training=True):
         spectrum = Spectrum(kernel[part], call.tables[:0], call.tables[:0])

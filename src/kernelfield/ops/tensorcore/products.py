@@ -8,7 +8,7 @@ from torch import Tensor
 from .plan import power
 from .scales import largest_kernel, shrink_kernel, shrink_rows_kernel, tables_kernel
 
-__all__ = ["largest", "multiply", "shrunk", "shrunk_by_rows"]
+__all__ = ["largest_values", "multiply", "shrunk", "shrunk_by_rows"]
 
 #: numbers of a program that goes through them in a row, and rows of a table
 WIDE, ROWS = 4096, 32
@@ -33,7 +33,7 @@ def multiply(table: Tensor, x: Tensor, out: Tensor) -> None:
                 products.copy_(torch.bmm(left, matrices.to(table.dtype)))
 
 
-def largest(x: Tensor) -> Tensor:
+def largest_values(x: Tensor) -> Tensor:
     """Return the largest absolute value of each signal, (batch, channels), or something to divide by."""
     tops = x.new_zeros(x.shape[:2], dtype=torch.int32)
     length = x[0, 0].numel()

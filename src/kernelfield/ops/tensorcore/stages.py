@@ -249,6 +249,12 @@ def _stacked(u, S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr):
 
 
 @triton.jit
+def _abreast(w, S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr):
+    """(s k1, n2) -> UPRIGHT (k1, s n2)."""
+    return tl.reshape(tl.permute(tl.reshape(w, (S, K1, N2)), (1, 0, 2)), (K1, S * N2))
+
+
+@triton.jit
 def second_step(
     ur, ui, a2, S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr
 ):
@@ -294,8 +300,7 @@ def last_step(
 ):  # fmt: skip
     """What the third step gives -> signal; ASIDE: the imaginary part of a real plan's."""
     if UPRIGHT and S > 1:
-        wr = tl.reshape(tl.permute(tl.reshape(wr, (S, K1, N2)), (1, 0, 2)), (K1, S * N2))
-        wi = tl.reshape(tl.permute(tl.reshape(wi, (S, K1, N2)), (1, 0, 2)), (K1, S * N2))
+        wr, wi = _abreast(wr, S, N2, K1), _abreast(wi, S, N2, K1)
     if TWIDDLE:
         cr, ci = unpacked(cr, ci, zero, b1, PACKED)
         wr, wi = times(wr, wi, cr, ci, True)
