@@ -19,12 +19,23 @@ make_venv() {
   fi
 }
 
+# Torch goes first and by its exact version, so that no range pulls another build. Without a GPU the CPU build of PyTorch's own
+# index is preferred, which has no gigabytes of CUDA packages; where that index cannot be reached, the usual one serves.
+install_torch() {
+  local torch
+  torch=$(grep '^torch==' constraints.txt)
+  if [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null; then
+    .venv/bin/python -m pip install -q --disable-pip-version-check --retries 0 --timeout 15 \
+      --index-url https://download.pytorch.org/whl/cpu "$torch" 2>/dev/null && return
+  fi
+  .venv/bin/python -m pip install -q --disable-pip-version-check "$torch"
+}
+
 install() {
   [ -e "$stamp" ] && return
   [ -x .venv/bin/python ] || make_venv
   echo "setup: installing into .venv (the first time takes a few minutes)"
-  # Torch first and by its exact version, so that no range can pull a build with gigabytes of CUDA packages.
-  .venv/bin/python -m pip install -q --disable-pip-version-check "$(grep '^torch==' constraints.txt)"
+  install_torch
   .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,data,export,dev]'
   rm -f .venv/.installed-*
   touch "$stamp"
