@@ -14,7 +14,7 @@ from _convolutions import Case, Problem
 from _measure import least_seconds, machine
 from _tables import describe, number, ratio, table
 
-from kernelfield.ops.cost import CONSTANTS, features
+from kernelfield.ops.conv.cost import CONSTANTS, features
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernelfield.ops import conv
-from kernelfield.ops.cost import Work, cheapest, seconds
+from kernelfield.ops.conv.cost import Work, cheapest, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

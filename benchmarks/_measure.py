@@ -130,7 +130,7 @@ def _involuntary_switches() -> int:
 
 def graphed(call: Callable[[], object]) -> Callable[[], object]:
     """Capture ``call`` as a CUDA graph, as training does, and return its replay."""
-    from kernelfield.layers.continuous.crop import held  # noqa: PLC0415
+    from kernelfield.layers.continuous.kernel_support import held  # noqa: PLC0415
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -31,7 +31,7 @@ import torch
 from _measure import graphed, machine, median_seconds, peak_bytes
 from _tables import MISSING, describe, number, replace_section, table
 
-import kernelfield.ops.channelwise
+import kernelfield.ops.fused
 from kernelfield import CCNN
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ WAYS = {
 def forced(method: str, fused: bool) -> Iterator[None]:
     """Let "auto" mean this method, and fuse or not, as KERNELFIELD_CONV and KERNELFIELD_FUSED do."""
     conv = sys.modules["kernelfield.ops.conv"]
-    before = conv.FORCED, kernelfield.ops.channelwise.FUSED
-    conv.FORCED, kernelfield.ops.channelwise.FUSED = method, fused
+    before = conv.FORCED, kernelfield.ops.fused.FUSED
+    conv.FORCED, kernelfield.ops.fused.FUSED = method, fused
     conv._plans.clear()  # noqa: SLF001
     try:
         yield
     finally:
-        conv.FORCED, kernelfield.ops.channelwise.FUSED = before
+        conv.FORCED, kernelfield.ops.fused.FUSED = before
         conv._plans.clear()  # noqa: SLF001
 
 

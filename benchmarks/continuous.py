@@ -31,7 +31,7 @@ from _tables import MISSING, describe, number, replace_section, table
 from kernelfield import CCNN, SeparableConv, create_model
 from kernelfield.fields import Table
 from kernelfield.layers import ContinuousConv
-from kernelfield.layers.continuous.together import sample_kernels
+from kernelfield.layers.continuous.kernel_sampler import sample_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -34,7 +34,7 @@ from _measure import (
 )
 from _tables import describe, mebibytes, milliseconds, ratio, replace_section, table
 
-from kernelfield.ops import fft
+from kernelfield.ops.conv import fft
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,8 +31,9 @@ from _measure import copy_bandwidth, graphed, machine, median_seconds, peak_byte
 from _tables import MISSING, describe, number, replace_section, table
 
 from kernelfield.ops import conv
-from kernelfield.ops.cost import CONSTANTS
-from kernelfield.ops.tensorcore import obstacle, trust
+from kernelfield.ops.conv.cost import CONSTANTS
+from kernelfield.ops.conv.triton import obstacle
+from kernelfield.ops.conv.triton import selfcheck as trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable

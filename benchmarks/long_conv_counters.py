@@ -24,7 +24,7 @@ import torch
 from _tables import number, table
 from long_conv_variants import ROWS
 
-from kernelfield.ops.tensorcore import launch
+from kernelfield.ops.conv.triton import launch
 
 #: what is shown, and the counter that says it
 COUNTERS = {

@@ -21,7 +21,7 @@ import torch
 from _measure import machine
 
 from kernelfield.ops import conv
-from kernelfield.ops.tensorcore import trust
+from kernelfield.ops.conv.triton import selfcheck as trust
 
 #: signal, kernel points, other arguments; no side fills a tile, but blocks of 294,912 and rows of the planes of 96 and
 #: 200 columns are whole vectors, of which torch's matrix products do the outer transform

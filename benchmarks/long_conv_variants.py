@@ -6,7 +6,7 @@
     python benchmarks/long_conv_variants.py --from-json benchmarks/results/long-conv-variants-h200.json
 
 Forward and backward are captured as CUDA graphs and timed apart, without autograd; errors are those of the first two
-signals against our FFT in float32. What was chosen is in ``ops/tensorcore/tuning.py`` and ``lines.py``.
+signals against our FFT in float32. What was chosen is in ``ops/conv/triton/tuning.py`` and ``lines.py``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from _tables import table
 from continuous import graphed
 
 from kernelfield.ops import conv
-from kernelfield.ops.tensorcore import launch, plan
-from kernelfield.ops.tensorcore.lines import Band, band_conv, band_grads
+from kernelfield.ops.conv.triton import launch, plan
+from kernelfield.ops.conv.triton.toeplitz_launch import Band, band_conv, band_grads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -59,10 +59,10 @@ def job(data: str, network: str, options: argparse.Namespace) -> None:
     import torch  # noqa: PLC0415
     from _pointnet2 import PARTS, PointNet2  # noqa: PLC0415
 
+    from kernelfield.experiments import find_recipe, fit  # noqa: PLC0415
+    from kernelfield.experiments.fitting import make_fabric  # noqa: PLC0415
+    from kernelfield.experiments.recipe import recipe_from, with_settings  # noqa: PLC0415
     from kernelfield.models.registry import register  # noqa: PLC0415
-    from kernelfield.training import find_recipe, fit  # noqa: PLC0415
-    from kernelfield.training.fitting import make_fabric  # noqa: PLC0415
-    from kernelfield.training.recipe import recipe_from, with_settings  # noqa: PLC0415
 
     register("pointnet2", PointNet2, f"PointNet++, parts of {PARTS}")
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.workers))

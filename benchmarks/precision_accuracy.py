@@ -46,9 +46,9 @@ def job(way: str, seed: int, options: argparse.Namespace) -> None:
     import torch  # noqa: PLC0415
     from _measure import machine  # noqa: PLC0415
 
-    from kernelfield.training import find_recipe, fit  # noqa: PLC0415
-    from kernelfield.training.fitting import make_fabric  # noqa: PLC0415
-    from kernelfield.training.recipe import with_settings  # noqa: PLC0415
+    from kernelfield.experiments import find_recipe, fit  # noqa: PLC0415
+    from kernelfield.experiments.fitting import make_fabric  # noqa: PLC0415
+    from kernelfield.experiments.recipe import with_settings  # noqa: PLC0415
 
     fabric = make_fabric("cuda" if torch.cuda.is_available() else "cpu")
     settings = [*WAYS[way][1], f"training.epochs={options.epochs}", f"training.seed={seed}"]

@@ -23,8 +23,8 @@ from _measure import machine
 from _tables import describe, number, replace_section, table
 
 from kernelfield.data import load
-from kernelfield.training import find_recipe, fit
-from kernelfield.training.fitting import make_fabric
+from kernelfield.experiments import find_recipe, fit
+from kernelfield.experiments.fitting import make_fabric
 
 GRIDS, CHANNELS = (3, 5, 7, 9), (8, 32, 128)
 

@@ -9,8 +9,8 @@ import argparse
 import json
 from pathlib import Path
 
-from kernelfield.training.bench import bench_step
-from kernelfield.training.fitting import make_fabric
+from kernelfield.experiments.bench import bench_step
+from kernelfield.experiments.fitting import make_fabric
 
 #: recipe, samples in its training split, what to change
 CASES = (

@@ -28,7 +28,7 @@ from _tables import MISSING, describe, mebibytes, milliseconds, replace_section,
 from torch.nn import functional as F
 
 from kernelfield.ops import Dilated, conv_bank
-from kernelfield.ops.bank import _paths
+from kernelfield.ops.filter_bank import _paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from kernelfield.data.digits import digit_sequences
+from kernelfield.data.sets.images.digits import digit_sequences
+from kernelfield.experiments import find_recipe, fit
 from kernelfield.fields import MLP, SIREN, Field
-from kernelfield.training import find_recipe, fit
 
 IMAGES = Path(__file__).parent / "images"
 

@@ -9,7 +9,7 @@ the constraint. The first two do not care how a digit is turned, the third one d
 import torch
 from torch.nn import functional as F
 
-from kernelfield.data.turned import rotated_digits
+from kernelfield.data.sets.images.rotated_mnist import rotated_digits
 from kernelfield.groups import Cyclic
 from kernelfield.models import GCNN
 from kernelfield.testing import equivariance_error

@@ -9,7 +9,7 @@ turns into ch08_attention.png: the maps of the turned digit are the turned maps.
 import torch
 from torch.nn import functional as F
 
-from kernelfield.data.turned import rotated_digits
+from kernelfield.data.sets.images.rotated_mnist import rotated_digits
 from kernelfield.groups import Cyclic
 from kernelfield.models import GCNN
 from kernelfield.viz.attention import plot_equivariance

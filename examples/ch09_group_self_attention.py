@@ -11,7 +11,7 @@ About a minute on a CPU.
 import torch
 from torch.nn import functional as F
 
-from kernelfield.data.turned import rotated_digits
+from kernelfield.data.sets.images.rotated_mnist import rotated_digits
 from kernelfield.groups import Cyclic, Trivial
 from kernelfield.layers import LiftingSelfAttention
 from kernelfield.models import GSANet

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from kernelfield import WaveletNet, wavelet_loss
-from kernelfield.data.transients import transients
+from kernelfield.data.sets.synthetic.transients import transients
 from kernelfield.models.wavelet_net import Stage
 from kernelfield.testing import count_parameters
 from kernelfield.viz.scalograms import plot_scalograms

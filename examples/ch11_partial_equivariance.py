@@ -10,8 +10,8 @@ the learned subset of each layer, and the prediction as a six goes around the ci
 import torch
 from torch.nn import functional as F
 
-from kernelfield.data.digits import digit_images
-from kernelfield.data.rotated import mnist6_180, sixes
+from kernelfield.data.sets.images.digits import digit_images
+from kernelfield.data.transforms.rotate import mnist6_180, sixes
 from kernelfield.groups import SO2, parameter_groups
 from kernelfield.models.partial_gcnn import PartialGCNN
 from kernelfield.viz.groups import plot_prediction_under_rotation, plot_subsets

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import torch
 
-from kernelfield.training.recipe import find_recipe
-from kernelfield.training.reproduce import reproduce
+from kernelfield.experiments.recipe import find_recipe
+from kernelfield.experiments.reproduce import reproduce
 
 ROOT = Path(__file__).parents[1]
 #: folders of data that have one of their own

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
-from kernelfield.data.digits import digits
+from kernelfield.data.sets.images.digits import digits
 from tests.commands import call
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_bench() -> None:
 
 
 def test_reproduce_writes_results_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelfield.training.reproduce import results_table  # noqa: PLC0415
+    from kernelfield.experiments.reproduce import results_table  # noqa: PLC0415
 
     monkeypatch.chdir(tmp_path)
     options = ("--accelerator", "cpu", "--set", "training.epochs=1", "--set", "training.batch=4")
@@ -197,5 +197,5 @@ def test_made_data_and_real_ones_share_no_folder(tmp_path: Path) -> None:
 
 
 def test_json_without_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelfield.training.inspect.run_test", lambda *_, **__: {"test": {"auc": float("nan")}})
+    monkeypatch.setattr("kernelfield.experiments.inspect.run_test", lambda *_, **__: {"test": {"auc": float("nan")}})
     assert call("test", tmp_path, "--json").strip() == '{"test": {"auc": null}}'

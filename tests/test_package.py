@@ -31,8 +31,8 @@ MAY_IMPORT = {
     "data": FOUNDATION,
     "viz": FOUNDATION | {"layers", "models"},
     "export": FOUNDATION | {"layers"},
-    "training": FOUNDATION | {"layers", "models", "data", "viz", "export"},
-    "sklearn": FOUNDATION | {"layers", "models", "data", "training"},
+    "experiments": FOUNDATION | {"layers", "models", "data", "viz", "export"},
+    "sklearn": FOUNDATION | {"layers", "models", "data", "experiments"},
 }
 EVERYTHING = {*MAY_IMPORT, "cli", "_commands"}
 MAY_IMPORT |= dict.fromkeys(("__init__", "__main__", "cli", "_commands"), EVERYTHING)
@@ -70,10 +70,10 @@ def test_imports_are_read_wherever_they_stand(tmp_path: Path) -> None:
     file = tmp_path / "ops" / "conv.py"
     file.write_text(
         "import torch\nimport kernelfield.models.ccnn\nfrom .fft import a\nfrom .. import layers\n"
-        "from ..fields.base import b\nfrom kernelfield import viz\nfrom kernelfield.data.digits import c\n"
-        "def f():\n    from ..training import d\n    import kernelfield\n"
+        "from ..fields.base import b\nfrom kernelfield import viz\nfrom kernelfield.data.sets.images.digits import c\n"
+        "def f():\n    from ..experiments import d\n    import kernelfield\n"
     )
-    expected = {"models", "ops", "layers", "fields", "viz", "data", "training", "__init__"}
+    expected = {"models", "ops", "layers", "fields", "viz", "data", "experiments", "__init__"}
     assert imported_parts(file, tmp_path) == expected
 
 

@@ -17,11 +17,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from ._checks import check_int, check_positive
 from .data.base import Batch, Split, TargetScale
+from .experiments.loop import Loop
+from .experiments.recipe import Optimizer, Schedule, Training
+from .experiments.task import Task
 from .models import create_model
 from .models.registry import configuration
-from .training.loop import Loop
-from .training.recipe import Optimizer, Schedule, Training
-from .training.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from kernelfield.data import Data, load
-from kernelfield.data._clouds import ChoosePoints, normalized
-from kernelfield.data._meshes import read_off, sample_mesh
 from kernelfield.data.base import Batch
-from kernelfield.data.shapenet_part import PARTS, part_iou
-from kernelfield.data.solids import SURFACES
+from kernelfield.data.io.meshes import read_off, sample_mesh
+from kernelfield.data.sets.clouds.shapenet_part import PARTS, part_iou
+from kernelfield.data.sets.synthetic.solids import SURFACES
+from kernelfield.data.transforms.clouds import ChoosePoints, normalized
 
 if TYPE_CHECKING:
     from pathlib import Path

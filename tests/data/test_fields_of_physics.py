@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernelfield.data import load
-from kernelfield.data.darcy import HIGH, LOW, darcy_made, permeability, solve_darcy
+from kernelfield.data.sets.physics.darcy import HIGH, LOW, darcy_made, permeability, solve_darcy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelfield.data import Batch, Data, Split, as_sequence, drop_samples, drop_split, noise_padded, permuted
-from kernelfield.data._prepare import Observed, Standardize
-from kernelfield.data._split import divide, hold_out, moments
-from kernelfield.data.chirps import chirps
-from kernelfield.data.listops import listops
-from kernelfield.data.memory import copy_memory
-from kernelfield.data.shapes import shapes
+from kernelfield.data.sets.synthetic.chirps import chirps
+from kernelfield.data.sets.synthetic.memory import copy_memory
+from kernelfield.data.sets.synthetic.shapes import shapes
+from kernelfield.data.sets.text.listops import listops
+from kernelfield.data.transforms.batch import Observed, Standardize
+from kernelfield.data.transforms.split import divide, hold_out, moments
 from kernelfield.layers import CKConv
 
 FEW = {"train": 6, "validation": 2, "test": 3}

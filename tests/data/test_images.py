@@ -12,12 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
-from kernelfield.data.cifar import cifar10, cifar100
-from kernelfield.data.folders import image_folder
-from kernelfield.data.mnist import mnist
 from kernelfield.data.registry import load
-from kernelfield.data.stl10 import stl10
-from kernelfield.data.turned import mnist6_180, mnist6_m, rotated_mnist
+from kernelfield.data.sets.images.cifar import cifar10, cifar100
+from kernelfield.data.sets.images.image_folder import image_folder
+from kernelfield.data.sets.images.mnist import mnist
+from kernelfield.data.sets.images.rotated_mnist import mnist6_180, mnist6_m, rotated_mnist
+from kernelfield.data.sets.images.stl10 import stl10
 
 RNG = np.random.default_rng(0)
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from kernelfield.data.chirps import chirps
-from kernelfield.data.darcy import darcy_made
-from kernelfield.data.digits import digits
-from kernelfield.data.listops import TOKENS, evaluate, expression, listops
-from kernelfield.data.memory import adding, copy_memory
-from kernelfield.data.pathfinder import pathfinder
-from kernelfield.data.shapes import shapes
-from kernelfield.data.turned import rotated_digits, six_or_nine
+from kernelfield.data.sets.images.digits import digits
+from kernelfield.data.sets.images.rotated_mnist import rotated_digits, six_or_nine
+from kernelfield.data.sets.physics.darcy import darcy_made
+from kernelfield.data.sets.synthetic.chirps import chirps
+from kernelfield.data.sets.synthetic.memory import adding, copy_memory
+from kernelfield.data.sets.synthetic.pathfinder import pathfinder
+from kernelfield.data.sets.synthetic.shapes import shapes
+from kernelfield.data.sets.text.listops import TOKENS, evaluate, expression, listops
 
 if TYPE_CHECKING:
     from kernelfield.data import Data, Split
@@ -185,7 +185,7 @@ def test_pathfinder_is_balanced_and_its_classes_have_the_same_ink() -> None:
 
 
 def test_pathfinder_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelfield.data.pathfinder.TRIES", 10)
+    monkeypatch.setattr("kernelfield.data.sets.synthetic.pathfinder.TRIES", 10)
     with pytest.raises(ValueError, match="dashes must leave room"):
         pathfinder(16, dashes=200, train=1, validation=0, test=1)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernelfield.data import load
-from kernelfield.data import pcam as module
+from kernelfield.data.sets.images import pcam as module
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import kernelfield
-from kernelfield.data import _files as files
 from kernelfield.data import describe, list_data, load, register, registry
+from kernelfield.data.io import files
 
 SMALL = {
     "copy_memory": {"train": 4, "T": 5},

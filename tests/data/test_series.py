@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernelfield.data.physionet2012 import MEASURED, physionet2012
-from kernelfield.data.physionet2019 import physionet2019
-from kernelfield.data.tables import csv_series
-from kernelfield.data.ts import character_trajectories, read_ts, ts
+from kernelfield.data.sets.series.csv_series import csv_series
+from kernelfield.data.sets.series.physionet2012 import MEASURED, physionet2012
+from kernelfield.data.sets.series.physionet2019 import physionet2019
+from kernelfield.data.sets.series.ts_archive import character_trajectories, read_ts, ts
 
 if TYPE_CHECKING:
     from pathlib import Path

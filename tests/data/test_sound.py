@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernelfield.data.fsdd import fsdd
 from kernelfield.data.registry import load
-from kernelfield.data.sound import magnatagatune, read_sound, urbansound8k, wav_folder
-from kernelfield.data.transients import KINDS, transients
+from kernelfield.data.sets.audio.fsdd import fsdd
+from kernelfield.data.sets.audio.sound_folder import magnatagatune, read_sound, urbansound8k, wav_folder
+from kernelfield.data.sets.synthetic.transients import KINDS, transients
 
 if TYPE_CHECKING:
     from pathlib import Path

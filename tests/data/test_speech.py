@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernelfield.data.fsdd import fsdd
-from kernelfield.data.mfcc import mel_filters, mfcc
-from kernelfield.data.speech import WORDS, speech_commands
+from kernelfield.data.sets.audio.fsdd import fsdd
+from kernelfield.data.sets.audio.speech_commands import WORDS, speech_commands
+from kernelfield.data.transforms.mfcc import mel_filters, mfcc
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from kernelfield.data.reviews import imdb
-from kernelfield.data.text import END, ptb, text
+from kernelfield.data.sets.text.characters import END, ptb, text
+from kernelfield.data.sets.text.reviews import imdb
 
 if TYPE_CHECKING:
     from pathlib import Path

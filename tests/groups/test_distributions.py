@@ -21,7 +21,7 @@ from kernelfield.groups import (
     monotonicity,
     parameter_groups,
 )
-from kernelfield.groups.bernoulli import read_logits
+from kernelfield.groups.distributions.bernoulli import read_logits
 
 like = torch.zeros((), dtype=torch.float64)
 

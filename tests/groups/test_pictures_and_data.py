@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kernelfield.data.rotated import mnist6_180, mnist6_m, rotate, rotated, sixes
+from kernelfield.data.transforms.rotate import mnist6_180, mnist6_m, rotate, rotated, sixes
 from kernelfield.groups import O2, SO2, Cyclic
 from kernelfield.models.partial_gcnn import PartialGCNN
 from kernelfield.viz.groups import plot_prediction_under_rotation, plot_subsets, predictions_under_rotation

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial
-from kernelfield.layers.equivariant import CyclicSelfAttention, GroupBatchNorm
+from kernelfield.layers.group import CyclicSelfAttention, GroupBatchNorm
 from kernelfield.models import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet, GSANet, create_model
 from kernelfield.testing import assert_equivariant, assert_exports, assert_state_dict_round_trip, count_parameters
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelfield import CCNN, CKCNN, CKConv, FlexNet, FlexTCN, create_model, list_models
-from kernelfield.data.digits import digit_images
+from kernelfield.data.sets.images.digits import digit_images
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier, Table
 from kernelfield.layers import ContinuousConv, FlexConv, SeparableConv
 from kernelfield.models.registry import configuration

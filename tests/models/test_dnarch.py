@@ -15,10 +15,10 @@ from torch.overrides import TorchFunctionMode
 
 from kernelfield import CCNN, DNArch
 from kernelfield.layers import BatchNorm, ContinuousConv, Pointwise
-from kernelfield.layers.continuous.crop import LateReading, held
-from kernelfield.layers.continuous.extent import Band
+from kernelfield.layers.continuous.active_slice import Band
+from kernelfield.layers.continuous.kernel_support import LateReading, held
 from kernelfield.masks import Mask, SigmoidMask
-from kernelfield.models.complexity import network_cost
+from kernelfield.models.dnarch.cost import network_cost
 from kernelfield.ops import resample
 from kernelfield.testing import assert_compiles, assert_exports
 from kernelfield.viz.architecture import plot_history

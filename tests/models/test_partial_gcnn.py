@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelfield.data.digits import digit_images
-from kernelfield.data.rotated import mnist6_180, mnist6_m
+from kernelfield.data.sets.images.digits import digit_images
+from kernelfield.data.transforms.rotate import mnist6_180, mnist6_m
 from kernelfield.fields import MLP, MAGNet
 from kernelfield.groups import O2, SO2, Cyclic, Mirror, Trivial, parameter_groups
 from kernelfield.models.augerino import Augerino

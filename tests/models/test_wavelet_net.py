@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from kernelfield import wavelet_loss
-from kernelfield.data.transients import transients
+from kernelfield.data.sets.synthetic.transients import transients
 from kernelfield.models import create_model
 from kernelfield.models.wavelet_net import Stage, WaveletNet
 from kernelfield.testing import assert_compiles, assert_exports, assert_state_dict_round_trip, count_parameters

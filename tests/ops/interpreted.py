@@ -22,9 +22,11 @@ with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for one or th
     triton = pytest.importorskip("triton")
     from triton.runtime.interpreter import InterpretedFunction
 
-    from kernelfield.ops.channelwise import launch as channelwise_launch
-    from kernelfield.ops.features import launch as features_launch
-    from kernelfield.ops.tensorcore import blocks, launch, lines, outer, toeplitz, transform
+    from kernelfield.ops.conv.triton import launch, outer, toeplitz, transform
+    from kernelfield.ops.conv.triton import outer_launch as blocks
+    from kernelfield.ops.conv.triton import toeplitz_launch as lines
+    from kernelfield.ops.fieldnet.triton import launch as features_launch
+    from kernelfield.ops.fused.triton import launch as channelwise_launch
 
     # Also those of Triton itself, which something else may have imported before.
     for name, function in vars(triton.language).items():

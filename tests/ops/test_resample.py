@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kernelfield.ops import resample, resample_reference, spectral
+from kernelfield.ops import resample, resample_reference
+from kernelfield.ops.resample import apply_along, resample_matrix
 from kernelfield.testing import assert_compiles
 
 lengths = st.integers(1, 12)
@@ -149,7 +151,7 @@ def test_matrices_and_transforms_agree(old: int, new: int, monkeypatch: pytest.M
     x = torch.randn(3, old, dtype=torch.float64)
     window = torch.rand(min(old, new) // 2 + 1, dtype=torch.float64)
     by_transform = resample(x, new, window=[window])
-    monkeypatch.setattr(spectral, "MATRIX_UP_TO", 1000)
+    monkeypatch.setattr(sys.modules["kernelfield.ops.resample"], "MATRIX_UP_TO", 1000)
     torch.testing.assert_close(resample(x, new, window=[window]), by_transform, rtol=0, atol=1e-11)
 
 
@@ -157,8 +159,8 @@ def test_matrices_and_transforms_agree(old: int, new: int, monkeypatch: pytest.M
 def test_lengths_that_only_the_device_knows(old: int, new: int) -> None:
     like = torch.zeros((), dtype=torch.float64)
     wanted = torch.zeros(12, 12, dtype=torch.float64)
-    wanted[:new, :old] = spectral.resample_matrix(old, new, new, old, like=like)
-    found = spectral.resample_matrix(torch.tensor(old), torch.tensor(new), 12, 12, like=like)
+    wanted[:new, :old] = resample_matrix(old, new, new, old, like=like)
+    found = resample_matrix(torch.tensor(old), torch.tensor(new), 12, 12, like=like)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
 
 
@@ -170,7 +172,7 @@ def test_a_window_is_for_every_axis() -> None:
 @pytest.mark.parametrize(("old", "new"), [(6, 6), (7, 4), (5, 8), (8, 6)])
 @pytest.mark.parametrize("axis", [1, 2])
 def test_gradients_through_spectra(monkeypatch: pytest.MonkeyPatch, old: int, new: int, axis: int) -> None:
-    monkeypatch.setattr(spectral, "MATRIX_UP_TO", 0)
+    monkeypatch.setattr(sys.modules["kernelfield.ops.resample"], "MATRIX_UP_TO", 0)
     x = torch.randn(2, *((old, 3) if axis == 1 else (3, old)), dtype=torch.float64, requires_grad=True)
     window = torch.rand(min(old, new) // 2 + 2, dtype=torch.float64, requires_grad=True)  # one more than is used
 
@@ -186,6 +188,6 @@ def test_gradients_through_spectra(monkeypatch: pytest.MonkeyPatch, old: int, ne
 
 def test_planes_are_multiplied_from_the_left() -> None:
     x, matrix = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
-    y = spectral.apply_along(x, matrix, 2)
+    y = apply_along(x, matrix, 2)
     torch.testing.assert_close(y, torch.einsum("mn,bcnk->bcmk", matrix, x))
     assert y.is_contiguous()

@@ -1,9 +1,9 @@
 """Data, one file per kind: made in code, or read from where its user says."""
 
 from .base import Batch, Data, Split
-from .forms import as_sequence, noise_padded, permuted
-from .irregular import drop_samples, drop_split
 from .registry import Description, describe, list_data, load, register
+from .transforms.drop_samples import drop_samples, drop_split
+from .transforms.to_sequence import as_sequence, noise_padded, permuted
 
 __all__ = [
     "Batch",

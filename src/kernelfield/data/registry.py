@@ -9,37 +9,21 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
-from . import (
-    chirps,
-    cifar,
-    cosmic,
-    darcy,
-    digits,
-    folders,
-    fsdd,
-    furniture,
-    listops,
-    memory,
-    mnist,
-    modelnet,
-    pathfinder,
-    pcam,
-    photographs,
-    physionet2012,
-    physionet2019,
-    reviews,
-    shapenet_part,
-    shapes,
-    solids,
-    sound,
-    speech,
-    stl10,
-    tables,
-    text,
-    transients,
-    ts,
-    turned,
-)
+from .sets.audio import fsdd
+from .sets.audio import sound_folder as sound
+from .sets.audio import speech_commands as speech
+from .sets.clouds import furniture, modelnet, shapenet_part
+from .sets.images import cifar, digits, mnist, pcam, stl10
+from .sets.images import image_folder as folders
+from .sets.images import photograph as photographs
+from .sets.images import rotated_mnist as turned
+from .sets.physics import cosmic, darcy
+from .sets.series import csv_series as tables
+from .sets.series import physionet2012, physionet2019
+from .sets.series import ts_archive as ts
+from .sets.synthetic import chirps, memory, pathfinder, shapes, solids, transients
+from .sets.text import characters as text
+from .sets.text import listops, reviews
 
 if TYPE_CHECKING:
     import os

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_int, check_positive
-from ..ops.channelwise import fuses
-from ..ops.features import Shape, features_on
+from ..ops.fieldnet import Shape, features_on
+from ..ops.fused import fuses
 from ._linear import affine, first_outputs, read_out, scale_linear_, stack_linears
 from .base import Field
 
@@ -87,7 +87,7 @@ class FilterNetwork(Field):
 
     #: names of the parameters that shape the envelope
     envelope_parameters: tuple[str, ...] = ()
-    #: whether :mod:`kernelfield.ops.features` computes the filters of just this class: one that is derived from it may
+    #: whether :mod:`kernelfield.ops.fieldnet` computes the filters of just this class: one that is derived from it may
     #: have another envelope
     known_filters = False
 
@@ -155,7 +155,7 @@ class FilterNetwork(Field):
         return None if features is None else read_out([f.out for f in fields], features, channels)  # type: ignore[misc]
 
     def _in_order(self) -> list[Tensor]:
-        """Return what the features depend on, in the order of :mod:`kernelfield.ops.features`."""
+        """Return what the features depend on, in the order of :mod:`kernelfield.ops.fieldnet`."""
         maps: Any = [t for m in self.linears for t in (m.weight, m.bias)]
         return [self.frequency, self.phase, *(getattr(self, name) for name in self.envelope_parameters), *maps]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int, check_positive
-from ..ops.channelwise import fuses
-from ..ops.features import Shape, features_on
+from ..ops.fieldnet import Shape, features_on
+from ..ops.fused import fuses
 from ._linear import WeightNormLinear, affine, first_outputs, read_out, scale_linear_, stack_linears
 from .base import Field
 

@@ -2,12 +2,12 @@
 
 from .affine import E2, SE2, Affine, scale_translation
 from .base import Group
-from .bernoulli import Bernoulli
 from .cyclic import Cyclic
 from .dihedral import Dihedral
-from .distributions import Distribution, Interval, Uniform
+from .distributions.base import Distribution, Interval, Uniform
+from .distributions.bernoulli import Bernoulli
+from .distributions.independent import Independent, learned, monotonicity, parameter_groups
 from .grid import transform, warp
-from .independent import Independent, learned, monotonicity, parameter_groups
 from .mirror import Mirror
 from .o2 import O2
 from .product import Product

@@ -13,7 +13,7 @@ from .continuous import (
     nyquist,
     sample_kernels,
 )
-from .equivariant import (
+from .group import (
     AttentiveGroupConv,
     AttentiveLiftingConv,
     CoAttentive,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int
-from ..ops.channelwise import batch_norm, fuses, map_channels
+from ..ops.fused import batch_norm, fuses, map_channels
 
 __all__ = ["BatchNorm", "Pointwise", "make_norm"]
 
@@ -132,7 +132,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
     def apart(self, input: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:  # noqa: A002
         """Return the normalised signal, or its GELU, and the signal itself, for an identity branch.
 
-        See :func:`kernelfield.ops.channelwise.batch_norm`: on a GPU the two gradients are added where one is written.
+        See :func:`kernelfield.ops.fused.batch_norm`: on a GPU the two gradients are added where one is written.
         """
         whole = input.shape[1] >= self.num_features
         if whole and (self.momentum is None or not fuses(input)):

@@ -14,7 +14,7 @@ from ..layers import SeparableConv
 from ..layers.continuous.blocks import CCNNBlock, TwoConvBlock, run_blocks
 from ..layers.continuous.sampling import seen_only
 from ..layers.pointwise import BatchNorm, Pointwise, make_norm
-from ..ops.channelwise import fuses
+from ..ops.fused import fuses
 from .ckcnn import field_options
 from .readout import Embedding, Readout
 from .registry import register
@@ -22,7 +22,7 @@ from .registry import register
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..layers.continuous.extent import Extent
+    from ..layers.continuous.active_slice import Extent
 
 __all__ = ["CCNN"]
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from .._checks import check_int
 from ..groups import Cyclic, Dihedral, Group, Trivial
 from ..layers.dropout import Dropout
-from ..layers.equivariant import (
+from ..layers.group import (
     GroupBatchNorm,
     GroupPool,
     GroupResidualBlock,

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from .._checks import check_int
 from ..groups import Cyclic, Dihedral, Group, Mirror, Trivial
-from ..layers.equivariant import GroupPool, LiftingSelfAttention, SelfAttentionBlock, SpatialPool
+from ..layers.group import GroupPool, LiftingSelfAttention, SelfAttentionBlock, SpatialPool
 from ..layers.pointwise import Pointwise, make_norm
 from .registry import register
 
@@ -23,7 +23,7 @@ __all__ = ["GSANet"]
 class GSANet(nn.Module):
     r"""A network of self-attention alone, equivariant to a group (chapter 9, figure 4 and section 6).
 
-    Lifting attention, norm, swish; stages of :class:`~kernelfield.layers.equivariant.SelfAttentionBlock` with
+    Lifting attention, norm, swish; stages of :class:`~kernelfield.layers.group.SelfAttentionBlock` with
     max-pooling between them; a linear map to the classes, the mean over space, the maximum over the group.
 
     Args:

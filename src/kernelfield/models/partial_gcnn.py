@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from .._checks import check_bool, check_choice, check_int
 from ..fields import SIREN, Field
 from ..groups import O2, SO2, Distribution, Group, Mirror, Trivial, monotonicity
-from ..layers.equivariant import (
+from ..layers.group import (
     GroupBatchNorm,
     GroupConv,
     GroupDropout,

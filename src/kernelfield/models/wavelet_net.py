@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from .._checks import check_choice, check_int, check_positive
 from ..fields import BSpline, Field
 from ..groups import Scale
-from ..layers.equivariant import GroupBatchNorm, GroupConv, LiftingConv, SpatialPool
+from ..layers.group import GroupBatchNorm, GroupConv, LiftingConv, SpatialPool
 from ..ops import resample
 from .registry import register
 

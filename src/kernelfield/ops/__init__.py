@@ -1,13 +1,13 @@
 """Operators: pure functions of tensors, no parameters. Each fast path stands beside a readable reference."""
 
 from .attention import group_attention, group_attention_reference
-from .bank import Dilated, conv_bank
 from .conv import conv
-from .messages import aggregate, pass_messages
-from .neighbors import Edges, bilateral_edges, nearest, nearest_nodes
+from .conv.reference import conv_reference, resample_reference
+from .filter_bank import Dilated, conv_bank
 from .points import point_conv, point_sums, sample_density
-from .reference import conv_reference, resample_reference
-from .spectral import resample
+from .points.messages import aggregate, pass_messages
+from .points.neighbors import Edges, bilateral_edges, nearest, nearest_nodes
+from .resample import resample
 
 __all__ = [
     "Dilated",

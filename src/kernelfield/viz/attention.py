@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..layers.equivariant import (
+from ..layers.group import (
     AttentiveGroupConv,
     AttentiveLiftingConv,
     GroupSelfAttention,

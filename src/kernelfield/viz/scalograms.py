@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..layers.equivariant import LiftingConv
+    from ..layers.group import LiftingConv
 
 __all__ = ["plot_scalograms"]
 

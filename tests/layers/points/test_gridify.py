@@ -113,7 +113,7 @@ def test_padding_may_be_anything() -> None:
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelfield.ops import messages  # noqa: PLC0415
+    from kernelfield.ops.points import messages  # noqa: PLC0415
 
     for reduce in ("mean", "max", "sum"):
         torch.manual_seed(0)

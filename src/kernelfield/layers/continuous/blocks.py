@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._checks import check_choice, floats_per_axis
-from ...ops.channelwise import activate, fuses, map_activate
+from ...ops.fused import activate, fuses, map_activate
 from ..pointwise import BatchNorm, Pointwise, make_norm
-from .base import ContinuousConv
-from .extent import Band, Extent
+from .active_slice import Band, Extent
+from .continuous_conv import ContinuousConv
+from .kernel_sampler import sample_on
 from .separable import SeparableConv
-from .together import sample_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

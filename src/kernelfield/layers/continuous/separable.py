@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ...fields import Field, MAGNet
-from ...ops.channelwise import fuses
+from ...ops.fused import fuses
 from ..pointwise import Pointwise
-from .conv import CKConv, FlexConv
+from .ckconv import CKConv, FlexConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .base import ContinuousConv
+    from .continuous_conv import ContinuousConv
 
 __all__ = ["SeparableConv"]
 

@@ -1,0 +1,112 @@
+"""What the commands share: recipes by their name, results printed, and errors as one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..experiments.run import Run
+
+__all__ = [
+    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "errors", "ints", "is_data", "print_json", "print_result", "recipe_of",
+    "short_settings", "short_value", "stop", "whole",
+]  # fmt: skip
+
+FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
+
+
+def is_data(name: str) -> bool:
+    """Whether what is named are data rather than a recipe."""
+    path = Path(name)
+    return path.suffix not in (".yaml", ".yml") and (path.is_file() or path.is_dir())
+
+
+def recipe_of(name: str, model: str, settings: list[str]) -> Any:
+    """Return the recipe of that name, or one for the data at that path, with values replaced."""
+    from ..experiments.custom_data import data_settings, recipe_for_path  # noqa: PLC0415
+    from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
+
+    if is_data(name):
+        # How data are to be read must be known before their shape is.
+        return with_settings(recipe_for_path(name, data_settings(settings), model=model), settings)
+    return with_settings(find_recipe(name), [*([f"model.name={model}"] if model else []), *settings])
+
+
+def whole(folder: Path | None) -> str | None:
+    """Return the path in full, for a run remembers it and may be asked from elsewhere."""
+    return None if folder is None else str(folder.expanduser().resolve())
+
+
+def short_settings(epochs: int | None, seed: int | None) -> list[str]:
+    given = {"training.epochs": epochs, "training.seed": seed}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def ints(name: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part]
+    except ValueError:
+        raise ValueError(f"{name} must be ints such as 0,1,2, got {text!r}") from None
+
+
+def print_result(run: Run, as_json: bool) -> None:
+    from ..experiments.progress import summary  # noqa: PLC0415
+
+    result = run.result()
+    if as_json:
+        print_json({**result, "folder": str(run.folder)})
+        return
+    for line in summary(result):
+        typer.echo(line)
+    if (run.folder / "kernels.png").exists():
+        typer.echo(f"kernels: {run.folder / 'kernels.png'}")
+    typer.echo(f"report:  {run.folder / 'report.html'}")
+
+
+def print_json(value: Any) -> None:
+    from ..experiments.plain_json import to_json  # noqa: PLC0415
+
+    typer.echo(to_json(value))
+
+
+def short_value(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(short_value(v) for v in value) + "]"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def stop(message: str, code: int) -> None:
+    typer.echo(f"kernelfield: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Turn what a user can cause into a line and an exit code; anything else keeps its traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stop("interrupted; name the run's folder with --out to go on", 130)
+    except ModuleNotFoundError as error:
+        stop(f"{error}", FAILED)
+    except FileNotFoundError as error:
+        stop(str(error), NO_DATA)
+    except ValueError as error:
+        stop(str(error), NO_DATA if str(error).startswith("root must") else WRONG)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        stop(f"cannot be read or written: {error}", WRONG)
+    except OSError as error:
+        stop(str(error), FAILED)
+    except RuntimeError as error:
+        loop = sys.modules.get("kernelfield.experiments.loop")
+        diverged = loop is not None and isinstance(error, loop.NonFiniteLoss)
+        if not diverged:
+            raise
+        stop(str(error), DIVERGED)

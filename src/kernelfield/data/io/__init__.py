@@ -1,0 +1,1 @@
+"""Reading files: archives, pickles and meshes, without executing code from them."""

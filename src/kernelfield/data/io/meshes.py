@@ -1,0 +1,85 @@
+"""Triangle meshes: read from OFF files, and sampled."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..._checks import check_int
+from .files import read_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["read_off", "sample_mesh"]
+
+
+def read_off(path: Path) -> tuple[Tensor, Tensor]:
+    """Return the vertices (n, 3) and triangles (m, 3) of an OFF file; polygons are cut into triangles.
+
+    The counts may follow "OFF" without a space between, as in some files of ModelNet40.
+    """
+    lines = [line.split("#", 1)[0].strip() for line in read_bytes(path).decode("latin-1").splitlines()]
+    lines = [line for line in lines if line]
+    if not lines or not lines[0].startswith("OFF"):
+        found = repr(lines[0][:20]) if lines else "nothing"
+        raise ValueError(f"{path} must be an OFF file, found {found} at its beginning")
+    rest = lines[0][3:].strip()
+    body = [rest, *lines[1:]] if rest else lines[1:]
+    try:
+        count, faces = (int(n) for n in body[0].split()[:2])
+        vertices = np.array([line.split()[:3] for line in body[1 : 1 + count]], dtype=np.float64).reshape(count, 3)
+        polygons = [[int(n) for n in line.split()] for line in body[1 + count : 1 + count + faces]]
+        triangles = [
+            (corners[0], a, b)
+            for number, *more in polygons
+            for corners in [more[:number]]
+            for a, b in itertools.pairwise(corners[1:])
+        ]
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{path} must hold numbers of vertices and faces, then both, found: {error}") from None
+    index = np.array(triangles, dtype=np.int64).reshape(-1, 3)
+    if len(polygons) != faces or len(vertices) != count or (len(index) and not 0 <= index.min() <= index.max() < count):
+        raise ValueError(f"{path} must hold {count} vertices and {faces} faces of them, found a file cut short")
+    return torch.from_numpy(vertices).float(), torch.from_numpy(index)
+
+
+def sample_mesh(
+    vertices: Tensor, triangles: Tensor, count: int, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return points drawn evenly from the surface of a mesh, and the surface's normals there.
+
+    A triangle is drawn by its area, then a point of it: (1 - √u) a + √u (1 - v) b + √u v c.
+
+    Args:
+        vertices: (n, 3) coordinates.
+        triangles: (m, 3) vertices of each.
+        count: number of points.
+        generator: of the drawing.
+
+    Returns:
+        (count, 3) points and (count, 3) normals of unit length.
+
+    >>> corners = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    >>> points, normals = sample_mesh(corners, torch.tensor([[0, 1, 2]]), 5)
+    >>> bool((points[:, 2] == 0).all()), normals[0]
+    (True, tensor([0., 0., 1.]))
+    """
+    check_int("count", count)
+    a, b, c = vertices[triangles].unbind(dim=1)
+    cross = torch.linalg.cross(b - a, c - a)
+    area = cross.norm(dim=1)
+    if not bool((area > 0).any()):
+        raise ValueError("triangles must have an area, got none that has")
+    # By the sum of areas: multinomial takes no more than 2²⁴ of them.
+    ends = area.double().cumsum(0)
+    drawn = torch.rand(count, generator=generator, dtype=torch.float64) * ends[-1]
+    which = torch.searchsorted(ends, drawn, right=True).clamp(max=len(area) - 1)
+    u, v = torch.rand(2, count, 1, generator=generator)
+    u = u.sqrt()
+    points = (1 - u) * a[which] + u * (1 - v) * b[which] + u * v * c[which]
+    return points, torch.nn.functional.normalize(cross[which], dim=1)

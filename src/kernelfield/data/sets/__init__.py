@@ -1,0 +1,1 @@
+"""Data sets, one folder per kind of data and one file per set."""

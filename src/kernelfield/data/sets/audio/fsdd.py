@@ -1,0 +1,145 @@
+"""The Free Spoken Digit Dataset: raw sound of spoken digits at 8 kHz."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from ...._checks import check_int
+from ...base import Data, Split
+from ...io.files import folder
+from ...transforms.batch import Standardize
+from ...transforms.split import hold_out
+from .speech_commands import read_wav
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["fsdd"]
+
+RATE = 8_000
+FOLDS = 5
+
+
+def fsdd(
+    root: str | os.PathLike[str] | None,
+    *,
+    length: int = RATE,
+    every: int = 1,
+    fold: int | None = None,
+    validation_share: float = 0.1,
+    seed: int = 0,
+) -> Data:
+    """Return the Free Spoken Digit Dataset: 3,000 clips of ten digits by six speakers, at 8 kHz.
+
+    Source: https://github.com/Jakobovski/free-spoken-digit-dataset, files ``7_jackson_32.wav`` (digit, speaker, number)
+    in ``root`` or ``root/recordings``; or ``root``, or ``fsdd_8k.npz`` in it, as one archive of all clips end to end:
+    ``audio`` (16-bit integers), ``length``, ``label``, ``speaker``, ``index``. No checksum is published, so that
+    nothing is downloaded. Licence: CC BY-SA 4.0. Split: the published one, numbers 0 to 4 of each digit and speaker to
+    test; or by speaker, with a ``fold``: the speakers in order of their names are dealt to five folds, one of which
+    has two of them, and those of the fold are tested. A tenth of the others is held out to choose by, each digit in
+    proportion. Normalisation: zero mean and unit variance over all samples of the training clips.
+
+    Args:
+        root: folder of the files, or the archive.
+        length: of the inputs in samples; longer clips are cut off, shorter ones padded and masked.
+        every: keep only every ``every``-th sample, not filtered, to test at lower rates; ``step`` says so.
+        fold: 0 to 4, to test speakers that training has not heard.
+        validation_share: of the training clips.
+        seed: of the choice of these.
+
+    Returns:
+        Inputs (n, 1, length / every), kept as 16-bit integers, with mask (n, length / every); classes (n,) of ten.
+    """
+    check_int("length", length)
+    check_int("every", every)
+    if fold is not None and check_int("fold", fold, least=0) >= FOLDS:
+        raise ValueError(f"fold must be None or 0 to {FOLDS - 1}, got {fold}")
+    clips = _read(root)
+    sound = np.zeros((len(clips), 1, length), dtype=np.int16)
+    mask = torch.zeros(len(clips), length, dtype=torch.bool)
+    for i, clip in enumerate(clips):
+        cut = clip.samples[:length]
+        sound[i, 0, : len(cut)] = cut
+        mask[i, : len(cut)] = True
+    inputs = torch.from_numpy(sound)
+    target = torch.tensor([clip.digit for clip in clips])
+    if fold is None:
+        tested, what = torch.tensor([clip.number < 5 for clip in clips]), "clips numbered below 5, to test, and above"
+    else:
+        speakers = sorted({clip.speaker for clip in clips})
+        tested = torch.tensor([speakers.index(clip.speaker) % FOLDS == fold for clip in clips])
+        what = f"speakers of fold {fold}, to test, and others"
+    if bool(tested.all()) or not bool(tested.any()):
+        raise ValueError(f"{root} must hold {what}, found only one of the two")
+    others = torch.nonzero(~tested).flatten()
+    train, held = hold_out(target[others], round(validation_share * len(others)), seed)
+    index = [others[train], others[held], torch.nonzero(tested).flatten()]
+    heard = inputs[index[0]][:, 0][mask[index[0]]].float() / 32768
+    prepare = Standardize((float(heard.mean()),), (float(heard.std()),), scale=1 / 32768)
+    splits = [
+        Split(inputs[i][..., ::every], target[i], mask=mask[i][:, ::every], step=float(every), prepare=prepare)
+        for i in index
+    ]
+    return Data(
+        name="fsdd",
+        train=splits[0],
+        validation=splits[1] if len(splits[1]) else None,
+        test=splits[2],
+        in_channels=1,
+        out_channels=10,
+        dim=1,
+        size=(length,),
+        task="classification",
+        classes=tuple("0123456789"),
+    )
+
+
+class _Clip(NamedTuple):
+    samples: np.ndarray
+    digit: int
+    speaker: str
+    number: int
+
+
+def _read(root: str | os.PathLike[str] | None) -> list[_Clip]:
+    """Return all clips of a folder of files, or of the archive."""
+    path = None if root is None else Path(root).expanduser()
+    if path is not None and path.is_dir() and (path / "fsdd_8k.npz").is_file():
+        path = path / "fsdd_8k.npz"
+    if path is not None and path.suffix == ".npz":
+        return _read_archive(path)
+    where = folder(root, "the Free Spoken Digit Dataset", "recordings", "free-spoken-digit-dataset/recordings")
+    paths = sorted(where.glob("*.wav"))
+    named = [re.fullmatch(r"(\d)_(\w+)_(\d+)", path.stem) for path in paths]
+    wrong = [path.name for path, name in zip(paths, named, strict=True) if name is None]
+    if not paths or wrong:
+        found = wrong[0] if wrong else "no wav file"
+        raise ValueError(f"{where} must hold files named digit_speaker_number.wav, found {found}")
+    return [
+        _Clip(read_wav(path, RATE), int(name[1]), name[2], int(name[3]))
+        for path, name in zip(paths, named, strict=True)
+        if name is not None
+    ]
+
+
+def _read_archive(path: Path) -> list[_Clip]:
+    if not path.is_file():
+        raise ValueError(f"root must be the archive of the Free Spoken Digit Dataset, got {path}, which is no file")
+    wanted = ("audio", "length", "label", "speaker", "index")
+    with np.load(path) as archive:
+        missing = [name for name in wanted if name not in archive]
+        if missing:
+            raise ValueError(f"{path} must hold {', '.join(wanted)}, found no {missing[0]}")
+        audio, length, label, speaker, index = (archive[name] for name in wanted)
+    ends = np.cumsum(length)
+    if len(audio) != ends[-1]:
+        raise ValueError(f"{path} must hold {ends[-1]} samples, the sum of length, found {len(audio)}")
+    return [
+        _Clip(audio[end - n : end], int(digit), str(who), int(number))
+        for end, n, digit, who, number in zip(ends, length, label, speaker, index, strict=True)
+    ]

@@ -1,0 +1,148 @@
+"""Point sets of furniture, and voxels of chairs and monitors: two small files of real objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...._checks import check_choice, check_int
+from ...base import Data, Split
+from ...transforms.batch import AsFloat
+from ...transforms.clouds import ChoosePoints, normalized
+from ...transforms.split import class_index, divide
+
+if TYPE_CHECKING:
+    import os
+
+    from torch import Tensor
+
+__all__ = ["chair_monitor", "furniture"]
+
+FOLDS = 5
+
+
+def furniture(
+    root: str | os.PathLike[str] | None, *, points: int = 1_024, split: int = 0, voxels: int | None = None
+) -> Data:
+    """Return 820 clouds of 2,048 points, sampled from meshes of furniture of twelve categories.
+
+    Source: models of Sweet Home 3D, sampled; ``furniture_pc2048.npz``, the file or its folder. Licence: CC0 and CC BY
+    3.0, by model. Split: five, the same for everybody: a fifth of each category to test, another one in each split, and
+    the rest to train. Normalisation: the mean of each cloud at the origin, its farthest coordinate at 1.
+
+    Args:
+        root: the file, or its folder.
+        points: in each cloud; training takes others in every epoch.
+        split: 0 to 4, which fifth is tested on.
+        voxels: move the points to the middles of voxels, as many along each axis, one point in each; None for not.
+
+    Returns:
+        Positions (n, 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,) of twelve.
+    """
+    if not 0 <= check_int("split", split, least=0) < FOLDS:
+        raise ValueError(f"split must be 0 to {FOLDS - 1}, got {split}")
+    file = _file(root, "furniture_pc2048.npz")
+    with np.load(file) as stored:
+        clouds = normalized(torch.from_numpy(stored["points"].astype(np.float32))).half()
+        label, classes = class_index([str(name) for name in stored["category"]])
+    fold = _folds(label)
+    prepare = ChoosePoints(points, voxels)
+
+    def part(chosen: Tensor) -> Split:
+        coords = clouds[chosen]
+        return Split(coords.new_zeros(len(coords), 0, coords.shape[1]), label[chosen], coords=coords, prepare=prepare)
+
+    return Data(
+        name="furniture",
+        train=part(fold != split),
+        validation=None,
+        test=part(fold == split),
+        in_channels=3,
+        out_channels=len(classes),
+        dim=3,
+        size=(2, 2, 2),
+        task="classification",
+        classes=classes,
+    )
+
+
+def chair_monitor(
+    root: str | os.PathLike[str] | None, *, form: str = "points", points: int = 1_024, seed: int = 0
+) -> Data:
+    """Return the chairs and monitors of ModelNet10 as 32³ voxels: 889 and 465 of them.
+
+    Source: ModelNet10, voxelized; ``modelnet10_chair_monitor_32.npz``, the file or its folder. Licence: none is stated.
+    Split: 70% to train, 15% to choose by, 15% to test, each class in proportion, under a seed. Normalisation: none for
+    voxels; points are the middles of those that are filled, [-1, 1] being the whole grid.
+
+    Args:
+        root: the file, or its folder.
+        form: "points" for the filled voxels as points, "voxels" for the grid of them.
+        points: of each object, drawn from its filled voxels; one with fewer is padded and masked.
+        seed: of the split, and of the points.
+
+    Returns:
+        Positions (n, 3, points) with coords (n, points, 3) and mask, or voxels (n, 1, 32, 32, 32), kept as bytes;
+        classes (n,) of two.
+    """
+    check_choice("form", form, ("points", "voxels"))
+    file = _file(root, "modelnet10_chair_monitor_32.npz")
+    with np.load(file) as stored:
+        # The first row of each is empty.
+        solid = [np.unpackbits(stored[name], axis=1).reshape(-1, 32, 32, 32)[1:] for name in ("chair", "monitor")]
+    grid = torch.from_numpy(np.concatenate(solid))
+    label = torch.tensor([0] * len(solid[0]) + [1] * len(solid[1]))
+    parts = divide(label, seed=seed)
+    if form == "voxels":
+        splits = [Split(grid[i].unsqueeze(1), label[i], prepare=AsFloat()) for i in parts]
+    else:
+        coords, mask = _filled(grid, 2 * check_int("points", points), seed)
+        none = coords.new_zeros(len(coords), 0, coords.shape[1])
+        prepare = ChoosePoints(points)
+        splits = [Split(none[i], label[i], coords=coords[i], mask=mask[i], prepare=prepare) for i in parts]
+    return Data(
+        name="chair_monitor",
+        train=splits[0],
+        validation=splits[1],
+        test=splits[2],
+        in_channels=3 if form == "points" else 1,
+        out_channels=2,
+        dim=3,
+        size=(2, 2, 2) if form == "points" else (32, 32, 32),
+        task="classification",
+        classes=("chair", "monitor"),
+    )
+
+
+def _file(root: str | os.PathLike[str] | None, name: str) -> Path:
+    if root is None:
+        raise ValueError(f"root must be {name} or its folder, got None")
+    path = Path(root).expanduser()
+    if not path.exists():
+        raise ValueError(f"root must be {name} or its folder, got {path}, which does not exist")
+    file = path / name if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"{path} must hold {name}")
+    return file
+
+
+def _folds(label: Tensor) -> Tensor:
+    """Return which fifth each sample is in: those of a class dealt out one by one, in a fixed random order."""
+    order = torch.randperm(len(label), generator=torch.Generator().manual_seed(0))
+    by_class = order[label[order].argsort(stable=True)]
+    fold = torch.empty_like(label)
+    fold[by_class] = torch.arange(len(label)) % FOLDS
+    return fold
+
+
+def _filled(grid: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return (n, most, 3) middles of up to ``most`` filled voxels, in a random order, and which of them there are."""
+    side = grid.shape[1]
+    score = torch.rand(grid.flatten(1).shape, generator=torch.Generator().manual_seed(seed))
+    score = torch.where(grid.flatten(1) > 0, score, 2.0)
+    found, index = score.topk(min(most, score.shape[1]), dim=1, largest=False)
+    cell = torch.stack([index // (side * side), index // side % side, index % side], dim=-1)
+    return (cell + 0.5) * (2 / side) - 1, found < 1

@@ -1,0 +1,147 @@
+"""ModelNet10 and ModelNet40: meshes of objects, as point clouds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...._checks import check_int
+from ...base import Data, Split
+from ...io.files import folder
+from ...io.meshes import read_off, sample_mesh
+from ...transforms.clouds import ChoosePoints, normalized
+from ...transforms.split import class_index, hold_out
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["modelnet10", "modelnet40"]
+
+
+def modelnet40(
+    root: str | os.PathLike[str] | None,
+    *,
+    points: int = 1_000,
+    voxels: int | None = None,
+    normals: bool = True,
+    validation_share: float = 0.1,
+    seed: int = 0,
+) -> Data:
+    """Return ModelNet40: 12,311 objects of 40 kinds, as points drawn evenly from the surfaces of their meshes.
+
+    Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
+    ``root/ModelNet40``. No checksum is published, so that nothing is downloaded. Licence: for academic use; the meshes
+    are their authors'. Split: the published one, 9,843 to train and 2,468 to test; a tenth of the first is held out to
+    choose by, each kind in proportion. Normalisation: the mean of each cloud at the origin, its farthest coordinate
+    at 1.
+
+    Args:
+        root: folder of the kinds.
+        points: in each cloud; twice as many are drawn, for voxels eight times as many, of which training takes others
+            in every epoch.
+        voxels: move the points to the middles of voxels, as many along each axis, one point in each; None for not.
+        normals: whether the surface's normals are given too, as three more channels.
+        validation_share: of the training objects.
+        seed: of the points, and of the choice of these.
+
+    Returns:
+        Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).
+    """
+    where = folder(root, "ModelNet40", "ModelNet40")
+    return _modelnet("modelnet40", where, 40, points, voxels, normals, validation_share, seed)
+
+
+def modelnet10(
+    root: str | os.PathLike[str] | None,
+    *,
+    points: int = 512,
+    voxels: int | None = None,
+    normals: bool = False,
+    validation_share: float = 0.1,
+    seed: int = 0,
+) -> Data:
+    """Return ModelNet10: 4,899 objects of ten kinds, all upright, as points drawn evenly from their surfaces.
+
+    Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
+    ``root/ModelNet10``. No checksum is published, so that nothing is downloaded. Licence: for academic use; the meshes
+    are their authors'. Split: the published one, 3,991 to train and 908 to test; a tenth of the first is held out to
+    choose by, each kind in proportion. Normalisation: the mean of each cloud at the origin, its farthest coordinate
+    at 1.
+
+    Args:
+        root: folder of the kinds.
+        points: in each cloud; voxels are made of eight times as many, and otherwise twice as many are drawn.
+        voxels: move the points to the middles of voxels, as many along each axis, one point in each; None for not.
+        normals: whether the surface's normals are given too, as three more channels.
+        validation_share: of the training objects.
+        seed: of the points, and of the choice of these.
+
+    Returns:
+        Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).
+    """
+    where = folder(root, "ModelNet10", "ModelNet10")
+    return _modelnet("modelnet10", where, 10, points, voxels, normals, validation_share, seed)
+
+
+def _modelnet(
+    name: str,
+    where: Path,
+    kinds: int,
+    points: int,
+    voxels: int | None,
+    normals: bool,
+    validation_share: float,
+    seed: int,
+) -> Data:
+    check_int("points", points)
+    parts = {part: sorted(where.glob(f"*/{part}/*.off")) for part in ("train", "test")}
+    found = {path.parts[-3] for paths in parts.values() for path in paths}
+    if not parts["train"] or not parts["test"]:
+        raise ValueError(f"{where} must hold kind/train/*.off and kind/test/*.off, found {len(found)} kinds of those")
+    if len(found) > kinds:
+        raise ValueError(f"{where} must hold at most the {kinds} kinds of {name}, found {len(found)}")
+    known = sorted(found)
+    drawn = {
+        part: _sampled(paths, (8 if voxels else 2) * points, normals, seed + i)
+        for i, (part, paths) in enumerate(parts.items())
+    }
+    label = {part: class_index([path.parts[-3] for path in paths], known)[0] for part, paths in parts.items()}
+    train, held = hold_out(label["train"], round(validation_share * len(label["train"])), seed)
+    prepare = ChoosePoints(points, voxels)
+
+    def split(part: str, index: Tensor | slice) -> Split:
+        coords, values = drawn[part]
+        return Split(values[index], label[part][index], coords=coords[index], prepare=prepare)
+
+    return Data(
+        name=name,
+        train=split("train", train),
+        validation=split("train", held) if len(held) else None,
+        test=split("test", slice(None)),
+        in_channels=6 if normals else 3,
+        out_channels=len(known),
+        dim=3,
+        size=(2, 2, 2),
+        task="classification",
+        classes=tuple(known),
+    )
+
+
+def _sampled(paths: list[Path], count: int, normals: bool, seed: int) -> tuple[Tensor, Tensor]:
+    """Return (n, count, 3) normalised points and (n, 3 or 0, count) normals, in half precision."""
+    generator = torch.Generator().manual_seed(seed)
+    coords = torch.empty(len(paths), count, 3, dtype=torch.float16)
+    values = torch.empty(len(paths), 3 if normals else 0, count, dtype=torch.float16)
+    for i, path in enumerate(paths):
+        try:
+            place, normal = sample_mesh(*read_off(path), count, generator)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        coords[i] = normalized(place)
+        if normals:
+            values[i] = normal.mT
+    return coords, values

@@ -1,0 +1,162 @@
+"""ShapeNet-part: objects as point clouds, every point labelled with the part it belongs to."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...._checks import check_int
+from ...base import Data, Split
+from ...io.files import find, folder, read_lines
+from ...transforms.clouds import ChoosePoints, normalized
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["PARTS", "part_iou", "shapenet_part"]
+
+#: kinds of objects, and the labels of their parts
+PARTS = {
+    "airplane": (0, 1, 2, 3),
+    "bag": (4, 5),
+    "cap": (6, 7),
+    "car": (8, 9, 10, 11),
+    "chair": (12, 13, 14, 15),
+    "earphone": (16, 17, 18),
+    "guitar": (19, 20, 21),
+    "knife": (22, 23),
+    "lamp": (24, 25, 26, 27),
+    "laptop": (28, 29),
+    "motorbike": (30, 31, 32, 33, 34, 35),
+    "mug": (36, 37),
+    "pistol": (38, 39, 40),
+    "rocket": (41, 42, 43),
+    "skateboard": (44, 45, 46),
+    "table": (47, 48, 49),
+}
+IGNORED = -100
+
+
+def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, normals: bool = True) -> Data:
+    """Return ShapeNet-part: 16,881 objects of 16 kinds, 2 to 6 parts each, 50 in all.
+
+    Source: ``shapenetcore_partanno_segmentation_benchmark_v0_normal``, unpacked into ``root``: lines of position,
+    normal and label in ``02691156/1a04e3eab45ca15dd86060f189eb133.txt``, kinds in ``synsetoffset2category.txt``, splits
+    in ``train_test_split/``. No checksum is published, so that nothing is downloaded. Licence: ShapeNet's terms of use,
+    for research. Split: the published one, 12,137 to train, 1,870 to choose by, 2,874 to test. Normalisation: the mean
+    of each cloud at the origin, its farthest coordinate at 1.
+
+    Args:
+        root: folder of the files.
+        points: in each cloud; of objects with more, training takes others in every epoch, and those with fewer are
+            padded and masked.
+        normals: whether normals are given too, as three more channels.
+
+    Returns:
+        Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) and mask; labels (n, points) of 50.
+    """
+    check_int("points", points)
+    name = "shapenetcore_partanno_segmentation_benchmark_v0_normal"
+    where = folder(root, "ShapeNet-part", name)
+    lines = read_lines(find(where, ["synsetoffset2category.txt"], "the kinds"))
+    kinds = {line.split()[1]: line.split()[0].lower() for line in lines if line.strip()}
+    splits = {part: _read_split(where, part, points, normals) for part in ("train", "val", "test")}
+    unknown = sorted(set(kinds.values()) - set(PARTS))
+    if unknown:
+        raise ValueError(f"{where} must name the kinds {', '.join(PARTS)}, found {unknown[0]}")
+    return Data(
+        name="shapenet_part",
+        train=splits["train"],
+        validation=splits["val"] if len(splits["val"]) else None,
+        test=splits["test"],
+        in_channels=6 if normals else 3,
+        out_channels=50,
+        dim=3,
+        size=(2, 2, 2),
+        task="segmentation",
+        classes=tuple(f"{kind} {i}" for kind, labels in PARTS.items() for i in range(len(labels))),
+        parts=tuple(PARTS.values()),
+    )
+
+
+def _read_split(where: Path, part: str, points: int, normals: bool) -> Split:
+    listed = find(where / "train_test_split", [f"shuffled_{part}_file_list.json"], "the splits")
+    names = ["/".join(entry.split("/")[1:]) for entry in json.loads(listed.read_text())]
+    clouds = []
+    for name in names:
+        path = where / f"{name}.txt"
+        if not path.is_file():
+            raise ValueError(f"{where} must hold {name}.txt, which {listed.name} lists")
+        try:
+            table = np.loadtxt(path, dtype=np.float32, ndmin=2)
+        except ValueError as error:
+            raise ValueError(f"{path} must hold lines of seven numbers, found: {error}") from error
+        if table.shape[1] != 7:
+            raise ValueError(f"{path} must hold position, normal and label in a line, found {table.shape[1]} numbers")
+        clouds.append(torch.from_numpy(table))
+    longest = max([points, *map(len, clouds)])
+    coords = torch.zeros(len(clouds), longest, 3, dtype=torch.float16)
+    values = torch.zeros(len(clouds), 3 if normals else 0, longest, dtype=torch.float16)
+    target = torch.full((len(clouds), longest), IGNORED)
+    mask = torch.zeros(len(clouds), longest, dtype=torch.bool)
+    for i, cloud in enumerate(clouds):
+        n = len(cloud)
+        # Files list a part after the other: the first points that a test takes should be of all of them.
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+        coords[i, :n] = normalized(cloud[:, :3])[order]
+        if normals:
+            values[i, :, :n] = cloud[order, 3:6].mT
+        target[i, :n], mask[i, :n] = cloud[order, 6].long(), True
+    return Split(values, target, coords=coords, mask=mask, prepare=ChoosePoints(points))
+
+
+def part_iou(
+    prediction: Tensor, target: Tensor, parts: Sequence[Sequence[int]] = tuple(PARTS.values())
+) -> tuple[Tensor, Tensor]:
+    """Return the share of agreement of each object, as the published tables have it, and which kind it is.
+
+    The kind is known from the target; of the predictions only those for parts of that kind count. The intersection over
+    union of a part that is neither there nor predicted is 1, and that of an object is the mean over its kind's parts.
+
+    Args:
+        prediction: (batch, labels, points) scores.
+        target: (batch, points) labels, -100 for padding.
+        parts: the labels of each kind's parts; those of ShapeNet-part if not given.
+
+    Returns:
+        (batch,) shares and (batch,) kinds, in the order of ``parts``; -1 for an object without points. The mean of the
+        shares is the instance average; the mean of the means of the kinds the class average.
+
+    >>> target = torch.tensor([[4, 4, 5, 5]])
+    >>> scores = torch.zeros(1, 50, 4)
+    >>> scores[0, 4] = torch.tensor([1.0, 1.0, 1.0, -1.0])
+    >>> part_iou(scores, target)
+    (tensor([0.5833]), tensor([1]))
+    """
+    labels, device = prediction.shape[1], prediction.device
+    # Made on the host: a small table, once for a batch.
+    belongs = torch.zeros(len(parts), labels, dtype=torch.bool)
+    for row, listed in zip(belongs, parts, strict=True):
+        row[list(listed)] = True
+    belongs = belongs.to(device)
+    seen = target != IGNORED
+    first = target.gather(1, seen.long().argmax(dim=1, keepdim=True)).clamp(min=0)
+    kind = belongs.long().argmax(dim=0)[first.squeeze(1)]
+    own = belongs[kind]  # (batch, labels)
+    predicted = prediction.masked_fill(~own.unsqueeze(2), -torch.inf).argmax(dim=1)
+
+    def count(which: Tensor, where: Tensor) -> Tensor:
+        empty = torch.zeros(len(target), labels, dtype=torch.long, device=device)
+        return empty.scatter_add_(1, which.clamp(min=0), where.long())
+
+    both = count(target, seen & (predicted == target))
+    union = count(target, seen) + count(predicted, seen) - both
+    ratio = torch.where(union > 0, both / union.clamp(min=1), 1.0)
+    share = (ratio * own).sum(dim=1) / own.sum(dim=1)
+    return share, torch.where(seen.any(dim=1), kind, -1)

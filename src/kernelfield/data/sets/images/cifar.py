@@ -1,0 +1,190 @@
+"""CIFAR-10 and CIFAR-100 from their python batches: images, sequences of pixels, rows in noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ...._checks import check_choice
+from ....ops import resample
+from ...base import Data, Split
+from ...io.files import fetch, find, folder
+from ...io.safe_pickle import read_pickle
+from ...transforms.batch import Chain, CropFlip, Standardize
+from ...transforms.split import hold_out
+from ...transforms.to_sequence import as_sequence, noise_padded
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["cifar10", "cifar100", "read_batch"]
+
+ADDRESS = "https://www.cs.toronto.edu/~kriz/"
+ARCHIVES = {
+    10: (f"{ADDRESS}cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
+    100: (f"{ADDRESS}cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
+}
+FORMS = ("image", "gray", "sequence", "gray-sequence", "noise-padded")
+
+
+def cifar10(
+    root: str | os.PathLike[str] | None,
+    *,
+    download: bool = False,
+    form: str = "image",
+    augment: bool = False,
+    resolution: int = 32,
+    noise: str = "fresh",
+    validation: int = 5_000,
+    seed: int = 0,
+) -> Data:
+    """Return CIFAR-10: photographs of ten kinds of things, 50,000 to train and 10,000 to test, 32×32.
+
+    Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the python version, in ``root`` or
+    ``root/cifar-10-batches-py``. The files are pickles; they are read without running anything in them. Licence: none
+    is stated; free for research, to be cited. Split: the published test set; 5,000 of the training images are held out
+    to choose by (chapter 3), each class in proportion. Normalisation: zero mean and unit variance of each colour over
+    the training images.
+
+    Args:
+        root: folder of the files.
+        download: whether to fetch them into ``root`` if they are not there, with a checksum; needs the extra ``data``.
+        form: "image" (n, 3, 32, 32); "gray" (n, 1, 32, 32); "sequence" (n, 3, 1024), sCIFAR10; "gray-sequence"
+            (n, 1, 1024), the task Image of the Long Range Arena; "noise-padded" (n, 96, 1000), rows of 32 pixels and
+            968 steps of noise, npCIFAR10.
+        augment: whether training images are shifted by up to 4 pixels and mirrored; for images only.
+        resolution: pixels per side; other than 32 by spectral resampling.
+        noise: of the noise-padded form, as :func:`kernelfield.data.transforms.to_sequence.noise_padded` takes it.
+        validation: number of training images held out; 0 for none.
+        seed: of the choice of these, and of the noise.
+
+    Returns:
+        Inputs as ``form`` says, kept as bytes; classes (n,) of ten.
+    """
+    if download:
+        names = *(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"
+        fetch(root, [ARCHIVES[10]], unless=[f"cifar-10-batches-py/{name}" for name in names], unpack=True)
+    where = folder(root, "CIFAR-10", "cifar-10-batches-py")
+    parts = [
+        read_batch(find(where, [f"data_batch_{i}"], "a batch of training images"), "labels", 10) for i in range(1, 6)
+    ]
+    train = torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+    test = read_batch(find(where, ["test_batch"], "the test images"), "labels", 10)
+    classes = _class_names(find(where, ["batches.meta"], "the names of the classes"), "label_names", 10)
+    return _build("cifar10", train, test, classes, form, augment, resolution, noise, validation, seed)
+
+
+def cifar100(
+    root: str | os.PathLike[str] | None,
+    *,
+    download: bool = False,
+    form: str = "image",
+    augment: bool = False,
+    resolution: int = 32,
+    noise: str = "fresh",
+    validation: int = 5_000,
+    seed: int = 0,
+) -> Data:
+    """Return CIFAR-100: as :func:`cifar10`, of a hundred kinds, from ``root`` or ``root/cifar-100-python``.
+
+    Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the python version; the classes are the fine
+    ones. Licence: none is stated; free for research, to be cited. Split: the published test set; 5,000 of the training
+    images are held out to choose by, each class in proportion. Normalisation: zero mean and unit variance of each
+    colour over the training images.
+    """
+    if download:
+        names = "train", "test", "meta"
+        fetch(root, [ARCHIVES[100]], unless=[f"cifar-100-python/{name}" for name in names], unpack=True)
+    where = folder(root, "CIFAR-100", "cifar-100-python")
+    train = read_batch(find(where, ["train"], "the training images"), "fine_labels", 100)
+    test = read_batch(find(where, ["test"], "the test images"), "fine_labels", 100)
+    classes = _class_names(find(where, ["meta"], "the names of the classes"), "fine_label_names", 100)
+    return _build("cifar100", train, test, classes, form, augment, resolution, noise, validation, seed)
+
+
+def read_batch(path: Path, key: str, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the images (n, 3, 32, 32), bytes, and labels (n,) of one file."""
+    batch = _keys(read_pickle(path), path)
+    data, labels = batch.get("data"), batch.get(key)
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,):
+        found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+        raise ValueError(f"{path} must hold 'data', bytes of shape (n, 3072), found {found}")
+    whole = isinstance(labels, list) and all(isinstance(y, int) and 0 <= y < classes for y in labels)
+    if not whole or len(labels) != len(data):  # type: ignore[arg-type]
+        raise ValueError(
+            f"{path} must hold '{key}', a list of {len(data)} numbers below {classes}, found "
+            + (f"{len(labels)} entries" if isinstance(labels, list) else type(labels).__name__)
+        )
+    return torch.from_numpy(data.reshape(-1, 3, 32, 32).copy()), torch.tensor(labels, dtype=torch.long)
+
+
+def _keys(batch: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(batch, dict):
+        raise ValueError(f"{path} must hold a dict, found {type(batch).__name__}")  # noqa: TRY004
+    return {k.decode("latin1") if isinstance(k, bytes) else str(k): v for k, v in batch.items()}
+
+
+def _class_names(path: Path, key: str, count: int) -> tuple[str, ...]:
+    names = _keys(read_pickle(path), path).get(key)
+    if not isinstance(names, list) or len(names) != count:
+        found = f"{len(names)}" if isinstance(names, list) else type(names).__name__
+        raise ValueError(f"{path} must hold '{key}', a list of {count} names, found {found}")
+    return tuple(n.decode("utf-8") if isinstance(n, bytes) else str(n) for n in names)
+
+
+def _build(
+    name: str,
+    train: Sequence[Tensor],
+    test: Sequence[Tensor],
+    classes: tuple[str, ...],
+    form: str,
+    augment: bool,
+    resolution: int,
+    noise: str,
+    validation: int,
+    seed: int,
+) -> Data:
+    check_choice("form", form, FORMS)
+    if augment and form not in ("image", "gray"):
+        raise ValueError(f"augment must be False for form {form!r}, got True")
+    x, x_test = (_changed(images, resolution, form.startswith("gray")) for images in (train[0], test[0]))
+    sums = [x[:, c].float().div(255) for c in range(x.shape[1])]
+    normal = Standardize(tuple(float(s.mean()) for s in sums), tuple(float(s.std()) for s in sums))
+    prepare = Chain((CropFlip(), normal)) if augment else normal
+    kept, held = hold_out(train[1], validation, seed)
+    data = Data(
+        name=name,
+        train=Split(x[kept], train[1][kept], prepare=prepare),
+        validation=Split(x[held], train[1][held], prepare=normal) if validation else None,
+        test=Split(x_test, test[1], prepare=normal),
+        in_channels=x.shape[1],
+        out_channels=len(classes),
+        dim=2,
+        size=tuple(x.shape[2:]),
+        task="classification",
+        classes=classes,
+    )
+    if form == "noise-padded":
+        return noise_padded(data, noise=noise, seed=seed, name=f"np{name}")
+    return data if form in ("image", "gray") else as_sequence(data, name=f"s{name}")
+
+
+def _changed(images: Tensor, resolution: int, gray: bool) -> Tensor:
+    """Return bytes at another resolution, or their luma (ITU-R 601)."""
+    if not gray and resolution == 32:
+        return images
+    parts = []
+    for part in images.split(4096):
+        values = part.float()
+        if gray:
+            values = (values * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(dim=1, keepdim=True)
+        if resolution != 32:
+            values = resample(values, (resolution, resolution))
+        parts.append(values.round().clamp(0, 255).to(torch.uint8))
+    return torch.cat(parts)

@@ -1,0 +1,103 @@
+"""Handwritten digits, bundled with scikit-learn (1,797 images of 8×8; UCI, CC BY 4.0)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...._checks import check_int
+from ....ops import resample
+from ...base import Data, Split
+from ...transforms.batch import Normalize
+from ...transforms.split import hold_out
+
+__all__ = ["digit_images", "digit_sequences", "digits"]
+
+
+def digit_images(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0) -> tuple[Tensor, ...]:
+    """Return the digits as images.
+
+    Args:
+        resolution: pixels per side; other than 8 by spectral resampling.
+        test_share: share of the digits held out.
+        seed: of the split.
+
+    Returns:
+        Training images (n, 1, resolution, resolution) of zero mean and unit variance, their labels (n,), and the test
+        images and labels.
+
+    >>> x, y, x_test, y_test = digit_images(16)
+    >>> x.shape, y_test.shape
+    (torch.Size([1438, 1, 16, 16]), torch.Size([359]))
+    """
+    *parts, normal = _digits(resolution, test_share, seed)
+    return normal.values(parts[0]), parts[1], normal.values(parts[2]), parts[3]
+
+
+def _digits(resolution: int, test_share: float, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Normalize]:
+    """Return images, from 0 to 16, and labels to train on and to test, and how images are normalised."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+
+    check_int("resolution", resolution)
+    raw = load_digits()
+    images = torch.from_numpy(raw.images).float().unsqueeze(1)
+    labels = torch.from_numpy(raw.target).long()
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    images, labels = resample(images[order], (resolution, resolution)), labels[order]
+    held = round(len(images) * test_share)
+    normal = Normalize(images[held:].mean().view(1, 1, 1, 1), images[held:].std().view(1, 1, 1, 1))
+    return images[held:], labels[held:], images[:held], labels[:held], normal
+
+
+def digit_sequences(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0) -> tuple[Tensor, ...]:
+    """Return the digits read row by row: as :func:`digit_images`, with inputs (n, 1, resolution²).
+
+    >>> digit_sequences(8)[0].shape
+    torch.Size([1438, 1, 64])
+    """
+    x, y, x_test, y_test = digit_images(resolution, test_share=test_share, seed=seed)
+    return x.flatten(2), y, x_test.flatten(2), y_test
+
+
+def digits(
+    resolution: int = 8,
+    *,
+    sequence: bool = False,
+    validation: int = 144,
+    test_share: float = 0.2,
+    seed: int = 0,
+) -> Data:
+    """Return the digits as a data set, as images or read row by row.
+
+    Source: the test set of UCI's "Optical recognition of handwritten digits", bundled with scikit-learn (extra
+    ``train``). Licence: CC BY 4.0. Split: random under a seed. Normalisation: zero mean and unit variance over all
+    pixels of the training images.
+
+    Args:
+        resolution: pixels per side; other than 8 by spectral resampling.
+        sequence: whether to give sequences (n, 1, resolution²) in place of images (n, 1, resolution, resolution).
+        validation: number of training digits held out to choose by; 0 for none.
+        test_share: share of the digits held out to report on.
+        seed: of the split.
+
+    >>> data = digits(16, sequence=True)
+    >>> data.size, len(data.train), len(data.validation), len(data.test)
+    ((256,), 1294, 144, 359)
+    """
+    x, y, x_test, y_test, normal = _digits(resolution, test_share, seed)
+    if sequence:
+        x, x_test = x.flatten(2), x_test.flatten(2)
+        normal = Normalize(normal.mean.flatten(2), normal.std.flatten(2))
+    train, held = hold_out(y, validation, seed)
+    return Data(
+        name="digits",
+        train=Split(x[train], y[train], prepare=normal),
+        validation=Split(x[held], y[held], prepare=normal) if validation else None,
+        test=Split(x_test, y_test, prepare=normal),
+        in_channels=1,
+        out_channels=10,
+        dim=1 if sequence else 2,
+        size=tuple(x.shape[2:]),
+        task="classification",
+        classes=tuple("0123456789"),
+    )

@@ -1,0 +1,169 @@
+"""Images of your own: a folder of images for each class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...._checks import check_int
+from ...base import Data, Split
+from ...io.files import folder
+from ...transforms.batch import Chain, CropFlip, Standardize
+from ...transforms.split import divide
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["grayed", "image_folder", "read_image"]
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
+
+
+def image_folder(
+    root: str | os.PathLike[str] | None,
+    *,
+    resolution: int | None = None,
+    gray: bool | None = None,
+    augment: bool = False,
+    shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
+    seed: int = 0,
+) -> Data:
+    """Return the images of a folder, one class for each folder in it: ``root/cat/1.png``, ``root/dog/7.jpg``, ….
+
+    Source: the user's own. Licence: theirs. Split: ``root/train/cat/1.png`` and so on, with folders ``train``, ``test``
+    and perhaps ``val``, as they are (15 of a hundred training images held out where there is no ``val``); else at
+    random under a seed, each class in proportion. Normalisation: zero mean and unit variance of each colour over the
+    training images. Reading images needs pillow, which comes with the extra ``train``.
+
+    Args:
+        root: the folder.
+        resolution: pixels per side to bring all images to, cut square around their middle; may be left out where all
+            are of one size.
+        gray: whether to make all images gray; unless given, they are if all of them are.
+        augment: whether training images are shifted by up to an eighth and mirrored.
+        shares: of training, validation and test, where ``root`` does not say.
+        seed: of the division.
+
+    Returns:
+        Inputs (n, 1 or 3, rows, columns), kept as bytes; classes (n,), the names of the folders in order.
+    """
+    if resolution is not None:
+        check_int("resolution", resolution)
+    where = folder(root, "a folder of images for each class")
+    given = [next((where / n for n in names if (where / n).is_dir()), None) for names in PARTS]
+    named = given[0] is not None and given[2] is not None
+    sources = [path for path in given if path is not None] if named else [where]
+    found = [listed(path, ENDINGS, "images") for path in sources]
+    classes = tuple(sorted({name for part in found for name, _ in part}))
+    if len(classes) < 2:
+        raise ValueError(f"{where} must hold a folder of images for each of two or more classes, found {len(classes)}")
+    paths = [path for part in found for _, path in part]
+    images = _stack(paths, resolution, gray)
+    labels = torch.tensor([classes.index(name) for part in found for name, _ in part])
+    counts = [len(part) for part in found]
+    index = divide(labels, shares, seed) if len(counts) == 1 else parts_index(labels, counts, seed)
+    seen = [images[index[0], c].float() / 255 for c in range(images.shape[1])]
+    deviation = tuple(float(s.std()) or 1.0 for s in seen)
+    normal = Standardize(tuple(float(s.mean()) for s in seen), deviation)
+    shift = CropFlip(max(1, min(images.shape[2:]) // 8))
+    splits = [
+        Split(images[i], labels[i], prepare=Chain((shift, normal)) if augment and part == 0 else normal)
+        for part, i in enumerate(index)
+    ]
+    return Data(
+        name=where.name,
+        train=splits[0],
+        validation=splits[1] if len(splits[1]) else None,
+        test=splits[2],
+        in_channels=images.shape[1],
+        out_channels=len(classes),
+        dim=2,
+        size=tuple(images.shape[2:]),
+        task="classification",
+        classes=classes,
+    )
+
+
+def listed(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:
+    """Return class and path of each file of these endings, one class for each folder."""
+    found = [
+        (inner.name, path)
+        for inner in sorted(p for p in where.iterdir() if p.is_dir())
+        for path in sorted(inner.rglob("*"))
+        if path.suffix.lower() in endings
+    ]
+    if not found:
+        raise ValueError(f"{where} must hold a folder of {what} ({', '.join(endings)}) for each class, found none")
+    return found
+
+
+def parts_index(labels: Tensor, counts: Sequence[int], seed: int) -> tuple[Tensor, ...]:
+    """Return the indices of training, validation and test, of which ``counts`` came from folders of their own.
+
+    Of two folders, training and test, 15 of a hundred of the first are held out.
+    """
+    given = torch.arange(len(labels)).split(list(counts))
+    if len(counts) == 3:
+        return tuple(given)
+    train, held, _ = divide(labels[given[0]], (0.85, 0.15, 0.0), seed)
+    return given[0][train], given[0][held], given[1]
+
+
+def _stack(paths: Sequence[Path], resolution: int | None, gray: bool | None) -> Tensor:
+    """Return (n, 1 or 3, rows, columns) bytes of all images."""
+    arrays = [read_image(path, resolution) for path in paths]
+    shapes = {a.shape[:2] for a in arrays}
+    if len(shapes) > 1:
+        other = next(i for i, a in enumerate(arrays) if a.shape[:2] != arrays[0].shape[:2])
+        raise ValueError(
+            f"images must be of one size unless resolution is given, found {arrays[0].shape[:2]} for {paths[0]} and "
+            f"{arrays[other].shape[:2]} for {paths[other]}"
+        )
+    if gray is None:
+        gray = all((a[..., :1] == a).all() for a in arrays)
+    if gray:
+        arrays = [grayed(a) for a in arrays]
+    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
+
+
+def grayed(image: np.ndarray) -> np.ndarray:
+    """Return a (rows, columns, 3) image in gray: (rows, columns, 1) bytes."""
+    return (image @ np.array([0.299, 0.587, 0.114])).round().astype(np.uint8)[..., None]
+
+
+def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> np.ndarray:
+    """Return an image as (rows, columns, 3) bytes.
+
+    Args:
+        path: the file.
+        resolution: pixels per side, or rows and columns, to bring it to, cut around its middle; its own if not given.
+    """
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "reading images needs pillow: pip install 'kernelfield[train]'", name="PIL"
+        ) from error
+    try:
+        with Image.open(path) as image:
+            image.load()
+            if image.mode.startswith(("I", "F")):  # 16 bits and more: to 8, by the range that there is
+                wide = np.asarray(image, dtype=np.float64)
+                top = 65535.0 if image.mode.startswith("I") else max(float(wide.max()), 1e-12)
+                rgb = Image.fromarray((wide / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
+            else:
+                rgb = image.convert("RGB")
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{path} must be a whole image, found a broken one: {error}") from error
+    if resolution is not None:
+        rows, columns = (resolution, resolution) if isinstance(resolution, int) else resolution
+        if rgb.size != (columns, rows):
+            rgb = ImageOps.fit(rgb, (columns, rows), method=Image.Resampling.BICUBIC)
+    return np.asarray(rgb)

@@ -1,0 +1,129 @@
+"""MNIST from its idx files: images, sequences of pixels, permuted ones."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ....ops import resample
+from ...base import Data, Split
+from ...io.files import fetch, find, folder, read_bytes
+from ...transforms.batch import Standardize
+from ...transforms.split import hold_out
+from ...transforms.to_sequence import as_sequence, permuted
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["mnist", "read_idx", "read_mnist"]
+
+ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+FILES = {
+    "train-images-idx3-ubyte": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte": "md5:d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte": "md5:9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte": "md5:ec29112dd5afa0611ce80d1b7f02629c",
+}
+
+
+def mnist(
+    root: str | os.PathLike[str] | None,
+    *,
+    download: bool = False,
+    sequence: bool = False,
+    permute: int | None = None,
+    resolution: int = 28,
+    validation: int = 5_000,
+    seed: int = 0,
+) -> Data:
+    """Return MNIST: handwritten digits, 60,000 to train and 10,000 to test, 28×28 (LeCun et al., 1998).
+
+    Source: the four idx files, gzipped or not, in ``root`` or ``root/MNIST/raw``; they are what
+    https://ossci-datasets.s3.amazonaws.com/mnist/ serves. Licence: CC BY-SA 3.0. Split: the published test set; 5,000
+    of the training images are held out to choose by (chapter 3), each class in proportion. Normalisation: zero mean and
+    unit variance over all pixels of the training images.
+
+    Args:
+        root: folder of the files.
+        download: whether to fetch them into ``root`` if they are not there, with checksums; needs the extra ``data``.
+        sequence: whether to read images row by row, (n, 1, 784): sMNIST.
+        permute: seed of a fixed order of the pixels of the sequences: pMNIST; None for none.
+        resolution: pixels per side; other than 28 by spectral resampling.
+        validation: number of training images held out; 0 for none.
+        seed: of the choice of these.
+
+    Returns:
+        Inputs (n, 1, 28, 28) or (n, 1, 784), kept as bytes; classes (n,) of ten.
+    """
+    if download:
+        packed = [(f"{ADDRESS}{name}.gz", checksum) for name, checksum in FILES.items()]
+        fetch(root, packed, unless=[f"MNIST/raw/{name}" for name in FILES])
+    images, labels, test_images, test_labels = read_mnist(root)
+    if resolution != 28:
+        images, test_images = _resized(images, resolution), _resized(test_images, resolution)
+    seen = images.float() / 255
+    prepare = Standardize((float(seen.mean()),), (float(seen.std()),))
+    train, held = hold_out(labels, validation, seed)
+    data = Data(
+        name="mnist",
+        train=Split(images[train], labels[train], prepare=prepare),
+        validation=Split(images[held], labels[held], prepare=prepare) if validation else None,
+        test=Split(test_images, test_labels, prepare=prepare),
+        in_channels=1,
+        out_channels=10,
+        dim=2,
+        size=tuple(images.shape[2:]),
+        task="classification",
+        classes=tuple("0123456789"),
+    )
+    if permute is not None:
+        return permuted(data, permute, name="pmnist")
+    return as_sequence(data, name="smnist") if sequence else data
+
+
+def read_mnist(root: str | os.PathLike[str] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return training images (n, 1, 28, 28) and labels (n,), and those of the test set, as bytes and integers."""
+    where = folder(root, "MNIST", "MNIST/raw", "mnist", "raw")
+    read = []
+    for part in ("train", "t10k"):
+        images = read_idx(find(where, _names(f"{part}-images-idx3-ubyte"), "images"), dims=3)
+        path = find(where, _names(f"{part}-labels-idx1-ubyte"), "labels")
+        labels = read_idx(path, dims=1)
+        if len(labels) != len(images):
+            raise ValueError(f"{path} must hold one label for each of {len(images)} images, found {len(labels)}")
+        if len(labels) and int(labels.max()) > 9:
+            raise ValueError(f"{path} must hold labels of 0 to 9, found {int(labels.max())}")
+        read += [images.unsqueeze(1), labels.long()]
+    return read[0], read[1], read[2], read[3]
+
+
+def read_idx(path: Path, dims: int) -> Tensor:
+    """Return the bytes of an idx file, gzipped or not, as a tensor of ``dims`` axes."""
+    raw = read_bytes(path)
+    header = 4 + 4 * dims
+    if len(raw) < header or raw[:4] != bytes([0, 0, 8, dims]):
+        raise ValueError(
+            f"{path} must be an idx file of bytes with {dims} axes (it starts 0 0 8 {dims}), found {len(raw)} bytes "
+            f"that start {' '.join(map(str, raw[:4])) or 'nowhere'}"
+        )
+    shape = struct.unpack(f">{dims}I", raw[4:header])
+    expected = header + int(np.prod(shape, dtype=np.int64))
+    if len(raw) != expected:
+        raise ValueError(f"{path} must be {expected} bytes long for shape {shape}, found {len(raw)}")
+    return torch.from_numpy(np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape).copy())
+
+
+def _names(name: str) -> list[str]:
+    # Some packages write a dot before idx.
+    return [name, f"{name}.gz", name.replace("-idx", ".idx"), f"{name.replace('-idx', '.idx')}.gz"]
+
+
+def _resized(images: Tensor, resolution: int) -> Tensor:
+    parts = [resample(part.float(), (resolution, resolution)) for part in images.split(4096)]
+    return torch.cat([part.round().clamp(0, 255).to(torch.uint8) for part in parts])

@@ -1,0 +1,96 @@
+"""STL-10 from its binary files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...base import Data, Split
+from ...io.files import fetch, find, folder, read_lines
+from ...transforms.batch import Chain, CropFlip, Standardize
+from ...transforms.split import hold_out
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["stl10"]
+
+ARCHIVE = (
+    "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    "md5:91f7769df0f17e558f3565bffb0c7dfb",
+)
+CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+
+
+def stl10(
+    root: str | os.PathLike[str] | None,
+    *,
+    download: bool = False,
+    augment: bool = False,
+    validation: int = 500,
+    seed: int = 0,
+) -> Data:
+    """Return STL-10: photographs of ten kinds of things, 5,000 to train and 8,000 to test, 96×96.
+
+    Source: https://cs.stanford.edu/~acoates/stl10/ (Coates et al., 2011), the binary version, in ``root`` or
+    ``root/stl10_binary``; its unlabelled images are not read. Licence: none is stated; the photographs are ImageNet's,
+    for research. Split: the published test set; 500 of the training images are held out to choose by (chapter 3), each
+    class in proportion. Normalisation: zero mean and unit variance of each colour over the training images.
+
+    Args:
+        root: folder of the files.
+        download: whether to fetch them into ``root`` if they are not there (2.6 GB), with a checksum; needs the extra
+            ``data``.
+        augment: whether training images are shifted by up to 12 pixels and mirrored.
+        validation: number of training images held out; 0 for none.
+        seed: of the choice of these.
+
+    Returns:
+        Inputs (n, 3, 96, 96), kept as bytes; classes (n,) of ten.
+    """
+    if download:
+        binaries = "train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"
+        fetch(root, [ARCHIVE], unless=[f"stl10_binary/{name}" for name in binaries], unpack=True)
+    where = folder(root, "STL-10", "stl10_binary")
+    x, y = _read(where, "train")
+    x_test, y_test = _read(where, "test")
+    names = where / "class_names.txt"
+    classes = tuple(read_lines(names)) if names.is_file() else CLASSES
+    if len(classes) != 10:
+        raise ValueError(f"{names} must hold 10 lines, found {len(classes)}")
+    colours = [x[:, c].float() / 255 for c in range(3)]
+    normal = Standardize(tuple(float(c.mean()) for c in colours), tuple(float(c.std()) for c in colours))
+    train, held = hold_out(y, validation, seed)
+    return Data(
+        name="stl10",
+        train=Split(x[train], y[train], prepare=Chain((CropFlip(12), normal)) if augment else normal),
+        validation=Split(x[held], y[held], prepare=normal) if validation else None,
+        test=Split(x_test, y_test, prepare=normal),
+        in_channels=3,
+        out_channels=10,
+        dim=2,
+        size=(96, 96),
+        task="classification",
+        classes=classes,
+    )
+
+
+def _read(where: Path, part: str) -> tuple[Tensor, Tensor]:
+    path = find(where, [f"{part}_X.bin"], "images")
+    raw = np.fromfile(path, dtype=np.uint8)
+    if not raw.size or raw.size % 27_648:
+        raise ValueError(f"{path} must hold whole images of 27648 bytes, found {raw.size} bytes")
+    # The files go down the columns.
+    images = torch.from_numpy(raw.reshape(-1, 3, 96, 96)).transpose(2, 3).contiguous()
+    path = find(where, [f"{part}_y.bin"], "labels")
+    labels = np.fromfile(path, dtype=np.uint8)
+    if len(labels) != len(images):
+        raise ValueError(f"{path} must hold one label for each of {len(images)} images, found {len(labels)}")
+    if not ((labels >= 1) & (labels <= 10)).all():
+        raise ValueError(f"{path} must hold labels of 1 to 10, found {labels.min()} to {labels.max()}")
+    return images, torch.from_numpy(labels).long() - 1

@@ -1,0 +1,1 @@
+"""Fields of physics and astronomy."""

@@ -1,0 +1,349 @@
+r"""Darcy flow: from the permeability of a plane to the pressure in it (chapter 6), read, or solved in code.
+
+.. math:: -\nabla \cdot (a \nabla u) = f \text{ on } (0, 1)^2, \qquad u = 0 \text{ on its edge}
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...._checks import check_bool, check_int
+from ...base import Data, Split
+from ...transforms.split import hold_out
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["darcy", "darcy_made", "permeability", "solve_darcy"]
+
+#: what a permeability of one and of the other kind is in the published data
+LOW, HIGH = 3.0, 12.0
+_MAT = ("piececonst_r421_N1024_smooth1.mat", "piececonst_r421_N1024_smooth2.mat")
+
+
+def darcy(
+    root: str | os.PathLike[str] | None,
+    *,
+    resolution: int = 16,
+    test_resolution: int | None = None,
+    coordinates: bool = True,
+    validation: int = 100,
+    seed: int = 0,
+) -> Data:
+    """Return Darcy flow from its public files: 1,000 permeabilities and pressures to train on.
+
+    Three layouts are read. The files of the Fourier neural operator, ``piececonst_r421_N1024_smooth1.mat`` to train and
+    ``…smooth2.mat`` to test, 421×421, of which every k-th sample is taken: resolutions 421, 211, 141, 106, 85 (the
+    task DarcyFlow of NAS-Bench-360), 71, 61, 43, …. The files of the package neuraloperator, ``darcy_train_16.pt``,
+    ``darcy_test_16.pt``, ``darcy_test_32.pt``, …. And one ``.npz`` file with arrays of these names, ``x_train_16``,
+    ``y_train_16``, ….
+
+    Source: https://github.com/neuraloperator/neuraloperator (Li et al., 2021). Licence: MIT. Split: 1,000 and 100 of
+    the two published files, or what neuraloperator's files hold; some of the training samples are held out to choose
+    by. Normalisation: permeabilities are 0 or 1, less a half; pressures are divided by their standard deviation in the
+    training set, which leaves relative errors as they are.
+
+    Args:
+        root: the folder of the files, or the ``.npz`` file.
+        resolution: samples per side.
+        test_resolution: samples per side of the test set, which knows its step then; as in training if not given.
+        coordinates: whether the inputs have two more channels, the coordinates of each sample.
+        validation: number of training samples held out; 0 for none.
+        seed: of the choice of these.
+
+    Returns:
+        Inputs (n, 3 or 1, resolution, resolution), targets (n, 1, resolution, resolution).
+    """
+    tested = resolution if test_resolution is None else check_int("test_resolution", test_resolution, 2)
+    read = _reader(root)
+    train, test = read("train", check_int("resolution", resolution, 2)), read("test", tested)
+    return _build("darcy", train, test, float(train[1].std()), read.closed, coordinates, validation, seed)
+
+
+def darcy_made(
+    resolution: int = 16,
+    *,
+    train: int = 1_000,
+    validation: int = 100,
+    test: int = 100,
+    solve_at: int = 32,
+    coordinates: bool = True,
+    seed: int = 0,
+) -> Data:
+    """Return Darcy flow solved in code: as :func:`darcy`, of permeabilities drawn and pressures solved for.
+
+    Source: made in code; :func:`permeability` and :func:`solve_darcy`. Licence: none needed. Split: as many of each as
+    asked for, under one seed; the same samples at every resolution. Normalisation: as of :func:`darcy`.
+
+    Args:
+        resolution: samples per side; a divisor of ``solve_at``.
+        train: number of training samples.
+        validation: number of validation samples; 0 for none.
+        test: number of test samples.
+        solve_at: samples per side of the grid on which the equation is solved.
+        coordinates: whether the inputs have two more channels, the coordinates of each sample.
+        seed: of all of them.
+
+    >>> data = darcy_made(8, train=4, validation=0, test=2, solve_at=16)
+    >>> data.train.batch(slice(0, 2)).inputs.shape, data.train.target.shape
+    (torch.Size([2, 3, 8, 8]), torch.Size([4, 1, 8, 8]))
+    """
+    if check_int("solve_at", solve_at, 4) % check_int("resolution", resolution, 2):
+        raise ValueError(f"resolution must be a divisor of solve_at={solve_at}, got {resolution}")
+    counts = [
+        check_int(n, v, least)
+        for n, v, least in (("train", train, 1), ("validation", validation, 0), ("test", test, 1))
+    ]
+    generator = torch.Generator().manual_seed(seed)
+    high = permeability(sum(counts), solve_at, generator=generator)
+    pressure = solve_darcy(torch.where(high, HIGH, LOW)).float()
+    every = solve_at // resolution
+    x, y = high[:, ::every, ::every], pressure[:, ::every, ::every]
+    kept = train + validation
+    scale = float(y[:kept].std())
+    data = _build("darcy_made", (x[:kept], y[:kept]), (x[kept:], y[kept:]), scale, False, coordinates, 0, seed)
+    if not validation:
+        return data
+    whole = data.train
+    parts = [Split(whole.inputs[a:b], whole.target[a:b]) for a, b in ((0, train), (train, kept))]
+    return Data(**{**data.__dict__, "train": parts[0], "validation": parts[1]})
+
+
+def permeability(
+    count: int,
+    resolution: int,
+    *,
+    smoothness: float = 2.0,
+    inverse_length: float = 3.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Draw where a plane is permeable: the sign of a Gaussian random field of covariance (-Δ + τ²)^-α.
+
+    .. math:: g(x, y) = \sum_{k,l} \xi_{kl}\, (\pi^2 (k^2 + l^2) + \tau^2)^{-\alpha/2} \cos(\pi k x) \cos(\pi l y)
+
+    Args:
+        count: number of planes.
+        resolution: samples per side, sample i at i / resolution.
+        smoothness: α.
+        inverse_length: τ.
+        generator: of the ξ, standard normal; the same planes at every resolution.
+
+    Returns:
+        (count, resolution, resolution) bools.
+    """
+    modes = 16
+    k = torch.arange(modes, dtype=torch.float64)
+    decay = (math.pi**2 * (k.square().unsqueeze(1) + k.square()) + inverse_length**2).pow(-smoothness / 2)
+    decay[0, 0] = 0.0  # as much of one kind as of the other, on average
+    noise = torch.randn(count, modes, modes, generator=generator, dtype=torch.float64) * decay
+    waves = torch.cos(math.pi * torch.outer(torch.arange(resolution, dtype=torch.float64) / resolution, k))
+    return torch.einsum("ik,nkl,jl->nij", waves, noise, waves) >= 0
+
+
+def solve_darcy(a: Tensor, f: float | Tensor = 1.0, *, tolerance: float = 1e-8) -> Tensor:
+    r"""Solve :math:`-\nabla \cdot (a \nabla u) = f` with u = 0 on the edge, by finite differences.
+
+    Fluxes between neighbours have the harmonic mean of their permeabilities, as through two layers in a row. The linear
+    system, five points each, is solved by conjugate gradients under its own diagonal, all samples at once.
+
+    Args:
+        a: (n, N, N) permeabilities above zero; sample i lies at i / N, so that those of index 0 are on the edge.
+        f: sources, a number or (n, N, N).
+        tolerance: residual to stop at, relative to the sources.
+
+    Returns:
+        (n, N, N) pressures in float64.
+
+    >>> u = solve_darcy(torch.ones(1, 32, 32))
+    >>> round(u.max().item(), 4)        # of the Poisson equation on the square: 0.0737
+    0.0736
+    """
+    if a.dim() != 3 or a.shape[1] != a.shape[2]:
+        raise ValueError(f"a must have shape (n, N, N), got {tuple(a.shape)}")
+    a = a.double()
+    if not bool((a > 0).all()):
+        raise ValueError(f"a must be above 0, got values down to {float(a.min())}")
+    size = a.shape[1]
+    inner = (slice(None), slice(1, None), slice(1, None))
+    # The other edge, at 1, is no sample; it is as permeable as its neighbours.
+    padded = torch.nn.functional.pad(a.unsqueeze(1), (0, 1, 0, 1), mode="replicate").squeeze(1)
+    down = _harmonic(padded[:, :-1, :-1], padded[:, 1:, :-1])
+    right = _harmonic(padded[:, :-1, :-1], padded[:, :-1, 1:])
+    above, below = down[:, :-1, 1:], down[inner]
+    before, after = right[:, 1:, :-1], right[inner]
+    diagonal = above + below + before + after
+
+    def apply(u: Tensor) -> Tensor:
+        y = diagonal * u
+        y[:, 1:] -= above[:, 1:] * u[:, :-1]
+        y[:, :-1] -= below[:, :-1] * u[:, 1:]
+        y[:, :, 1:] -= before[:, :, 1:] * u[:, :, :-1]
+        y[:, :, :-1] -= after[:, :, :-1] * u[:, :, 1:]
+        return y
+
+    source = torch.as_tensor(f, dtype=torch.float64, device=a.device).expand(a.shape)[inner] / size**2
+    u = _conjugate_gradients(apply, source, diagonal, tolerance, most=20 * size)
+    return torch.nn.functional.pad(u, (1, 0, 1, 0))
+
+
+def _harmonic(a: Tensor, b: Tensor) -> Tensor:
+    return 2 * a * b / (a + b)
+
+
+def _conjugate_gradients(apply: Any, b: Tensor, diagonal: Tensor, tolerance: float, most: int) -> Tensor:
+    def dot(x: Tensor, y: Tensor) -> Tensor:
+        return (x * y).sum(dim=(1, 2), keepdim=True)
+
+    x = torch.zeros_like(b)
+    r = b.clone()
+    z = r / diagonal
+    p, rz = z, dot(r, z)
+    aim = tolerance**2 * dot(b, b)
+    for _ in range(most):
+        if bool((dot(r, r) <= aim).all()):
+            break
+        q = apply(p)
+        step = rz / dot(p, q).clamp(min=1e-300)
+        x, r = x + step * p, r - step * q
+        z = r / diagonal
+        new = dot(r, z)
+        p, rz = z + (new / rz.clamp(min=1e-300)) * p, new
+    return x
+
+
+def _reader(root: str | os.PathLike[str] | None) -> Any:
+    """Return what reads (x, y) of a part at a resolution, for the layout that is there."""
+    if root is None:
+        raise ValueError("root must be the folder or the .npz file that holds Darcy flow, got None")
+    path = Path(root).expanduser()
+    if not path.exists():
+        raise ValueError(f"root must be the folder or the .npz file that holds Darcy flow, got {path}, which is none")
+    if path.is_file():
+        return _Npz(path)
+    if any((path / name).is_file() for name in _MAT):
+        return _Mat(path)
+    if sorted(path.glob("darcy_*.pt")):
+        return _Pt(path)
+    packed = sorted(path.glob("darcy*.npz"))
+    if packed:
+        return _Npz(packed[0])
+    there = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
+    raise ValueError(f"{path} must hold {_MAT[0]}, darcy_train_16.pt or darcy*.npz, found {there}")
+
+
+class _Npz:
+    """One file with arrays x_train_16, y_train_16, …."""
+
+    #: whether samples lie on both edges
+    closed = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with np.load(path) as arrays:
+                self.arrays = dict(arrays)
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} must be a .npz file of arrays, found something else: {error}") from error
+
+    def __call__(self, part: str, resolution: int) -> tuple[Tensor, Tensor]:
+        names = [f"{kind}_{part}_{resolution}" for kind in "xy"]
+        if not all(name in self.arrays for name in names):
+            raise ValueError(f"{self.path} must hold {names[0]} and {names[1]}, found {', '.join(sorted(self.arrays))}")
+        x, y = (torch.from_numpy(self.arrays[name]) for name in names)
+        return _kinds(x), y.float()
+
+
+class _Pt:
+    """A file for each part and resolution, a dictionary of x and y."""
+
+    closed = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, part: str, resolution: int) -> tuple[Tensor, Tensor]:
+        file = self.path / f"darcy_{part}_{resolution}.pt"
+        if not file.is_file():
+            there = ", ".join(sorted(p.name for p in self.path.glob("darcy_*.pt")))
+            raise ValueError(f"{self.path} must hold {file.name}, found {there}")
+        held = torch.load(file, weights_only=True)
+        if not isinstance(held, dict) or not {"x", "y"} <= set(held):
+            raise ValueError(f"{file} must hold a dictionary of x and y, found {type(held).__name__}")
+        return _kinds(held["x"]), held["y"].float()
+
+
+class _Mat:
+    """Two files of 421×421 samples, both edges included."""
+
+    closed = True
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, part: str, resolution: int) -> tuple[Tensor, Tensor]:
+        try:
+            from scipy.io import loadmat  # type: ignore[import-untyped] # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("reading .mat files needs scipy: pip install 'kernelfield[train]'") from error
+        file = self.path / _MAT[part == "test"]
+        if not file.is_file():
+            raise ValueError(f"{self.path} must hold {file.name}, found nothing of that name")
+        held = loadmat(file, variable_names=["coeff", "sol"])
+        if not {"coeff", "sol"} <= set(held):
+            raise ValueError(f"{file} must hold coeff and sol, found {', '.join(k for k in held if k[0] != '_')}")
+        side = held["coeff"].shape[1] - 1
+        if resolution < 2 or side % (resolution - 1):
+            raise ValueError(f"resolution must be {side} / k + 1 for a whole k, got {resolution}")
+        every, most = side // (resolution - 1), 1000 if part == "train" else 100
+        x, y = (torch.from_numpy(np.ascontiguousarray(held[k][:most, ::every, ::every])) for k in ("coeff", "sol"))
+        return _kinds(x), y.float()
+
+
+def _kinds(x: Tensor) -> Tensor:
+    """Return which of the two permeabilities there is."""
+    return x if x.dtype == torch.bool else x > (x.max() + x.min()) / 2
+
+
+def _build(
+    name: str,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    scale: float,
+    closed: bool,
+    coordinates: bool,
+    validation: int,
+    seed: int,
+) -> Data:
+    check_bool("coordinates", coordinates)
+
+    resolution = train[0].shape[1]
+
+    def split(part: tuple[Tensor, Tensor]) -> Split:
+        x, y = part
+        inputs = x.float().unsqueeze(1) - 0.5
+        if coordinates:
+            side = x.shape[1]
+            axis = torch.arange(side) / (side - closed) * 2 - 1
+            places = torch.stack(torch.meshgrid(axis, axis, indexing="ij"))
+            inputs = torch.cat([inputs, places.expand(len(x), -1, -1, -1)], dim=1)
+        return Split(inputs, y.unsqueeze(1) / scale, step=(resolution - closed) / (x.shape[1] - closed))
+
+    learn, held = hold_out(torch.zeros(len(train[0])), validation, seed)
+    return Data(
+        name=name,
+        train=split((train[0][learn], train[1][learn])),
+        validation=split((train[0][held], train[1][held])) if validation else None,
+        test=split(test),
+        in_channels=3 if coordinates else 1,
+        out_channels=1,
+        dim=2,
+        size=(resolution, resolution),
+        task="dense-regression",
+    )

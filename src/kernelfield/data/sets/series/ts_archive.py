@@ -1,0 +1,203 @@
+"""Time series from `.ts` files, the format of the UEA and UCR archives; CharacterTrajectories among them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...._checks import check_choice
+from ...io.files import find, folder, number, read_lines, time_of
+from ...transforms.series import Series, build
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from ...base import Data
+
+__all__ = ["character_trajectories", "read_ts", "ts"]
+
+SPLITS = ("archive", "random")
+
+
+def ts(
+    root: str | os.PathLike[str] | None,
+    problem: str | None = None,
+    *,
+    split: str = "archive",
+    shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
+    unit: float | None = None,
+    observed: bool = False,
+    standardize: bool = False,
+    seed: int = 0,
+) -> Data:
+    """Return any classification or regression problem of the UEA and UCR archives.
+
+    Source: ``PROBLEM_TRAIN.ts`` and ``PROBLEM_TEST.ts`` in ``root`` or ``root/PROBLEM``, as
+    https://www.timeseriesclassification.com has them, or one ``.ts`` file. The archive publishes no checksums, so that
+    nothing is downloaded. Licence: each problem's own, stated there. Split: the archive's, 15 of a hundred training
+    series held out to choose by; or all series joined and divided at random. Normalisation: zero mean and unit variance
+    of each channel over the training series. Unequal lengths are padded and masked; missing values ("?") are masked
+    where all channels miss, and the channel's mean elsewhere; time stamps become coords.
+
+    Args:
+        root: folder of the two files, or path of one file.
+        problem: name of the problem; may be left out where the folder holds one only.
+        split: "archive" or "random".
+        shares: of training, validation and test, for "random" and for one file.
+        unit: time of one training step, where there are time stamps.
+        observed: whether to add a channel for each that says where it was seen.
+        standardize: whether values to predict are learned at zero mean and unit variance over the training series;
+            metrics and predictions are in their own unit all the same.
+        seed: of the division.
+
+    Returns:
+        Inputs (n, channels, longest), mask (n, longest) if anything is missing; classes (n,) or values (n, 1).
+    """
+    check_choice("split", split, SPLITS)
+    if root is not None and Path(root).is_file():
+        paths = [Path(root)]
+        name = paths[0].stem
+    else:
+        where = folder(root, "a .ts problem", *([problem] if problem else []))
+        name = problem or _only_problem(where)
+        paths = [find(where, [f"{name}_{part}.ts"], "series") for part in ("TRAIN", "TEST")]
+    read = [read_ts(path) for path in paths]
+    task = read[0][2]
+    if read[-1][2] != task:
+        raise ValueError(f"{paths[-1]} must hold labels for {task}, as {paths[0]}, found {read[-1][2]}")
+    classes = tuple(dict.fromkeys(c for r in read for c in r[3] or ())) or None
+    parts: Sequence[Sequence[Series]] = [r[0] for r in read]
+    if split == "random":
+        parts = [[s for part in parts for s in part]]
+    return build(
+        name,
+        parts,
+        task=task,
+        classes=classes,
+        shares=shares,
+        unit=unit,
+        observed=observed,
+        standardize=standardize,
+        seed=seed,
+    )
+
+
+def character_trajectories(
+    root: str | os.PathLike[str] | None,
+    *,
+    split: str = "random",
+    shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
+    seed: int = 0,
+) -> Data:
+    """Return CharacterTrajectories: pen movements of 20 letters, 2,858 series of 3 channels and up to 182 steps.
+
+    Source: the UEA archive (Bagnall et al., 2018), after UCI; read as :func:`ts` does, never downloaded. Licence: CC BY
+    4.0 (UCI). Split: the archive's two files joined and divided, 70, 15 and 15 of a hundred under a seed, each letter
+    in proportion, as Kidger et al. (2020) and the thesis do; or the archive's own. Normalisation: zero mean and unit
+    variance of each channel over the training series.
+    """
+    return ts(root, "CharacterTrajectories", split=split, shares=shares, seed=seed)
+
+
+def _only_problem(where: Path) -> str:
+    names = sorted(p.name.removesuffix("_TRAIN.ts") for p in where.glob("*_TRAIN.ts"))
+    if len(names) != 1:
+        found = ", ".join(names[:8]) or "none"
+        raise ValueError(f"problem must say which NAME_TRAIN.ts and NAME_TEST.ts of {where} to read, found {found}")
+    return names[0]
+
+
+def read_ts(path: Path) -> tuple[list[Series], dict[str, str], str, tuple[str, ...] | None]:
+    """Return the series of a `.ts` file, its header, the task, and the names of the classes if it has some.
+
+    A header of tags (``@classLabel true a b``), ``@data``, then one series a line: channels parted by colons, values by
+    commas, the label last. With ``@timeStamps true`` values are (time, value) pairs, times numbers or dates.
+    """
+    header: dict[str, str] = {}
+    lines = read_lines(path)
+    start = None
+    for i, line in enumerate(lines):
+        text = line.strip()
+        if not text or text[0] in "#%":
+            continue
+        if text.lower() == "@data":
+            start = i + 1
+            break
+        if not text.startswith("@"):
+            raise ValueError(f"{path}, line {i + 1}: expected a tag or @data, found {text[:40]!r}")
+        tag, _, value = text[1:].partition(" ")
+        header[tag.lower()] = value.strip()
+    if start is None:
+        raise ValueError(f"{path} must hold @data and series after it, found neither in {len(lines)} lines")
+    task, classes = _task(header, path)
+    timed = header.get("timestamps", "false").lower() == "true"
+    series = [
+        _series(line.strip(), path, start + j + 1, timed)
+        for j, line in enumerate(lines[start:])
+        if line.strip() and line[0] not in "#%"
+    ]
+    _check(series, header, classes, path)
+    return series, header, task, classes
+
+
+def _task(header: dict[str, str], path: Path) -> tuple[str, tuple[str, ...] | None]:
+    label = header.get("classlabel", "").split()
+    if label and label[0].lower() == "true":
+        return "classification", tuple(label[1:])
+    if header.get("targetlabel", "").lower().startswith("true"):
+        return "regression", None
+    raise ValueError(f"{path} must have labels (@classLabel true … or @targetLabel true), found none in its header")
+
+
+def _series(text: str, path: Path, line: int, timed: bool) -> Series:
+    if timed:
+        *channels, label = re.split(r":(?![^(]*\))", text)  # no colon inside of brackets
+        read = [_pairs(c, path, line) for c in channels]
+        times = np.unique(np.concatenate([t for t, _ in read])) if read else np.empty(0)
+        values = np.full((len(read), len(times)), np.nan)
+        for row, (t, v) in zip(values, read, strict=True):
+            row[np.searchsorted(times, t)] = v
+        found = Series(values, label.strip(), times)
+    else:
+        *channels, label = text.split(":")
+        rows = [[number(v, path, line, "a value") for v in c.split(",")] for c in channels]
+        lengths = {len(row) for row in rows}
+        if len(lengths) > 1:
+            raise ValueError(f"{path}, line {line}: expected channels of one length, found {sorted(lengths)}")
+        found = Series(np.array(rows), label.strip())
+    if not channels or not found.values.size:
+        raise ValueError(f"{path}, line {line}: expected values, a colon and a label, found {text[:40]!r}")
+    return found
+
+
+def _pairs(text: str, path: Path, line: int) -> tuple[np.ndarray, np.ndarray]:
+    pairs = re.findall(r"\(([^(),]*),([^(),]*)\)", text)
+    if not pairs:
+        raise ValueError(f"{path}, line {line}: expected (time, value) pairs, found {text[:40]!r}")
+    both = np.array([[time_of(t, path, line), number(v, path, line, "a value")] for t, v in pairs])
+    return both[:, 0], both[:, 1]
+
+
+def _check(series: list[Series], header: dict[str, str], classes: tuple[str, ...] | None, path: Path) -> None:
+    if not series:
+        raise ValueError(f"{path} must hold series after @data, found none")
+    channels = {s.values.shape[0] for s in series}
+    if len(channels) > 1:
+        raise ValueError(f"{path} must hold series of one number of channels, found {sorted(channels)}")
+    said = header.get("dimensions", header.get("dimension", "1" if header.get("univariate") == "true" else ""))
+    if said.isdigit() and channels != {int(said)}:
+        raise ValueError(f"{path} must hold series of {said} channels, as its header says, found {channels.pop()}")
+    if classes is not None:
+        unknown = {s.label for s in series} - set(classes)
+        if unknown:
+            raise ValueError(
+                f"{path} must hold labels of its header, {', '.join(classes)}, found {', '.join(sorted(unknown))}"
+            )
+    else:
+        for s in series:
+            if not re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", s.label):
+                raise ValueError(f"{path} must hold numbers for labels, found {s.label!r}")

@@ -1,0 +1,1 @@
+"""Data generated in code."""

@@ -1,0 +1,120 @@
+"""Tasks that only memory solves, made in code: copy memory and the adding problem (chapter 2, appendix)."""
+
+from __future__ import annotations
+
+import torch
+
+from ...._checks import check_int
+from ...base import Data, Split
+from ...transforms.batch import AsFloat
+
+__all__ = ["adding", "copy_memory"]
+
+
+def copy_memory(
+    T: int = 100, *, train: int = 10_000, validation: int = 1_000, test: int = 1_000, seed: int = 0
+) -> Data:
+    """Return the copy memory task: repeat ten digits after T steps.
+
+    Inputs of length T + 20: ten digits of 1 to 8, T - 1 zeros, eleven nines. The target is zero but for the last ten
+    entries, which are the ten digits. A network without memory that knows the task has accuracy 1/8 on these.
+
+    Source: made in code. Licence: none needed. Split: as many of each as asked for, drawn one after the other under one
+    seed; the sizes are those common for this task. Normalisation: none, the digits are the values of one channel.
+
+    Args:
+        T: steps to remember over.
+        train: number of training samples.
+        validation: number of validation samples; 0 for none.
+        test: number of test samples.
+        seed: of all of them.
+
+    Returns:
+        Inputs (n, 1, T + 20), targets (n, T + 20) of ten classes; task "segmentation", a class for every step.
+
+    >>> data = copy_memory(3, train=2)
+    >>> batch = data.train.batch(slice(0, 1))
+    >>> batch.inputs.int().flatten().tolist()
+    [5, 8, 6, 1, 4, 4, 4, 8, 2, 4, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9]
+    >>> batch.target.flatten().tolist()
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 8, 6, 1, 4, 4, 4, 8, 2, 4]
+    """
+    check_int("T", T)
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(count: int) -> Split:
+        digits = torch.randint(1, 9, (count, 10), generator=generator)
+        inputs = torch.zeros(count, 1, T + 20, dtype=torch.uint8)
+        inputs[:, 0, :10] = digits
+        inputs[:, 0, T + 9 :] = 9
+        target = torch.zeros(count, T + 20, dtype=torch.long)
+        target[:, T + 10 :] = digits
+        return Split(inputs, target, prepare=AsFloat())
+
+    splits = [draw(check_int(name, n, least)) for name, n, least in _counts(train, validation, test)]
+    return Data(
+        name="copy_memory",
+        train=splits[0],
+        validation=splits[1] if validation else None,
+        test=splits[2],
+        in_channels=1,
+        out_channels=10,
+        dim=1,
+        size=(T + 20,),
+        task="segmentation",
+    )
+
+
+def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: int = 1_000, seed: int = 0) -> Data:
+    """Return the adding problem: the sum of two marked numbers among T.
+
+    Inputs of two channels: numbers uniform in [0, 1], and zeros with a one at two places. The target is the sum of the
+    two numbers there. Always to say 1 has a mean squared error of 1/6.
+
+    Source: made in code. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
+    none.
+
+    Args:
+        T: length of the sequences, at least 2.
+        train: number of training samples.
+        validation: number of validation samples; 0 for none.
+        test: number of test samples.
+        seed: of all of them.
+
+    Returns:
+        Inputs (n, 2, T), targets (n, 1); task "regression".
+
+    >>> batch = adding(10, train=4).train.batch(slice(0, 4))
+    >>> batch.inputs[:, 1].sum(dim=1)
+    tensor([2., 2., 2., 2.])
+    >>> torch.allclose((batch.inputs[:, 0] * batch.inputs[:, 1]).sum(dim=1, keepdim=True), batch.target)
+    True
+    """
+    check_int("T", T, least=2)
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(count: int) -> Split:
+        inputs = torch.zeros(count, 2, T)
+        inputs[:, 0] = torch.rand(count, T, generator=generator)
+        first = torch.randint(T, (count, 1), generator=generator)
+        second = (first + torch.randint(1, T, (count, 1), generator=generator)) % T  # never the same
+        places = torch.cat([first, second], dim=1)
+        inputs[:, 1].scatter_(1, places, 1.0)
+        return Split(inputs, inputs[:, 0].gather(1, places).sum(dim=1, keepdim=True))
+
+    splits = [draw(check_int(name, n, least)) for name, n, least in _counts(train, validation, test)]
+    return Data(
+        name="adding",
+        train=splits[0],
+        validation=splits[1] if validation else None,
+        test=splits[2],
+        in_channels=2,
+        out_channels=1,
+        dim=1,
+        size=(T,),
+        task="regression",
+    )
+
+
+def _counts(train: int, validation: int, test: int) -> tuple[tuple[str, int, int], ...]:
+    return ("train", train, 1), ("validation", validation, 0), ("test", test, 1)

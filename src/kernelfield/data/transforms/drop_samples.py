@@ -1,0 +1,112 @@
+"""Irregular data from regular: drop a share of the samples (chapter 2, section 5.4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..._checks import check_choice
+from .batch import Chain, Observed
+from .to_sequence import map_splits
+
+if TYPE_CHECKING:
+    from ..base import Data, Split
+
+__all__ = ["drop_samples", "drop_split"]
+
+FORMS = ("mask", "points")
+
+
+def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0) -> Split:
+    """Return a split of which a share of the positions of each sample, drawn at random, was not seen.
+
+    Args:
+        split: signals on a grid, values at points, or tokens.
+        share: of the seen positions of each sample to drop, at least 0 and below 1.
+        form: "mask" leaves the samples where they are and marks them unseen; "points" leaves them out, and says by
+            coords, in training steps, where the others lie. Targets at every position do not go with "points".
+        seed: of the choice.
+
+    >>> from .base import Split
+    >>> split = drop_split(Split(torch.arange(8.0).view(1, 1, 8), torch.zeros(1)), 0.5, form="points")
+    >>> split.inputs.tolist(), split.coords.flatten().tolist()
+    ([[[0.0, 1.0, 5.0, 7.0]]], [0.0, 1.0, 5.0, 7.0])
+    >>> drop_split(Split(torch.zeros(1, 1, 8), torch.zeros(1)), 0.5).mask.sum()
+    tensor(4)
+    """
+    check_choice("form", form, FORMS)
+    if not 0 <= share < 1:
+        raise ValueError(f"share must be at least 0 and below 1, got {share}")
+    tokens = split.inputs.dim() == 2
+    space = split.inputs.shape[1:] if tokens else split.inputs.shape[2:]
+    n, points = len(split), space.numel()
+    seen = torch.ones(n, points, dtype=torch.bool) if split.mask is None else split.mask.flatten(1).cpu()
+    kept = _kept(seen, share, seed).to(split.inputs.device)
+    if form == "mask":
+        return replace(split, mask=kept.view(n, *space))
+    if split.target.shape[1:] and split.target.shape[-len(space) :] == space:
+        raise ValueError(f"form must be 'mask' for targets at every position, shape {tuple(split.target.shape)}")
+    coords = _grid(space, split.step).expand(n, -1, -1) if split.coords is None else split.coords
+    longest = int(kept.sum(dim=1).max())
+    # Stable: those kept come first, in their old order.
+    order = torch.argsort(kept.int(), dim=1, descending=True, stable=True)[:, :longest]
+    mask = kept.gather(1, order)
+    flat = split.inputs if tokens else split.inputs.flatten(2)
+    index = order if tokens else order.unsqueeze(1).expand(-1, flat.shape[1], -1)
+    coords = coords.to(order.device).gather(1, order.unsqueeze(2).expand(-1, -1, coords.shape[2]))
+    return replace(
+        split,
+        inputs=flat.gather(-1, index),
+        coords=coords,
+        mask=None if bool(mask.all()) else mask,
+        step=1.0,
+    )
+
+
+def drop_samples(data: Data, share: float, *, form: str = "mask", observed: bool = False, seed: int = 0) -> Data:
+    """Return the data with a share of the samples of all splits dropped, as :func:`drop_split` does.
+
+    Args:
+        data: to take samples from.
+        share: of the seen positions of each sample to drop.
+        form: "mask" or "points".
+        observed: whether to add a channel that is 1 where a sample was seen, as the published networks have; the unseen
+            are then zero. For "mask" only.
+        seed: of the choice; the next ones for validation and test.
+
+    >>> from .chirps import chirps
+    >>> data = drop_samples(chirps(128, train=4), 0.3, observed=True)
+    >>> data.in_channels, data.train.batch(slice(0, 2)).inputs.shape
+    (2, torch.Size([2, 2, 128]))
+    """
+    if observed and (form != "mask" or data.vocabulary is not None):
+        raise ValueError("observed must be False for form 'points' and for tokens, got True")
+    seeds = iter(range(seed, seed + 3))
+
+    def change(split: Split) -> Split:
+        dropped = drop_split(split, share, form=form, seed=next(seeds))
+        if not observed:
+            return dropped
+        steps = (Observed(),) if split.prepare is None else (split.prepare, Observed())
+        return replace(dropped, prepare=Chain(steps))
+
+    return map_splits(data, change, in_channels=data.in_channels + int(observed))
+
+
+def _kept(seen: Tensor, share: float, seed: int) -> Tensor:
+    """Return (n, points) what stays of ``seen``: all but a share of each row, rounded down."""
+    score = torch.rand(seen.shape, generator=torch.Generator().manual_seed(seed))
+    # The unseen come last; each seen one's rank is then its place in a random order of the seen ones.
+    rank = torch.where(seen, score, 2.0).argsort(dim=1).argsort(dim=1)
+    count = seen.sum(dim=1, keepdim=True)
+    return seen & (rank >= (count * share + 1e-6).floor())
+
+
+def _grid(space: torch.Size, step: float | tuple[float, ...]) -> Tensor:
+    """Return (1, points, dim) coordinates of a grid, in training steps."""
+    steps = step if isinstance(step, tuple) else (float(step),) * len(space)
+    axes = [torch.arange(n) * s for n, s in zip(space, steps, strict=True)]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2).unsqueeze(0)

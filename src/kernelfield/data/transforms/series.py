@@ -1,0 +1,181 @@
+"""From series of any length, with gaps or at irregular times, to a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..base import Batch, Data, Split, TargetScale
+from .batch import Chain, Normalize, ScaleTarget
+from .split import class_index, divide, moments, pad
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Series", "build", "samples_like"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series.
+
+    Args:
+        values: (channels, length), NaN where missing.
+        label: its class or its value, as written.
+        times: (length,) times, ascending; None for evenly spaced ones.
+    """
+
+    values: np.ndarray
+    label: str
+    times: np.ndarray | None = None
+
+
+def build(
+    name: str,
+    parts: Sequence[Sequence[Series]],
+    *,
+    task: str = "classification",
+    classes: Sequence[str] | None = None,
+    channels: Sequence[str] = (),
+    shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
+    validation_share: float = 0.15,
+    unit: float | None = None,
+    observed: bool = False,
+    standardize: bool = False,
+    seed: int = 0,
+) -> Data:
+    """Return series as a data set: padded, masked, split, and normalised on their way to the network.
+
+    Unequal lengths are padded, and the mask is False there and where all channels are missing. A value missing in some
+    channels only is 0, its channel's mean; ``observed`` adds for each channel one that is 1 where it was seen. Times
+    that fall on a grid (of the ``unit``) put the series on it; others become coords, in units.
+
+    Args:
+        name: of the data set.
+        parts: one list of series to divide; or training and test series; or training, validation and test.
+        task: "classification" or "regression".
+        classes: names of the classes, in order; those found, sorted, unless given.
+        channels: names of the channels, where they have any.
+        shares: of training, validation and test, where there is one list.
+        validation_share: of the training series, where there are two lists.
+        unit: time of one training step; the median gap between neighbouring times unless given.
+        observed: whether to add channels that say what was seen.
+        standardize: whether targets of a regression are learned at zero mean and unit variance over the training
+            series; metrics and predictions are in their own unit all the same.
+        seed: of the division.
+    """
+    series = [s for part in parts for s in part]
+    widths = {s.values.shape[0] for s in series}
+    if len(widths) != 1:
+        raise ValueError(f"series of {name} must all have the same number of channels, found {sorted(widths)}")
+    coords = None
+    if series[0].times is not None:
+        series, coords, unit = _place(series, unit)
+    values, mask = pad([s.values for s in series])
+    if task == "classification":
+        target, names = class_index([s.label for s in series], classes)
+    else:
+        target, names = torch.tensor([[float(s.label)] for s in series]), ()
+    index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
+    prepare: Normalize | Chain = Normalize(*moments(values[index[0]]), observed=observed)
+    if standardize and task == "regression":
+        prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
+    whole = bool(mask.all())
+    splits = [
+        Split(
+            values[i],
+            target[i],
+            coords=None if coords is None else coords[i],
+            mask=None if whole else mask[i],
+            prepare=prepare,
+        )
+        for i in index
+    ]
+    # Points reach from 0 to the last coordinate, both included.
+    size = values.shape[-1] if coords is None else int(np.ceil(float(coords.max()))) + 1
+    return Data(
+        name=name,
+        train=splits[0],
+        validation=splits[1] if len(splits[1]) else None,
+        test=splits[2],
+        in_channels=values.shape[1] * (2 if observed else 1),
+        out_channels=len(names) if task == "classification" else 1,
+        dim=1,
+        size=(size,),
+        task=task,
+        classes=names,
+        channels=tuple(channels),
+        unit=unit,
+    )
+
+
+def samples_like(data: Data, series: Sequence[Series]) -> Batch:
+    """Return series as a batch of samples of a data set, on its grid or at coords in its unit, as yet unprepared.
+
+    Args:
+        data: whose series they are like, as :func:`build` made it.
+        series: with as many channels as its own.
+    """
+    width, coords = data.test.inputs.shape[1], None
+    found = {s.values.shape[0] for s in series}
+    if found != {width}:
+        raise ValueError(f"series must have {width} channels, as those of {data.name}, found {sorted(found)}")
+    timed = series[0].times is not None
+    if timed and data.unit is None:
+        raise ValueError(f"series must be without times, as those of {data.name}, found some with")
+    if timed:
+        series, coords, _ = _place(series, data.unit, points=data.test.coords is not None)
+    values, mask = pad([s.values for s in series])
+    return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask)
+
+
+def _divide(
+    target: Tensor, counts: Sequence[int], shares: tuple[float, float, float], share: float, seed: int
+) -> tuple[Tensor, ...]:
+    labels = target if target.dim() == 1 else torch.zeros(len(target), dtype=torch.long)
+    if len(counts) == 1:
+        return divide(labels, shares, seed)
+    given = torch.arange(sum(counts)).split(list(counts))
+    if len(counts) == 3:
+        return tuple(given)
+    kept, held, _ = divide(labels[given[0]], (1 - share, share, 0.0), seed)
+    return given[0][kept], given[0][held], given[1]
+
+
+def _place(
+    series: Sequence[Series], unit: float | None, points: bool | None = None
+) -> tuple[list[Series], Tensor | None, float]:
+    """Return series on a grid with gaps, or as they are with (n, points, 1) coords; and the unit of time.
+
+    What it is to be, ``points`` or a grid, is found in the times unless given.
+    """
+    times = [s.times - s.times[0] for s in series if s.times is not None]
+    gaps = np.concatenate([np.diff(t) for t in times])
+    if not (gaps > 0).all():
+        raise ValueError(f"times of a series must ascend, found a step of {gaps[~(gaps > 0)][0]}")
+    if unit is None:
+        unit = float(np.median(gaps)) if len(gaps) else 1.0
+    steps = [t / unit for t in times]
+    longest = max(len(t) for t in steps)
+    last = max(float(t[-1]) for t in steps)
+    even = all(np.abs(t - np.round(t)).max() < 1e-3 for t in steps)
+    if points is False and not even:
+        raise ValueError(f"times of a series must be whole steps of {unit:g} from its first one, found others")
+    if points is None:
+        points = not even or last >= 8 * longest  # a grid that is mostly empty costs more than points
+    if not points:
+        placed = []
+        for s, t in zip(series, steps, strict=True):
+            values = np.full((s.values.shape[0], round(float(t[-1])) + 1), np.nan)
+            values[:, np.round(t).astype(int)] = s.values
+            placed.append(Series(values, s.label))
+        return placed, None, unit
+    coords = torch.zeros(len(steps), longest, 1)
+    for i, t in enumerate(steps):
+        coords[i, : len(t), 0] = torch.from_numpy(t)
+        coords[i, len(t) :, 0] = float(t[-1])
+    return list(series), coords, unit

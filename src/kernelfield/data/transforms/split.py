@@ -1,0 +1,137 @@
+"""What every loader does with samples: divide, pad, normalise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..._checks import check_int
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["check_shares", "class_index", "divide", "hold_out", "moments", "pad"]
+
+
+def check_shares(shares: Sequence[float]) -> tuple[float, ...]:
+    """Return the shares of training, validation and test if they are such: none below zero, one in sum."""
+    if len(shares) != 3 or min(shares) < 0 or shares[0] == 0 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"shares must be 3 numbers (training above 0, validation, test) of sum 1, got {tuple(shares)}")
+    return tuple(shares)
+
+
+def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: int = 0) -> tuple[Tensor, ...]:
+    """Return the indices of training, validation and test, at random under a seed, each class in proportion.
+
+    Args:
+        labels: (n,) classes; all alike, or anything but integers, for no proportion to keep.
+        shares: of the three.
+        seed: of the choice.
+
+    >>> train, validation, test = divide(torch.tensor([0] * 10 + [1] * 10), (0.6, 0.2, 0.2))
+    >>> len(train), len(validation), len(test), int((test < 10).sum())
+    (12, 4, 4, 2)
+    """
+    shares = check_shares(shares)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(labels), generator=generator)
+    if labels.dim() == 1 and not labels.is_floating_point():
+        # Stable: within a class the order stays random. Neighbours in rank then share a class, and a part that is
+        # spread evenly over the ranks has each class in proportion.
+        order = order[torch.argsort(labels[order], stable=True)]
+    n = len(order)
+    held, tested = (round(n * share) for share in shares[1:])
+    if n - held - tested < 1:
+        raise ValueError(f"shares must leave a sample to train on, got {shares} of {n} samples")
+    part = torch.zeros(n, dtype=torch.long)
+    part[_spread(torch.arange(n), held + tested)] = 2
+    rest = torch.nonzero(part).flatten()
+    part[_spread(rest, held)] = 1
+    mixed = torch.randperm(n, generator=generator)
+    return tuple(order[mixed[part[mixed] == i]] for i in range(3))
+
+
+def _spread(index: Tensor, count: int) -> Tensor:
+    """Return ``count`` entries of ``index`` at even distances."""
+    if count == 0:
+        return index[:0]
+    return index[((torch.arange(count) + 0.5) * (len(index) / count)).long()]
+
+
+def hold_out(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the indices to train on and ``count`` held out for validation, each class in proportion.
+
+    >>> train, held = hold_out(torch.arange(100) % 10, 20)
+    >>> len(train), torch.bincount(held % 10).tolist()
+    (80, [2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    """
+    check_int("validation", count, least=0)
+    if count >= len(labels):
+        raise ValueError(f"validation must be less than the {len(labels)} training samples, got {count}")
+    share = count / len(labels)
+    train, held, _ = divide(labels, (1 - share, share, 0.0), seed)
+    return train, held
+
+
+def class_index(names: Sequence[str], known: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
+    """Return (n,) class numbers of class names, and the names in order: that of ``known``, or sorted.
+
+    Names that are all numbers are sorted as such.
+
+    >>> class_index(["b", "a", "b"])
+    (tensor([1, 0, 1]), ('a', 'b'))
+    >>> class_index(["10", "9"])[1]
+    ('9', '10')
+    """
+    if known is None:
+        found = set(names)
+        try:
+            known = sorted(found, key=float)
+        except ValueError:
+            known = sorted(found)
+    place = {name: i for i, name in enumerate(known)}
+    return torch.tensor([place[name] for name in names], dtype=torch.long), tuple(known)
+
+
+def pad(series: Sequence[np.ndarray], length: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return series of unequal length as one tensor, and which samples are real.
+
+    Args:
+        series: (channels, length) each; NaN where a value is missing.
+        length: to pad to; the longest one's.
+
+    Returns:
+        (n, channels, length) values, NaN where missing or padded, and (n, length) whether anything was seen there.
+
+    >>> x, mask = pad([np.ones((1, 2)), np.full((1, 3), 2.0)])
+    >>> x[:, 0].tolist(), mask.tolist()
+    ([[1.0, 1.0, nan], [2.0, 2.0, 2.0]], [[True, True, False], [True, True, True]])
+    """
+    channels = series[0].shape[0]
+    longest = max(s.shape[1] for s in series)
+    whole = np.full((len(series), channels, longest if length is None else length), np.nan, dtype=np.float32)
+    for i, s in enumerate(series):
+        whole[i, :, : s.shape[1]] = s
+    values = torch.from_numpy(whole)
+    return values, ~values.isnan().all(dim=1)
+
+
+def moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of each channel, (1, channels, 1), over what is not NaN.
+
+    Channels without a value, or with a constant one, have standard deviation 1.
+
+    >>> mean, std = moments(torch.tensor([[[1.0, 3.0], [float("nan"), 5.0]]]))
+    >>> mean.flatten().tolist(), std.flatten().tolist()
+    ([2.0, 5.0], [1.0, 1.0])
+    """
+    axes = (0, *range(2, values.dim()))
+    seen = ~values.isnan()
+    count = seen.sum(dim=axes, keepdim=True).clamp(min=1)
+    mean = values.nan_to_num().double().sum(dim=axes, keepdim=True) / count
+    square = torch.where(seen, values - mean, 0.0).double().square().sum(dim=axes, keepdim=True) / count
+    std = square.sqrt()
+    return mean.to(values.dtype), torch.where(std > 1e-8, std, 1.0).to(values.dtype)

@@ -1,0 +1,141 @@
+"""A training step as one launch: captured as a CUDA graph, replayed from then on.
+
+A step of a small network is a few thousand small kernels, and the host needs longer to launch them than the device to
+run them. A graph is launched at once. What a graph does is fixed, so the batch is copied into tensors that stay in
+place, learning rates lie on the device, and there is one graph for each set of shapes. Shapes change when a mask grows
+or shrinks by so much that its kernel is sampled further out or less far: :class:`LateReading`; and when a learned
+subset of a group has another number of elements, which it is asked for when the mode is switched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..data.base import Batch
+from ..groups import Distribution
+from ..layers.continuous.kernel_support import LateReading, held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+__all__ = ["CapturedStep"]
+
+# Steps at new shapes that run as they are: cuFFT and cuBLAS make their plans, autotuned kernels their choice.
+_WARM_STEPS = 2
+_MOST_GRAPHS = 8
+
+
+class CapturedStep:
+    """Calls ``work(batch)`` by replaying it.
+
+    Where the work cannot be captured, because it waits for the device or depends on what it finds there, it is called
+    as it is from then on, and :attr:`refusal` says why.
+
+    Args:
+        work: all of a step on the device: forward, backward, optimiser. What it changes must be tensors that stay in
+            place.
+        network: whose masks decide about shapes.
+    """
+
+    def __init__(self, work: Callable[[Batch], None], network: nn.Module) -> None:
+        self.work, self.network = work, network
+        self.refusal = ""
+        self._subsets = [m for m in network.modules() if isinstance(m, Distribution)]
+        self._late = LateReading(network)
+        self._reach = self._late.reach()
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Batch]] = {}
+        self._met: dict[Any, int] = {}
+        self._looked = False
+        self._captured = 0
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs were captured."""
+        return self._captured
+
+    def __call__(self, batch: Batch) -> None:
+        """Take a step."""
+        sizes = tuple(m.size() for m in self._subsets)
+        if None in sizes:
+            self.refusal = "the number of elements of a group is drawn at every step"
+        if self.refusal:
+            self.work(batch)
+            return
+        if self._looked:
+            self._late.catch_up()  # an evaluation has read the masks its own way
+            self._looked = False
+        self._late.take()
+        key = (_signature(batch), self._late.steps, sizes)
+        self._met[key] = self._met.get(key, 0) + 1
+        if key not in self._graphs and self._met[key] > _WARM_STEPS and not self._capture(key, batch):
+            self.work(batch)
+            return
+        if key in self._graphs:
+            graph, static = self._graphs[key]
+            _copy(static, batch)
+            graph.replay()
+        else:
+            # On the stream of the capture, where libraries keep their workspaces.
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream), held():
+                self._work(batch)
+            torch.cuda.current_stream().wait_stream(self._stream)
+        self._late.measure(self._reach)
+
+    def catch_up(self) -> None:
+        """Have everything outside of graphs see that weights have changed, which a replay does not count."""
+        torch.autograd.graph.increment_version([*self.network.parameters(), *self.network.buffers()])
+        self._looked = True
+
+    def _work(self, batch: Batch) -> None:
+        self.work(batch)
+        reach = self._late.reach()
+        if reach is not None and self._reach is not None:
+            self._reach.copy_(reach)
+
+    def _capture(self, key: Any, batch: Batch) -> bool:
+        torch.cuda.synchronize()  # what is forgotten here must not be running
+        if len(self._graphs) >= _MOST_GRAPHS:
+            self._graphs.pop(next(iter(self._graphs)))
+        static = _clone(batch)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with held(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                self._work(static)
+        except RuntimeError as error:
+            self.refusal = str(error).splitlines()[0]
+            self._graphs.clear()
+            torch.cuda.synchronize()
+            self.network.zero_grad(set_to_none=True)
+            self._late.catch_up()
+            return False
+        self._graphs[key] = (graph, static)
+        self._captured += 1
+        return True
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    held_by_name = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    return {name: value for name, value in held_by_name.items() if isinstance(value, Tensor)}
+
+
+def _signature(batch: Batch) -> tuple[Any, ...]:
+    return (batch.step, *((name, t.shape, t.dtype) for name, t in _tensors(batch).items()))
+
+
+def _clone(batch: Batch) -> Batch:
+    copies: dict[str, Any] = {name: t.clone() for name, t in _tensors(batch).items()}
+    return Batch(**copies, step=batch.step)
+
+
+def _copy(target: Batch, source: Batch) -> None:
+    for name, tensor in _tensors(source).items():
+        getattr(target, name).copy_(tensor)

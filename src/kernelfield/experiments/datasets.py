@@ -1,0 +1,137 @@
+"""Data by name, and made data that stand in for them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._checks import check_choice
+from ..data.base import Data, Split
+from ..data.registry import describe, load
+from ..data.transforms.drop_samples import drop_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .recipe import Recipe, Shape
+
+__all__ = ["load_source", "made_data", "recipe_data"]
+
+
+def recipe_data(
+    recipe: Recipe, *, folder: str | None = None, download: bool = False, made: bool = False, check: bool = True
+) -> Data:
+    """Return the data of a recipe, checked against the shape it gives.
+
+    Beside its loader's options, ``data`` may hold ``drop``: the share of all samples, chosen at random, that is not
+    seen, in training neither; a channel says which are (chapter 2, section 5.4).
+
+    Args:
+        recipe: the recipe.
+        folder: where the files are, for loaders that read some; counts more than the recipe's own ``data.root``.
+        download: let such a loader fetch what is missing.
+        made: made data of the same shape instead.
+        check: compare with the recipe's shape.
+    """
+    if made:
+        return made_data(recipe.shape, samples=2 * min(recipe.training.batch, 4))
+    data = load_source(recipe.data, f"data of recipe {recipe.name!r}", folder=folder, download=download)
+    return _check_shape(data, recipe) if check else data
+
+
+def load_source(source: dict[str, Any], where: str, *, folder: str | None = None, download: bool = False) -> Data:
+    """Return the data that the section ``data`` of a recipe names.
+
+    Args:
+        source: name of the loader and its options, and perhaps ``drop``.
+        where: what to call it in errors.
+        folder: as of :func:`recipe_data`.
+        download: the same.
+    """
+    options: dict[str, Any] = {
+        key: tuple(v) if isinstance(v, list) else v for key, v in source.items() if key != "name"
+    }
+    dropped = options.pop("drop", None)
+    known = describe(source["name"])
+    # A root that may be left out is another way to get the data, for the recipe to choose.
+    if folder is not None and (known.root == "a folder or file" or "root" in options):
+        options["root"] = folder
+    if download and known.download:
+        options.setdefault("download", True)
+    try:
+        data = load(source["name"], **options)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from error
+    return data if dropped is None else drop_samples(data, dropped, observed=True)
+
+
+def _check_shape(data: Data, recipe: Recipe) -> Data:
+    shape = recipe.shape
+    wanted = (shape.in_channels, shape.out_channels, tuple(shape.size), shape.task)
+    got = (data.in_channels, data.out_channels, tuple(data.size), data.task)
+    if wanted != got:
+        names = ("in_channels", "out_channels", "size", "task")
+        lines = [
+            f"{n} {w} in the recipe, {g} in the data" for n, w, g in zip(names, wanted, got, strict=True) if w != g
+        ]
+        raise ValueError(f"shape must be that of data {data.name!r}: {'; '.join(lines)}")
+    return data
+
+
+def made_data(shape: Shape, samples: int = 8, seed: int = 0) -> Data:
+    """Return noise of a shape, with targets to match: what a recipe is tried on where its data are not at hand.
+
+    >>> from kernelfield.experiments.recipe import Shape
+    >>> data = made_data(Shape(in_channels=1, out_channels=10, size=[28, 28]))
+    >>> data.train.inputs.shape, data.train.target.shape
+    (torch.Size([8, 1, 28, 28]), torch.Size([8]))
+    """
+    check_choice("task", shape.task, tuple(_TARGETS))
+    generator = torch.Generator().manual_seed(seed)
+    size = tuple(shape.size)
+    splits = [_made_split(shape, samples, size, generator) for _ in range(3)]
+    return Data(
+        name="made",
+        train=splits[0],
+        validation=splits[1],
+        test=splits[2],
+        in_channels=shape.in_channels,
+        out_channels=shape.out_channels,
+        dim=len(size),
+        size=size,
+        task=shape.task,
+        vocabulary=shape.vocabulary,
+        # Labels of points are taken for parts of one kind of object.
+        parts=(tuple(range(shape.out_channels)),) if shape.task == "segmentation" and shape.irregular else (),
+    )
+
+
+def _made_split(shape: Shape, n: int, size: tuple[int, ...], generator: torch.Generator) -> Split:
+    space = (min(64, math.prod(size)),) if shape.irregular else size
+    if shape.vocabulary is not None:
+        inputs = torch.randint(shape.vocabulary, (n, *space), generator=generator)
+    else:
+        inputs = torch.randn(n, shape.in_channels, *space, generator=generator)
+    target = _TARGETS[shape.task](n, shape.out_channels, space, generator)
+    coords = mask = None
+    if shape.irregular:
+        coords = torch.rand(n, *space, len(size), generator=generator) * torch.tensor(size, dtype=torch.float32)
+        coords = coords.sort(dim=1).values if len(size) == 1 else coords
+        mask = torch.rand(n, *space, generator=generator) > 0.2
+    return Split(inputs, target, coords=coords, mask=mask)
+
+
+def _classes(n: int, out: int, space: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(out, (n, *space), generator=generator)
+
+
+_TARGETS: dict[str, Callable[..., torch.Tensor]] = {
+    "classification": lambda n, out, _, g: _classes(n, out, (), g),
+    "multilabel": lambda n, out, _, g: _classes(n, 2, (out,), g).float(),
+    "regression": lambda n, out, _, g: torch.randn(n, out, generator=g),
+    "dense-regression": lambda n, out, space, g: torch.randn(n, out, *space, generator=g),
+    "segmentation": _classes,
+    "language": _classes,
+}

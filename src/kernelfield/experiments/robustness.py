@@ -1,0 +1,198 @@
+"""Tests of a trained network on what it was not trained on: other resolutions and speeds, missing samples, turns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._checks import check_choice, check_positive
+from ..data.base import Batch
+from ..ops import resample
+from .datasets import recipe_data
+from .evaluation import evaluate
+from .recipe import TESTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..data.base import Data, Split
+    from .recipe import Recipe
+    from .task import Task
+
+__all__ = ["at_speed", "at_step", "other_data_tests", "run_tests", "turned", "with_dropped"]
+
+
+@dataclass(frozen=True)
+class Thinned(Batch):
+    """A batch of which only a share of the samples was seen.
+
+    Args:
+        density: the share.
+    """
+
+    density: float = 1.0
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Return what a network takes beside the inputs, as keyword arguments."""
+        assert self.mask is not None
+        density = torch.full(self.mask.shape, self.density, device=self.inputs.device)
+        return {**super().sampling, "density": density}
+
+    def to(self, *args: Any, **kwargs: Any) -> Thinned:
+        """Return the batch with its tensors moved."""
+        given: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, value in given.items():
+            given[name] = value.to(*args, **kwargs) if isinstance(value, torch.Tensor) else value
+        return Thinned(**given)
+
+
+def run_tests(
+    task: Task, data: Data, wanted: dict[str, Any], *, batch: int = 256, device: torch.device | str = "cpu"
+) -> dict[str, dict[str, float]]:
+    """Return metrics on changed test samples, by what was changed, such as ``"step 2.0"``.
+
+    Args:
+        task: the trained task.
+        data: whose test split to change.
+        wanted: values by kind: ``step``, ``drop``, ``turn`` and ``speed``, each a number or a list of them.
+        batch: samples at once.
+        device: where to run.
+    """
+    found = {}
+    split = data.test.to(device)
+    for kind, values in wanted.items():
+        if check_choice("test", kind, TESTS) == "data":
+            continue  # other data, for recipe_tests to load
+        changes: dict[str, Any] = {"step": at_step, "drop": with_dropped, "turn": turned, "speed": at_speed}
+        change = changes[kind]
+        for value in values if isinstance(values, (list, tuple)) else [values]:
+            found[f"{kind} {float(value)}"] = evaluate(task, change(split, float(value)), batch).compute()
+    return found
+
+
+def other_data_tests(
+    task: Task,
+    recipe: Recipe,
+    data: Data,
+    *,
+    batch: int = 256,
+    device: torch.device | str = "cpu",
+    **where: Any,
+) -> dict[str, dict[str, float]]:
+    """Return metrics on the test split that other options of the loader give, by the names in ``test.data``.
+
+    Its step is what its size says: twice as many samples along an axis lie half as far apart.
+
+    Args:
+        task: the trained task.
+        recipe: whose ``test.data`` to follow.
+        data: that the network was trained on.
+        batch: samples at once.
+        device: where to run.
+        where: ``folder`` and ``download`` for :func:`recipe_data`.
+    """
+    found = {}
+    for name, options in recipe.test.get("data", {}).items():
+        other = recipe_data(replace(recipe, data={**recipe.data, **options}), check=False, **where)
+        steps = tuple(n / m for n, m in zip(data.size, other.size, strict=True))
+        # A loader that tests at another resolution than it trains at knows the step itself.
+        known = other.test.step != 1.0
+        split = other.test if known else replace(other.test, step=steps if len(set(steps)) > 1 else steps[0])
+        found[name] = evaluate(task, split.to(device), batch).compute()
+    return found
+
+
+def at_step(split: Split, step: float) -> Split:
+    """Return the split sampled at another step, in units of its own: 2 is half the resolution, 0.5 twice.
+
+    A sequence at an integer step keeps every so manieth sample, as a slower clock would; anything else is resampled
+    by its spectrum. Samples at points keep those of a random share 1/step.
+    """
+    check_positive("step", step)
+    if split.coords is not None:
+        raise ValueError("step must be 1 for data at points, which have no grid; use drop, got step " + str(step))
+
+    def change(batch: Batch) -> Batch:
+        space = batch.inputs.shape[2:]
+        if step == round(step) and len(space) == 1:
+            keep = slice(None, None, round(step))
+            inputs, mask = batch.inputs[..., keep], None if batch.mask is None else batch.mask[..., keep]
+        else:
+            sizes = tuple(max(1, round(n / step)) for n in space)
+            inputs = resample(batch.inputs, sizes)
+            mask = None
+            if batch.mask is not None:
+                index = [torch.arange(n, device=inputs.device) * old // n for n, old in zip(sizes, space, strict=True)]
+                places: Any = (slice(None), *torch.meshgrid(*index, indexing="ij"))
+                mask = batch.mask[places]
+        old = batch.step if isinstance(batch.step, tuple) else (batch.step,) * len(space)
+        steps = tuple(s * n / m for s, n, m in zip(old, space, inputs.shape[2:], strict=True))
+        if step == round(step) and len(space) == 1:
+            steps = (old[0] * step,)
+        return replace(batch, inputs=inputs, mask=mask, step=steps if len(set(steps)) > 1 else steps[0])
+
+    return _changed(split, change)
+
+
+def at_speed(split: Split, speed: float) -> Split:
+    """Return the split with its series played at another speed, as on a tape: 0.5 is half as fast and twice as long.
+
+    Unlike :func:`at_step` the network is not told. Series are resampled by their spectrum; above speed 1 what no longer
+    fits under the Nyquist frequency is lost.
+    """
+    check_positive("speed", speed)
+    if split.coords is not None or split.inputs.dim() != 3:
+        raise ValueError(f"speed must be 1 for data that are no series on a grid, got {speed}")
+
+    def change(batch: Batch) -> Batch:
+        old = batch.inputs.shape[-1]
+        new = max(1, round(old / speed))
+        mask = batch.mask
+        if mask is not None:
+            mask = mask[:, torch.arange(new, device=mask.device) * old // new]
+        return replace(batch, inputs=resample(batch.inputs, new), mask=mask)
+
+    return _changed(split, change)
+
+
+def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
+    """Return the split with a random share of each sample's positions unseen."""
+    if not 0 <= share < 1:
+        raise ValueError(f"drop must be a share of at least 0 and below 1, got {share}")
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(batch: Batch) -> Batch:
+        shape = (len(batch), *batch.inputs.shape[2:])
+        kept = (torch.rand(shape, generator=generator) >= share).to(batch.inputs.device)
+        mask = kept if batch.mask is None else kept & batch.mask
+        # What is left stands for what was dropped too, so that sums over samples keep their size.
+        given = {f.name: getattr(batch, f.name) for f in fields(batch)}
+        return Thinned(**{**given, "mask": mask}, density=1 - share)
+
+    return _changed(split, change)
+
+
+def turned(split: Split, degrees: float) -> Split:
+    """Return the split with its images turned against the clock."""
+    from ..data.transforms.rotate import rotate  # noqa: PLC0415
+
+    if split.inputs.dim() != 4:
+        raise ValueError(f"turn must be 0 for data that are no images, got {degrees}")
+
+    def change(batch: Batch) -> Batch:
+        angles: Tensor = torch.full((len(batch),), math.radians(degrees), device=batch.inputs.device)
+        return replace(batch, inputs=rotate(batch.inputs, angles))
+
+    return _changed(split, change)
+
+
+def _changed(split: Split, change: Any) -> Split:
+    """Return the split with ``change`` after its own preparation."""
+    prepare = split.prepare
+    return replace(
+        split, prepare=lambda batch, training: change(batch if prepare is None else prepare(batch, training))
+    )

@@ -1,0 +1,247 @@
+"""A run: the folder that holds everything of one training."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import json
+import math
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..models import create_model
+from .checkpoint import latest_checkpoint, load_network, read_checkpoint
+from .recipe import Recipe, read_recipe
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..data.base import Data
+    from .task import Task
+
+__all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task"]
+
+#: the file that tells a run on made data
+MADE = "made.txt"
+
+
+def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
+    """Return the network of a recipe, for its data's shape, drawn from its seed.
+
+    >>> from kernelfield.experiments.recipe import find_recipe
+    >>> sum(p.numel() for p in make_network(find_recipe("digits")).parameters())
+    9263
+    """
+    shape = recipe.shape
+    size = tuple(shape.size) if data is None else tuple(data.size)
+    options = {key: tuple(v) if isinstance(v, list) else v for key, v in recipe.model.items() if key != "name"}
+    given: dict[str, Any] = {"in_channels": shape.in_channels, "out_channels": shape.out_channels}
+    given |= {"dim": len(size), "size": size if len(set(size)) > 1 else size[0]}
+    if shape.vocabulary is not None:
+        given["vocabulary"] = shape.vocabulary
+    given = _accepted(recipe.model["name"], given)
+    torch.manual_seed(recipe.training.seed)
+    try:
+        return create_model(recipe.model["name"], **{**given, **options})
+    except TypeError as error:
+        raise ValueError(f"model of recipe {recipe.name!r}: {error}") from error
+
+
+def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> Task:
+    """Return the task of a recipe around a network, scored as its data can be."""
+    from .task import Task  # noqa: PLC0415
+
+    try:
+        return Task(
+            network,
+            recipe.shape.task,
+            out_channels=recipe.shape.out_channels,
+            optimizer=recipe.optimizer,
+            schedule=recipe.schedule,
+            regularizers=recipe.regularizers,
+            label_smoothing=recipe.training.label_smoothing,
+            metric=recipe.metric,
+            parts=() if data is None else data.parts,
+        )
+    except TypeError as error:
+        raise ValueError(f"recipe {recipe.name!r}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a training.
+
+    Holds ``recipe.yaml`` as resolved, ``log.txt``, ``metrics.csv`` (a row per evaluated epoch), ``masks.csv`` (mask
+    widths over time), ``checkpoints/``, and, once it is finished, ``result.json``, ``kernels.png`` and ``report.html``;
+    ``made.txt`` if it is a run on made data.
+
+    Args:
+        folder: where.
+    """
+
+    folder: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder of checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training came to its end."""
+        return self.exists and self._result().get("status") == "done"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run in the folder."""
+        return (self.folder / "recipe.yaml").exists()
+
+    @property
+    def made(self) -> bool:
+        """Whether the run in the folder is one on made data."""
+        return (self.folder / MADE).exists() or bool(self._result().get("made", False))
+
+    def recipe(self) -> Recipe:
+        """Return the recipe as resolved."""
+        if not self.exists:
+            raise FileNotFoundError(f"run must be a folder with a recipe.yaml in it, got {self.folder}")
+        return read_recipe(self.folder / "recipe.yaml")
+
+    def result(self) -> dict[str, Any]:
+        """Return what the training came to; a metric that is not known, null in the file, is NaN."""
+        result = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+        for metrics in result.get("metrics", {}).values():
+            metrics.update({name: math.nan for name, value in metrics.items() if value is None})
+        return result
+
+    def _result(self) -> dict[str, Any]:
+        return self.result() if (self.folder / "result.json").exists() else {}
+
+    def check(self, recipe: Recipe, *, made: bool = False) -> None:
+        """Raise unless the folder can hold a run: there is none in it yet, or one of the same recipe and data.
+
+        Args:
+            recipe: to train by.
+            made: whether on made data, which must not pass for a run on those of the recipe.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"out must be a folder, there already or not, got the file {self.folder}")
+        if not self.exists:
+            return
+        theirs, ours = self.recipe().to_dict(), recipe.to_dict()
+        changed = [key for key in ours if ours[key] != theirs[key] and key not in ("title", "notes")]
+        if changed:
+            what = "; ".join(f"{key}: {_difference(theirs[key], ours[key])}" for key in changed)
+            raise ValueError(f"{self.folder} holds a run of another recipe ({what}); name another folder")
+        if self.made != made:
+            kinds = {True: "made data", False: "real data"}
+            raise ValueError(
+                f"{self.folder} holds a run on {kinds[self.made]}, which one on {kinds[made]} cannot go on from; "
+                "name another folder, or remove this one"
+            )
+
+    def begin(self, recipe: Recipe, *, made: bool = False) -> None:
+        """Make the folder and write the recipe and whether data are made; of a run that exists, :meth:`check` it."""
+        self.check(recipe, made=made)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if made:  # before the recipe, by which a run is known
+            self.write(MADE, "This run is one on made data of the recipe's shape: its numbers are no results.\n")
+        self.write("recipe.yaml", recipe.to_yaml())
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the run at once or not at all."""
+        path = self.folder / name
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+        return path
+
+    def write_rows(self, name: str, rows: list[dict[str, float]]) -> None:
+        """Write rows as CSV, the columns of all of them in the order they came up."""
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        lines = [",".join(columns)]
+        lines += [",".join(_number(row.get(key)) for key in columns) for row in rows]
+        self.write(name, "\n".join(lines) + "\n")
+
+    def read_rows(self, name: str) -> list[dict[str, float]]:
+        """Return the rows of a CSV file of the run; none if there is no such file."""
+        path = self.folder / name
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            return [{key: float(v) for key, v in row.items() if v} for row in csv.DictReader(file)]
+
+    def log(self, line: str) -> None:
+        """Add a line to the log, with the time."""
+        now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+        with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{now} {line}\n")
+
+    def network(self) -> nn.Module:
+        """Return the trained network in evaluation mode: the best by validation, or else the last one."""
+        network = make_network(self.recipe())
+        path = latest_checkpoint(self.checkpoints, "best") or latest_checkpoint(self.checkpoints)
+        if path is None:
+            raise FileNotFoundError(f"run must hold a checkpoint, got {self.folder} without one")
+        tensors, _ = read_checkpoint(path)
+        averaged = {"network." + k.removeprefix("average."): t for k, t in tensors.items() if k.startswith("average.")}
+        load_network(network, tensors | averaged, path)
+        return network.eval()
+
+
+def fresh_folder(folder: Path) -> Path:
+    """Return ``folder``, or the first of folder-2, folder-3, … that does not exist."""
+    candidate, n = folder, 1
+    while candidate.exists():
+        n += 1
+        candidate = folder.with_name(f"{folder.name}-{n}")
+    return candidate
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Return what a training ran on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "device": name,
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
+    }
+
+
+def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return those of ``given`` that the named network takes: a network on a group need not be told dim or size."""
+    import inspect  # noqa: PLC0415
+
+    from ..models.registry import configuration  # noqa: PLC0415
+
+    chosen = configuration(name)
+    parameters = inspect.signature(chosen.build).parameters
+    # What a name fixes, such as the vocabulary's embedding or the size of point clouds, is for the recipe to change.
+    fixed = {key for key in ("in_channels", "size", "dim", "vocabulary") if key in chosen.arguments}
+    return {
+        key: value
+        for key, value in given.items()
+        if key not in fixed and (key in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()))
+    }
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    if float(value).is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return f"{value:.8g}" if math.isfinite(value) else str(value)
+
+
+def _difference(old: Any, new: Any) -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        return ", ".join(f"{key} {old.get(key)!r} there, {new.get(key)!r} here" for key in keys)
+    return f"{old!r} there, {new!r} here"

@@ -1,0 +1,240 @@
+"""A network with what it is trained for: loss, metrics, regularisers, optimiser. Lightning's module."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from .._checks import check_choice
+from ..data.base import Batch
+from ..groups import monotonicity
+from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, wavelet_loss
+from ..layers.continuous.kernel_sampler import sampled_once
+from ..models import DNArch
+from .optim import LearningRate, make_optimizer
+from .recipe import Optimizer, Schedule
+from .scores import TASKS, Meter, is_better, main_metric, task_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import nn
+
+__all__ = ["REGULARIZERS", "Task"]
+
+
+def _monotonicity(network: nn.Module) -> Tensor:
+    # Layer by layer: neither the parts of a product on their own nor distributions that nothing is learned of.
+    learned = [m.distribution for m in network.modules() if isinstance(m, PartialGroupConv)]
+    return monotonicity(learned) if learned else torch.zeros(())
+
+
+def _complexity(network: nn.Module, target: float | None = None) -> Tensor:
+    return _learned(network).complexity_loss(target)
+
+
+def _learned(network: nn.Module) -> DNArch:
+    if not isinstance(network, DNArch):
+        raise TypeError(f"network must be a DNArch to have a complexity that is learned, got {type(network).__name__}")
+    return network
+
+
+#: penalties by name, functions of the network
+REGULARIZERS: dict[str, Callable[..., Tensor]] = {
+    "kernel_l2": kernel_l2,
+    "aliasing": aliasing_loss,
+    "monotonicity": _monotonicity,
+    "complexity": _complexity,
+    "wavelet": wavelet_loss,
+}
+
+
+class Task(LightningModule):
+    """Any network on any data, for :func:`kernelfield.experiments.fitting`, Lightning's Fabric and Lightning's Trainer.
+
+    A batch is a :class:`~kernelfield.data.base.Batch`, with coordinates and a mask where there are any, or a pair
+    (inputs, target), as an ordinary ``DataLoader`` gives them.
+
+    Args:
+        network: from inputs, and ``step``, ``coords`` and ``mask`` where it takes them, to predictions.
+        task: "classification", "multilabel", "regression", "dense-regression", "segmentation" or "language".
+        out_channels: number of predictions.
+        optimizer: how weights are changed.
+        schedule: how the learning rate changes.
+        regularizers: weights by name, or ``{"weight": …}`` with further arguments of the penalty.
+        label_smoothing: of cross-entropies.
+        metric: what to choose by; the task's own if empty.
+        parts: of a segmentation into parts, the labels of each kind of object; see :class:`Meter`.
+        epochs: length of the schedule; Lightning's Trainer knows better and is asked.
+        steps_per_epoch: the same.
+
+    >>> from kernelfield import CCNN
+    >>> from kernelfield.data.base import Batch
+    >>> task = Task(CCNN(1, 10, size=8, channels=4, blocks=1), regularizers={"kernel_l2": 1e-6})
+    >>> task.training_step(Batch(torch.randn(2, 1, 8), torch.tensor([3, 7]))).shape
+    torch.Size([])
+    >>> task.training_step((torch.randn(2, 1, 8), torch.tensor([3, 7]))).shape
+    torch.Size([])
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        task: str = "classification",
+        *,
+        out_channels: int = 10,
+        optimizer: Optimizer | None = None,
+        schedule: Schedule | None = None,
+        regularizers: dict[str, Any] | None = None,
+        label_smoothing: float = 0.0,
+        metric: str = "",
+        parts: Sequence[Sequence[int]] = (),
+        epochs: int = 1,
+        steps_per_epoch: int = 1,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.task, self.out_channels = check_choice("task", task, TASKS), out_channels
+        self.optimizer_settings = optimizer or Optimizer()
+        self.schedule_settings = schedule or Schedule()
+        self.label_smoothing = label_smoothing
+        self.metric = metric or main_metric(task)
+        self.parts = tuple(parts)
+        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
+        self.penalties = [_penalty(name, value) for name, value in (regularizers or {}).items()]
+        if any(penalty is _complexity for _, penalty, _ in self.penalties):
+            _learned(network)  # now rather than in the first step
+        self._takes = _sampling_arguments(network)
+        self._meter: Meter | None = None
+
+    def forward(self, batch: Batch | Sequence[Tensor] | Tensor) -> Tensor:
+        """Return the predictions for a batch, or for inputs alone."""
+        batch = _as_batch(batch)
+        return self.network(batch.inputs, **self._sampling(batch))
+
+    def training_step(self, batch: Batch | Sequence[Tensor], batch_idx: int = 0) -> Tensor:  # noqa: ARG002
+        """Return the loss of a batch, penalties included."""
+        batch = _as_batch(batch)
+        with sampled_once():
+            loss = task_loss(self.task, self(batch), batch, self.label_smoothing)
+            for weight, penalty, arguments in self.penalties:
+                loss = loss + weight * penalty(self.network, **arguments)
+        if self._trainer is not None:
+            self.log("train_loss", loss.detach(), batch_size=len(batch))
+        return loss
+
+    def meter(self, device: torch.device | str | None = None) -> Meter:
+        """Return a fresh meter for this task."""
+        return Meter(self.task, self.out_channels, self.device if device is None else device, parts=self.parts)
+
+    def learning_rate(self) -> LearningRate:
+        """Return the schedule, at its beginning."""
+        return LearningRate(self.schedule_settings, self.steps_per_epoch, self.epochs, self.metric)
+
+    # For Lightning's Trainer; fit() below does without.
+
+    def validation_step(self, batch: Batch | Sequence[Tensor], batch_idx: int = 0) -> None:  # noqa: ARG002
+        """Add a batch to the meter."""
+        batch = _as_batch(batch)
+        if self._meter is None:
+            self._meter = self.meter()
+        self._meter.update(self(batch), batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the metrics of the epoch, their names after val_."""
+        self._log_meter("val")
+
+    def test_step(self, batch: Batch | Sequence[Tensor], batch_idx: int = 0) -> None:
+        """Add a batch to the meter."""
+        self.validation_step(batch, batch_idx)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the metrics of the epoch, their names after test_."""
+        self._log_meter("test")
+
+    def _log_meter(self, prefix: str) -> None:
+        if self._meter is not None:
+            self.log_dict({f"{prefix}_{name}": value for name, value in self._meter.compute().items()}, sync_dist=True)
+        self._meter = None
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Batch:  # noqa: ARG002
+        """Move a batch."""
+        return _as_batch(batch).to(device)
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimiser and, unless it is constant, the schedule."""
+        optimizer = make_optimizer(self.network, self.optimizer_settings)
+        how = self.schedule_settings
+        if self._trainer is not None:
+            self.epochs = max(1, self.trainer.max_epochs or 1)
+            self.steps_per_epoch = max(1, int(self.trainer.estimated_stepping_batches) // self.epochs)
+        if how.name == "plateau":
+            mode: Any = "min" if is_better(self.metric, 0, 1) else "max"
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, mode=mode, factor=how.factor, patience=how.patience
+            )
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": plateau, "monitor": f"val_{self.metric}"},
+            }
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.learning_rate().factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _sampling(self, batch: Batch) -> dict[str, Any]:
+        if self._takes is None:
+            return batch.sampling
+        given = batch.sampling
+        for name in set(given) - self._takes:
+            if name == "step" and all(s == 1 for s in _each(given[name])):
+                continue
+            kind = type(self.network).__name__
+            raise ValueError(f"network must take {name} for data that have one, {kind} does not")
+        return {name: value for name, value in given.items() if name in self._takes}
+
+
+def _as_batch(given: Any) -> Batch:
+    """Return a batch as it is, and inputs, alone or with their target, as one."""
+    if isinstance(given, Batch):
+        return given
+    parts = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if len(parts) not in (1, 2) or not all(isinstance(part, Tensor) for part in parts):
+        what = ", ".join(type(part).__name__ for part in parts)
+        raise TypeError(f"batch must be a Batch or tensors (inputs, target), got {type(given).__name__} of {what}")
+    return Batch(*parts)
+
+
+def _sampling_arguments(network: nn.Module) -> set[str] | None:
+    """Return the names of the arguments that ``network`` takes beside its input; None for any."""
+    parameters = inspect.signature(network.forward).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters}
+
+
+def _each(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _penalty(name: str, value: Any) -> tuple[float, Callable[..., Tensor], dict[str, Any]]:
+    check_choice("regularizers", name, REGULARIZERS)
+    arguments = dict(value) if isinstance(value, dict) else {"weight": value}
+    weight = arguments.pop("weight", None)
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+        raise TypeError(f"regularizers.{name} must be a weight or hold one as 'weight', got {value!r}")
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"regularizers.{name} must have a finite weight of at least 0, got {weight}")
+    taken = inspect.signature(REGULARIZERS[name]).parameters
+    for argument, given in arguments.items():
+        if argument not in taken:
+            listed = ", ".join(list(taken)[1:]) or "nothing"
+            raise ValueError(f"regularizers.{name} takes weight, {listed}; got {argument!r}")
+        usual = taken[argument].default
+        if isinstance(usual, bool) != isinstance(given, bool) or not isinstance(given, (int, float, type(usual))):
+            kind = "true or false" if isinstance(usual, bool) else "a number"
+            raise TypeError(f"regularizers.{name}.{argument} must be {kind}, got {given!r}")
+    return float(weight), REGULARIZERS[name], arguments

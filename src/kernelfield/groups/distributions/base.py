@@ -1,0 +1,224 @@
+r"""Distributions over a group: which elements a layer computes, fixed or learned (chapter 11, section 3.4).
+
+A layer asks its distribution for elements and, where those are chosen one by one, for gates:
+
+- in training they are drawn anew at every call, differentiably in the distribution's parameters;
+- in evaluation, or if :attr:`Distribution.frozen`, they are the same at every call: the middles of equal parts of the
+  support for continuous factors, the elements that are more likely kept than not for discrete ones.
+
+How *many* elements there are follows the learned support. For continuous factors that number is read from the
+parameters when the mode is switched (once an epoch, in an ordinary loop), when a state is loaded, by
+:meth:`Distribution.adapt_`, and in evaluation when the parameters have changed since. Discrete ones draw it at every
+call, by probabilities read after each step of an optimiser, all layers together. No training pass waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._checks import check_int
+from ..._step_hooks import after_steps
+from ..base import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Distribution", "Interval", "Uniform"]
+
+
+class Distribution(nn.Module):
+    """The contract of a distribution p(u) over a group.
+
+    Args:
+        group: the group.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__()
+        if not isinstance(group, Group):
+            raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
+        self.group = group
+        #: draw nothing: give the elements of evaluation in training too
+        self.frozen = False
+        self._adapted_to: tuple[int, ...] | None = None
+        _followers.add(self)
+        self.register_load_state_dict_post_hook(_adapt_after_loading)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _followers.add(self)  # a copy, too, is told of the steps of optimisers
+
+    def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return elements in the dtype and on the device of ``like``, (n, coords), and their gates, (n,) or None.
+
+        A gate is 1 in value; its gradient is that of the probability to keep the element.
+        """
+        raise NotImplementedError
+
+    def limits(self) -> Tensor:
+        """Return the share of the group in the support, per factor, between 0 and 1, differentiable: (factors,)."""
+        raise NotImplementedError
+
+    def size(self) -> int | None:
+        """Return how many elements the next pass has, None where it draws their number."""
+        raise NotImplementedError
+
+    def adapt_(self) -> Distribution:
+        """Set the number of elements to what the learned support needs."""
+        self._adapted_to = self._changes()
+        return self
+
+    def stepped_(self) -> None:
+        """Note that an optimiser has changed the parameters."""
+        self._adapted_to = None
+
+    @classmethod
+    def read(cls, distributions: Sequence[Any]) -> None:
+        """Tell the host what ``distributions`` of this class need it to know after a step; nothing by default."""
+
+    def _changes(self) -> tuple[int, ...]:
+        """Return a number per parameter that grows when it is changed in place, by all but fused optimisers."""
+        return tuple(p._version for p in self.parameters(recurse=False))  # noqa: SLF001
+
+    def _adapt_if_changed(self) -> None:
+        # A traced graph has the number of elements it was traced with.
+        if not torch.compiler.is_compiling() and not self.random and self._adapted_to != self._changes():
+            self.adapt_()
+
+    def freeze(self, frozen: bool = True) -> Distribution:
+        """Give the same elements at every call, or draw again."""
+        self.frozen = frozen
+        return self
+
+    def train(self, mode: bool = True) -> Distribution:
+        super().train(mode)
+        return self.adapt_()
+
+    @property
+    def random(self) -> bool:
+        """Whether the next call draws."""
+        return self.training and not self.frozen
+
+    def extra_repr(self) -> str:
+        return f"{self.group}"
+
+
+class Uniform(Distribution):
+    """All of a finite group, or elements drawn evenly from all of a continuous one.
+
+    Args:
+        group: the group.
+        samples: number of elements of a continuous group.
+
+    >>> from kernelfield.groups import SO2
+    >>> elements, gates = Uniform(SO2(), samples=4).eval()(torch.zeros(()))
+    >>> elements.squeeze(-1) / torch.pi
+    tensor([-0.7500, -0.2500,  0.2500,  0.7500])
+    """
+
+    everything: Tensor
+
+    def __init__(self, group: Group, samples: int | None = None) -> None:
+        super().__init__(group)
+        if group.finite:
+            if samples not in (None, group.order):
+                raise ValueError(f"samples must be None or {group.order} for {group}, got {samples}")
+        else:
+            check_int("samples", samples)
+        self.samples = samples
+        # Elements of finite groups are small whole numbers, exact in every dtype the module is moved to.
+        self.register_buffer("everything", group.elements() if group.finite else None, persistent=False)
+
+    def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        if self.everything is not None or self.samples is None:
+            return self.everything, None
+        return self.group.spread(self.samples, _share(self.random, like)), None
+
+    def limits(self) -> Tensor:
+        return torch.ones(len(self.group.factors))
+
+    def size(self) -> int | None:
+        return self.group.order or self.samples
+
+
+class Interval(Distribution):
+    r"""Uniform on a learned interval around the identity of a one-dimensional group.
+
+    .. math:: u = \exp(\omega\, \log u_0), \qquad u_0 \sim \mathrm{Uniform}(H), \quad \omega \in [0, 1]
+
+    which is U(ω·[-π, π]) on the Lie algebra of the rotations, pushed forward by the exponential map. Samples are
+    stratified: one in each of n equal parts of the interval, moved by one common random share of *their* width. The
+    gradient reaches ω through every element, its spacing included. Outside of [0, 1] ω counts as the nearer end, but
+    its gradient passes, so that an interval that has reached its limit can move away from it again.
+
+    Args:
+        group: a one-dimensional continuous group.
+        samples: number of elements at full width; :attr:`count` of them are used, ⌈ω·samples⌉.
+        width: initial ω.
+
+    >>> from kernelfield.groups import SO2
+    >>> interval = Interval(SO2(), samples=8, width=0.5).eval()
+    >>> elements, _ = interval(torch.zeros(()))
+    >>> elements.squeeze(-1).detach() / torch.pi
+    tensor([-0.3750, -0.1250,  0.1250,  0.3750])
+    """
+
+    count: int
+
+    def __init__(self, group: Group, samples: int, width: float = 1.0) -> None:
+        super().__init__(group)
+        if group.finite or group.coords != 1:
+            raise ValueError(f"group must be continuous and of one dimension for an interval, got {group}")
+        self.samples = check_int("samples", samples)
+        if not 0 <= width <= 1:
+            raise ValueError(f"width must lie between 0 and 1, got {width}")
+        self.width = nn.Parameter(torch.tensor(float(width)))
+        self.adapt_()
+
+    def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        self._adapt_if_changed()
+        whole = self.group.spread(self.count, _share(self.random, like))
+        return self.group.exp(self.limits().to(like) * self.group.log(whole)), None
+
+    def limits(self) -> Tensor:
+        return (self.width + (self.width.clamp(0, 1) - self.width).detach())[None]
+
+    def size(self) -> int | None:
+        return self.count
+
+    @torch.no_grad()
+    def adapt_(self) -> Interval:
+        self.width.clamp_(0, 1)
+        # An allowance for rounding: half of 8 samples are 4 for a width of 0.50000003 too.
+        needed = 1.0 if self.width.is_meta else float(self.width) * (1 - 1e-6)
+        self.count = max(1, math.ceil(self.samples * needed))
+        super().adapt_()
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, samples={self.samples}, count={self.count}"
+
+
+def _after_step(distributions: list[Distribution]) -> None:
+    for distribution in distributions:
+        distribution.stepped_()
+    for kind in {type(distribution) for distribution in distributions}:
+        kind.read([distribution for distribution in distributions if type(distribution) is kind])
+
+
+_followers = after_steps(lambda distribution: distribution.parameters(recurse=False), _after_step)
+
+
+def _adapt_after_loading(module: nn.Module, incompatible: object) -> None:  # noqa: ARG001
+    if isinstance(module, Distribution):
+        module.adapt_()
+
+
+def _share(random: bool, like: Tensor) -> Tensor:
+    if random:
+        return torch.rand(1, dtype=like.dtype, device=like.device)
+    return torch.full((1,), 0.5, dtype=like.dtype, device=like.device)

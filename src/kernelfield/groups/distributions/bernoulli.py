@@ -1,0 +1,127 @@
+"""Elements of a finite group kept or not, each with its own learned probability (chapter 11, section 3.4)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..._checks import check_positive
+from .base import Distribution
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..base import Group
+
+__all__ = ["Bernoulli"]
+
+
+class Bernoulli(Distribution):
+    r"""Each element of a finite group kept or not, by its own learned probability; the identity always kept.
+
+    .. math:: z_i = \mathbb{1}[s_i > \tfrac12], \qquad s_i = \mathrm{sigm}\big((a_i + \varepsilon_i)/\tau\big), \quad
+              \varepsilon_i \sim \mathrm{Logistic}(0, 1)
+
+    so that element i is kept with probability :math:`p_i = \mathrm{sigm}(a_i)`, whatever the temperature τ. The
+    gradient is that of the soft s (straight-through Gumbel-softmax between two outcomes). Elements that are not kept
+    are not computed, and get no gradient from that call. Which are kept is drawn on the host, which knows the logits
+    since the last step of an optimiser.
+
+    An optimiser of Adam's kind moves a logit by at most about its learning rate a step, and from a probability of 0.9
+    to one of 0.5 it is 2.2: with the published rate of 1e-4 that takes the published tens of thousands of steps, and
+    shorter trainings need a higher one in proportion.
+
+    Args:
+        group: a finite group.
+        probability: initial probability of every element but the identity.
+        temperature: initial τ.
+
+    >>> from kernelfield.groups import Mirror
+    >>> elements, gates = Bernoulli(Mirror(), probability=0.4).eval()(torch.zeros(()))
+    >>> elements
+    tensor([[1.]])
+    """
+
+    kept: Tensor
+
+    def __init__(self, group: Group, probability: float = 0.9, temperature: float = 1.0) -> None:
+        super().__init__(group)
+        if group.order is None:
+            raise ValueError(f"group must be finite to keep or drop its elements, got {group}")
+        if not 0 < probability < 1:
+            raise ValueError(f"probability must lie between 0 and 1, got {probability}")
+        start = math.log(probability / (1 - probability))
+        self.logits = nn.Parameter(torch.full((group.order - 1,), start))
+        self.temperature = check_positive("temperature", temperature)
+        self.register_buffer("kept", torch.arange(group.order), persistent=False)
+        #: the logits as the host knows them, and the change of them that it has seen
+        self._known: tuple[list[float], tuple[int, ...] | None] = ([], None)
+        self.adapt_()
+
+    def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        self._adapt_if_changed()
+        everything = self.group.elements(like.dtype, like.device)
+        if not self.random:
+            return everything.index_select(0, self.kept), None
+        kept, noise = self._draw(like.device)
+        soft = torch.sigmoid((self.logits + noise.to(self.logits.dtype)) / self.temperature)
+        # Kept, so 1 in value; elements that are not are nowhere to be seen.
+        gates = torch.cat([soft.new_ones(1), 1 + (soft - soft.detach())])
+        return everything.index_select(0, kept), gates.index_select(0, kept).to(like)
+
+    def _draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the indices of the elements that are kept, (n,), and the noise that decided it, (order - 1,)."""
+        if self._known[1] != self._changes():
+            read_logits([self])
+        noise = torch.logit(torch.rand(len(self.logits), dtype=torch.float64).clamp(1e-6, 1 - 1e-6))
+        odds = zip(self._known[0], noise.tolist(), strict=True)
+        kept = torch.tensor([0, *(i for i, (a, e) in enumerate(odds, start=1) if a + e > 0)])
+        # Without a wait: what is copied from memory that is not pinned is copied before the call returns.
+        return kept.to(device, non_blocking=True), noise.float().to(device, non_blocking=True)
+
+    def probabilities(self) -> Tensor:
+        """Return the probability to keep each element, the identity's 1 first: (order,)."""
+        return torch.cat([self.logits.new_ones(1), torch.sigmoid(self.logits)])
+
+    def limits(self) -> Tensor:
+        return self.probabilities().mean()[None]
+
+    def size(self) -> int | None:
+        return None if self.random else len(self.kept)
+
+    def anneal_(self, progress: float, start: float = 0.5, end: float = 1e-4) -> None:
+        """Set the temperature on the line from ``start`` to ``end``, at ``progress`` in [0, 1] of the training."""
+        self.temperature = start + (end - start) * min(max(progress, 0.0), 1.0)
+
+    def stepped_(self) -> None:
+        super().stepped_()
+        self._known = [], None
+
+    @classmethod
+    def read(cls, distributions: Sequence[Bernoulli]) -> None:
+        read_logits(d for d in distributions if d.random)
+
+    @torch.no_grad()
+    def adapt_(self) -> Bernoulli:
+        if not self.logits.is_meta:
+            self.kept = (self.probabilities() >= 0.5).nonzero().squeeze(-1)
+        super().adapt_()
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, kept={len(self.kept)} of {self.group.order}"
+
+
+@torch.no_grad()
+def read_logits(distributions: Iterable[Bernoulli]) -> None:
+    """Tell the host the logits of ``distributions``, one wait for all of them on each device."""
+    by_device: dict[torch.device, list[Bernoulli]] = {}
+    for distribution in distributions:
+        by_device.setdefault(distribution.logits.device, []).append(distribution)
+    for members in by_device.values():
+        values = iter(torch.cat([d.logits.double() for d in members]).tolist())
+        for d in members:
+            d._known = [next(values) for _ in range(len(d.logits))], d._changes()  # noqa: SLF001

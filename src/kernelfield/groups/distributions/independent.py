@@ -1,0 +1,124 @@
+"""Distributions over groups of several factors, and what is asked of those of a whole network (chapter 11)."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..._checks import check_int, check_positive
+from .base import Distribution, Interval
+from .bernoulli import Bernoulli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..base import Group
+
+__all__ = ["Independent", "learned", "monotonicity", "parameter_groups"]
+
+
+class Independent(Distribution):
+    r"""Independent distributions along the factors of a group: :math:`p(g) = \prod_i p(d_i)`.
+
+    Args:
+        group: the group; its ``factors`` say what the parts are distributions over.
+        parts: one distribution for each factor.
+
+    >>> from kernelfield.groups import O2
+    >>> elements, _ = learned(O2(), samples=8).eval()(torch.zeros(()))
+    >>> elements.shape
+    torch.Size([8, 2])
+    """
+
+    def __init__(self, group: Group, parts: Sequence[Distribution]) -> None:
+        super().__init__(group)
+        if len(parts) != len(group.factors):
+            raise ValueError(f"parts must be {len(group.factors)} distributions for {group}, got {len(parts)}")
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        draws = [part(like) for part in self.parts]
+        elements = self.group.join([drawn for drawn, _ in draws])
+        if all(gates is None for _, gates in draws):
+            return elements, None
+        total = like.new_ones(1)
+        for drawn, gates in draws:
+            own = like.new_ones(len(drawn)) if gates is None else gates
+            total = (total[:, None] * own).flatten()
+        return elements, total
+
+    def limits(self) -> Tensor:
+        return torch.cat([part.limits() for part in self._distributions()])
+
+    def size(self) -> int | None:
+        sizes = [part.size() for part in self._distributions()]
+        return None if None in sizes else math.prod(n for n in sizes if n is not None)
+
+    def freeze(self, frozen: bool = True) -> Independent:
+        for part in self._distributions():
+            part.freeze(frozen)
+        super().freeze(frozen)
+        return self
+
+    def _distributions(self) -> list[Distribution]:
+        return [part for part in self.parts if isinstance(part, Distribution)]
+
+
+def learned(group: Group, samples: int | None = None) -> Distribution:
+    """Return a distribution over ``group`` that begins as all of it and is learned along each of its factors.
+
+    Args:
+        group: the group.
+        samples: most elements in use of a continuous group, mirrored ones included.
+    """
+    if not group.finite:
+        check_int("samples", samples)
+    finite = math.prod(factor.order for factor in group.factors if factor.order is not None)
+    parts: list[Distribution] = []
+    for factor in group.factors:
+        if factor.order is not None:
+            parts.append(Bernoulli(factor))
+            continue
+        if samples is None or samples % finite:
+            raise ValueError(f"samples must be a multiple of {finite} for {group}, got {samples}")
+        parts.append(Interval(factor, samples // finite))
+    return parts[0] if len(parts) == 1 else Independent(group, parts)
+
+
+def monotonicity(distributions: Iterable[Distribution]) -> Tensor:
+    r"""Return what subsets that grow with depth cost (chapter 11, appendix on additional experiments).
+
+    .. math:: \sum_l \max(\gamma_{l+1}, \gamma_l) - \gamma_l = \sum_l \max(0,\, \gamma_{l+1} - \gamma_l) \ge 0
+
+    with γ the :meth:`Distribution.limits` of a layer. (The appendix prints the negative of this, which would reward
+    growth.)
+    """
+    limits = [d.limits() for d in distributions]
+    if not limits:
+        raise ValueError("distributions must hold at least one distribution, got none")
+    steps = [torch.relu(after - before).sum() for before, after in pairwise(limits)]
+    return torch.stack(steps).sum() if steps else limits[0].new_zeros(())
+
+
+def parameter_groups(model: nn.Module, lr: float = 1e-3, ratio: float = 0.1) -> list[dict[str, object]]:
+    """Return two parameter groups for an optimiser: the network's at ``lr``, its distributions' at ``lr·ratio``.
+
+    Chapter 11 learns p(u) ten times more slowly than the rest, and never decays it.
+
+    >>> from kernelfield.groups import SO2
+    >>> [len(group["params"]) for group in parameter_groups(Interval(SO2(), 4))]
+    [0, 1]
+    """
+    check_positive("lr", lr)
+    check_positive("ratio", ratio)
+    modules = [m for m in model.modules() if isinstance(m, Distribution)]
+    slow = {id(p): p for m in modules for p in m.parameters(recurse=False)}
+    rest = [p for p in model.parameters() if id(p) not in slow]
+    return [
+        {"params": rest, "lr": lr},
+        {"params": list(slow.values()), "lr": lr * ratio, "weight_decay": 0.0},
+    ]

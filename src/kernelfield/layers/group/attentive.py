@@ -1,0 +1,247 @@
+"""Attentive lifting and group convolutions (chapter 8)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..._checks import check_choice, check_int
+from ...fields import Table
+from ...ops.attentive import attended, residual, responses
+from .gconv import GroupConv, LiftingConv, check_group_signal
+from .input_attention import InputAttention, hidden_width
+from .kernel import GroupKernel
+from .signal import GroupSignal
+
+if TYPE_CHECKING:
+    from ...groups import Group
+
+__all__ = ["AttentiveGroupConv", "AttentiveLiftingConv"]
+
+ATTENTION = ("full", "channel", "spatial", "input")
+
+
+class _Attention(nn.Module):
+    r"""The residual maps of the responses of one kernel to one signal, before they are summed.
+
+    Responses are :math:`\tilde f[b, o, h, c, \tilde h, x]`; a lifted signal has one :math:`\tilde h`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        group: Group,
+        kind: str,
+        hidden: int,
+        kernel_size: int,
+        lifting: bool,
+    ) -> None:
+        super().__init__()
+        self.group, self.lifting = group, lifting
+        self.hidden, self.shape = hidden, (out_channels, in_channels)
+        channel, spatial = kind in ("full", "channel"), kind in ("full", "spatial")
+        self.squeeze = self._matrices(hidden, in_channels) if channel else None
+        self.excite = self._matrices(in_channels, hidden) if channel else None
+        self.kernel = (
+            GroupKernel(group, Table, out_channels, 2, kernel_size=kernel_size, on_group=not lifting)
+            if spatial
+            else None
+        )
+
+    def rendered(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return W₁ (out, hidden, h, in, h̃), W₂ (out, in, h, hidden, h̃) and ψ (out, h, 2, h̃, *points) for all h."""
+        n_out, into = self.shape
+        first = None if self.squeeze is None else self._render(self.squeeze, n_out, self.hidden, into)
+        second = None if self.excite is None else self._render(self.excite, n_out, into, self.hidden)
+        return first, second, None if self.kernel is None else self.kernel()
+
+    def _matrices(self, rows: int, columns: int) -> nn.Module:
+        if not self.lifting:
+            return GroupKernel(
+                self.group, Table, self.shape[0] * rows, columns, kernel_size=1, on_space=False, fan_in=columns
+            )
+        bound = 1 / math.sqrt(columns)
+        weight = torch.empty(self.shape[0] * rows, columns).uniform_(-bound, bound)
+        return nn.ParameterList([nn.Parameter(weight)])
+
+    def _render(self, matrices: nn.Module, n_out: int, rows: int, columns: int) -> Tensor:
+        if isinstance(matrices, GroupKernel):
+            return matrices().flatten(4).squeeze(-1).unflatten(0, (n_out, rows))
+        assert isinstance(matrices, nn.ParameterList)
+        weight = matrices[0].view(n_out, rows, 1, columns, 1)
+        return weight.expand(-1, -1, self.group.order or 1, -1, -1)
+
+
+def _prepare(
+    layer: LiftingConv | GroupConv,
+    attention: str,
+    hidden: int | None,
+    attention_size: int,
+    dilation: int,
+    chunk: int | None,
+    lifting: bool,
+) -> tuple[nn.Module, int | None]:
+    """Return the attention branch of a convolution and the chunk it is computed in, checked."""
+    group, into, out = layer.group, layer.in_channels, layer.out_channels
+    if not group.finite:
+        raise ValueError(f"group must be finite for an attentive convolution, got {group}")
+    check_choice("attention", attention, ATTENTION)
+    if check_int("attention_size", attention_size) % 2 == 0:
+        raise ValueError(f"attention_size must be odd, got {attention_size}")
+    chunk = None if chunk is None else check_int("chunk", chunk)
+    if attention == "input":
+        branch = InputAttention(
+            into, group=group, lifting=lifting, hidden=hidden, kernel_size=attention_size, dilation=dilation
+        )
+        return branch, chunk
+    width = hidden_width(into, hidden, lifting)
+    return _Attention(into, out, group, attention, width, attention_size, lifting), chunk
+
+
+def _taken_away(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
+    assert isinstance(layer.branch, _Attention)
+    return attended(x, layer.kernel(), layer.branch.rendered(), layer.boundary, layer.chunk)
+
+
+def _maps(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
+    r"""Return α⁺ = 1 - α⁻, its mean over everything but samples, output elements and positions."""
+    branch = layer.branch
+    dim = layer.group.dim
+    if isinstance(branch, InputAttention):
+        channel, space = branch.maps(x.squeeze(2) if branch.lifting else x)
+        alpha = 1 - (channel * space).mean(dim=1)
+        shape = (len(x), layer.group.order or 1, *x.shape[3:])
+        return alpha.unsqueeze(1).expand(shape) if branch.lifting else alpha
+    assert isinstance(branch, _Attention)
+    found = responses(x, layer.kernel(), layer.boundary)
+    _, alpha_c, alpha_x = residual(found, *branch.rendered())
+    batch, _, _, out, h = found.shape[:5]
+    minus = found.new_ones(batch, out, h, 1, *[1] * dim)
+    if alpha_c is not None:
+        minus = minus * alpha_c.mean(dim=1).movedim(1, 3).view(batch, out, h, -1, *[1] * dim)
+    if alpha_x is not None:
+        minus = minus * alpha_x
+    return (1 - minus.mean(dim=(1, 3))).expand(batch, h, *found.shape[5:])
+
+
+class AttentiveLiftingConv(LiftingConv):
+    r"""A lifting convolution whose responses are weighted before they are summed (chapter 8, Eq. 13 to 18).
+
+    .. math:: y_o(x, h) = \sum_c \big(1 - \alpha_X(x, h)\, \alpha_C(h)_c\big)\, \tilde f_{oc}(x, h), \qquad
+        \tilde f_{oc} = \mathcal{L}_h \psi_{oc} * f_c
+
+    Arguments as in :class:`AttentiveGroupConv`; the maps between channels are not reduced.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> AttentiveLiftingConv(3, 4, group=Cyclic(4))(torch.randn(2, 3, 9, 9)).values.shape
+    torch.Size([2, 4, 4, 9, 9])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        group: Group,
+        kernel_size: int = 3,
+        boundary: str = "zero",
+        bias: bool = False,
+        attention: str = "full",
+        attention_size: int = 7,
+        dilation: int = 1,
+        chunk: int | None = None,
+    ) -> None:
+        self.reverses = attention == "input"  # attention inside takes the kernel as it is
+        super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
+        self.branch, self.chunk = _prepare(self, attention, None, attention_size, dilation, chunk, lifting=True)
+
+    def forward(self, x: Tensor) -> GroupSignal:
+        if isinstance(self.branch, InputAttention):
+            return super().forward(self.branch(x))
+        y, elements, gates = super().forward(x)
+        return GroupSignal(y - _taken_away(self, x.unsqueeze(2)), elements, gates)
+
+    @torch.no_grad()
+    def maps(self, x: Tensor) -> Tensor:
+        r"""Return α⁺ of each output element, its mean over channels and outputs: (batch, group, \*space)."""
+        return _maps(self, x.unsqueeze(2))
+
+
+class AttentiveGroupConv(GroupConv):
+    r"""A group convolution whose responses are weighted before they are summed (chapter 8, Eq. 13 to 18).
+
+    .. math::
+        y_o(x, h) &= \sum_{c, \tilde h} \big(1 - \alpha_X(x, h, \tilde h)\, \alpha_C(h, \tilde h)_c\big)\,
+            \tilde f_{oc}(x, h, \tilde h), \qquad \tilde f_{oc} = \mathcal{L}_h \psi_{oc} * f_c \\
+        \alpha_C(h, \tilde h) &= \sigma\big(W_2 [W_1 \bar f]^+ + W_2 [W_1 \hat f]^+\big), \qquad
+            W_i = W_i(h^{-1} \tilde h) \\
+        \alpha_X(x, h, \tilde h) &= \sigma\big([\overline{\alpha_C \tilde f}, \widehat{\alpha_C \tilde f}] *
+            \mathcal{L}_h \psi^X\big)
+
+    with mean and maximum over space in α_C and over channels in α_X. There are |H|² · in times as many responses as the
+    output has values. What reaches the output of them is an ordinary convolution less a sum that the statistics already
+    contain. On a GPU kernels find sum and maxima without writing any response (planes, up to float32). Elsewhere
+    responses are computed for a few samples and output channels at a time, which do not depend on each other, and again
+    in the backward pass: never are all of them held, nor any kept. The gradient of a maximum goes to one of those that
+    attain it on a GPU, and in equal parts to all of them elsewhere.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        group: a finite group.
+        kernel_size: points of the kernel along each axis.
+        boundary: "zero", "periodic" or "valid".
+        bias: whether to add a learned number to each output channel.
+        attention: "full", channel and then spatial attention; "channel"; "spatial"; or "input", attention that does not
+            know the output (:class:`~kernelfield.layers.group.InputAttention`).
+        hidden: width between W₁ and W₂; half of the input channels by default.
+        attention_size: points of ψ^X along each axis, odd.
+        dilation: distance of its points; for "input" only.
+        chunk: output channels, of all samples, whose responses are held at once, on a GPU too; by default as many of
+            both as make 64 MiB or twice the input, whichever is more.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> layer = AttentiveGroupConv(3, 4, group=Cyclic(4), kernel_size=3)
+    >>> layer(torch.randn(2, 3, 4, 9, 9)).values.shape
+    torch.Size([2, 4, 4, 9, 9])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        group: Group,
+        kernel_size: int = 3,
+        boundary: str = "zero",
+        bias: bool = False,
+        attention: str = "full",
+        hidden: int | None = None,
+        attention_size: int = 7,
+        dilation: int = 1,
+        chunk: int | None = None,
+    ) -> None:
+        self.reverses = attention == "input"  # attention inside takes the kernel as it is
+        super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
+        self.branch, self.chunk = _prepare(self, attention, hidden, attention_size, dilation, chunk, lifting=False)
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, elements: Tensor | None = None, gates: Tensor | None = None
+    ) -> GroupSignal:
+        r"""Return the convolved (batch, in_channels, group, \*space) signal and its elements, all of the group."""
+        check_group_signal(x, None, self.group, self.in_channels)
+        if gates is not None:
+            raise ValueError("gates must be None for an attentive convolution, got a tensor")
+        if isinstance(self.branch, InputAttention):
+            return super().forward(self.branch(x))
+        y, chosen, _ = super().forward(x)
+        return GroupSignal(y - _taken_away(self, x), chosen if elements is None else elements)
+
+    @torch.no_grad()
+    def maps(self, x: Tensor) -> Tensor:
+        r"""Return α⁺ of each output element, its mean over channels, inputs and outputs: (batch, group, \*space)."""
+        return _maps(self, x)

@@ -1,0 +1,87 @@
+"""The one convolution of all layers on groups: group axes folded into channels, even kernels, whole windows only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._step_hooks import is_held
+from ...ops import Dilated, conv, conv_bank
+from ...ops.conv import reversed_conv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+__all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate"]
+
+BOUNDARIES = ("zero", "periodic", "valid")
+
+# Up to this many points along every axis a dense kernel is summed directly. With the group among the channels there are
+# far more products of channels than points to share a transform, whatever the size of the map.
+DIRECT_POINTS = 15
+#: whether planes are convolved with channels last in memory, by device. On a GPU tensor cores take them so, but norms
+#: over the group are many small launches then, which only a captured step, or one that rehearses it, has for nothing
+CHANNELS_LAST: dict[str, Callable[[], bool]] = {"cpu": lambda: True, "cuda": is_held}
+
+
+def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tensor:
+    r"""Convolve (batch, in, \*space) with (out, in / groups, \*points), by :func:`kernelfield.ops.conv`.
+
+    With ``boundary="valid"`` only those outputs are returned whose window lies within the signal, n - points + 1 along
+    each axis. They lie symmetrically for even kernels too, whose centre is between two samples.
+    """
+    method = "direct" if max(kernel.shape[2:]) <= DIRECT_POINTS else "auto"
+    if groups == 1 and boundary != "valid" and _longer(kernel, x):
+        return conv_bank(x, [kernel], boundary=boundary)[0]
+    return conv(x, kernel, boundary=boundary, groups=groups, method=method)
+
+
+def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
+    """Return :func:`convolve` with the kernel whose reverse, along the axes of space, this one is."""
+    if max(kernel.shape[2:]) <= DIRECT_POINTS and not _longer(kernel, x):
+        return reversed_conv(*_laid_out(x, kernel), boundary=boundary)
+    return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
+
+
+def _laid_out(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a signal and a kernel in the order of memory in which their convolution is fast, which the result has."""
+    if kernel.dim() != 4 or not CHANNELS_LAST.get(x.device.type, lambda: False)():
+        return x, kernel.contiguous()
+    # Of a single channel strides must say that it is last: torch takes it for the first, and so would what follows.
+    return (x.squeeze(1).unsqueeze(-1).movedim(-1, 1) if x.shape[1] == 1 else x), kernel
+
+
+def convolve_bank(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -> list[Tensor]:
+    r"""Convolve (batch, in, \*space) with each of several kernels, by :func:`kernelfield.ops.conv_bank`.
+
+    With ``boundary="valid"`` only those outputs are returned for which the windows of all kernels lie in the signal.
+    """
+    if boundary != "valid":
+        return conv_bank(x, kernels, boundary=boundary)
+    sizes = [(k.points,) if isinstance(k, Dilated) else tuple(k.shape[2:]) for k in kernels]
+    results = conv_bank(x, kernels)
+    for axis in range(2, x.dim()):
+        length, points = x.shape[axis], max(size[axis - 2] for size in sizes)
+        if length < points:
+            raise ValueError(
+                f"x must be at least as long as the largest kernel for boundary='valid', got {length} for {points} "
+                f"points along spatial axis {axis - 2}"
+            )
+        results = [y.narrow(axis, points - 1 - (points - 1) // 2, length - points + 1) for y in results]
+    return results
+
+
+def _longer(kernel: Tensor, x: Tensor) -> bool:
+    """Whether a kernel is longer than :func:`kernelfield.ops.conv` takes; a length not known yet counts as not."""
+    pairs = zip(kernel.shape[2:], x.shape[2:], strict=True)
+    return any(type(n) is int and type(k) is int and k > 2 * n for k, n in pairs)
+
+
+def check_even(kernel_size: int, boundary: str) -> None:
+    """Refuse what no output grid can hold: an even kernel whose output is as large as its input."""
+    if kernel_size % 2 == 0 and boundary != "valid":
+        raise ValueError(
+            f"kernel_size must be odd for boundary={boundary!r}, got {kernel_size}: the output of an even kernel lies "
+            "between the samples; boundary='valid' takes it"
+        )

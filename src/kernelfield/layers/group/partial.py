@@ -1,0 +1,80 @@
+"""Group convolutions to a subset of the group that is learned (chapter 11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...fields import SIREN, Field
+from ...groups import learned
+from .gconv import GroupConv
+from .scale_conv import out_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...groups import Group
+
+__all__ = ["PartialGroupConv"]
+
+
+class PartialGroupConv(GroupConv):
+    r"""A group convolution whose output elements come from a learned distribution p(u) (chapter 11, Eq. 6).
+
+    .. math::
+        y(u) = \int_{S^{(1)}} p(u)\, \psi(u^{-1} v)\, f(v)\, d\mu(v), \qquad u \in S^{(2)} = \mathrm{supp}\, p
+
+    p(u) is uniform on a learned interval of the Lie algebra for continuous factors of the group and chooses element by
+    element for discrete ones; see :func:`kernelfield.groups.learned`. It begins as all of the group, where this is
+    :class:`GroupConv`. Shrunk to the identity it is an ordinary convolution. The number of elements follows the
+    support, and so does the cost.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        group: the group.
+        samples: most output elements of a continuous group, mirrored ones included.
+        field: what the kernel is, built from (dim, channels).
+        kernel_size: points of the kernel along each axis of space; an even number for ``boundary="valid"`` only.
+        boundary: "zero", "periodic" or "valid".
+        bias: whether to add a learned number to each output channel.
+        interactions: of dilations, how many of them a kernel spans; see :class:`GroupConv`.
+        scale_boundary: what a kernel sees beyond the coarsest dilation, "zero" or "valid".
+
+    >>> import torch
+    >>> from kernelfield.groups import SO2
+    >>> conv = PartialGroupConv(4, 6, group=SO2(), samples=8, kernel_size=5)
+    >>> angles = SO2().sample(3, stratified=True)
+    >>> conv(torch.randn(2, 4, 3, 9, 9), angles).values.shape
+    torch.Size([2, 6, 8, 9, 9])
+    >>> with torch.no_grad():
+    ...     _ = conv.distribution.width.fill_(0.25)
+    >>> conv.eval()(torch.randn(2, 4, 3, 9, 9), angles).values.shape
+    torch.Size([2, 6, 2, 9, 9])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        group: Group,
+        samples: int | None = None,
+        field: Callable[..., Field] = SIREN,
+        kernel_size: int = 3,
+        boundary: str = "zero",
+        bias: bool = True,
+        interactions: int | None = None,
+        scale_boundary: str = "zero",
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            group=group,
+            field=field,
+            kernel_size=kernel_size,
+            boundary=boundary,
+            bias=bias,
+            distribution=learned(out_group(group, interactions, scale_boundary), samples),
+            interactions=interactions,
+            scale_boundary=scale_boundary,
+        )

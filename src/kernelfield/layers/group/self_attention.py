@@ -1,0 +1,388 @@
+"""Self-attention that lifts to a group, and on a group (chapter 9)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from ..._checks import check_choice, check_int
+from ...groups import Group
+from ...ops.attention import METHODS, attention_map, group_attention
+from ...ops.conv.shape import is_symbolic
+from ..pointwise import Pointwise
+from .gconv import check_group_signal
+from .neighborhood import check_neighborhood, check_space, dilations, pairs_of
+from .relative_encoding import AXIS_FIELD, RelativeEncoding
+from .signal import GroupSignal, elements_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...fields import Field
+
+__all__ = ["GroupSelfAttention", "LiftingSelfAttention"]
+
+ENCODINGS = ("relative", "absolute", "none")
+
+
+class _SelfAttention(nn.Module):
+    """What attention to a group and on a group share: everything but the number of elements of the input."""
+
+    lifts: bool
+    whole: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        group: Group,
+        heads: int = 1,
+        head_channels: int | None = None,
+        neighborhood: int | None = 5,
+        size: int | None = None,
+        encoding: str = "relative",
+        field: Callable[..., Field] = AXIS_FIELD,
+        dropout: float = 0.0,
+        value_dropout: float = 0.0,
+        chunk: int | None = None,
+        method: str = "auto",
+    ) -> None:
+        super().__init__()
+        if not isinstance(group, Group):
+            raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
+        if not group.finite:
+            raise ValueError(f"group must be finite for attention to its elements, got {group}")
+        self.group = group
+        self.in_channels = check_int("in_channels", in_channels)
+        self.out_channels = check_int("out_channels", out_channels)
+        self.heads = check_int("heads", heads)
+        codes = group.dim + (not self.lifts) if encoding == "relative" else 1
+        inner = max(codes, out_channels // 2) if head_channels is None else head_channels
+        self.head_channels = check_int("head_channels", inner, least=codes)
+        self.neighborhood, self.reach = check_neighborhood(neighborhood, size)
+        dilates = not group.isometric and neighborhood is not None
+        self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
+        self.encoding = check_choice("encoding", encoding, ENCODINGS)
+        self.dropout, self.value_dropout = dropout, value_dropout
+        # Kept where the weights are: a copy from the host could not be part of a CUDA graph.
+        self.register_buffer("whole", group.elements(), persistent=False)
+        self._known: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
+        self.chunk = None if chunk is None else check_int("chunk", chunk)
+        self.method = check_choice("method", method, METHODS)
+        total = self.heads * self.head_channels
+        self.project = Pointwise(in_channels, 3 * total)
+        self.combine = Pointwise(total, out_channels)
+        self.codes = (
+            RelativeEncoding(group, self.head_channels, on_group=not self.lifts, field=field)
+            if encoding == "relative"
+            else None
+        )
+        self.places = nn.ModuleList(field(1, in_channels) for _ in range(group.dim)) if encoding == "absolute" else None
+
+    def _attend(
+        self, x: Tensor, elements: Tensor | None, coords: Tensor | None, mask: Tensor | None, crop: int
+    ) -> GroupSignal:
+        """Return attention of (batch, channels, n, *space), n = 1 where a signal is lifted."""
+        here = self.whole if elements is None else elements.to(self.whole.dtype)
+        space = x.shape[3:]
+        if crop and coords is None and not is_symbolic(*space) and min(space) <= 2 * crop:
+            raise ValueError(
+                f"x must have more than {2 * crop} positions along each axis, since {crop} are cropped at each end, "
+                f"got {tuple(space)}"
+            )
+        if coords is not None:
+            y = self._points(x, here, coords, mask)
+        else:
+            q, k, v = self._parts(x, None)
+            alike = self._alike(here, elements)
+            y = torch.cat([self._grid(q, k, v, some, here, dilation, crop) for some, dilation in alike], dim=1)
+        y = y.unflatten(0, (-1, self.heads)).movedim(-1, 2).flatten(1, 2)
+        return GroupSignal(self.combine(y), elements_of(self.group, here))
+
+    def _maps(self, x: Tensor) -> Tensor:
+        here = self.whole
+        q, k, _ = self._parts(x, None)
+        found = []
+        for some, dilation in self._alike(here, None):
+            codes = self._codes(some, here, q.shape[2:-1], q.dtype, dilation)
+            found.append(attention_map(q, k, *codes, neighborhood=self._shape(), dilation=dilation))
+        return torch.cat(found, dim=1).unflatten(0, (-1, self.heads))
+
+    def _parts(self, x: Tensor, places: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values: (batch · heads, n, *space, head_channels) each."""
+        projected = self.project(x)
+        parts = projected.unflatten(1, (3, self.heads, self.head_channels))
+        if self.places is not None:
+            moved = self.project(x + self._absolute(x, places).to(x.dtype))
+            parts = torch.cat([moved.unflatten(1, (3, self.heads, self.head_channels))[:, :2], parts[:, 2:]], dim=1)
+        # One copy for all three, after which samples and heads are one axis.
+        q, k, v = parts.transpose(0, 1).flatten(1, 2).movedim(2, -1).unbind(0)
+        if self.value_dropout:
+            v = F.dropout(v, self.value_dropout, self.training)
+        return q / math.sqrt(self.in_channels), k, v
+
+    def _grid(self, q: Tensor, k: Tensor, v: Tensor, some: Tensor, here: Tensor, dilation: int, crop: int) -> Tensor:
+        """Return attention at some of the elements, whose neighbourhoods are dilated alike."""
+        positions, relative = self._codes(some, here, q.shape[2:-1], q.dtype, dilation, crop)
+        places = math.prod([n - 2 * crop for n in q.shape[2:-1]])
+        keys = positions.shape[2] if self.neighborhood is None else self.neighborhood**self.group.dim
+        y = group_attention(
+            q,
+            k,
+            v,
+            positions,
+            relative,
+            neighborhood=self._shape(),
+            dilation=dilation,
+            crop=crop,
+            keep=self._keep(q, places, keys),
+            chunk=self.chunk,
+            method=self.method,
+        )
+        return y * self._measure(q)
+
+    def _points(self, x: Tensor, here: Tensor, coords: Tensor, mask: Tensor | None) -> Tensor:
+        """Return attention among points, a sample at a time: every sample has offsets of its own."""
+        if coords.dim() != 3 or coords.shape[-1] != self.group.dim or coords.shape[1] != x.shape[-1]:
+            raise ValueError(
+                f"coords must have shape (batch, {x.shape[-1]}, {self.group.dim}), got {tuple(coords.shape)}"
+            )
+        q, k, v = (part.unflatten(0, (-1, self.heads)) for part in self._parts(x, coords))
+
+        def one(q: Tensor, k: Tensor, v: Tensor, at: Tensor, seen: Tensor | None, keep: Tensor | None) -> Tensor:
+            offsets = at[None] - at[:, None]  # (queries, keys, dim)
+            positions, relative = self._codes_at(here, here, offsets.to(q.dtype))
+            valid = self._meets(offsets, seen)
+            y = group_attention(
+                q, k, v, positions, relative, valid=valid, keep=keep, chunk=q.shape[0], method=self.method
+            )
+            return y * self._measure(q)
+
+        results = []
+        for i in range(len(x)):
+            at = coords[i if len(coords) > 1 else 0]
+            seen, keep = None if mask is None else mask[i], self._keep(q[i], len(at), len(at))
+            arguments = (q[i], k[i], v[i], at, seen, keep)
+            if torch.is_grad_enabled():  # nothing in it is drawn at random
+                results.append(checkpoint(one, *arguments, use_reentrant=False, preserve_rng_state=False))
+            else:
+                results.append(one(*arguments))
+        return torch.cat(results)
+
+    def _meets(self, offsets: Tensor, seen: Tensor | None) -> Tensor | None:
+        """Return which points see which: those within the neighbourhood, itself always, and only seen ones."""
+        near = None
+        if self.neighborhood is not None:
+            near = offsets.norm(dim=-1) <= self.reach + 1e-4
+        if seen is None:
+            return near
+        near = seen[None].expand(len(seen), -1) if near is None else near & seen[None]
+        return near | torch.eye(len(seen), dtype=torch.bool, device=seen.device)
+
+    def _codes(
+        self, some: Tensor, here: Tensor, space: Sequence[int], dtype: torch.dtype, dilation: int, crop: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Return the codes of all offsets of a grid and of all relative elements."""
+        moved, pairs = self._offsets(some, space, dilation, crop)
+        if self.codes is None:
+            n_in = 1 if self.lifts else len(here)
+            positions, relative = moved[..., :0], moved.new_zeros(len(some), n_in, 0)
+        else:
+            everyone = some is self.whole and here is self.whole
+            positions, relative = self.codes.at(moved), self.codes.element(None if everyone else some, here)
+        if pairs is not None:
+            # From the code of every offset to that of every pair of positions.
+            flat = positions.flatten(1, len(space))
+            positions = flat.index_select(1, pairs.flatten()).unflatten(1, pairs.shape)
+        return positions.to(dtype), relative.to(dtype)
+
+    def _offsets(self, some: Tensor, space: Sequence[int], dilation: int, crop: int) -> tuple[Tensor, Tensor | None]:
+        """Return the offsets of a grid as elements see them, and for all positions which of them each pair has.
+
+        Those of the whole group are kept: to make them takes more launches than everything else in the layer.
+        """
+        shape = self._shape()
+        key = (tuple(space) if shape is None else shape, dilation, crop, some.dtype, some.device)
+        kept = some is self.whole and type(some) is Tensor and not torch.compiler.is_compiling()
+        if kept and key in self._known:
+            return self._known[key]
+        with torch.inference_mode(False), torch.no_grad():
+            if shape is None:
+                axes = [torch.arange(-(n - 1), n, device=some.device) for n in space]
+            else:
+                axes = [dilation * (torch.arange(n, device=some.device) - n // 2) for n in shape]
+            offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).to(some.dtype) / self.reach
+            moved = offsets.expand(len(some), *offsets.shape) if self.codes is None else self.codes.moved(some, offsets)
+            found = moved, pairs_of(space, crop, some.device) if shape is None else None
+        # What a graph that is being captured makes has no values yet.
+        if kept and not (some.is_cuda and torch.cuda.is_current_stream_capturing()):
+            if len(self._known) >= 4:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _codes_at(self, some: Tensor, here: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        if self.codes is None:
+            n_in = 1 if self.lifts else len(here)
+            return offsets.new_zeros(len(some), *offsets.shape[:-1], 0), offsets.new_zeros(len(some), n_in, 0)
+        return self.codes.position(some, offsets / self.reach), self.codes.element(some, here)
+
+    def _absolute(self, x: Tensor, coords: Tensor | None) -> Tensor:
+        """Return codes of the positions themselves: (batch or 1, channels, 1, *space)."""
+        assert self.places is not None
+        if coords is None:
+            axes = [torch.arange(n, device=x.device, dtype=self.project.weight.dtype) for n in x.shape[3:]]
+            coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)[None]
+        codes = [field(coords[..., i : i + 1] / self.reach) for i, field in enumerate(self.places)]
+        return torch.stack(codes).sum(dim=0).movedim(-1, 1).unsqueeze(2)
+
+    def _keep(self, q: Tensor, places: int, keys: int) -> Tensor | None:
+        """Return which weights attention dropout leaves; a key is hidden from all queries of a position alike."""
+        if not (self.dropout and self.training):
+            return None
+        # Positions lie beside each other in memory, as those of queries do.
+        shape = (q.shape[0], q.shape[1], keys, places)
+        return torch.empty(shape, dtype=torch.bool, device=q.device).bernoulli_(1 - self.dropout).permute(0, 3, 1, 2)
+
+    def _measure(self, q: Tensor) -> float:
+        """Return what the sum over the query's elements is multiplied by, and with it what dropout left."""
+        return 1 / (q.shape[1] * (1 - self.dropout if self.training else 1.0))
+
+    def _shape(self) -> tuple[int, ...] | None:
+        return None if self.neighborhood is None else (self.neighborhood,) * self.group.dim
+
+    def _alike(self, here: Tensor, elements: Tensor | None) -> list[tuple[Tensor, int]]:
+        """Return elements with the dilation of their neighbourhood: all together, or each alone where they dilate."""
+        if self.dilations is None:
+            return [(here, 1)]
+        each = self.dilations if elements is None else dilations(self.group, elements)
+        return list(zip(here.split(1), each, strict=True))
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, group={self.group}, heads={self.heads}, "
+            f"head_channels={self.head_channels}, neighborhood={self.neighborhood}, encoding={self.encoding!r}"
+        )
+
+
+class LiftingSelfAttention(_SelfAttention):
+    r"""Self-attention from space to a group (chapter 9, Eq. 12).
+
+    .. math:: y(x, h) = W \bigcup_{\text{heads}} \sum_{y \in N(x)} \sigma_y\big(\langle q(x),\, k(y) +
+        \mathcal{L}_h[\rho](y - x)\rangle\big)\, v(y)
+
+    The group moves the encoding and never the image: an eighth of a turn is as exact as a quarter. Scores of content
+    are computed once for all elements.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output, at every element.
+        group: a finite group: rotations of any number, mirrors, or dilations.
+        heads: number of heads.
+        head_channels: channels of each head's queries, keys and values; half of ``out_channels`` by default.
+        neighborhood: number of positions along each axis that a query sees, odd; None for all of them. Dilations dilate
+            it, by whole numbers: the dyadic form of the chapter's appendix, whose neighbourhoods all have as many
+            members, so that no measure is left to divide by.
+        size: for a global neighbourhood, the number of training steps at which the encoding's coordinate is 1.
+        encoding: "relative"; "absolute", codes added to queries and keys; or "none". The two serve comparison.
+        field: what the encoding of one coordinate is, built from (dim, channels).
+        dropout: probability to drop a weight.
+        value_dropout: probability to drop a value.
+        chunk: samples and heads computed at once, and
+        method: how; see :func:`kernelfield.ops.attention.group_attention`.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> lift = LiftingSelfAttention(3, 8, group=Cyclic(8), heads=2)
+    >>> lift(torch.randn(2, 3, 9, 9)).values.shape
+    torch.Size([2, 8, 8, 9, 9])
+    >>> lift = LiftingSelfAttention(3, 8, group=Cyclic(8), neighborhood=None, size=9)
+    >>> lift(torch.randn(2, 3, 50), coords=torch.rand(2, 50, 2)).values.shape
+    torch.Size([2, 8, 8, 50])
+    """
+
+    lifts = True
+
+    def forward(
+        self, x: Tensor, *, coords: Tensor | None = None, mask: Tensor | None = None, crop: int = 0
+    ) -> GroupSignal:
+        r"""Return the lifted signal and its elements.
+
+        Args:
+            x: (batch, in_channels, \*space) signal, or (batch, in_channels, points) with ``coords``.
+            coords: (batch or 1, points, dim) coordinates in training steps; a local layer's points see those within
+                half of its neighbourhood.
+            mask: (batch, points) bool, False where there is no point.
+            crop: positions at each end of each axis that get no output.
+        """
+        check_space(x, self.in_channels, 2 + (self.group.dim if coords is None else 1), self.group.dim)
+        return self._attend(x.unsqueeze(2), None, coords, mask, crop)
+
+    @torch.no_grad()
+    def maps(self, x: Tensor) -> Tensor:
+        r"""Return how much each position of (batch, in_channels, \*space) is attended to.
+
+        (batch, heads, group, \*space), each map with the sum one.
+        """
+        return self._maps(x.unsqueeze(2))
+
+
+class GroupSelfAttention(_SelfAttention):
+    r"""Self-attention on a group (chapter 9, Eq. 14).
+
+    .. math::
+        y(x, h) = W \bigcup_{\text{heads}} \sum_{\tilde h} \sum_{\hat h,\, y \in N(x)} \sigma_{\hat h, y}\big(\langle
+            q(x, \tilde h),\, k(y, \hat h) + \mathcal{L}_h[\rho](y - x, \hat h)\rangle\big)\, v(y, \hat h)
+
+    with the encoding :math:`\rho(h^{-1}(y - x), h^{-1}\hat h)`, for which the layer is equivariant to rounding. (The
+    chapter's :math:`h^{-1}\tilde h^{-1}\hat h` is not.) The sum over h̃ is divided by the number of elements, so that
+    layers on large groups begin with values of the same size as those on small ones.
+
+    Arguments as in :class:`LiftingSelfAttention`; memory and time are those of
+    :func:`kernelfield.ops.attention.group_attention`.
+
+    >>> from kernelfield.groups import Dihedral
+    >>> layer = GroupSelfAttention(8, 6, group=Dihedral(4), heads=2, neighborhood=3)
+    >>> layer(torch.randn(2, 8, 8, 9, 9)).values.shape
+    torch.Size([2, 6, 8, 9, 9])
+    """
+
+    lifts = False
+
+    def forward(
+        self,
+        x: Tensor,
+        elements: Tensor | None = None,
+        gates: Tensor | None = None,
+        *,
+        coords: Tensor | None = None,
+        mask: Tensor | None = None,
+        crop: int = 0,
+    ) -> GroupSignal:
+        r"""Return the signal and its elements, those of the input.
+
+        Args:
+            x: (batch, in_channels, group, \*space) signal, or (batch, in_channels, group, points) with ``coords``.
+            elements: (group, coords) elements at which it is sampled; all of the group if not given.
+            gates: must be None: attention has no sum over elements that could be weighted.
+            coords: (batch or 1, points, dim) coordinates in training steps.
+            mask: (batch, points) bool, False where there is no point.
+            crop: positions at each end of each axis that get no output.
+        """
+        if gates is not None:
+            raise ValueError("gates must be None for attention, got a tensor")
+        if coords is None:
+            check_group_signal(x, elements, self.group, self.in_channels)
+        else:
+            check_space(x, self.in_channels, 4, self.group.dim)
+        return self._attend(x, elements, coords, mask, crop)
+
+    @torch.no_grad()
+    def maps(self, x: Tensor) -> Tensor:
+        r"""Return how much each position of (batch, in_channels, group, \*space) is attended to: as in lifting."""
+        return self._maps(x)

@@ -1,0 +1,97 @@
+"""Group convolutions whose kernel is a product of a part over the group and a part over space."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._checks import check_bool, check_choice
+from ...fields import Field, Table
+from .correlate import convolve
+from .gconv import _Conv, check_group_signal, folded, weighted
+from .kernel import GroupKernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from ...groups import Distribution, Group
+    from .signal import GroupSignal
+
+__all__ = ["SeparableGroupConv"]
+
+
+class SeparableGroupConv(_Conv):
+    r"""A group convolution with a kernel factored into H and space.
+
+    .. math::
+        \psi_{oi}(x, h) = a_{oi}(h)\, k_o(x) \quad \text{("pointwise")}, \qquad
+        \psi_{oi}(x, h) = \delta_{oi}\, a_o(h)\, k_o(x) \quad \text{("depthwise")}
+
+    First the elements are mixed, with channels or each channel on its own, then space is convolved channel by channel:
+    :math:`n_{out} n_{in} C^2 + n_{out} C K^d` products a position instead of :math:`n_{out} n_{in} C^2 K^d`.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output; the same for ``form="depthwise"``.
+        group: the group.
+        field: what both parts are, built from (dim, channels).
+        kernel_size: points of the kernel along each axis of space; an even number for ``boundary="valid"`` only.
+        samples: number of output elements of a continuous group.
+        form: "pointwise" mixes channels, "depthwise" does not.
+        boundary: "zero", "periodic" or "valid".
+        bias: whether to add a learned number to each output channel.
+        distribution: where the output elements come from, instead of all of the group.
+
+    >>> import torch
+    >>> from kernelfield.groups import Dihedral
+    >>> conv = SeparableGroupConv(6, 10, group=Dihedral(4), kernel_size=5)
+    >>> conv(torch.randn(2, 6, 8, 9, 9)).values.shape
+    torch.Size([2, 10, 8, 9, 9])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        group: Group,
+        field: Callable[..., Field] = Table,
+        kernel_size: int = 3,
+        samples: int | None = None,
+        form: str = "pointwise",
+        boundary: str = "zero",
+        bias: bool = True,
+        distribution: Distribution | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, group, kernel_size, samples, boundary, check_bool("bias", bias), distribution
+        )
+        self.form = check_choice("form", form, ("pointwise", "depthwise"))
+        if form == "depthwise" and in_channels != out_channels:
+            raise ValueError(f"out_channels must equal in_channels={in_channels} for 'depthwise', got {out_channels}")
+        mixed = in_channels if form == "pointwise" else 1
+        self.mix = GroupKernel(
+            group,
+            field,
+            out_channels,
+            mixed,
+            kernel_size=1,
+            on_space=False,
+            fan_in=mixed * (group.order or 1),
+        )
+        self.space = GroupKernel(group, field, out_channels, 1, kernel_size=kernel_size, on_group=False)
+
+    def forward(self, x: Tensor, elements: Tensor | None = None, gates: Tensor | None = None) -> GroupSignal:
+        r"""Return the convolved signal and its elements; arguments as in :class:`GroupConv`."""
+        check_group_signal(x, elements, self.group, self.in_channels)
+        chosen, chosen_gates = self.distribution(next(self.mix.parameters()))
+        if elements is None and self._whole():
+            mix, space = self.mix(), self.space()
+        else:
+            mix, space = self.mix(chosen, elements), self.space(chosen, chosen)
+        x = weighted(x, self.group.weight(x.shape[2]), gates)
+        groups = 1 if self.form == "pointwise" else self.in_channels
+        y = convolve(x.flatten(1, 2), folded(mix), "zero", groups)
+        y = convolve(y, folded(space), self.boundary, y.shape[1])
+        return self._finish(y, chosen, chosen_gates)

@@ -1,0 +1,107 @@
+"""What the masks of a :class:`DNArch` keep, as Python numbers."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...layers.continuous.active_slice import cutoff
+from ...layers.continuous.kernel_support import Reading, refresh
+from ...masks import GaussianMask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from ...masks import Mask, SigmoidMask
+
+__all__ = ["MaskSizes", "cells"]
+
+
+class MaskSizes(Reading):
+    """Numbers of channels and blocks, and shares of the band, that the masks of a :class:`DNArch` keep."""
+
+    def __init__(
+        self,
+        width: SigmoidMask | None,
+        resolution: SigmoidMask | None,
+        depth: SigmoidMask | None,
+        kernels: Sequence[Mask],
+        channels: int,
+        blocks: int,
+        least_size: int,
+        fixed: bool,
+    ) -> None:
+        self.width, self.resolution, self.depth, self.kernels = width, resolution, depth, tuple(kernels)
+        super().__init__([m for m in (width, resolution, depth, *kernels) if m is not None])
+        self.channels, self.blocks, self.least_size, self.fixed = channels, blocks, least_size, fixed
+        self.kept_blocks = blocks
+        self.kept_widths: list[tuple[int, int, int]] = [(channels, channels, channels)] * blocks
+        self.kept_bands: list[tuple[float, ...]] = []
+        refresh([self])
+
+    def changing(self) -> MaskSizes:
+        """Return the sizes as they are now, of shapes that change."""
+        masks = self.width, self.resolution, self.depth, self.kernels
+        return MaskSizes(*masks, self.channels, self.blocks, self.least_size, fixed=False)
+
+    def ask(self) -> Tensor | None:
+        if self.fixed or (self.width is None and self.resolution is None and self.depth is None):
+            return None
+        parts = []
+        if self.width is not None:
+            kept = self.width.values(cells(self.channels, self.width.offset)) > 0
+            parts.append(kept.sum(dim=0).double())
+        if self.resolution is not None:
+            parts.append(self.resolution.roots()[1].double())
+        if self.depth is not None:
+            kept = self.depth.values(cells(self.blocks, self.depth.offset)) > 0
+            parts.append(kept.sum(dim=0).double())
+        return torch.cat(parts)
+
+    def take(self, numbers: Sequence[float], slack: float = 0.0) -> None:
+        more = 1 if slack else 0  # a channel too many is multiplied by zero
+        if self.width is not None:
+            counts, numbers = numbers[: 3 * self.blocks], numbers[3 * self.blocks :]
+            # A layer has a channel at least; what an empty mask keeps of it is zero.
+            kept = [min(self.channels, max(1, int(count) + more)) for count in counts]
+            self.kept_widths = [(kept[i], kept[i + 1], kept[i + 2]) for i in range(0, len(kept), 3)]
+        if self.resolution is not None:
+            dim = self.resolution.dim // self.blocks
+            roots, numbers = numbers[: dim * self.blocks], numbers[dim * self.blocks :]
+            shares = [cutoff(root) for root in roots]
+            self.kept_bands = [tuple(shares[i : i + dim]) for i in range(0, len(shares), dim)]
+        if self.depth is not None:
+            self.kept_blocks = int(numbers[0])
+
+    @property
+    def shapes(self) -> Any:
+        return self.kept_blocks, *self.kept_widths, *self.kept_bands
+
+    @torch.no_grad()
+    def limit(self) -> None:
+        for mask in (self.width, self.resolution, self.depth):
+            if mask is not None:
+                mask.offset.clamp_(*mask.limits())
+        for kernel in self.kernels:
+            # A kernel of more than one point, or there would be nothing to grow from.
+            if isinstance(kernel, GaussianMask):
+                kernel.sigma.clamp_(min=kernel.sigma_for(1.001 / self.least_size))
+
+    def _arguments(self) -> tuple[Any, ...]:
+        held = self.width, self.resolution, self.depth, self.kernels
+        return *held, self.channels, self.blocks, self.least_size, self.fixed
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MaskSizes:
+        return MaskSizes(*(copy.deepcopy(value, memo) for value in self._arguments()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MaskSizes, self._arguments()
+
+
+def cells(count: int, like: Tensor) -> Tensor:
+    """Return the middles of ``count`` cells of [-1, 1], (count, 1): where channels and blocks lie."""
+    return ((2 * torch.arange(count, dtype=like.dtype, device=like.device) + 1) / count - 1).unsqueeze(1)

@@ -1,0 +1,359 @@
+"""DNArch: kernel sizes, resolutions, widths and depth of a CCNN, learned with its weights (chapter 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._checks import check_bool, check_choice, check_positive
+from ...layers.continuous.active_slice import Band, Extent, FixedShapeBand, cutoff
+from ...layers.continuous.blocks import CCNNBlock, continuous_layers
+from ...layers.continuous.kernel_support import refresh
+from ...masks import Mask, SigmoidMask
+from ..ccnn import CCNN
+from ..registry import register
+from .architecture import Architecture, BlockArchitecture
+from .cost import BlockSizes, block_cost, network_cost, outer_cost, training_size
+from .masks import MaskSizes, cells
+from .materialize import conv_layers, copy_common, fixed_extent, fold_masks, kernel_points
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["DNArch", "learned_ccnn"]
+
+LEARN = ("kernel", "resolution", "width", "depth")
+
+
+class DNArch(nn.Module):
+    r"""A CCNN whose architecture is learned by backpropagation, with its weights and in the same run (chapter 6).
+
+    The network is taken to its largest size, ``max_width`` times as wide and ``max_depth`` times as deep, and cut by
+    masks: a Gaussian on every kernel, sigmoids on the spectrum of every block's branch, on the channels that it reads,
+    has in its middle and writes, and on the axis of blocks. All of them lie on the residual branches; the identity
+    branch is never masked. At first they keep the size that the network came with, and of its weights all.
+
+    Only what the masks keep is computed: narrowed matrix products, cropped kernels, convolutions at the low resolution,
+    no blocks that are closed. How much that is changes after steps of an optimiser, never inside ``forward``.
+
+    .. math:: y = x + m_\mathrm{depth}\, \mathrm{up}\Big[\sigma\big(m_\mathrm{out} L\, \mathrm{drop}\,
+        \sigma(m_\mathrm{mid} W m_\mathrm{in} (\psi m_\mathrm{gauss}) * \mathrm{down}_{m_\mathrm{res}} N x)\big)\Big]
+
+    Args:
+        network: a CCNN with blocks "ccnn" or "s4"; it is not changed, and its weights are copied.
+        learn: what is learned, any of "kernel", "resolution", "width" and "depth".
+        budget: what :meth:`complexity_loss` aims at, in units of the network's own complexity.
+        max_width: the largest width in units of the network's, if that is learned.
+        max_depth: the largest number of blocks in units of the network's, if that is learned.
+        threshold: masks are zero below.
+        sigma: width of the masks on the kernels if the network has none: 0.25 leaves kernels as long as the input.
+        resolution_temperature: steepness of the masks on the spectrum; the least resolution is 2.6/τ of the input's.
+        width_temperature: of the masks on channels.
+        depth_temperature: of the mask on blocks.
+        fixed_shapes: masks multiply and nothing is cut: the same outputs in shapes that do not change and without a
+            look at the device, for CUDA graphs and compilers, at the cost of the largest size.
+
+    >>> net = DNArch(CCNN(1, 10, dim=2, size=16, channels=8, blocks=2))
+    >>> net(torch.randn(2, 1, 16, 16)).shape
+    torch.Size([2, 10])
+    >>> net.complexity_loss().requires_grad
+    True
+    >>> net.architecture().depth, net.architecture().blocks[0].widths
+    (2, (8, 8, 8))
+    >>> type(net.materialize()).__name__
+    'CCNN'
+    """
+
+    def __init__(
+        self,
+        network: CCNN,
+        *,
+        learn: Sequence[str] = LEARN,
+        budget: float | None = 1.0,
+        max_width: float = 2,
+        max_depth: float = 2,
+        threshold: float = 0.1,
+        sigma: float = 0.25,
+        resolution_temperature: float = 25.0,
+        width_temperature: float = 25.0,
+        depth_temperature: float = 8.0,
+        fixed_shapes: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(network, CCNN) or not all(isinstance(block, CCNNBlock) for block in network.blocks):
+            raise TypeError(f"network must be a CCNN with blocks 'ccnn' or 's4', got {type(network).__name__}")
+        if network.arguments["extents"] is not None:
+            raise ValueError("network must be a CCNN with blocks of one size, got one that was materialized")
+        names = (learn,) if isinstance(learn, str) else tuple(learn)
+        self.learn = frozenset(check_choice("learn", name, LEARN) for name in names)
+        self.budget = None if budget is None else check_positive("budget", budget)
+        self.fixed_shapes = check_bool("fixed_shapes", fixed_shapes)
+        if fixed_shapes and network.arguments.get("smooth"):
+            raise ValueError("fixed_shapes must be False for a network with smooth=True, got True")
+        self.base_cost = network_cost(network)
+        self.network = self._largest(network, max_width, max_depth, threshold, sigma)
+        channels, blocks, dim = (self.network.arguments[name] for name in ("channels", "blocks", "dim"))
+        base, like = network.arguments, next(network.parameters())
+
+        def mask(name: str, axes: int, offset: float, temperature: float) -> SigmoidMask | None:
+            if name not in self.learn or axes == 0:
+                return None
+            return SigmoidMask(axes, offset, temperature=temperature, threshold=threshold).to(like)
+
+        def kept(share: float, temperature: float) -> float:
+            return SigmoidMask.offset_for(share, temperature, threshold)
+
+        #: one axis for each of the three widths of each block
+        self.width = mask("width", 3 * blocks, kept(base["channels"] / channels, width_temperature), width_temperature)
+        #: one axis for each axis of space of each block
+        self.resolution = mask("resolution", dim * blocks, 0.0, resolution_temperature)
+        #: one axis, the blocks
+        self.depth = mask(
+            "depth", 1 if blocks else 0, kept(base["blocks"] / max(1, blocks), depth_temperature), depth_temperature
+        )
+        if self.resolution is not None:
+            with torch.no_grad():
+                self.resolution.offset.fill_(self.resolution.limits()[1])  # the highest frequency weighs 0.85
+        self.sizes = MaskSizes(
+            self.width,
+            self.resolution,
+            self.depth,
+            self._kernel_masks(),
+            channels,
+            blocks,
+            min(training_size(self.network)),
+            fixed_shapes,
+        )
+        self.register_load_state_dict_post_hook(_read_again)
+        #: what :meth:`record` has noted
+        self.history: list[dict[str, float]] = []
+
+    # The forward pass
+
+    def forward(self, x: Tensor, **sampling: Any) -> Tensor:
+        """Return predictions for ``x`` (batch, in, *space); step, mask and density as in :class:`CCNN`."""
+        return self.network(x, extents=self.extents(), **sampling)
+
+    def extents(self) -> list[Extent] | None:
+        """Return how much of each block is in use, for :meth:`CCNN.forward`; None if all of every block is."""
+        if not self.fixed_shapes and not torch.compiler.is_compiling() and self.sizes.stale:
+            refresh([self.sizes])
+        return self._extents(self.sizes)
+
+    def _extents(self, sizes: MaskSizes) -> list[Extent] | None:
+        if self.width is None and self.resolution is None and self.depth is None:
+            return None
+        widths = None if self.width is None else self.width.values(cells(sizes.channels, self.width.offset))
+        depths = None if self.depth is None else self.depth.values(cells(sizes.blocks, self.depth.offset))
+        bands = self._bands(sizes)
+        extents = []
+        for b in range(sizes.kept_blocks):
+            kept: tuple[int, int, int] | None = None
+            factors: Any = (None, None, None)
+            if widths is not None:
+                kept = None if sizes.fixed else sizes.kept_widths[b]
+                columns = widths[:, 3 * b : 3 * b + 3].unbind(1)
+                factors = columns if kept is None else tuple(c[:n] for c, n in zip(columns, kept, strict=True))
+            scale = None if depths is None else depths[b, 0]
+            extents.append(Extent(kept, factors, None if bands is None else bands[b], scale))
+        return extents
+
+    def _bands(self, sizes: MaskSizes) -> list[Band | FixedShapeBand] | None:
+        mask = self.resolution
+        if mask is None:
+            return None
+        offsets = mask.offset.view(sizes.blocks, -1)
+        how = mask.temperature, mask.threshold
+        if sizes.fixed:
+            shares = cutoff(mask.roots()[1].detach().double()).view(offsets.shape)
+            return [FixedShapeBand(share, offset, *how) for share, offset in zip(shares, offsets, strict=True)]
+        kept = sizes.kept_bands
+        return [Band(share, offset, *how) for share, offset in zip(kept, offsets, strict=True)]
+
+    # What it costs
+
+    def complexity(self) -> Tensor:
+        """Return the operations of a forward pass, from the sizes of the masks; differentiable in them.
+
+        With a depth between two whole numbers the last block counts in part.
+        """
+        costs = self._block_costs()
+        if self.depth is not None:
+            depth = self.depth.size(self.sizes.blocks)
+            before = torch.arange(self.sizes.blocks, dtype=depth.dtype, device=depth.device)
+            share = (depth - before).clamp(min=0.0)
+            # Not the last one: at its largest size the mask must still feel that it costs something.
+            costs = costs * torch.cat([share[:-1].clamp(max=1.0), share[-1:]])
+        return costs.sum() + outer_cost(self.network)
+
+    def relative_complexity(self) -> Tensor:
+        """Return :meth:`complexity` in units of the complexity of the network that this one came from."""
+        return self.complexity() / self.base_cost
+
+    def complexity_loss(self, target: float | None = None) -> Tensor:
+        r"""Return the squared relative difference to a target (chapter 6, section 2.5).
+
+        .. math:: \big(C_\mathrm{curr} / C_\mathrm{target} - 1\big)^2
+
+        Args:
+            target: in units of the complexity of the network that this one came from; ``budget`` if not given.
+        """
+        aim = self.budget if target is None else check_positive("target", target)
+        if aim is None:
+            raise ValueError("target must be given for a network without a budget, got None")
+        return (self.relative_complexity() / aim - 1).square()
+
+    def _block_costs(self) -> Tensor:
+        """Return the operations of every block, (blocks,), all of them in one go."""
+        size, channels, blocks = training_size(self.network), self.sizes.channels, self.sizes.blocks
+        widths: Any = (channels,) * 3
+        if self.width is not None:
+            widths = self.width.size(channels).view(blocks, 3).unbind(1)
+        lengths: Any = size
+        if self.resolution is not None:
+            shares = self.resolution.size(1).view(blocks, len(size)).unbind(1)
+            lengths = [share * n for share, n in zip(shares, size, strict=True)]
+        costs = block_cost(self.network, BlockSizes(widths[0], widths[1], widths[2], lengths))
+        if isinstance(costs, Tensor):
+            return costs
+        return torch.full((blocks,), float(costs), dtype=torch.float32, device=next(self.parameters()).device)
+
+    # What it has become
+
+    @torch.no_grad()
+    def architecture(self) -> Architecture:
+        """Return the architecture as it now is, in whole numbers, one entry per block that is in use."""
+        numbers = self.sizes.changing()
+        size = training_size(self.network)
+        costs = self._block_costs().tolist()
+        total = float(self.complexity())
+        blocks = []
+        for b in range(numbers.kept_blocks):
+            layer = continuous_layers(self.network.blocks[b])[0]  # type: ignore[arg-type]
+            resolution = size
+            if self.resolution is not None:
+                resolution, _ = Band(numbers.kept_bands[b], (), 1.0, 0.5).grid(size, (1.0,) * len(size))
+            widths = (numbers.channels,) * 3 if self.width is None else numbers.kept_widths[b]
+            blocks.append(BlockArchitecture(kernel_points(layer), tuple(resolution), widths, costs[b] / total))
+        return Architecture(tuple(blocks), total / self.base_cost, self.budget)
+
+    def report(self) -> str:
+        """Return a table of the architecture as it now is.
+
+        >>> print(DNArch(CCNN(1, 10, size=64, channels=8, blocks=1, sigma=0.1)).report())
+        block | kernel | resolution | read | middle | written | share of the cost
+            1 |     14 |         64 |    8 |      8 |       8 |               70%
+        depth 1, complexity 1.16 of the base network's, budget 1.00
+        """
+        return str(self.architecture())
+
+    def record(self, **labels: float) -> dict[str, float]:
+        """Note the architecture in :attr:`history`, for :func:`kernelfield.viz.architecture.plot_history`.
+
+        Args:
+            labels: what to note beside it, such as ``step=100``.
+        """
+        row = {**{name: float(value) for name, value in labels.items()}, **self.architecture().flat()}
+        self.history.append(row)
+        return row
+
+    @torch.no_grad()
+    def materialize(self) -> CCNN:
+        """Return an ordinary network with the learned sizes.
+
+        Masks on channels are multiplied into the weights, what they close is left out, and what remains of the masks on
+        kernels, spectra and blocks are fixed numbers. It gives the same outputs to rounding.
+        """
+        extents = self._extents(self.sizes.changing())
+        arguments = {**self.network.arguments, "extents": None}
+        arguments["crop"] = True
+        if arguments["sigma"] is not None:
+            arguments |= {"learn_sigma": False, "learn_mean": False}
+        if extents is not None:
+            arguments |= {"blocks": len(extents), "extents": tuple(fixed_extent(extent) for extent in extents)}
+        small = CCNN(**arguments)
+        like = next(self.network.parameters())
+        small.to(dtype=like.dtype, device=like.device)
+        copy_common(self.network, small)
+        for old, new, extent in zip(self.network.blocks, small.blocks, extents or (), strict=False):
+            fold_masks(old, new, extent)  # type: ignore[arg-type]
+        return small.train(self.training)
+
+    # Building
+
+    def _largest(self, network: CCNN, max_width: float, max_depth: float, threshold: float, sigma: float) -> CCNN:
+        """Return the network at its largest size, with the weights it has in its first channels and blocks."""
+        arguments = dict(network.arguments)
+        for name, key, factor in (("width", "channels", max_width), ("depth", "blocks", max_depth)):
+            if check_positive(f"max_{name}", factor) < 1:
+                raise ValueError(f"max_{name} must be at least 1, got {factor}")
+            if name in self.learn:
+                arguments[key] = round(arguments[key] * factor)
+        added = arguments["sigma"] is None and "kernel" in self.learn
+        if added:
+            arguments["sigma"] = check_positive("sigma", sigma)
+        if arguments["sigma"] is not None:
+            arguments["threshold"] = threshold
+            arguments["crop"] = not self.fixed_shapes and arguments.get("crop", True)
+            arguments["learn_sigma"] = "kernel" in self.learn
+        largest = CCNN(**arguments)
+        like = next(network.parameters())
+        largest.to(dtype=like.dtype, device=like.device)
+        copy_common(network, largest)
+        if added:  # a mask takes energy from a kernel that had none before
+            for old, new in zip(conv_layers(network), conv_layers(largest), strict=False):
+                new.preserve_variance_(old.energy().sqrt())
+        return largest.train(network.training)
+
+    def _kernel_masks(self) -> list[Mask]:
+        masks = [layer.mask for layer in conv_layers(self.network)]
+        return [mask for mask in masks if mask is not None] if "kernel" in self.learn else []
+
+    def extra_repr(self) -> str:
+        return f"learn={sorted(self.learn)}, budget={self.budget}, fixed_shapes={self.fixed_shapes}"
+
+
+def _read_again(net: DNArch, _: Any) -> None:
+    """Know the sizes of masks that were loaded before a compiler asks for them."""
+    refresh([net.sizes])
+
+
+def learned_ccnn(
+    in_channels: int,
+    out_channels: int,
+    *,
+    learn: Sequence[str] = LEARN,
+    budget: float | None = 1.0,
+    max_width: float = 2,
+    max_depth: float = 2,
+    threshold: float = 0.1,
+    resolution_temperature: float = 25.0,
+    width_temperature: float = 25.0,
+    depth_temperature: float = 8.0,
+    fixed_shapes: bool = False,
+    **arguments: Any,
+) -> DNArch:
+    """Return a :class:`DNArch` of a fresh CCNN; ``arguments`` are the CCNN's."""
+    return DNArch(
+        CCNN(in_channels, out_channels, **arguments),
+        learn=learn,
+        budget=budget,
+        max_width=max_width,
+        max_depth=max_depth,
+        threshold=threshold,
+        resolution_temperature=resolution_temperature,
+        width_temperature=width_temperature,
+        depth_temperature=depth_temperature,
+        fixed_shapes=fixed_shapes,
+    )
+
+
+#: chapter 6's CCNN: global kernels, a linear map at first, norms by the batch's own statistics
+_CHAPTER_6: dict[str, Any] = {"sigma": None, "stem": "linear", "norm": "batch-statistics"}
+_LARGE: dict[str, Any] = {"blocks": 6, "channels": 380, "hidden": 64}
+register("ccnn_4_140_global", CCNN, "CCNN_4,140 with global kernels (chapter 6's base)", **_CHAPTER_6)
+register("ccnn_6_380_global", CCNN, "CCNN_6,380 with global kernels (chapter 6's base)", **_CHAPTER_6, **_LARGE)
+register("dnarch_4_140", learned_ccnn, "CCNN_4,140 whose architecture is learned (chapter 6)", **_CHAPTER_6)
+register("dnarch_6_380", learned_ccnn, "CCNN_6,380 whose architecture is learned (chapter 6)", **_CHAPTER_6, **_LARGE)

@@ -1,0 +1,81 @@
+"""The sum of softmaxes that share their content: what attention on a group does with its scores."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from .contract import contract
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["kernels_work", "softmax_sum"]
+
+
+def softmax_sum(
+    content: Tensor, place: Tensor, element: Tensor, valid: Tensor | None = None, *, fused: bool | None = None
+) -> Tensor:
+    r"""Return :math:`a_{hmj} = \sum_g \sigma_{mj}\big(c_{gmj} + s_{ghj} + e_{ghm}\big)`, softmax over (m, j).
+
+    On a GPU, a kernel that computes each score where it is needed. Elsewhere by the fact that the exponential of the
+    sum is a product of three, none of which has all four indices: the normaliser is a matrix product, and the sum over
+    g :func:`~kernelfield.ops.attention.contract.contract`. Each exponential is then relative to its own largest: where the three
+    disagree so much that the best key lies more than 85 (float64: 700) below the sum of their largest, all weights
+    vanish.
+
+    Args:
+        content: (n, p, g, m, j) scores.
+        place: (n, p, g, h, j) scores.
+        element: (n, p, g, h, m) scores.
+        valid: (p or 1, j) bool, False for a j that gets no weight.
+        fused: whether to take the kernel; where it can if not given.
+
+    Returns:
+        (n, p, h, m, j) weights, whose sum over (m, j) is the number of g.
+
+    >>> c, s, e = torch.randn(2, 3, 4, 4, 9), torch.randn(2, 3, 4, 5, 9), torch.randn(2, 3, 4, 5, 4)
+    >>> softmax_sum(c, s, e).sum(dim=(-2, -1)).allclose(torch.tensor(4.0))
+    True
+    """
+    if _fusable(content) if fused is None else fused:
+        from .triton.softmax import fused_softmax_sum  # noqa: PLC0415
+
+        return fused_softmax_sum(content, place, element, valid)
+    if valid is not None:
+        content = content.masked_fill(~valid[:, None, None], -math.inf)
+    content = (content - content.detach().amax(dim=(-2, -1), keepdim=True)).exp()
+    place = (place - place.detach().amax(dim=-1, keepdim=True)).exp()
+    element = element - element.detach().amax(dim=-1, keepdim=True)
+    total = (element.exp() * (place @ content.mT)).sum(dim=-1, keepdim=True)  # (n, p, g, h, 1)
+    # Divided as logarithms: a total may be so small that its square, in the gradient of a quotient, is zero.
+    least = 10 * torch.finfo(total.dtype).tiny
+    return contract(content, place, (element - total.clamp(min=least).log()).exp())
+
+
+def _fusable(content: Tensor) -> bool:
+    if torch.compiler.is_compiling() or not content.is_cuda or content.dtype != torch.float32:
+        return False
+    return kernels_work()
+
+
+@functools.cache
+def kernels_work() -> bool:
+    """Return whether Triton's kernels run on this machine's GPU; say why, once, if not."""
+    if importlib.util.find_spec("triton") is None:
+        warnings.warn("triton is not installed: group attention takes torch's own operations", stacklevel=4)
+        return False
+    try:
+        from .triton.softmax import fused_softmax_sum  # noqa: PLC0415
+
+        some = torch.zeros(1, 1, 2, 2, 2, device="cuda")
+        fused_softmax_sum(some, some, some, None)
+    except Exception as error:
+        warnings.warn(f"Triton's kernels do not run here, torch's own operations do: {error}", stacklevel=4)
+        return False
+    return True

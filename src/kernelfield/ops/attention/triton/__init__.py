@@ -1,0 +1,1 @@
+"""Group attention as Triton kernels, and their launches."""

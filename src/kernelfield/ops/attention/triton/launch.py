@@ -1,0 +1,145 @@
+"""Group attention by Triton kernels, as one function: what they are given, in which sizes, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from .backward import NOT_OF_KEYS, keys, places, queries
+from .forward import forward
+
+__all__ = ["fused_attention"]
+
+#: how many g and h a thread takes at once, and lanes a program, of heads of up to 12 channels; measured on an H200
+TILES = {"forward": (4, 4, 32), "queries": (4, 4, 32), "keys": (2, 4, 32), "places": (4, 4, 32)}
+#: key elements whose gradients a thread sums
+OWNED = 2
+#: programs that are enough to keep a GPU busy, where a sum is cut into parts, and
+PROGRAMS = 4096
+#: programs below which smaller ones, that repeat more, are faster
+FEWEST = 1024
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor,
+        keep: Tensor | None, pairs: bool,
+    ) -> Tensor:  # fmt: skip
+        n, d, g, p = q.shape
+        h = element.shape[0]
+        out = torch.empty((n, d, h, p), dtype=v.dtype, device=q.device)
+        lse = torch.empty((n, h, g, p), dtype=torch.float32, device=q.device)
+        sizes = _arguments("forward", q, k, place, element, index, keep, pairs)
+        sizes["HB"] = _smaller(sizes["HB"], h, triton.cdiv(n * p, sizes["L"]))
+        grid = (triton.cdiv(n * p, sizes["L"]), triton.cdiv(h, sizes["HB"]))
+        forward[grid](q, k, v, place, element, index, q if keep is None else keep, out, lse, **sizes)
+        ctx.save_for_backward(q, k, v, place, element, index, inverse, lse)
+        ctx.keep, ctx.pairs = keep, pairs
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        found = _gradients(*ctx.saved_tensors, keep=ctx.keep, pairs=ctx.pairs, dout=dout.contiguous())
+        return (*found, None, None, None, None)
+
+
+def _gradients(
+    q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor, lse: Tensor,
+    *, keep: Tensor | None, pairs: bool, dout: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return the gradients of queries, keys, values and both kinds of codes: arguments of ``fused_attention``."""
+    n, _, g, p = q.shape
+    m, positions = k.shape[2:]
+    h, a, j, _ = place.shape
+    mask = q if keep is None else keep
+    inputs = (q, k, place, element, index, keep, pairs)
+    dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
+    mean = torch.empty_like(lse)
+    sizes = _arguments("queries", *inputs)
+    sizes["GB"] = _smaller(sizes["GB"], g, triton.cdiv(n * p, sizes["L"]))
+    grid = triton.cdiv(n * p, sizes["L"]), triton.cdiv(g, sizes["GB"])
+    queries[grid](q, k, v, place, element, index, mask, lse, mean, dout, dq, **sizes)
+
+    # A key's thread goes through the offsets, or through all queries, and has keys beside it.
+    turned = place.transpose(2, 3).contiguous() if pairs else place
+    sizes = _arguments("keys", *inputs)
+    own = {
+        "lanes": n * positions, "T": p if pairs else j, "place_h": turned.stride(0), "place_c": turned.stride(1),
+        "place_t": turned.stride(2), "place_y": 1 if pairs else 0,
+        "inverse_t": inverse.stride(0), "inverse_y": inverse.stride(1) if inverse.shape[1] > 1 else 0,
+        "keep_t": 0 if pairs else sizes["keep_j"], "keep_y": sizes["keep_j"] if pairs else 0,
+    }  # fmt: skip
+    sizes = {name: value for name, value in sizes.items() if name not in NOT_OF_KEYS} | own
+    # Elements of a key share all that its queries have.
+    owned = min(OWNED, triton.next_power_of_2(m)) if q.shape[1] <= 12 else 1
+    sizes["MB"] = _smaller(owned, m, triton.cdiv(n * positions, sizes["L"]))
+    grid = triton.cdiv(n * positions, sizes["L"]), triton.cdiv(m, sizes["MB"])
+    delement = torch.empty((grid[0], *element.shape), dtype=torch.float32, device=q.device)
+    keys[grid](q, k, v, turned, element, inverse, mask, lse, mean, dout, dk, dv, delement, **sizes)
+
+    if a == 0:
+        return dq, dk, dv, torch.zeros_like(place), delement.sum(dim=0)
+    sizes = _arguments("places", *inputs)
+    del sizes["lanes"]
+    tiles, offsets = triton.cdiv(p, sizes["L"]), j * triton.cdiv(h, sizes["HB"])
+    splits = 1 if pairs else max(1, min(n, PROGRAMS // (tiles * offsets)))
+    dplace = torch.empty((splits, h, a, j, p) if pairs else (splits * tiles, h, a, j), device=q.device)
+    places[tiles, offsets, splits](q, k, v, place, element, index, mask, lse, mean, dout, dplace, samples=n, **sizes)
+    return dq, dk, dv, dplace.sum(dim=0).view_as(place), delement.sum(dim=0)
+
+
+def _smaller(tile: int, elements: int, programs: int) -> int:
+    """Return how many elements a program takes, of at most ``tile``, for each of so many programs along lanes."""
+    while tile > 1 and programs * triton.cdiv(elements, tile) < FEWEST:
+        tile //= 2
+    return tile
+
+
+def _arguments(
+    kernel: str, q: Tensor, k: Tensor, place: Tensor, element: Tensor, index: Tensor, keep: Tensor | None, pairs: bool
+) -> dict[str, Any]:
+    """Return the sizes and strides that a kernel takes."""
+    n, d, g, p = q.shape
+    m, positions = k.shape[2:]
+    h, a, j = place.shape[:3]
+    kept = (0, 0, 0, 0) if keep is None else keep.stride()
+    of_g, of_h, lanes = TILES[kernel]
+    # As many elements at once as registers hold the channels of.
+    fewer = 1 if d <= 12 else 2 if d <= 24 else 4
+    of_g, of_h = (min(max(1, t // fewer), triton.next_power_of_2(n)) for t, n in ((of_g, g), (of_h, h)))
+    return {
+        "lanes": n * p, "P": p, "N": positions, "G": g, "M": m, "H": h, "J": j,
+        "place_h": place.stride(0), "place_c": place.stride(1), "place_j": place.stride(2),
+        "place_i": place.stride(3) if place.shape[3] > 1 else 0,
+        "index_j": index.stride(0), "index_i": index.stride(1) if index.shape[1] > 1 else 0,
+        "keep_x": kept[0], "keep_i": kept[1], "keep_m": kept[2], "keep_j": kept[3],
+        "A": a, "B": element.shape[-1], "D": d, "KEEP": keep is not None, "PAIRS": pairs,
+        "GB": of_g, "HB": of_h, "L": lanes, "num_warps": lanes // 32,
+    }  # fmt: skip
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor,
+    keep: Tensor | None, pairs: bool,
+) -> Tensor:  # fmt: skip
+    """Return (n, channels, h, queries) sums, of the type of values.
+
+    Args:
+        q: (n, channels, g, queries) queries.
+        k: (n, channels, m, positions) keys.
+        v: (n, channels, m, positions) values.
+        place: (h, a, keys, 1) codes of position, or (h, a, keys, queries) where every query has codes of its own.
+        element: (h, m, b) codes of elements, of the b channels after the first a.
+        index: (keys, queries) int32 position of each key, -1 where a query does not see it.
+        inverse: (keys, positions) int32 query of which a position is that key, -1 if there is none; for pairs
+            (queries, positions), the query itself, or -1.
+        keep: (n, queries, m, keys) bool, which weights are kept.
+        pairs: whether every query has codes of its own.
+    """
+    tensors = [t.contiguous() for t in (q, k, v, place.float(), element.float())]
+    mask = keep.view(torch.uint8) if keep is not None and keep.dtype == torch.bool else keep
+    return _Fused.apply(*tensors, index, inverse, mask, pairs)

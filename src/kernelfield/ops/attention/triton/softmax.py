@@ -1,0 +1,209 @@
+"""The sum of softmaxes of :mod:`kernelfield.ops.attention.softmax` as Triton kernels: one reads three tensors and writes one."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["fused_softmax_sum"]
+
+# One program works on one position and a few output elements h. It goes through the query's elements g, and holds
+# (h, m, j) for a tile of neighbours j: the weights of one g, and their sum so far. Nothing with all four leaves it.
+
+
+# One kernel for all sizes of a network's maps: alignment of whole maps says nothing of their rows.
+SIZES = ["P", "H", "M", "cx", "cp", "cg", "cm", "sx", "sp", "sg", "sh", "ex", "ep", "eg", "eh", "valid_p"]
+
+
+@triton.jit
+def _scores(
+    content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J: tl.constexpr, VALID: tl.constexpr
+):
+    """Return the scores of one element of the query, -1e30 where a key is not there: (h, m, j)."""
+    real = (j < J)[None, :] & (m < M)[:, None]
+    if VALID:
+        seen = tl.load(valid + j, mask=j < J, other=0)
+        real = real & (seen != 0)[None, :]
+    one = tl.load(content + g * cg + m[:, None] * cm + j[None, :], mask=real, other=-1e30)
+    two = tl.load(place + g * sg + hh[:, None] * sh + j[None, :], mask=(hh < H)[:, None] & (j < J)[None, :], other=0.0)
+    three = tl.load(
+        element + g * eg + hh[:, None] * eh + m[None, :], mask=(hh < H)[:, None] & (m < M)[None, :], other=0.0
+    )
+    return one[None, :, :] + two[:, None, :] + three[:, :, None]
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _forward(
+    content, place, element, valid, out, lse,
+    P, H, M, cx, cp, cg, cm, sx, sp, sg, sh, ex, ep, eg, eh, valid_p,
+    J: tl.constexpr, VALID: tl.constexpr, HP: tl.constexpr, MP: tl.constexpr, JT: tl.constexpr, GS: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0).to(tl.int64)
+    x, p = pid // P, pid % P
+    content += x * cx + p * cp
+    place += x * sx + p * sp
+    element += x * ex + p * ep
+    valid += p * valid_p
+    hh, m = tl.program_id(1) * HP + tl.arange(0, HP), tl.arange(0, MP)
+    target = out + pid * H * M * J
+    norms = lse + pid * GS * H
+    if J <= JT:
+        j = tl.arange(0, JT)
+        total = tl.zeros((HP, MP, JT), dtype=tl.float32)
+        for g in range(GS):
+            z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
+            largest = tl.max(tl.max(z, axis=2), axis=1)
+            z = tl.exp(z - largest[:, None, None])
+            amount = tl.sum(tl.sum(z, axis=2), axis=1)
+            total += z * (1.0 / amount)[:, None, None]
+            tl.store(norms + g * H + hh, largest + tl.log(amount), mask=hh < H)
+        there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
+        tl.store(target + (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :], total, mask=there)
+    else:
+        for g in range(GS):
+            largest = tl.full((HP,), -3e38, dtype=tl.float32)
+            amount = tl.zeros((HP,), dtype=tl.float32)
+            for start in range(0, J, JT):
+                j = start + tl.arange(0, JT)
+                z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
+                new = tl.maximum(largest, tl.max(tl.max(z, axis=2), axis=1))
+                added = tl.sum(tl.sum(tl.exp(z - new[:, None, None]), axis=2), axis=1)
+                amount = amount * tl.exp(largest - new) + added
+                largest = new
+            tl.store(norms + g * H + hh, largest + tl.log(amount), mask=hh < H)
+        tl.debug_barrier()  # what one thread has stored, others load
+        for start in range(0, J, JT):
+            j = start + tl.arange(0, JT)
+            total = tl.zeros((HP, MP, JT), dtype=tl.float32)
+            for g in range(GS):
+                z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
+                norm = tl.load(norms + g * H + hh, mask=hh < H, other=3e38)
+                total += tl.exp(z - norm[:, None, None])
+            there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
+            tl.store(target + (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :], total, mask=there)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _backward(
+    content, place, element, valid, lse, dout, dcontent, dplace, delement,
+    P, H, M, cx, cp, cg, cm, sx, sp, sg, sh, ex, ep, eg, eh, valid_p,
+    J: tl.constexpr, VALID: tl.constexpr, HP: tl.constexpr, MP: tl.constexpr, JT: tl.constexpr, GS: tl.constexpr,
+    SHARED: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0).to(tl.int64)
+    x, p = pid // P, pid % P
+    content += x * cx + p * cp
+    place += x * sx + p * sp
+    element += x * ex + p * ep
+    dcontent += x * cx + p * cp
+    dplace += x * sx + p * sp
+    delement += x * ex + p * ep
+    valid += p * valid_p
+    hh, m = tl.program_id(1) * HP + tl.arange(0, HP), tl.arange(0, MP)
+    source = dout + pid * H * M * J
+    norms = lse + pid * GS * H
+    for g in range(GS):
+        norm = tl.load(norms + g * H + hh, mask=hh < H, other=3e38)
+        mean = tl.zeros((HP,), dtype=tl.float32)
+        for start in range(0, J, JT):
+            j = start + tl.arange(0, JT)
+            there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
+            slope = tl.load(
+                source + (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :], mask=there, other=0.0
+            )
+            z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
+            mean += tl.sum(tl.sum(tl.exp(z - norm[:, None, None]) * slope, axis=2), axis=1)
+        by_element = tl.zeros((HP, MP), dtype=tl.float32)
+        for start in range(0, J, JT):
+            j = start + tl.arange(0, JT)
+            there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
+            slope = tl.load(
+                source + (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :], mask=there, other=0.0
+            )
+            z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
+            z = tl.exp(z - norm[:, None, None]) * (slope - mean[:, None, None])
+            spots = dcontent + g * cg + m[:, None] * cm + j[None, :]
+            real = (m < M)[:, None] & (j < J)[None, :]
+            if SHARED:  # with the programs of other output elements
+                tl.atomic_add(spots, tl.sum(z, axis=0), mask=real)
+            else:
+                tl.store(spots, tl.sum(z, axis=0), mask=real)
+            tl.store(
+                dplace + g * sg + hh[:, None] * sh + j[None, :],
+                tl.sum(z, axis=1),
+                mask=(hh < H)[:, None] & (j < J)[None, :],
+            )
+            by_element += tl.sum(z, axis=2)
+        tl.store(
+            delement + g * eg + hh[:, None] * eh + m[None, :],
+            by_element,
+            mask=(hh < H)[:, None] & (m < M)[None, :],
+        )
+
+
+class _SoftmaxSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, content: Tensor, place: Tensor, element: Tensor, valid: Tensor | None) -> Tensor:
+        n, p, g, m, j = content.shape
+        h = place.shape[3]
+        out, lse = content.new_empty(n, p, h, m, j), content.new_empty(n, p, g, h)
+        arguments = _arguments(content, place, element, valid)
+        grid = (n * p, triton.cdiv(h, arguments["HP"]))
+        _forward[grid](content, place, element, content if valid is None else valid, out, lse, **arguments)
+        ctx.save_for_backward(content, place, element, lse)
+        ctx.valid = valid
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        content, place, element, lse = ctx.saved_tensors
+        valid = ctx.valid
+        arguments = _arguments(content, place, element, valid)
+        grid = (content.shape[0] * content.shape[1], triton.cdiv(place.shape[3], arguments["HP"]))
+        shared = grid[1] > 1
+        gradients = [torch.empty_like(t) for t in (content, place, element)]
+        if shared:
+            gradients[0].zero_()
+        assert all(a.stride() == b.stride() for a, b in zip(gradients, (content, place, element), strict=True))
+        _backward[grid](
+            content, place, element, content if valid is None else valid, lse, dout.contiguous(), *gradients,
+            SHARED=shared, **arguments)  # fmt: skip
+        return (*gradients, None)
+
+
+def _arguments(content: Tensor, place: Tensor, element: Tensor, valid: Tensor | None) -> dict[str, Any]:
+    _, p, g, m, j = content.shape
+    h = place.shape[3]
+    # A few output elements and a tile of neighbours: 16 values of what is held for each thread, and at most 4 warps.
+    hp, mp = min(4, triton.next_power_of_2(h)), triton.next_power_of_2(m)
+    tile = max(4, min(64, triton.next_power_of_2(j), 2048 // (hp * mp)))
+    names = ("cx", "cp", "cg", "cm"), ("sx", "sp", "sg", "sh"), ("ex", "ep", "eg", "eh")
+    strides = {
+        name: stride
+        for group, t in zip(names, (content, place, element), strict=True)
+        for name, stride in zip(group, t.stride()[:4], strict=True)
+    }
+    return {
+        "P": p, "H": h, "M": m, **strides, "valid_p": 0 if valid is None or valid.shape[0] == 1 else j,
+        "J": j, "VALID": valid is not None, "HP": hp, "MP": mp, "JT": tile, "GS": g,
+        "num_warps": max(1, min(4, hp * mp * tile // 512)),
+    }  # fmt: skip
+
+
+def fused_softmax_sum(content: Tensor, place: Tensor, element: Tensor, valid: Tensor | None) -> Tensor:
+    """As :func:`kernelfield.ops.attention.softmax.softmax_sum`, of float32 tensors."""
+    tensors = [_dense(t) for t in (content, place, element)]
+    mask = None if valid is None else valid.contiguous().view(torch.uint8)
+    return _SoftmaxSum.apply(*tensors, mask)
+
+
+def _dense(t: Tensor) -> Tensor:
+    """Return a tensor whose last axis is contiguous and that a new one like it has the strides of."""
+    if t.stride(-1) == 1 and torch.empty_like(t, device="meta").stride() == t.stride():
+        return t
+    return t.contiguous()

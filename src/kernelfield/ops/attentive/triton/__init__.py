@@ -1,0 +1,1 @@
+"""Attentive group convolutions as Triton kernels, and their launches."""

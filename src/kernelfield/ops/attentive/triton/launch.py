@@ -1,0 +1,218 @@
+r"""Maxima and weighted sums of the responses of attentive convolutions, by kernels that write no response.
+
+A response is :math:`r_{bcgn}(x) = \sum_k w_{kcgn} f_{bcg}(x + k)`: of input channel c and element g to the kernel of
+output n, a channel and an element. There are as many as inputs times outputs, and an attentive convolution (chapter 8)
+needs of them two maxima and a sum. Each is computed from the signal, and its gradient too. The gradient of a maximum
+goes to one response that attains it, the first: a subgradient where there are several.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .backward import peaks_grad, sources, taps
+from .forward import peaks, sums
+from .spatial import attend, filters, gate_grad, spread
+
+__all__ = ["response_peaks", "weighted_responses"]
+
+#: what a program, one warp, takes at once: rows and columns of a tile, or input channels and columns for "taps", and
+#: lanes; measured on an H200
+TILES = {
+    "peaks": (1, 16, 64),
+    "sums": (2, 8, 64),
+    "taps": (3, 8, 32),
+    "sources": (4, 4, 128),
+    "attend": (1, 16, 64),
+    "spread": (1, 8, 64),
+    "filters": (1, 8, 64),
+}
+#: programs that are enough to keep a GPU busy
+PROGRAMS = 4096
+
+
+def response_peaks(x: Tensor, w: Tensor) -> Tensor:
+    """Return the largest response over space, (b, c, g, n).
+
+    Args:
+        x: (b, c, g, rows, columns) signal, with all that kernels reach.
+        w: (points, points, c, g, n) kernels, reversed.
+    """
+    peak = _Peaks.apply(x.flatten(1, 2).contiguous(), w.flatten(2, 3).contiguous())
+    return peak.unflatten(1, x.shape[1:3])
+
+
+def weighted_responses(x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor | None) -> Tensor:
+    r"""Return :math:`\sum_{cg} \alpha^X_{bgn}(x)\, \alpha_{bcgn}\, r_{bcgn}(x)`: (b, rows, columns, n).
+
+    Args:
+        x: (b, c, g, rows, columns) signal, with all that kernels reach.
+        w: (points, points, c, g, n) kernels, reversed.
+        alpha: (b, c, g, n) weights of channels, or None.
+        psi: (a, a, 2, g, n) reversed kernels of spatial attention, on the sum and the maximum over channels, or None.
+    """
+    if psi is None:  # nothing is asked of one element alone
+        x, w = x.flatten(1, 2).unsqueeze(2), w.flatten(2, 3).unsqueeze(3)
+        alpha = None if alpha is None else alpha.flatten(1, 2).unsqueeze(2)
+    some = [None if t is None else t.contiguous() for t in (x, w, alpha, psi)]
+    return _Weighted.apply(*some)
+
+
+class _Peaks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        b, c, hi, wi = x.shape
+        k, n = w.shape[0], w.shape[-1]
+        ho, wo = hi - k + 1, wi - k + 1
+        top = torch.empty((b, c, n), dtype=torch.float32, device=x.device)
+        place = torch.empty((b, c, n), dtype=torch.int32, device=x.device)
+        _, across, lanes = TILES["peaks"]
+        tile = _lanes(n, lanes)
+        grid = (b * c, triton.cdiv(n, tile["L"]))
+        peaks[grid](x, w, top, place, c, n, hi, wi, ho, wo, KS=k, P=_part(wo, across), **tile)
+        ctx.save_for_backward(x, w, place)
+        return top
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
+        x, w, place = ctx.saved_tensors
+        b, c, hi, wi = x.shape
+        k, n = w.shape[0], w.shape[-1]
+        tile = _lanes(n, 32)
+        splits, each = _splits(b, c * triton.cdiv(n, tile["L"]))
+        dx = torch.zeros_like(x)
+        dw = torch.empty((splits, *w.shape), dtype=torch.float32, device=x.device)
+        grid = (c, triton.cdiv(n, tile["L"]), splits)
+        peaks_grad[grid](x, w, place, slope.contiguous(), dx, dw, b, each, c, n, hi, wi, wi - k + 1, KS=k, **tile)
+        return dx, dw.sum(dim=0)
+
+
+class _Weighted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor | None) -> Tensor:
+        b, c, g, hi, wi = x.shape
+        k, n = w.shape[0], w.shape[-1]
+        ho, wo = hi - k + 1, wi - k + 1
+        total = torch.empty((b, ho, wo, g, n), dtype=torch.float32, device=x.device)
+        top = which = total
+        if psi is not None:
+            top = torch.empty_like(total)
+            which = torch.empty((b, ho * wo + 1, g, n), dtype=torch.int16, device=x.device)
+        rows, columns, tile = _tile("sums", n, wo)
+        tiles, across = triton.cdiv(ho, rows) * triton.cdiv(wo, columns), triton.cdiv(wo, columns)
+        sums[b * tiles, g * triton.cdiv(n, tile["L"])](
+            x, w, w if alpha is None else alpha, total, top, which, c, g, n, hi, wi, ho, wo, tiles, across,
+            KS=k, ALPHA=alpha is not None, TOP=psi is not None, R=rows, P=columns, **tile,
+        )  # fmt: skip
+        if psi is None:
+            ctx.save_for_backward(x, w, alpha)
+            return total.squeeze(3)
+        gate, out = torch.empty_like(total), total.new_empty((b, ho, wo, n))
+        _, columns, tile = _tile("attend", n, wo)
+        across = triton.cdiv(wo, columns)
+        attend[b * ho * across, triton.cdiv(n, tile["L"])](
+            total, top, psi, gate, out, g, n, ho, wo, across, A=psi.shape[0], P=columns, **tile
+        )
+        ctx.save_for_backward(x, w, alpha, psi, total, top, which, gate)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, alpha, *rest = ctx.saved_tensors
+        if rest:
+            psi, total, top, which, gate = rest
+            dtotal, dtop, dpsi = _space_grad(slope.contiguous(), psi, total, top, gate)
+        else:
+            dtotal, dpsi = _longer(slope.flatten(1, 2).unsqueeze(2)), None
+            dtotal[:, :-1, 0] = slope.flatten(1, 2)
+            dtop = which = dtotal
+        dx, dw, dalpha = _sums_grad(x, w, alpha, dtotal, dtop, which, bool(rest))
+        return dx, dw, dalpha, dpsi
+
+
+def _space_grad(slope: Tensor, psi: Tensor, total: Tensor, top: Tensor, gate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of sums, maxima and kernels of spatial attention."""
+    b, h, w, g, n = total.shape
+    a = psi.shape[0]
+    ds = torch.empty_like(total)
+    gate_grad[(triton.cdiv(ds.numel(), 1024),)](total, gate, slope, ds, g, n, ds.numel(), L=1024, num_warps=4)
+    _, columns, tile = _tile("filters", n, w)
+    blocks = g * triton.cdiv(n, tile["L"])
+    splits, each = _splits(b, blocks * a)
+    dpsi = total.new_empty((splits, *psi.shape))
+    filters[blocks, a, splits](total, top, ds, dpsi, b, each, g, n, h, w, A=a, P=columns, **tile)
+    dtotal, dtop = (_longer(total.flatten(1, 2)) for _ in range(2))
+    _, columns, tile = _tile("spread", n, w)
+    across = triton.cdiv(w, columns)
+    spread[b * h * across, g * triton.cdiv(n, tile["L"])](
+        gate, slope, ds, psi, dtotal, dtop, g, n, h, w, across, A=a, P=columns, **tile
+    )
+    return dtotal, dtop, dpsi.sum(dim=0)
+
+
+def _longer(like: Tensor) -> Tensor:
+    """Return an empty tensor with one place more along the second axis, and zeros there."""
+    result = like.new_empty((len(like), like.shape[1] + 1, *like.shape[2:]))
+    result[:, -1].zero_()
+    return result
+
+
+def _sums_grad(
+    x: Tensor, w: Tensor, alpha: Tensor | None, dtotal: Tensor, dtop: Tensor, which: Tensor, tops: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the gradients of the signal, the kernels and the weights of channels."""
+    b, c, g, hi, wi = x.shape
+    k, n = w.shape[0], w.shape[-1]
+    ho, wo = hi - k + 1, wi - k + 1
+    flags = {"KS": k, "ALPHA": alpha is not None, "TOP": tops}
+    together, columns, tile = _tile("taps", n, wo)
+    together = min(together, c)
+    blocks = g * triton.cdiv(n, tile["L"])
+    splits, each = _splits(b, blocks * triton.cdiv(c, together))
+    dw = torch.empty((splits, *w.shape), dtype=torch.float32, device=x.device)
+    dalpha = None if alpha is None else torch.empty_like(alpha)
+    taps[blocks, triton.cdiv(c, together), splits](
+        x, w, w if alpha is None else alpha, dtotal, dtop, which, dw if dalpha is None else dalpha, dw,
+        b, each, c, g, n, hi, wi, ho, wo, CB=together, P=columns, **flags, **tile,
+    )  # fmt: skip
+    dx = torch.empty((b, g, hi, wi, c), dtype=torch.float32, device=x.device)
+    rows, columns, tile = _tile("sources", c, wi)
+    tiles, across = triton.cdiv(hi, rows) * triton.cdiv(wi, columns), triton.cdiv(wi, columns)
+    turned = w.permute(3, 4, 0, 1, 2).contiguous()
+    factors = w if alpha is None else alpha.permute(0, 2, 3, 1).contiguous()
+    sources[b * tiles, g * triton.cdiv(c, tile["L"])](
+        turned, factors, dtotal, dtop, which, dx, c, g, n, hi, wi, ho, wo, tiles, across,
+        R=rows, P=columns, **flags, **tile,
+    )  # fmt: skip
+    return dx.permute(0, 4, 1, 2, 3), dw.sum(dim=0), dalpha
+
+
+def _tile(kernel: str, n: int, columns: int) -> tuple[int, int, dict[str, int]]:
+    """Return the rows and columns of a tile and the lanes of a program for so many outputs and columns of a map."""
+    rows, across, lanes = TILES[kernel]
+    return rows, _part(columns, across), _lanes(n, lanes)
+
+
+def _part(length: int, most: int) -> int:
+    """Return how many columns a tile has: ``most`` or half as many, and no third, as each is compiled by itself."""
+    half = max(1, most // 2)
+    return half if 5 * triton.cdiv(length, half) * half < 4 * triton.cdiv(length, most) * most else most
+
+
+def _lanes(count: int, most: int) -> dict[str, int]:
+    return {"L": max(16, min(most, triton.next_power_of_2(count))), "num_warps": 1}
+
+
+def _splits(samples: int, programs: int) -> tuple[int, int]:
+    """Return into how many parts to split a sum over samples, and the samples of each."""
+    splits = max(1, min(samples, math.ceil(PROGRAMS / programs)))
+    each = math.ceil(samples / splits)
+    return math.ceil(samples / each), each

@@ -1,0 +1,207 @@
+"""The convolution: one function for every dimension, which chooses how to compute it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..._checks import check_bool, check_choice, check_int
+from .cost import cheapest
+from .direct import direct_conv
+from .fft import fft_conv
+from .shape import whole_windows
+from .triton import obstacle, triton_conv
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["METHODS", "conv"]
+
+METHODS = {"direct": direct_conv, "fft": fft_conv, "triton": triton_conv}
+#: the method that "auto" is to mean wherever it can compute the convolution, for debugging
+FORCED = os.environ.get("KERNELFIELD_CONV", "auto")
+_BOUNDARIES = ("zero", "periodic", "valid")
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def conv(
+    x: Tensor,
+    kernel: Tensor,
+    *,
+    causal: bool = False,
+    boundary: str | Sequence[str] = "zero",
+    groups: int = 1,
+    method: str = "auto",
+) -> Tensor:
+    r"""Convolve a signal with a kernel, on the signal's own grid.
+
+    .. math:: y_o(t) = \sum_i \sum_j k_{oi}(j)\, x_i(t + c - j)
+
+    A true convolution: the kernel is indexed by offset, output position minus input position, as
+    :func:`kernelfield.grids.kernel_grid` lists them. Offset zero is point c, the kernel's middle (of an even number of
+    points the lower one), or its first point if ``causal``.
+
+    Args:
+        x: (batch, in, \*space) signal with 1 to 3 spatial axes.
+        kernel: (out, in / groups, \*points) kernel, up to twice as long as the signal along each axis.
+        causal: the output depends on no later input; 1D only.
+        boundary: what lies beyond the signal, "zero" or "periodic", or "valid": nothing does, and only those outputs
+            are returned that see all of the kernel, length - points + 1 of them; one for all axes or one per axis.
+        groups: number of groups the channels are parted in; ``in`` of them make a depthwise convolution.
+        method: "direct" sums, "fft" multiplies spectra, "triton" does so on a GPU's tensor cores (depthwise
+            convolutions in single and half precision), "auto" takes the one that a cost model measured on this kind of
+            device expects to be the fastest.
+
+    Returns:
+        (batch, out, \*space) signal, shorter along axes with a "valid" boundary. FFTs of half-precision signals run in
+        float32.
+
+    >>> x = torch.tensor([[[0.0, 1.0, 0.0, 0.0]]])
+    >>> k = torch.tensor([[[1.0, 2.0, 3.0]]])
+    >>> conv(x, k, method="direct")
+    tensor([[[1., 2., 3., 0.]]])
+    >>> conv(x, k, causal=True, method="direct")
+    tensor([[[0., 1., 2., 3.]]])
+    >>> conv(x, k, boundary="valid", method="direct")
+    tensor([[[2., 3.]]])
+    >>> conv(torch.randn(8, 6, 32, 32), torch.randn(6, 1, 63, 63), groups=6).shape
+    torch.Size([8, 6, 32, 32])
+    """
+    boundaries, chosen = _plan(x, kernel, causal, boundary, groups, method)
+    x, kernel = _common_dtype(x, kernel)
+    if chosen == "direct" or "valid" not in boundaries:
+        return METHODS[chosen](x, kernel, causal=causal, boundary=boundaries, groups=groups)
+    # A sum computes no more than is asked for; other methods get all outputs at once, of which some are kept.
+    zeros = tuple("zero" if name == "valid" else name for name in boundaries)
+    y = METHODS[chosen](x, kernel, causal=causal, boundary=zeros, groups=groups)
+    return whole_windows(y, kernel.shape[2:], causal, boundaries)
+
+
+def reversed_conv(x: Tensor, kernel: Tensor, *, boundary: str = "zero") -> Tensor:
+    """Return the direct convolution with the kernel whose reverse, along all axes of space, is ``kernel``.
+
+    For kernels that are made anew for every call, and can be made either way.
+
+    >>> x, kernel = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3)
+    >>> torch.allclose(reversed_conv(x, kernel.flip((2, 3))), conv(x, kernel, method="direct"))
+    True
+    """
+    boundaries, _ = _plan(x, kernel, False, boundary, 1, "direct")
+    x, kernel = _common_dtype(x, kernel)
+    return direct_conv(x, kernel, causal=False, boundary=boundaries, groups=1, is_reversed=True)
+
+
+#: arguments that were checked, and the method that was chosen for them: both take as long as a small convolution
+_plans: dict[tuple[Any, ...], tuple[tuple[str, ...], str]] = {}
+
+
+def _plan(
+    x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int, method: str
+) -> tuple[tuple[str, ...], str]:
+    """Check the arguments; return the boundary of each axis and the method to use."""
+    plain = isinstance(x, Tensor) and isinstance(kernel, Tensor) and isinstance(boundary, str)
+    if not plain or torch.compiler.is_compiling():
+        return _make_plan(x, kernel, causal, boundary, groups, method)
+    training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
+    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, x.device.type, training, causal, boundary, groups, method)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) > 10_000:
+            _plans.clear()
+        plan = _plans[key] = _make_plan(x, kernel, causal, boundary, groups, method)
+    return plan
+
+
+def _make_plan(
+    x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int, method: str
+) -> tuple[tuple[str, ...], str]:
+    boundaries = _check(x, kernel, causal, boundary, groups)
+    check_choice("method", method, ("auto", *METHODS))
+    check_choice("KERNELFIELD_CONV", FORCED, ("auto", *METHODS))
+    if method == "auto":
+        forced = FORCED != "auto" and (FORCED != "triton" or obstacle(x, kernel, causal, boundaries) is None)
+        return boundaries, FORCED if forced else cheapest(x, kernel, causal, boundaries)
+    if method == "triton" and (reason := obstacle(x, kernel, causal, boundaries)):
+        raise ValueError(f"method must be one that can compute this convolution, got 'triton', which {reason}")
+    return boundaries, method
+
+
+def _common_dtype(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        # One rule for all methods: inside autocast a convolution gives what torch's own gives.
+        dtype = torch.get_autocast_dtype(x.device.type)
+        return x.to(dtype), kernel.to(dtype)
+    if x.dtype != kernel.dtype:
+        raise TypeError(f"kernel must have the dtype of x, {x.dtype}, got {kernel.dtype}")
+    return x, kernel
+
+
+def _check(x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int) -> tuple[str, ...]:
+    for name, value in (("x", x), ("kernel", kernel)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+        if value.dtype not in _DTYPES:
+            accepted = ", ".join(str(d).removeprefix("torch.") for d in _DTYPES)
+            raise TypeError(f"{name} must be one of {accepted}, got {value.dtype}")
+    if not 3 <= x.dim() <= 5:
+        raise ValueError(f"x must have shape (batch, channels, *space) with 1 to 3 spatial axes, got {tuple(x.shape)}")
+    if kernel.dim() != x.dim():
+        raise ValueError(
+            f"kernel must have shape (out, in / groups, *points) with {x.dim() - 2} spatial axes like x, "
+            f"got {tuple(kernel.shape)}"
+        )
+    _check_channels(x, kernel, groups)
+    boundaries = _check_boundary(boundary, causal, dim=x.dim() - 2)
+    for axis, (length, points, name) in enumerate(zip(x.shape[2:], kernel.shape[2:], boundaries, strict=True)):
+        _check_axis(axis, length, points, name)
+    return boundaries
+
+
+def _check_channels(x: Tensor, kernel: Tensor, groups: int) -> None:
+    check_int("groups", groups)
+    if 0 in (x.shape[1], *kernel.shape[:2]):
+        raise ValueError(f"x and kernel must have channels, got {tuple(x.shape)} and {tuple(kernel.shape)}")
+    if x.shape[1] % groups or kernel.shape[0] % groups:
+        raise ValueError(
+            f"groups must divide the channels of x ({x.shape[1]}) and of the output ({kernel.shape[0]}), got {groups}"
+        )
+    if kernel.shape[1] * groups != x.shape[1]:
+        raise ValueError(
+            f"kernel must have in / groups = {x.shape[1]} / {groups} = {x.shape[1] // groups} input channels, "
+            f"got {kernel.shape[1]}"
+        )
+
+
+def _check_boundary(boundary: str | Sequence[str], causal: bool, dim: int) -> tuple[str, ...]:
+    if check_bool("causal", causal) and dim != 1:
+        raise ValueError(f"causal must be False for a signal with {dim} spatial axes, got True")
+    if not isinstance(boundary, (str, tuple, list)):
+        raise TypeError(f"boundary must be a name or {dim} names, one per spatial axis, got {boundary!r}")
+    boundaries = (boundary,) * dim if isinstance(boundary, str) else tuple(boundary)
+    for name in boundaries:
+        check_choice("boundary", name, _BOUNDARIES)
+    if len(boundaries) != dim:
+        raise ValueError(f"boundary must be a name or {dim} names, one per spatial axis, got {boundary!r}")
+    if causal and boundaries[0] == "periodic":
+        raise ValueError("boundary must be 'zero' if causal is True: on a circle nothing is past, got 'periodic'")
+    return boundaries
+
+
+def _check_axis(axis: int, length: int, points: int, boundary: str) -> None:
+    if type(length) is not int or type(points) is not int:
+        return  # a dynamic length; a guard on it would fix it
+    if length == 0 or points == 0:
+        raise ValueError(f"x and kernel must not be empty, got lengths {length} and {points} along spatial axis {axis}")
+    if boundary == "valid" and points > length:
+        raise ValueError(
+            f"kernel must have at most as many points as x along an axis with boundary 'valid', got {points} for "
+            f"{length} along spatial axis {axis}"
+        )
+    if points > 2 * length:
+        raise ValueError(
+            f"kernel must have at most twice as many points as x along each axis, got {points} for {length} "
+            f"along spatial axis {axis}"
+        )

@@ -1,0 +1,148 @@
+"""The cost model behind ``method="auto"``: a few constants per kind of device, measured, not guessed."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .fft import transform_sizes
+from .shape import centres, is_symbolic
+from .triton import obstacle, precision
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Work", "cheapest", "features", "seconds"]
+
+#: written by ``benchmarks/conv.py --calibrate``
+CONSTANTS = Path(__file__).with_name("costs.json")
+_DEVICES: dict[str, Any] = json.loads(CONSTANTS.read_text())["devices"]
+
+
+# Float32 values of a vector register: libraries sum over this many channels at once, used or not.
+_LANES = 16
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a convolution has to do, by either method.
+
+    Args:
+        dim: number of spatial axes.
+        depthwise: several groups, of one input channel each.
+        side: points along the kernel's longest side.
+        outputs: number of values computed.
+        multiplies: real multiplications of the direct sum.
+        filled: the same with the output channels filled up to whole vectors.
+        butterflies: Σ n log₂ n over all transforms.
+        products: complex multiplications between spectra.
+        tiles: values of the spectra on tensor cores; all axes but the first are padded.
+    """
+
+    dim: int
+    depthwise: bool
+    side: int
+    outputs: int
+    multiplies: int
+    filled: int
+    butterflies: float
+    products: int
+    tiles: int
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, ...],
+        kernel_shape: tuple[int, ...],
+        middles: tuple[int, ...],
+        periodic: list[bool],
+    ) -> Work:
+        """Count the work of convolving a signal of ``shape`` with a kernel of ``kernel_shape``."""
+        batch, channels, *lengths = shape
+        out, fan_in, *points = kernel_shape
+        sizes = transform_sizes(tuple(lengths), tuple(points), middles, periodic)
+        total = math.prod(sizes)
+        outputs = batch * out * math.prod(lengths)
+        multiplies = outputs * fan_in * math.prod(points)
+        return cls(
+            dim=len(lengths),
+            depthwise=fan_in == 1 and channels > 1,
+            side=max(points),
+            outputs=outputs,
+            multiplies=multiplies,
+            filled=multiplies // out * (-(-out // _LANES) * _LANES),
+            butterflies=(batch * (channels + out) + out * fan_in) * total * math.log2(total + 1),
+            products=batch * out * fan_in * (total // 2 + 1),
+            tiles=outputs << sum(not wraps for wraps in periodic[1:]),
+        )
+
+
+def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...]) -> str:
+    """Return the name of the method expected to be the fastest for this convolution."""
+    training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
+    methods = ["direct", "fft"]
+    # An interpreter of Triton's code is for tests; nobody wants it chosen.
+    if x.device.type == "cuda" and obstacle(x, kernel, causal, boundary) is None:
+        methods.append(_on_tensor_cores(_dtype(x)))
+    return _cheapest(x.shape, kernel.shape, causal, boundary, x.device.type, training, methods)
+
+
+def _on_tensor_cores(dtype: torch.dtype) -> str:
+    """Return what the cost of products in this dtype is called."""
+    if dtype == torch.bfloat16:
+        return "triton"
+    # torch.compile cannot read the setting; what it changes is seldom the choice.
+    three = not torch.compiler.is_compiling() and precision(dtype) == "tf32x3"
+    return "triton, single, three products" if three else "triton, single"
+
+
+def _dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype that a convolution of ``x`` computes in."""
+    return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+
+
+def _cheapest(
+    shape: tuple[int, ...],
+    kernel_shape: tuple[int, ...],
+    causal: bool,
+    boundary: tuple[str, ...],
+    device: str,
+    training: bool,
+    methods: list[str],
+) -> str:
+    points = tuple(kernel_shape[2:])
+    if is_symbolic(*points):
+        return "fft"  # as long as the input, however long that will be
+    # Both methods grow alike with a length or batch that is not known yet, so that its value hardly matters.
+    shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *points), strict=True))
+    periodic = [name == "periodic" for name in boundary]
+    work = Work.of(shape, tuple(kernel_shape), centres(points, causal), periodic)
+    times = [seconds(method, work, device, training) for method in methods]
+    return methods[times.index(min(times))].partition(",")[0]
+
+
+def seconds(method: str, work: Work, device: str, training: bool) -> float:
+    """Return the time ``method`` is expected to take, forward or, for ``training``, forward and backward."""
+    kind = f"{work.dim}d-{'depthwise' if work.depthwise or method.startswith('triton') else 'dense'}"
+    mode = "training" if training else "forward"
+    constants = _DEVICES.get(device, _DEVICES["cuda"])[mode][method][kind]
+    counts = features(method, work, constants.get("short", 0))
+    return sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
+
+
+def features(method: str, work: Work, short: int) -> tuple[float, ...]:
+    """Return the counts that the time of ``method`` is linear in.
+
+    Libraries sum kernels of up to ``short`` points a side by other, faster code than longer ones; the third count
+    has the rate of what they lose.
+    """
+    if method == "fft":
+        return 1, work.butterflies, work.products
+    if method.startswith("triton"):
+        return 1, work.tiles
+    return 1, work.filled, work.multiplies if work.side > short else 0, work.outputs

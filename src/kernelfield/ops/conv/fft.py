@@ -1,0 +1,275 @@
+r"""Convolution as a product of spectra, which keeps nothing but the input and the kernel for the backward pass.
+
+Inputs are worked through in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps
+them in cache.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .autograd import bilinear
+from .direct import direct_conv
+from .shape import centres
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "fast_size",
+    "fft_conv",
+    "place",
+    "take",
+    "transform_conv",
+    "transform_grads",
+    "transform_sizes",
+    "working_dtype",
+]
+
+# Bytes of one padded chunk of the input. On a CPU this is a few times less than a last-level cache; on a GPU it is what
+# fills the device and still leaves launches cheap. `benchmarks/conv.py --chunks` shows time against them.
+CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 128 << 20}
+
+
+def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
+    """Convolve by spectra; arguments as in :func:`kernelfield.ops.conv`, already checked."""
+    if torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        # Transforms of torch.func look into neither kind of operator below, but into every operation of a sum.
+        return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
+    return _fft_conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
+
+
+#: all groups and all of the batch at once
+WHOLE = [(slice(None), [slice(None)])]
+
+
+class _Transform:
+    """Spectra of signals and kernels for one pair of shapes, and the products between them."""
+
+    def __init__(self, x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> None:
+        self.groups = groups
+        self.dtype = working_dtype(x)
+        self.lengths, self.points = x.shape[2:], kernel.shape[2:]
+        self.centres = centres(kernel.shape[2:], causal)
+        self.sizes = _sizes(self.lengths, self.points, self.centres, periodic)
+        self.axes = tuple(range(3, 3 + len(self.sizes)))  # of space, after batch, group and channel
+        self.depthwise = kernel.shape[1] == 1
+
+    def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
+        signals, kernels = self._split(x), kernel.unflatten(0, (self.groups, -1))
+        chunks = self._chunks(signals, kernels)
+        if chunks == WHOLE:
+            return self._conv(signals, self._kernel_spectrum(kernels)).flatten(1, 2).to(x.dtype)
+        out = x.new_empty((x.shape[0], self.groups, kernels.shape[1], *self.lengths))
+        for group, batches in chunks:
+            spectrum = self._kernel_spectrum(kernels[group])
+            for batch in batches:
+                out[batch, group] = self._conv(signals[batch, group], spectrum)
+        return out.flatten(1, 2)
+
+    def grads(self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool) -> tuple[Tensor, Tensor]:
+        outputs, signals = self._split(grad), self._split(x)
+        kernels = kernel.unflatten(0, (self.groups, -1))
+        grad_x = x.new_empty(x.shape if need_x else 0)
+        grad_kernel = kernel.new_zeros(kernel.shape if need_kernel else 0)
+        for group, batches in self._chunks(signals, kernels):
+            conjugate = self._kernel_spectrum(kernels[group]).conj_physical_() if need_x else None
+            total: Tensor | None = None
+            for batch in batches:
+                spectrum = self._spectrum(outputs[batch, group])
+                if need_kernel:
+                    term = self._contract_batch(spectrum, self._spectrum(signals[batch, group]))
+                    total = term if total is None else total.add_(term)
+                if conjugate is not None:
+                    self._split(grad_x)[batch, group] = self._signal(self._contract_out(spectrum, conjugate))
+            if total is not None:
+                circle = self._inverse(total, self.sizes)
+                gradient = take(circle, 3, self.points, self.sizes, self.centres)
+                grad_kernel.unflatten(0, (self.groups, -1))[group] = gradient
+        return grad_x, grad_kernel
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (self.groups, -1))
+
+    def _chunks(self, signals: Tensor, kernels: Tensor) -> list[tuple[slice, list[slice]]]:
+        """Cut (batch, groups) into blocks whose padded signals take about CHUNK_BYTES."""
+        budget = CHUNK_BYTES.get(signals.device.type, CHUNK_BYTES["cuda"])
+        batch = signals.shape[0]
+        if batch == 0:
+            return []
+        wider = max(signals.shape[2], kernels.shape[1])
+        row = wider * math.prod(self.sizes) * self.dtype.itemsize
+        rows = max(1, budget // row)
+        # A group's kernel is transformed once and serves the whole batch, so groups are parted first.
+        group_step = max(1, min(self.groups, rows // batch))
+        batch_step = max(1, min(batch, rows // group_step))
+        if group_step >= self.groups and batch_step >= batch:
+            return WHOLE
+        batches = [slice(i, i + batch_step) for i in range(0, batch, batch_step)]
+        return [(slice(i, i + group_step), batches) for i in range(0, self.groups, group_step)]
+
+    # Shapes below: signals (b, g, i, *space), outputs (b, g, o, *space), kernels (g, o, i, *points); spectra likewise.
+
+    def _conv(self, signals: Tensor, spectrum: Tensor) -> Tensor:
+        x = self._spectrum(signals)
+        if self.depthwise:  # one input channel a group: the product is elementwise
+            product = x.mul_(spectrum.squeeze(2)) if spectrum.shape[1] == 1 else x * spectrum.squeeze(2)
+        else:
+            product = torch.einsum("bgi...,goi...->bgo...", x, spectrum)
+        return self._signal(product)
+
+    # Conjugates are written out: inside an operator that a dispatch mode calls, products do not see a lazy one.
+
+    def _contract_out(self, outputs: Tensor, conjugate: Tensor) -> Tensor:
+        if self.depthwise and conjugate.shape[1] == 1:
+            return outputs.mul_(conjugate.squeeze(2))
+        return torch.einsum("bgo...,goi...->bgi...", outputs, conjugate)
+
+    def _contract_batch(self, outputs: Tensor, signals: Tensor) -> Tensor:
+        signals = signals.conj_physical_()
+        if self.depthwise:
+            return (outputs * signals).sum(dim=0).unsqueeze(2)
+        return torch.einsum("bgo...,bgi...->goi...", outputs, signals)
+
+    def _spectrum(self, signals: Tensor) -> Tensor:
+        signals = signals.to(self.dtype)
+        if signals.is_cuda:  # one launch
+            return torch.fft.rfftn(signals, s=self.sizes, dim=self.axes)
+        # Axis by axis from the last: the rows that padding would add to the other axes are never transformed.
+        spectrum = torch.fft.rfft(signals, n=self.sizes[-1], dim=-1)
+        for axis in reversed(self.axes[:-1]):
+            spectrum = torch.fft.fft(spectrum, n=self.sizes[axis - 3], dim=axis)
+        return spectrum
+
+    def _signal(self, spectrum: Tensor) -> Tensor:
+        return self._inverse(spectrum, self.lengths)
+
+    def _inverse(self, spectrum: Tensor, keep: tuple[int, ...]) -> Tensor:
+        if spectrum.is_cuda:
+            signals = torch.fft.irfftn(spectrum, s=self.sizes, dim=self.axes)
+            for axis in self.axes:
+                signals = signals.narrow(axis, 0, keep[axis - 3])
+            return signals
+        for axis in self.axes[:-1]:
+            spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, 0, keep[axis - 3])
+        return torch.fft.irfft(spectrum, n=self.sizes[-1], dim=-1)[..., : keep[-1]]
+
+    def _kernel_spectrum(self, kernels: Tensor) -> Tensor:
+        return self._spectrum(place(kernels, 3, self.sizes, self.centres))
+
+
+def transform_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
+    """Convolve by spectra, without a gradient."""
+    return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel)
+
+
+def transform_grads(
+    grad: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    need_x: bool,
+    need_kernel: bool,
+    causal: bool,
+    periodic: list[bool],
+    groups: int,
+) -> tuple[Tensor, Tensor]:
+    """Return both gradients of :func:`transform_conv`; one that is not needed comes back empty."""
+    return _Transform(x, kernel, causal, periodic, groups).grads(grad, x, kernel, need_x, need_kernel)
+
+
+_fft_conv = bilinear("fft_conv", transform_conv, transform_grads)
+
+
+def place(kernels: Tensor, axis: int, sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
+    """Put kernel point j at index j - centre of a circle of the transform's size, wrapping where it is longer.
+
+    Args:
+        kernels: (…, *points, …).
+        axis: the first of the points' axes.
+        sizes: of the circles, per axis.
+        centres: index of offset zero, per axis.
+    """
+    for d, (size, centre) in enumerate(zip(sizes, centres, strict=True)):
+        points = kernels.shape[axis + d]
+        if points > size:  # periodic boundary: the circle is the input
+            index = (torch.arange(points, device=kernels.device) - centre) % size
+            shape = (*kernels.shape[: axis + d], size, *kernels.shape[axis + d + 1 :])
+            kernels = kernels.new_zeros(shape).index_add(axis + d, index, kernels)
+        elif centre > 0:
+            past = kernels.narrow(axis + d, centre, points - centre)
+            gap = (0, 0) * (kernels.dim() - 1 - axis - d) + (0, size - points)
+            kernels = torch.cat([F.pad(past, gap), kernels.narrow(axis + d, 0, centre)], dim=axis + d)
+    return kernels
+
+
+def take(kernels: Tensor, axis: int, points: Sequence[int], sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
+    """Undo :func:`place`: read every kernel point from its place on the circle, as the gradient needs it."""
+    for d, (count, size, centre) in enumerate(zip(points, sizes, centres, strict=True), start=axis):
+        if count > size:
+            index = (torch.arange(count, device=kernels.device) - centre) % size
+            kernels = kernels.index_select(d, index)
+        elif centre == 0:
+            kernels = kernels.narrow(d, 0, count)
+        else:
+            past = kernels.narrow(d, 0, count - centre)
+            kernels = torch.cat([kernels.narrow(d, size - centre, centre), past], dim=d)
+    return kernels
+
+
+def transform_sizes(
+    lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: list[bool]
+) -> tuple[int, ...]:
+    """Return the length of the transform per axis.
+
+    The input's own with a periodic boundary. Otherwise long enough that what wraps around misses the output: the
+    kernel's longer side is all that need be padded, not all of the kernel.
+    """
+    return tuple(
+        length if wraps else fast_size(length + max(k - 1 - c, c))
+        for length, k, c, wraps in zip(lengths, points, middles, periodic, strict=True)
+    )
+
+
+def _sizes(
+    lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: list[bool]
+) -> tuple[int, ...]:
+    """Return :func:`transform_sizes`, searched for once."""
+    key = (lengths, points, middles, *periodic)
+    if key not in _known_sizes:
+        _known_sizes[key] = transform_sizes(lengths, points, middles, periodic)
+    return _known_sizes[key]
+
+
+_known_sizes: dict[Any, tuple[int, ...]] = {}
+
+
+def fast_size(n: int) -> int:
+    """Return the least even number of at least ``n`` with no prime factor above 5, which FFTs like.
+
+    >>> [fast_size(n) for n in (7, 97, 1567, 31999)]
+    [8, 100, 1600, 32000]
+    """
+    best = 2
+    while best < n:
+        best *= 2
+    five = 1
+    while five < best:
+        three = five
+        while three < best:
+            size = three * 2
+            while size < n:
+                size *= 2
+            best = min(best, size)
+            three *= 3
+        five *= 5
+    return best
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype FFTs of ``x`` run in: float64 for float64, float32 for everything else."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32

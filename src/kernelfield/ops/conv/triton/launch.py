@@ -1,0 +1,280 @@
+"""Launches of the kernels: tiles, grids, and the two operators that autograd meets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from triton.runtime.errors import OutOfResources as TooLarge
+
+from ...graph_cache import kept
+from ..fft import place, take
+from ..shape import centres
+from . import plan_of, precision, scaled
+from .outer_launch import Blocks
+from .plan import power
+from .spectra import gradient_kernel, spectrum_kernel
+from .tables import inner_tables
+from .transform import conv_kernel, grads_kernel
+from .tuning import SUMS, tuning
+
+__all__ = ["Call", "Spectrum", "TooLarge", "make_call", "spectral_conv", "spectral_grads"]
+
+
+class Spectrum(NamedTuple):
+    """Spectra of kernels, (channels, k1, 2, k2), or kernels or their outer transforms.
+
+    If scaled: and what they are to be multiplied by, and what their outer transforms are.
+    """
+
+    values: Tensor
+    scales: Tensor
+    tops: Tensor
+
+
+class Call(Blocks):
+    """One convolution's plan, tables and grids."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        points: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        causal: bool,
+        periodic: tuple[bool, ...],
+    ) -> None:
+        self.batch, self.channels, *lengths = shape
+        self.length, self.itemsize = torch.Size(lengths).numel(), dtype.itemsize
+        plan = plan_of(lengths, points, causal, periodic, dtype)
+        if plan is None:
+            raise NotImplementedError(f"no tiles for signals of {tuple(lengths)} and kernels of {points}")
+        self.precision, self.scaled, self.half = precision(dtype), scaled(dtype, lengths), dtype == torch.bfloat16
+        self.plan, self.device, self.tuning = plan, device, tuning(plan, self.scaled)
+        # An interpreter runs programs one after the other.
+        on_gpu = device.type == "cuda"
+        self.processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
+        if not on_gpu:
+            self.tuning = replace(self.tuning, resident=1, resident_too=1, outer_programs=1)
+        # float16 has tf32's precision but not the range that spectra need; the interpreter multiplies no bfloat16.
+        self.dtype = torch.float16 if self.scaled else torch.float32
+        if dtype == torch.bfloat16 and device.type == "cuda":
+            self.dtype = dtype
+        self._place(points, centres(points, causal), tuple(lengths), periodic)
+        n1, n2, k1, k2 = plan.tile
+        self.sides = {"S": self.tuning.stack, "N1": n1, "N2": n2, "K1": k1, "K2": k2}
+        self.kind: dict[str, Any] = {"COMPLEX": plan.complex, "TWIDDLE": plan.twiddle, "UPRIGHT": plan.upright}
+        self.real = not plan.shift or self.centres[0] == 0
+        self.kind |= {
+            "SHARED": plan.element == 2,
+            "REAL": self.real,
+            "SCALED": self.scaled,
+            "PACKED": False,
+            "PRECISION": self.precision,
+            "num_stages": 1,  # the loop over the batch asks for the next signal by itself
+            "num_warps": self.tuning.warps,
+        }
+        self.tables = inner_tables(plan, self.dtype, device)
+        self.prepare_blocks()
+
+    def _place(
+        self, points: tuple[int, ...], middles: tuple[int, ...], lengths: tuple[int, ...], periodic: tuple[bool, ...]
+    ) -> None:
+        """Find where the kernel's points are: along a circle shorter than the kernel, it is wound up first."""
+        self.wound = [d for d, wraps in enumerate(periodic) if wraps and points[d] > lengths[d]]
+        self.points, self.centres = list(points), list(middles)
+        for d in self.wound:
+            self.points[d], self.centres[d] = lengths[d], 0
+        self.original = points, middles
+        # An offset of all the signal's length meets nothing, and its gradient is not written.
+        places = zip(self.points, self.centres, lengths, strict=True)
+        self.far = any(k - 1 - c >= n for k, c, n in places)
+        fill = 3 - len(points)
+        self.offsets = (*self.points, *(1,) * fill, *self.centres, *(0,) * fill)
+        # A causal kernel as long as the outer transform is where it has to be.
+        size = self.plan.outer * self.plan.m1 * self.plan.m2
+        self.in_place = len(points) == 1 and self.points[0] == size and self.centres[0] == 0
+        self.sizes = self.plan.m1, self.plan.m2, *self.offsets[:2], *self.offsets[3:5]
+
+    def wind(self, kernel: Tensor) -> Tensor:
+        """(channels, 1, *points) -> the same with its longer axes wound up, contiguous."""
+        for d in self.wound:
+            kernel = place(kernel, 2 + d, (self.points[d],), (self.original[1][d],))
+        return kernel.contiguous()
+
+    def unwind(self, kernel: Tensor) -> Tensor:
+        """Undo :meth:`wind` for a gradient."""
+        for d in self.wound:
+            points, middles = self.original
+            kernel = take(kernel, 2 + d, (points[d],), (self.points[d],), (middles[d],))
+        return kernel
+
+    def spectrum(self, kernel: Tensor, top: Tensor, training: bool = False) -> Spectrum:
+        """Return what the kernels take of (channels, 1, *points): its spectrum if it is to be ready, else itself.
+
+        ``top`` is the largest value of each, if it is scaled and has an outer transform.
+        """
+        plan, tops = self.plan, self.tables[:0]
+        if not (self.tuning.ready or plan.complex):
+            return Spectrum(kernel, tops, tops)
+        channels = kernel.shape[0] * plan.outer
+        if plan.complex:
+            kernel, tops = self.split_points(kernel, top)
+        scales = kernel.new_empty(channels if self.scaled else 0, dtype=torch.float32)
+        if not self.ready(training):
+            return Spectrum(kernel, scales, tops)
+        out = kernel.new_empty((channels, plan.tile[2], 2, plan.tile[3]), dtype=self.dtype)
+        programs, tiles = self.tiles(channels)
+        spectrum_kernel[(programs,)](
+            *(kernel, out, self.tables, tops, scales, channels, self.hop, *self.sizes),
+            TILES=tiles,
+            **self.sides,
+            **self.kind,
+        )
+        return Spectrum(out, scales, tops)
+
+    def gradient(self, sums: Spectrum, out: Tensor) -> None:
+        """Write the kernel's gradient, (channels, 1, *points), from what :meth:`grads` returns."""
+        plan, (values, scales, _) = self.plan, sums
+        if not (self.tuning.ready or plan.complex):
+            out.copy_((values.sum(dim=0) if values.shape[0] > 1 else values).view(out.shape))
+            return
+        inner, parts = plan.m1 * plan.m2, values
+        if self.far and not plan.complex:
+            out.zero_()
+        if self.ready(training=True):
+            channels = values.shape[1]
+            parts = out.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
+            programs, tiles = self.tiles(channels)
+            gradient_kernel[(programs,)](
+                *(values, parts, self.tables, scales, values.shape[0], channels, self.hop, *self.sizes),
+                EACH=power(values.shape[0]),
+                TILES=tiles,
+                **self.sides,
+                **self.kind,
+            )
+        if plan.complex:
+            self.merge_points(parts, scales, out)
+
+    def tiles(self, channels: int) -> tuple[int, int]:
+        """Return programs and tiles of each for one pass over kernels; tables are loaded once a program."""
+        stacks = -(-channels // (self.hop * self.tuning.stack))
+        tiles = power(max(1, stacks * self.hop // 1024))
+        return self.hop * -(-stacks // tiles), tiles
+
+    def conv(self, x: Tensor, spectrum: Spectrum, out: Tensor, conjugate: bool = False) -> None:
+        """Convolve inner signals (batch, channels, parts, length) with a kernel's spectrum, or its conjugate."""
+        plan, channels = self.plan, x.shape[1]
+        parts, each = self.parts(channels, self.tuning.resident)
+        conv_kernel[(self.stacks(channels), parts)](
+            *(x, spectrum.values, out, self.tables, spectrum.scales, spectrum.tops),
+            *(self.batch, channels, self.hop, plan.rows, plan.cols, plan.length, *self.sizes),
+            **{"READY": self.ready(conjugate), "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
+            TILES=self.tuning.tiles,
+            **self.sides,
+            **(self.kind | {"PACKED": self.tuning.packed}),
+        )
+
+    def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Spectrum:
+        """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
+        plan, channels = self.plan, x.shape[1]
+        parts, each = self.parts(channels, self.tuning.resident_too, SUMS)
+        ready = self.ready(training=True)
+        if ready:
+            sums = x.new_empty((parts, channels, plan.tile[2], 2, plan.tile[3]), dtype=torch.float32)
+        elif plan.complex:
+            parts, each = 1, power(self.batch)
+            sums = x.new_empty((channels, 2, plan.m1 * plan.m2), dtype=self.dtype)
+        else:
+            size = (parts, channels, *self.points)
+            sums = x.new_zeros(size, dtype=torch.float32) if self.far else x.new_empty(size, dtype=torch.float32)
+        scales = x.new_empty(channels if self.scaled else 0, dtype=torch.float32)
+        columns = self.tuning.columns_apart if out is None and ready else 1
+        grads_kernel[(self.stacks(channels), parts, columns)](
+            *(grad, x, spectrum.values, grad if out is None else out, sums, self.tables),
+            *(spectrum.scales, spectrum.tops, weights, scales),
+            *(self.batch, channels, self.hop, plan.rows, plan.cols, plan.length, *self.sizes),
+            **{"READY": ready, "HOLD": self.tuning.hold_too, "SPECTRAL": ready, "EACH": each},
+            NEED_X=out is not None,
+            TILES=self.tuning.tiles,
+            C=self.sides["K2"] // columns,
+            **self.sides,
+            **(self.kind | {"PACKED": self.tuning.packed_too}),
+        )
+        return Spectrum(sums, scales, scales)
+
+
+#: plans, tables and grids take longer to make than a small convolution
+make_call = kept(256)(lambda *key: Call(*key[:-2]))
+
+
+def _call(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> Call:
+    how = causal, tuple(periodic), precision(x.dtype), scaled(x.dtype, x.shape[2:])
+    return make_call(tuple(x.shape), tuple(kernel.shape[2:]), x.dtype, x.device, *how)
+
+
+def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
+    """Convolve depthwise; ``x`` and ``kernel`` have as many channels as there are groups."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    if not x.numel():
+        return out
+    call = _call(x, kernel, causal, periodic)
+    kernel, tops = call.wind(kernel), call.tops(x)
+    kernel_tops = call.tops(kernel)
+    for part in call.chunks():
+        spectrum = call.spectrum(kernel[part], kernel_tops[part])
+        if call.plan.complex:
+            top = tops[:, part] if call.scaled else tops
+            inner = call.split(x[:, part], top)
+            call.conv(inner, spectrum, inner)
+            call.merge(inner, top, spectrum.scales, out[:, part])
+        else:
+            call.conv(x, spectrum, out)
+    return out
+
+
+def spectral_grads(
+    grad: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    need_x: bool,
+    need_kernel: bool,
+    causal: bool,
+    periodic: list[bool],
+    groups: int,  # noqa: ARG001
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of :func:`spectral_conv`; one that is not needed is empty."""
+    grad, x = grad.contiguous(), x.contiguous()
+    grad_x = x.new_empty(x.shape if need_x else 0)
+    if not x.numel():
+        return grad_x, kernel.new_zeros(kernel.shape if need_kernel else 0)
+    call = _call(x, kernel, causal, periodic)
+    kernel = call.wind(kernel)
+    together = need_x and need_kernel and not call.tuning.apart
+    grad_tops, tops = (call.tops(t) for t in (grad, x))
+    kernel_tops = call.tops(kernel) if need_x else call.tables[:0]
+    grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
+    for part in call.chunks(training=True):
+        spectrum = Spectrum(kernel[part], call.tables[:0], call.tables[:0])
+        if need_x:
+            spectrum = call.spectrum(kernel[part], kernel_tops[part], training=True)
+        inner, signals, target, weights = grad, x, grad_x, tops
+        if call.plan.complex:
+            top, other = (t[:, part] if call.scaled else t for t in (grad_tops, tops))
+            inner = target = call.split(grad[:, part], top)
+            signals = call.split(x[:, part], other) if need_kernel else inner
+            weights = call.weights(top, other)
+        if need_kernel:
+            sums = call.grads(inner, signals, spectrum, weights, target if together else None)
+        if need_x and not together:
+            call.conv(inner, spectrum, target, conjugate=True)
+        if need_x and call.plan.complex:
+            call.merge(inner, top, spectrum.scales, grad_x[:, part])
+        del inner, signals, target, spectrum  # their memory, for what comes next
+        if need_kernel:
+            call.gradient(sums, grad_kernel[part])
+            del sums
+    return grad_x, call.unwind(grad_kernel) if need_kernel else grad_kernel

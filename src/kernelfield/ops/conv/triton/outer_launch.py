@@ -1,0 +1,262 @@
+"""Launches of the outer transform: of signals and of kernels, chunk by chunk."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
+from .outer_matmul import largest_values, multiply, shrunk, shrunk_by_rows
+from .plan import LEAST, power
+from .scatter import place_kernel, take_kernel
+from .tables import outer_products, outer_tables
+from .tuning import CHUNK, SUMS, signals_of_a_program, time_of_waves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .plan import Plan
+    from .tuning import Tuning
+
+__all__ = ["Blocks"]
+
+#: along the last axis of a grid
+MOST_PROGRAMS = 65_535
+
+
+class Blocks:
+    """What a call knows of its outer transform, and how it parts its work."""
+
+    plan: Plan
+    tuning: Tuning
+    device: torch.device
+    dtype: torch.dtype
+    precision: str
+    half: bool
+    scaled: bool
+    real: bool
+    in_place: bool
+    processors: int
+    batch: int
+    channels: int
+    length: int
+    itemsize: int
+    points: list[int]
+    offsets: tuple[int, ...]
+    tables: Tensor
+
+    def prepare_blocks(self) -> None:
+        """Make tables and find what all launches share."""
+        plan = self.plan
+        self.steps: dict[bool, int] = {}
+        self.blocks = -(-self.length // plan.outer_step)
+        self.r, self.q = (max(LEAST, power(n)) for n in (plan.outer, self.blocks))
+        if plan.complex:
+            self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, self.device, self.scaled)
+            self.outer_kind: dict[str, Any] = {"BLOCK_N": self.tuning.columns}
+            self.outer_kind |= {"SCALED": self.scaled, "PRECISION": self.precision}
+            # Stages would fill the shared memory that other programs of the same multiprocessor need.
+            self.outer_kind["num_stages"] = 1
+            self.outer_kind["STAGES"] = self.tuning.stages
+            self.outer_kind["num_warps"] = self.tuning.outer_warps
+        # Blocks of a line have tables of their own, so that what is stacked has to be of the same outer frequency.
+        self.hop = plan.outer if plan.phase else 1
+        # A library's matrix products want whole vectors. They have no factors for every number, which the way back of
+        # scaled ones needs; ahead these are multiplied before.
+        sides = plan.outer, plan.outer_step, plan.m1 * plan.m2
+        whole = self.length == plan.outer * plan.outer_step and not any(n % 8 for n in sides)
+        self.by_library = plan.complex and self.tuning.by_library and (self.half or self.scaled) and whole
+        self.back_by_library = self.by_library and not self.scaled
+        # Where blocks are long, tables that hold the factors of each are made sooner than a signal is read twice.
+        self.by_rows = self.by_library and self.scaled and plan.phase and plan.outer_step == power(plan.outer_step)
+
+    def ready(self, training: bool) -> bool:
+        """Return whether a kernel's spectrum and its gradient have launches of their own.
+
+        Few signals do without: every program makes the spectrum of its kernels from their outer transform.
+        """
+        few = self.tuning.few_too if training else self.tuning.few
+        return self.tuning.ready and not (self.plan.complex and self.batch <= few)
+
+    def chunks(self, training: bool = False) -> Iterator[slice]:
+        """Part the channels so that what one part takes beside signals, kernels and gradients is within the budget."""
+        if training not in self.steps:
+            self.steps[training] = self.channels_of_a_chunk(training)
+        step = self.steps[training]
+        for first in range(0, self.channels, step):
+            yield slice(first, min(self.channels, first + step))
+
+    def channels_of_a_chunk(self, training: bool) -> int:
+        """Return how many channels are best done at a time: no more than fit the budget, nor less than half of them."""
+        plan, size = self.plan, self.dtype.itemsize
+        if not plan.complex:
+            return self.channels
+        signal, kernel = (2 * plan.outer * n * size for n in (self.batch * plan.outer_step, plan.m1 * plan.m2))
+        # The outer transforms of signal and kernel, and its spectrum; backward those of both signals, and sums.
+        each = signal + 2 * kernel
+        if training:
+            each = 2 * (signal + kernel) + (4 * kernel if self.ready(training) else 0)
+        most = max(1, min(self.channels, self.budget(training) // each))
+        return min(range(-(-most // 2), most + 1), key=lambda n: self.time_of_chunks(n, training))
+
+    def time_of_chunks(self, step: int, training: bool) -> float:
+        """Return how long chunks of so many channels take, in the time of signals of the inner transform.
+
+        Programs come in waves, and those of a chunk should fill them.
+        """
+        whole, rest = divmod(self.channels, step)
+        chunks = ((whole, step), (1, rest)) if rest else ((whole, step),)
+        return sum(count * (CHUNK + self.time_of_inner(n * self.plan.outer, training)) for count, n in chunks)
+
+    def stacks(self, channels: int) -> int:
+        """Return how many stacks of inner signals so many channels are."""
+        return self.hop * -(-channels // (self.hop * self.tuning.stack * self.tuning.tiles))
+
+    def parts(self, channels: int, resident: int, more: float = 0.0) -> tuple[int, int]:
+        """Return how many parts the batch is cut in, and the signals of each."""
+        each = signals_of_a_program(self.stacks(channels), self.batch, resident * self.processors, more)
+        return -(-self.batch // each), each
+
+    def time_of_inner(self, channels: int, training: bool) -> float:
+        """Return how long the inner transforms of so many channels take, in the time of signals."""
+        resident, more = (self.tuning.resident_too, SUMS) if training else (self.tuning.resident, 0.0)
+        each = self.parts(channels, resident, more)[1]
+        if training and self.plan.complex and not self.ready(training):
+            each = power(self.batch)
+        return time_of_waves(self.stacks(channels), self.batch, each, resident * self.processors, more)
+
+    def budget(self, training: bool) -> int:
+        """Return the bytes that outer transforms may take, by the bytes of signals and kernels in float32.
+
+        The formula's peak is 14 times those of lines, and twice as much of planes. A sixth of it is to be enough, with
+        the output and both gradients, which leave a third of what lines take in float32.
+        """
+        tight = training and self.itemsize == 4
+        share = self.tuning.shares[len(self.points) > 1][tight]
+        signals, kernels = self.batch * self.channels * self.length, self.channels * math.prod(self.points)
+        more = self.tuning.kernel_shares[self.itemsize == 4] * kernels
+        return max(self.tuning.least_bytes, int(4 * (share * signals + more)))
+
+    def tops(self, x: Tensor) -> Tensor:
+        """Return what outer signals are divided by, the largest value of each; nothing if they are not scaled.
+
+        By rows they are written when the signals are met.
+        """
+        if not (self.scaled and self.plan.complex):
+            return self.tables[:0]
+        return x.new_empty(x.shape[:2], dtype=torch.float32) if self.by_rows else largest_values(x)
+
+    def ahead(self, x: Tensor, tops: Tensor, out: Tensor, inputs: int = 1) -> None:
+        """Write the outer transform of (batch, channels, ·), of so many parts each, by matrix products."""
+        table = outer_products(self.plan, inputs, self.dtype, self.device)[0]
+        if self.by_rows:
+            x, table = shrunk_by_rows(x, tops, self.plan.outer, table)
+        elif self.scaled:
+            x = shrunk(x, tops, self.plan.outer, self.dtype)
+        multiply(table, x, out)
+
+    def outer_numbers(self, x: Tensor, tops: Tensor) -> tuple[tuple[int, ...], int, int]:
+        """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
+        step = self.plan.outer_step
+        signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
+        each = power(max(1, min(signals, signals * tiles // self.tuning.outer_programs)))
+        if max(self.r, self.q) > self.tuning.depth:
+            each = 1  # tables are read for every signal anyway
+        each = max(each, power(-(-signals // MOST_PROGRAMS)))
+        strides = x.stride(0), tops.stride(0)
+        return (signals, x.shape[1], *strides, self.blocks, self.plan.outer, step, self.length), each, tiles
+
+    def split(self, x: Tensor, tops: Tensor) -> Tensor:
+        """(batch, channels, *space) -> (batch, channels · outer, 2, step)."""
+        plan = self.plan
+        out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
+        if self.by_library:
+            self.ahead(x, tops, out.view(*x.shape[:2], 2 * plan.outer, -1))
+            return out
+        numbers, each, tiles = self.outer_numbers(x, tops)
+        tile = min(self.r, self.tuning.rows)
+        split_kernel[(tiles, self.r // tile, -(-numbers[0] // each))](
+            *(x, out, self.outer_tables[0], tops, *numbers),
+            **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth), "EACH": each},
+            **self.outer_kind,
+        )
+        return out
+
+    def merge(self, z: Tensor, tops: Tensor, scales: Tensor, out: Tensor) -> None:
+        """(batch, channels · outer, 2, step) -> (batch, channels, *space)."""
+        if self.back_by_library:
+            table = outer_products(self.plan, 1, self.dtype, self.device)[1]
+            multiply(table, z.view(*out.shape[:2], table.shape[1], -1), out)
+            return
+        numbers, each, tiles = self.outer_numbers(out, tops)
+        tile = min(self.q, self.tuning.rows)
+        merge_kernel[(tiles, self.q // tile, -(-numbers[0] // each))](
+            *(z, out, self.outer_tables[1], tops, scales, *numbers),
+            **{"R": self.r, "BLOCK_R": min(self.r, self.tuning.depth), "Q": tile, "EACH": each},
+            **self.outer_kind,
+        )
+
+    def weights(self, tops: Tensor, others: Tensor) -> Tensor:
+        """Return what products of parts of two signals are to be multiplied by, (batch, channels · outer)."""
+        if not self.scaled:
+            return self.tables[:0]
+        outer = self.plan.outer
+        return (tops * others * outer**2).repeat_interleave(outer, dim=1)
+
+    def split_points(self, kernel: Tensor, tops: Tensor) -> tuple[Tensor, Tensor]:
+        """(channels, 1, *points) -> (channels · outer, 2, inner), and what it is to be multiplied by, if scaled."""
+        plan, inner = self.plan, self.plan.m1 * self.plan.m2
+        parts = kernel.new_empty((kernel.shape[0] * plan.outer, 2, inner), dtype=self.dtype)
+        if self.by_library:
+            target = parts.view(1, len(kernel), 2 * plan.outer, inner)
+            self.ahead(self.put(kernel)[None], tops.view(1, -1), target, 1 if self.real else 2)
+        else:
+            tile = min(self.r, self.tuning.rows)
+            split_points_kernel[(-(-inner // self.tuning.columns), self.r // tile, kernel.shape[0])](
+                *(self.put(kernel), parts, self.outer_tables[0], tops, plan.outer, inner),
+                **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth)},
+                REAL=self.real,
+                **self.outer_kind,
+            )
+        if self.scaled:
+            tops = (tops * plan.outer).expand(-1, plan.outer).contiguous()
+        return parts, tops
+
+    def merge_points(self, parts: Tensor, scales: Tensor, out: Tensor) -> None:
+        """(channels · outer, 2, inner) -> (channels, 1, *points)."""
+        plan, inner = self.plan, self.plan.m1 * self.plan.m2
+        placed = out if self.in_place else out.new_empty(out.shape[0], 1 if self.real else 2, plan.outer, inner)
+        if self.back_by_library:
+            table = outer_products(plan, 1 if self.real else 2, self.dtype, self.device)[1]
+            multiply(table, parts.view(1, len(out), table.shape[1], inner), placed[None])
+        else:
+            tile = min(self.q, self.tuning.rows)
+            merge_points_kernel[(-(-inner // self.tuning.columns), self.q // tile, out.shape[0])](
+                *(parts, placed, self.outer_tables[1], scales, plan.outer, inner),
+                **{"R": self.r, "BLOCK_R": min(self.r, self.tuning.depth), "Q": tile},
+                REAL=self.real,
+                **self.outer_kind,
+            )
+        if not self.in_place:
+            rows, columns = (1, self.points[0]) if out.dim() == 3 else (self.points[0], out[0, 0, 0].numel())
+            self.move(take_kernel, placed, out, rows, columns)
+
+    def put(self, kernel: Tensor) -> Tensor:
+        """(channels, 1, *points) -> (channels, parts, outer, inner): every point at its place on the circles."""
+        if self.in_place:
+            return kernel
+        outer, inner = self.plan.outer, self.plan.m1 * self.plan.m2
+        placed = kernel.new_empty(kernel.shape[0], 1 if self.real else 2, outer, inner)
+        self.move(place_kernel, kernel, placed, outer, inner)
+        return placed
+
+    def move(self, function: Any, source: Tensor, target: Tensor, rows: int, columns: int) -> None:
+        """Launch one of :mod:`.places` with this many rows and columns of the target."""
+        plan, tall = self.plan, 1 if rows == 1 else 4
+        function[(-(-columns // 256), -(-rows // tall), target.shape[0])](
+            *(source, target, plan.outer, plan.m1 * plan.m2, plan.m2, *self.offsets),
+            **{"DIM": len(self.points), "REAL": self.real, "ROWS": tall, "COLS": 256},
+        )

@@ -1,0 +1,104 @@
+"""The tables that signals are multiplied by: small discrete Fourier transforms, made once in float64."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...graph_cache import kept
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .plan import Plan
+
+__all__ = ["inner_tables", "outer_products", "outer_tables"]
+
+
+def waves(rows: int, cols: int, length: int, shift: float = 0.0) -> Tensor:
+    r"""Return :math:`e^{-2\pi i\, (k + \text{shift})\, n / \text{length}}` as (rows k, cols n) in complex128."""
+    # Whole turns are taken off before the cosine: 4 k n stays an exact integer.
+    turns = (4 * torch.arange(rows)[:, None] + round(4 * shift)) * torch.arange(cols) % (4 * length)
+    return torch.polar(torch.ones(rows, cols, dtype=torch.float64), turns.double() * (-2 * math.pi / (4 * length)))
+
+
+def _fill(table: Tensor, rows: int, cols: int) -> Tensor:
+    """Fill complex tables (..., ·, ·) up with zeros; return real and imaginary parts, one after the other."""
+    filled = table.new_zeros(2, *table.shape[:-2], rows, cols, dtype=torch.float64)
+    filled[..., : table.shape[-2], : table.shape[-1]] = torch.stack([table.real, table.imag])
+    return filled
+
+
+def _cast(table: Tensor, plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a table in the dtype of the products; tf32 is rounded here, since the hardware would cut it off."""
+    table = table.to(dtype)
+    if plan.element == 4:
+        table = ((table.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    return table.to(device)
+
+
+def _both_parts(table: Tensor, rows: int, cols: int, inputs: int) -> Tensor:
+    """Return what parts side by side are multiplied by, (..., inputs · rows, 2 cols); see :mod:`.stages`."""
+    re, im = _fill(table, rows, cols)
+    upper, lower = torch.cat([re, im], -1), torch.cat([-im, re], -1)
+    return torch.cat([upper, lower][:inputs], -2)
+
+
+@kept(64)
+def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a2, then a1 and the twiddle tables, all in one row, as :mod:`.stages` reads them.
+
+    Both come transposed too where no matrix instruction reads them so; upright a1 is transposed. Blocks that follow
+    each other on a line need twiddle factors of the outer transform: they are separable, and those of rows are in a1,
+    those of columns in the twiddle tables, of which every outer frequency has its own then. The factor 1 / (m1 m2) of
+    the inverse transform is left to others.
+    """
+    n1, n2, k1, k2 = plan.tile
+    shared = plan.element == 2
+    shift = 0.0 if plan.complex else plan.shift
+    first = waves(plan.m1, min(n1, plan.m1), plan.m1, shift).T[None]
+    # As many rows and columns as the tile has: a kernel may have more than the signal.
+    second = waves(plan.m2, min(n2, plan.m2), plan.m2)
+    twiddle = waves(plan.m1, plan.m2, plan.m1 * plan.m2, shift)[None]
+    if plan.phase:
+        phases = waves(plan.outer, plan.outer_step, plan.outer * plan.outer_step, plan.shift)
+        first = first * phases[:, :: plan.m2, None]
+        twiddle = twiddle * phases[:, None, : plan.m2]
+    a1 = _both_parts(first, n1, k1, 2 if plan.complex else 1)
+    a2 = _both_parts(second.T, n2, k2, 2)
+    own = [a1.mT] if plan.upright else [a1] if shared else [a1, a1.mT]
+    if plan.twiddle:
+        both = [_fill(twiddle, k1, n2)] if plan.upright else [_fill(twiddle.mT, n2, k1), _fill(twiddle, k1, n2)]
+        own += [table.movedim(0, 2) for table in both]
+    common = [a2] if shared else [a2, a2.T]
+    rows = torch.cat([table.flatten(1) for table in own], 1)
+    return _cast(torch.cat([*(table.flatten() for table in common), rows.flatten()]), plan, dtype, device)
+
+
+@kept(64)
+def outer_tables(
+    plan: Plan, blocks: int, r: int, q: int, dtype: torch.dtype, device: torch.device, scaled: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the tables of ``split`` (r, q) and of ``merge`` (q, r), filled up to these sides."""
+    table = waves(plan.outer, blocks, plan.outer, plan.shift)
+    # Re(conj(w) z) = Re(w) Re(z) + Im(w) Im(z): merge needs no conjugate.
+    ahead, back = _fill(table, r, q), _fill(table.T / (1 if scaled else plan.outer), q, r)
+    return _cast(ahead, plan, dtype, device), _cast(back, plan, dtype, device)
+
+
+@kept(16)
+def outer_products(plan: Plan, inputs: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the same as matrices of parts in turns, (outer · 2, inputs · outer) and its inverse's.
+
+    Args:
+        plan: the layout.
+        inputs: parts of what is transformed, 1 if it is real, which follow each other.
+        dtype: of the matrices.
+        device: where they are to be.
+    """
+    table = waves(plan.outer, plan.outer, plan.outer, plan.shift)
+    both = _both_parts(table.T, plan.outer, plan.outer, inputs)  # (inputs · q, 2 · r)
+    both = both.view(-1, 2, plan.outer).mT.flatten(1)
+    return both.T.contiguous().to(device, dtype), (both / plan.outer).to(device, dtype)

@@ -1,0 +1,1 @@
+"""Kernel networks as Triton kernels, and their launches."""

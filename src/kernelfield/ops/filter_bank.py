@@ -1,0 +1,230 @@
+r"""Convolution of one signal with a bank of kernels of different lengths (chapter 10).
+
+A bank of dilated kernels holds short and long ones. Each is computed by the cheapest of three paths:
+
+- a sum over its points, for short ones;
+- a product of spectra, for long ones; those share one transform of the signal;
+- for a spline, whose dilation by an integer is a dilated table of its coefficients after a smoothing of the signal,
+
+  .. math:: \sum_i w_i B^n(t/s - i) = \big(B^n(\cdot/s) * \textstyle\sum_i w_i\, \delta_{s i}\big)(t),
+
+  a smoothing channel by channel and a sum over the coefficients, whose number does not grow with the dilation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .._checks import check_choice
+from ..fields.splines import cardinal_bspline
+from .conv import conv
+from .conv.cost import Work, seconds
+from .conv.shape import centres, is_symbolic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Dilated", "conv_bank"]
+
+PATHS = ("auto", "direct", "fft", "dilated")
+
+
+class Dilated(NamedTuple):
+    r"""A kernel on the line that is a spline, dilated by an integer: :math:`\sum_i w_i B^n(t/s - i)`.
+
+    Args:
+        weights: (out, in, coefficients), an odd number of them.
+        dilation: s.
+        order: degree n of the splines.
+
+    >>> Dilated(torch.ones(1, 1, 1), dilation=2, order=2).sampled()
+    tensor([[[0.1250, 0.5000, 0.7500, 0.5000, 0.1250]]])
+    """
+
+    weights: Tensor
+    dilation: int
+    order: int = 2
+
+    @property
+    def points(self) -> int:
+        """Number of samples at which the kernel is not zero."""
+        return (self.weights.shape[-1] - 1) * self.dilation + 2 * self.radius + 1
+
+    @property
+    def radius(self) -> int:
+        """Number of samples on either side at which one dilated spline is not zero."""
+        return math.ceil((self.order + 1) / 2 * self.dilation) - 1
+
+    def basis(self) -> Tensor:
+        """Return one dilated spline at the samples: (2·radius + 1,)."""
+        offset = torch.arange(-self.radius, self.radius + 1, device=self.weights.device, dtype=self.weights.dtype)
+        return cardinal_bspline(offset / self.dilation, self.order)
+
+    def sampled(self) -> Tensor:
+        """Return the kernel at all its samples: (out, in, points)."""
+        out, into, count = self.weights.shape
+        flat = self.weights.reshape(out * into, 1, count)
+        if self.dilation == 1 and self.radius == 0:
+            return self.weights * self.basis()
+        return F.conv_transpose1d(flat, self.basis().view(1, 1, -1), stride=self.dilation).view(out, into, -1)
+
+
+def conv_bank(
+    x: Tensor, kernels: Sequence[Tensor | Dilated], *, boundary: str = "zero", method: str = "auto"
+) -> list[Tensor]:
+    r"""Convolve a signal with each of several kernels.
+
+    Equal to ``[conv(x, k) for k in kernels]``, but kernels may be longer than twice the signal, and those that are
+    computed by spectra share the transform of the signal.
+
+    Args:
+        x: (batch, in, \*space) signal.
+        kernels: (out, in, \*points) kernels of any lengths, or :class:`Dilated` ones.
+        boundary: what lies beyond the signal, "zero" or "periodic".
+        method: one path for all kernels, "direct", "fft", or "dilated" (what is no spline then takes "direct"); or
+            "auto", for each the one that a cost model measured on this kind of device expects to be fastest.
+
+    Returns:
+        (batch, out, \*space) signals, one for each kernel.
+
+    >>> x = torch.randn(2, 3, 100)
+    >>> bank = [Dilated(torch.randn(4, 3, 5), dilation=2**j) for j in range(4)]
+    >>> [tuple(y.shape) for y in conv_bank(x, bank)]
+    [(2, 4, 100), (2, 4, 100), (2, 4, 100), (2, 4, 100)]
+    """
+    check_choice("method", method, PATHS)
+    paths = _paths(x, kernels, boundary, method)
+    results: dict[int, Tensor] = {}
+    spectral = [i for i, path in enumerate(paths) if path == "fft"]
+    if spectral:
+        results |= dict(zip(spectral, _by_spectra(x, [kernels[i] for i in spectral], boundary), strict=True))
+    for i, (kernel, path) in enumerate(zip(kernels, paths, strict=True)):
+        if path == "dilated" and isinstance(kernel, Dilated):
+            results[i] = _smoothed(x, kernel)
+        elif path == "direct":
+            results[i] = conv(x, _fitted(_sampled(kernel), x, boundary), boundary=boundary, method="direct")
+    return [results[i] for i in range(len(kernels))]
+
+
+def _smoothed(x: Tensor, kernel: Dilated) -> Tensor:
+    """Smooth every channel, then sum over the coefficients, the dilation apart."""
+    weights, dilation = kernel.weights, kernel.dilation
+    reach = (weights.shape[-1] - 1) // 2 * dilation
+    # What smoothing spreads beyond the ends of the signal is read by the sum, as far as either of them reaches.
+    beyond = min(kernel.radius, reach)
+    padded = F.pad(x, (beyond, beyond))
+    basis = _fitted(kernel.basis().view(1, 1, -1), padded, "zero").to(weights.dtype)
+    smooth = conv(padded, basis.expand(x.shape[1], -1, -1), groups=x.shape[1])
+    # torch's convolution is a correlation
+    flipped = weights.to(smooth.dtype).flip(-1)
+    return F.conv1d(smooth, flipped, padding=reach - beyond, dilation=dilation)
+
+
+def _by_spectra(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -> list[Tensor]:
+    """Convolve with all kernels at once, each padded to the longest: transforms are as long as that one needs."""
+    whole = [_fitted(_sampled(kernel), x, boundary) for kernel in kernels]
+    most = [max(k.shape[axis] for k in whole) for axis in range(2, x.dim())]
+    joined = torch.cat([_padded(kernel, most) for kernel in whole])
+    counts = [len(kernel) for kernel in whole]
+    return list(conv(x, joined, boundary=boundary, method="fft").split(counts, dim=1))
+
+
+def _padded(kernel: Tensor, points: Sequence[int]) -> Tensor:
+    """Return the kernel with zeros around it, its centre where that of ``points`` points is."""
+    pads: list[int] = []
+    for have, want in zip(reversed(kernel.shape[2:]), reversed(points), strict=True):
+        before = (want - 1) // 2 - (have - 1) // 2
+        pads += [before, want - have - before]
+    return F.pad(kernel, pads)
+
+
+def _sampled(kernel: Tensor | Dilated) -> Tensor:
+    return kernel.sampled() if isinstance(kernel, Dilated) else kernel
+
+
+def _fitted(kernel: Tensor, x: Tensor, boundary: str) -> Tensor:
+    """Return a kernel that gives the same and is no longer than twice the signal: what never meets it is left out."""
+    for axis, (points, length) in enumerate(zip(kernel.shape[2:], x.shape[2:], strict=True), start=2):
+        if is_symbolic(points, length) or points <= 2 * length - 1:
+            continue
+        centre = (points - 1) // 2
+        if boundary == "periodic":
+            index = (torch.arange(points, device=kernel.device) - centre + (length - 1) // 2) % length
+            shape = (*kernel.shape[:axis], length, *kernel.shape[axis + 1 :])
+            kernel = kernel.new_zeros(shape).index_add(axis, index, kernel)
+        else:
+            kernel = kernel.narrow(axis, centre - (length - 1), 2 * length - 1)
+    return kernel
+
+
+def _paths(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str, method: str) -> list[str]:
+    """Return the path of each kernel."""
+    splines = [isinstance(kernel, Dilated) and boundary == "zero" for kernel in kernels]
+    if method == "dilated":
+        return ["dilated" if spline else "direct" for spline in splines]
+    if method != "auto":
+        return [method] * len(kernels)
+    shapes = tuple((*k.weights.shape[:2], k.points) if isinstance(k, Dilated) else tuple(k.shape) for k in kernels)
+    forms = tuple(
+        (k.weights.shape[-1], 2 * k.radius + 1) if spline and isinstance(k, Dilated) else None
+        for k, spline in zip(kernels, splines, strict=True)
+    )
+    tensors = [k.weights if isinstance(k, Dilated) else k for k in kernels]
+    training = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
+    # A length that is not known yet is taken for that of a short sound; the order of the paths hardly depends on it.
+    shape = tuple(n if type(n) is int else 4096 if axis >= 2 else 8 for axis, n in enumerate(x.shape))
+    key = (shape, shapes, forms, boundary == "periodic", x.device.type, training)
+    if torch.compiler.is_compiling():
+        return _cheapest_paths(*key)
+    if key not in _known:
+        if len(_known) > 10_000:
+            _known.clear()
+        _known[key] = _cheapest_paths(*key)
+    return _known[key]
+
+
+#: paths that were chosen, by all that they depend on
+_known: dict[Any, list[str]] = {}
+
+
+def _cheapest_paths(
+    shape: tuple[int, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    forms: tuple[tuple[int, int] | None, ...],
+    periodic: bool,
+    device: str,
+    training: bool,
+) -> list[str]:
+    """Return the paths of least total cost: the costliest kernels by shared spectra, as many as that pays for."""
+    lengths = shape[2:]
+
+    def work(kernel: tuple[int, ...], batch: tuple[int, ...] = shape) -> Work:
+        most = batch[2:] if periodic else [2 * n - 1 for n in batch[2:]]
+        points = tuple(min(k, n) for k, n in zip(kernel[2:], most, strict=True))
+        return Work.of(batch, (*kernel[:2], *points), centres(points, False), [periodic] * len(lengths))
+
+    alone: list[tuple[float, str]] = []
+    for kernel, form in zip(shapes, forms, strict=True):
+        options = [(seconds("direct", work(kernel), device, training), "direct")]
+        if form is not None:
+            taps, width = form
+            smooth = work((shape[1], 1, width))
+            cost = min(seconds(way, smooth, device, training) for way in ("direct", "fft"))
+            options.append((cost + seconds("direct", work((*kernel[:2], taps)), device, training), "dilated"))
+        alone.append(min(options))
+    order = sorted(range(len(shapes)), key=lambda i: alone[i][0], reverse=True)
+    best, chosen = sum(cost for cost, _ in alone), 0
+    for count in range(1, len(order) + 1):
+        together = order[:count]
+        points = [max(shapes[i][axis] for i in together) for axis in range(2, len(shape))]
+        joined = (sum(shapes[i][0] for i in together), shapes[0][1], *points)
+        total = seconds("fft", work(joined), device, training) + sum(alone[i][0] for i in order[count:])
+        if total < best:
+            best, chosen = total, count
+    spectral = set(order[:chosen])
+    return ["fft" if i in spectral else alone[i][1] for i in range(len(shapes))]

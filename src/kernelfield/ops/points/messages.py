@@ -1,0 +1,151 @@
+"""Message passing along edges: from the values at sources to values at targets (chapter 4)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..._checks import check_choice, check_int
+from ..conv.shape import is_symbolic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .neighbors import Edges
+
+__all__ = ["aggregate", "pass_messages"]
+
+REDUCTIONS = ("mean", "max", "sum")
+#: values of messages held at once, without gradients and in training (when more are recomputed in the backward pass);
+#: a CPU asks the kernel for every block above 32 MiB anew, and fills it page by page
+CHUNK_VALUES = {"cpu": (1 << 21, 1 << 22), "cuda": (1 << 24, 1 << 26)}
+
+
+def aggregate(messages: Tensor, edges: Edges, size: int, reduce: str = "mean") -> Tensor:
+    """Return, for each target, the mean, maximum or sum of the messages on the edges that end there.
+
+    Args:
+        messages: (batch, edges, channels).
+        edges: where each of them goes, and whether it counts.
+        size: number of targets.
+        reduce: "mean", "max" or "sum".
+
+    Returns:
+        (batch, size, channels); zero where no edge ends.
+
+    >>> from kernelfield.ops import Edges
+    >>> edges = Edges(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 1]]), torch.tensor([[True, True, False]]))
+    >>> aggregate(torch.tensor([[[1.0], [5.0], [9.0]]]), edges, 2, "max").flatten()
+    tensor([5., 0.])
+    """
+    check_choice("reduce", reduce, REDUCTIONS)
+    total = _reduced(messages, edges, check_int("size", size), reduce)
+    return _finished(total, edges, reduce)
+
+
+def pass_messages(
+    values: Tensor | None,
+    sources: Tensor,
+    targets: Tensor,
+    edges: Edges,
+    message: Callable[[Tensor | None, Tensor], Tensor],
+    *,
+    channels: int,
+    reduce: str = "mean",
+) -> Tensor:
+    r"""Send messages along edges and gather them at their targets.
+
+    .. math:: y_i = \bigoplus_{j \to i} \mathrm{message}(x_j,\, c_i - c_j)
+
+    In chunks of edges, recomputed in the backward pass where there is more than one, so that memory is linear in
+    points and nodes, whatever messages cost.
+
+    Args:
+        values: (batch, sources, in) values, or None for messages of the offsets alone.
+        sources: (batch or 1, sources, dim) coordinates.
+        targets: (batch or 1, targets, dim) coordinates.
+        edges: from sources to targets.
+        message: maps (batch, n, in) values and (batch, n, dim) offsets to (batch, n, channels) messages.
+        channels: of the messages.
+        reduce: "mean", "max" or "sum".
+
+    Returns:
+        (batch, targets, channels) values; zero where no edge ends.
+
+    >>> from kernelfield.ops import bilateral_edges
+    >>> cloud = torch.tensor([[[-1.0], [0.5]]])
+    >>> edges = bilateral_edges(cloud, (2,), 1)
+    >>> grid = torch.tensor([[[-1.0], [1.0]]])
+    >>> pass_messages(None, cloud, grid, edges, lambda _, offset: offset, channels=1).flatten()
+    tensor([0.0000, 0.5000])
+    """
+    check_choice("reduce", reduce, REDUCTIONS)
+    size, total = targets.shape[1], edges.source.shape[1]
+    batch = edges.source.shape[0]
+
+    def part(values: Tensor | None, some: Edges) -> Tensor:
+        offsets = _rows(targets, some.target) - _rows(sources, some.source)
+        sent = message(None if values is None else _rows(values, some.source), offsets)
+        return _reduced(sent, some, size, reduce)
+
+    training = torch.is_grad_enabled()
+    step = total
+    if not is_symbolic(batch, total):
+        most = CHUNK_VALUES.get(edges.source.device.type, (1 << 24, 1 << 26))
+        step = max(1, most[training] // max(1, batch * channels))
+    if step >= total:
+        return _finished(part(values, edges), edges, reduce)
+    parts = []
+    for source, target, valid in zip(*(t.split(step, dim=1) for t in edges), strict=True):
+        some = type(edges)(source, target, valid)
+        if training:
+            parts.append(checkpoint(part, values, some, use_reentrant=False, preserve_rng_state=False))
+        else:
+            parts.append(part(values, some))
+        if len(parts) == 2:  # one at a time: they are as large as the result
+            one, other = parts
+            parts = [torch.maximum(one, other) if reduce == "max" else one + other]
+    return _finished(parts[0], edges, reduce)
+
+
+def _rows(values: Tensor, index: Tensor) -> Tensor:
+    """Return (batch, n, channels) the rows of ``values`` (batch or 1, m, channels) at ``index`` (batch, n)."""
+    if values.shape[0] == 1:
+        return values[0].index_select(0, index.flatten()).unflatten(0, index.shape)
+    return values.flatten(0, 1).index_select(0, _flat(index, values.shape[1])).unflatten(0, index.shape)
+
+
+def _flat(index: Tensor, size: int) -> Tensor:
+    """Return indices into rows of all samples, one sample after the other."""
+    return (index + size * torch.arange(index.shape[0], device=index.device).unsqueeze(1)).flatten()
+
+
+def _reduced(messages: Tensor, edges: Edges, size: int, reduce: str) -> Tensor:
+    """Return the (batch, size, channels) sums, or the maxima, minus infinity where there is none."""
+    batch, channels = messages.shape[0], messages.shape[-1]
+    if messages.dtype in (torch.bfloat16, torch.float16):
+        messages = messages.float()  # a sum of many in bfloat16 forgets most of them
+    where = _flat(edges.target, size)
+    valid = edges.valid.unsqueeze(-1)
+    if reduce == "max":
+        lowest = messages.new_full((batch * size, channels), -math.inf)
+        sent = messages.masked_fill(~valid, -math.inf).flatten(0, 1)
+        best = lowest.scatter_reduce(0, where.unsqueeze(1).expand(-1, channels), sent, "amax")
+        return best.unflatten(0, (batch, size))
+    sent = messages.masked_fill(~valid, 0.0).flatten(0, 1)
+    return messages.new_zeros(batch * size, channels).index_add(0, where, sent).unflatten(0, (batch, size))
+
+
+def _finished(total: Tensor, edges: Edges, reduce: str) -> Tensor:
+    if reduce == "sum":
+        return total
+    if reduce == "max":
+        return total.masked_fill(total == -math.inf, 0.0)
+    batch, size = total.shape[:2]
+    ends = edges.valid.to(total.dtype).flatten()
+    count = total.new_zeros(batch * size).index_add(0, _flat(edges.target, size), ends).view(batch, size, 1)
+    return total / count.clamp(min=1)

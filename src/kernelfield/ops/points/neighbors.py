@@ -1,0 +1,278 @@
+"""Nearest neighbours, exactly: between any two clouds, and between a cloud and a regular grid."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..._checks import check_choice, check_int, check_range, ints_per_axis
+from ...grids import box_grid
+from ..conv.shape import is_symbolic
+from ..graph_cache import kept
+from .cell_list import search_cells
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Edges", "bilateral_edges", "nearest", "nearest_nodes"]
+
+#: distances held at once
+CHUNK_VALUES = 1 << 24
+#: distances from which on cell lists take less time than all distances, by device
+FEWEST_FOR_CELLS = {"cpu": 1 << 22, "cuda": 1 << 29}
+METHODS = ("auto", "cells", "all")
+
+
+class Edges(NamedTuple):
+    """Edges from points to the nodes of a grid, or back, those of one sample in a row.
+
+    Args:
+        source: (batch, edges) where each edge begins.
+        target: (batch, edges) where it ends.
+        valid: (batch, edges) whether it is one: rows are as long as the most edges there may be.
+
+    >>> edges = Edges(torch.tensor([[0, 1]]), torch.tensor([[7, 7]]), torch.tensor([[True, True]]))
+    >>> edges.reversed().source
+    tensor([[7, 7]])
+    """
+
+    source: Tensor
+    target: Tensor
+    valid: Tensor
+
+    def reversed(self) -> Edges:
+        """Return the same edges turned around."""
+        return Edges(self.target, self.source, self.valid)
+
+
+def nearest(
+    queries: Tensor, points: Tensor, count: int, *, mask: Tensor | None = None, method: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    r"""Return, for each query, the ``count`` nearest points, the nearest first.
+
+    Of points at the same distance any may be taken. Memory is linear in queries and points: all distances are computed
+    in chunks, or only those to the points in cells around the query (:mod:`kernelfield.ops.points.cell_list`), which takes time
+    linear in their number for clouds that fill a space or a surface evenly.
+
+    Args:
+        queries: (batch or 1, queries, dim) coordinates.
+        points: (batch, points, dim) coordinates.
+        count: number of neighbours; at most as many as there are points.
+        mask: (batch, points) which points there are; the others are padding.
+        method: "all" distances, "cells", or "auto" for what takes less time.
+
+    Returns:
+        (batch, queries, count) indices of points, and the squares of their distances, infinite where a sample has
+        fewer points than ``count``.
+
+    >>> points = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [3.0, 0.0]]])
+    >>> index, squared = nearest(torch.tensor([[[2.5, 0.0]]]), points, 2)
+    >>> index, squared
+    (tensor([[[2, 1]]]), tensor([[[0.2500, 2.2500]]]))
+    """
+    _check_clouds(queries, points, mask)
+    check_choice("method", method, METHODS)
+    check_int("count", count)
+    if not is_symbolic(points.shape[1]):  # of a number only known later, there are taken to be enough
+        count = min(count, points.shape[1])
+    with torch.no_grad():
+        # The coordinates of a cloud in half precision are apart, their squared distances need not be.
+        queries, points = (c.float() if c.dtype in (torch.float16, torch.bfloat16) else c for c in (queries, points))
+        queries = queries.expand(points.shape[0], -1, -1)
+        seen = torch.ones(points.shape[:2], dtype=torch.bool, device=points.device) if mask is None else mask
+        sizes = (points.shape[0], queries.shape[1], points.shape[1])
+        if method == "auto":
+            # An exported program with sizes of its own is made of torch's operators alone.
+            few = is_symbolic(*sizes) or math.prod(sizes) < FEWEST_FOR_CELLS.get(points.device.type, 1 << 29)
+            method = "all" if few else "cells"
+        if method == "cells":
+            return search_cells(queries.contiguous(), points.contiguous(), seen, count)
+        if is_symbolic(*sizes):
+            return _all_distances(queries, points, seen, count)
+        step = max(1, CHUNK_VALUES // max(1, sizes[0] * sizes[2]))
+        found = [_all_distances(part, points, seen, count) for part in queries.split(step, dim=1)]
+        return torch.cat([index for index, _ in found], dim=1), torch.cat([squared for _, squared in found], dim=1)
+
+
+def _all_distances(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    # Axis by axis: a tensor of all offsets would be as many times larger as there are axes.
+    squared = queries.new_zeros(())
+    for q, p in zip(queries.unbind(-1), points.unbind(-1), strict=True):
+        squared = squared + (q.unsqueeze(2) - p.unsqueeze(1)).square()
+    squared, index = squared.masked_fill(~seen.unsqueeze(1), math.inf).topk(count, dim=-1, largest=False)
+    return index, squared
+
+
+def nearest_nodes(
+    points: Tensor,
+    shape: Sequence[int],
+    count: int,
+    *,
+    low: float | Sequence[float] = -1.0,
+    high: float | Sequence[float] = 1.0,
+) -> Tensor:
+    r"""Return, for each point, the ``count`` nearest nodes of a regular grid, in time that the grid's size is not in.
+
+    Along each axis the nodes nearest to a point are known from its coordinate alone. If :math:`i_d` is the rank of a
+    node along axis d, the nearest being 1, then all :math:`\prod_d i_d` nodes whose ranks are no larger are no farther
+    than it: among the ``count`` nearest are only nodes with :math:`\prod_d i_d \le \mathrm{count}`, 44 of them for 9
+    neighbours in space.
+
+    Args:
+        points: (batch, points, dim) coordinates, inside the grid or not.
+        shape: nodes along each axis.
+        count: number of neighbours; at most as many as there are nodes.
+        low: first node along each axis.
+        high: last node along each axis.
+
+    Returns:
+        (batch, points, count) indices of nodes, row-major, the nearest first.
+
+    >>> nearest_nodes(torch.tensor([[[0.9, -1.0]]]), (3, 3), 2)
+    tensor([[[6, 3]]])
+    """
+    dim = points.shape[-1]
+    sizes = ints_per_axis("shape", tuple(shape), dim)
+    lows, highs = check_range("low", low, "high", high, dim)
+    count = min(check_int("count", count), math.prod(sizes))
+    table = _ranks.function if torch.compiler.is_compiling() else _ranks
+    ranks = table(tuple(min(count, n) for n in sizes), count, points.device)
+    with torch.no_grad():
+        points = points.float() if points.dtype in (torch.float16, torch.bfloat16) else points
+        if is_symbolic(*points.shape[:2]):
+            return _nearest_nodes(points, sizes, lows, highs, ranks, count)
+        step = max(1, CHUNK_VALUES // max(1, 2 * points.shape[0] * len(ranks)))
+        return torch.cat(
+            [_nearest_nodes(part, sizes, lows, highs, ranks, count) for part in points.split(step, dim=1)], dim=1
+        )
+
+
+def _nearest_nodes(
+    points: Tensor,
+    sizes: tuple[int, ...],
+    lows: tuple[float, ...],
+    highs: tuple[float, ...],
+    ranks: Tensor,
+    count: int,
+) -> Tensor:
+    squared, index = points.new_zeros(()), torch.zeros((), dtype=torch.long, device=points.device)
+    for d, (size, low, high) in enumerate(zip(sizes, lows, highs, strict=True)):
+        taken = ranks[:, d]
+        node, far = _axis_ranks(points[..., d], size, low, high, min(count, size))
+        squared = squared + far[..., taken]
+        index = index * size + node[..., taken]
+    chosen = squared.topk(count, dim=-1, largest=False).indices
+    return index.gather(-1, chosen)
+
+
+def _axis_ranks(x: Tensor, size: int, low: float, high: float, count: int) -> tuple[Tensor, Tensor]:
+    """Return the ``count`` nodes of one axis nearest to each x, in order, and the squares of their distances."""
+    spacing = (high - low) / (size - 1) if size > 1 else 1.0
+    first = low if size > 1 else (low + high) / 2
+    # Two more than needed: rounding may have moved the window by one.
+    width = min(count + 2, size)
+    start = torch.ceil((x - first) / spacing - width / 2).clamp(0, size - width)
+    node = start.unsqueeze(-1) + torch.arange(width, dtype=x.dtype, device=x.device)
+    far, order = (x.unsqueeze(-1) - (first + spacing * node)).square().sort(dim=-1, stable=True)
+    return node.long().gather(-1, order[..., :count]), far[..., :count]
+
+
+@kept(32)
+def _ranks(largest: tuple[int, ...], most: int, device: torch.device) -> Tensor:
+    """Return :func:`_low_products` on a device, where it is copied once: a copy at every call would wait for it."""
+    return torch.tensor(_low_products(largest, most), device=device)
+
+
+def _low_products(largest: tuple[int, ...], most: int) -> list[tuple[int, ...]]:
+    """Return all tuples of ranks, counted from 0, whose product counted from 1 is at most ``most``.
+
+    >>> _low_products((2, 2), 2)
+    [(0, 0), (0, 1), (1, 0)]
+    """
+    found: list[tuple[tuple[int, ...], int]] = [((), 1)]
+    for limit in largest:
+        found = [
+            ((*ranks, i), product * (i + 1))
+            for ranks, product in found
+            for i in itertools.takewhile(lambda i, p=product: p * (i + 1) <= most, range(limit))  # type: ignore[misc]
+        ]
+    return [ranks for ranks, _ in found]
+
+
+def bilateral_edges(
+    points: Tensor,
+    shape: Sequence[int],
+    neighbors: int,
+    *,
+    low: float | Sequence[float] = -1.0,
+    high: float | Sequence[float] = 1.0,
+    mask: Tensor | None = None,
+    method: str = "auto",
+) -> Edges:
+    r"""Connect a cloud with a grid: every node with its k nearest points, every point with its k nearest nodes.
+
+    The connectivity of chapter 4, section 2.5.2: the union of both, each edge once. Every point and every node has at
+    least k edges. Together they have at most k for each of them, so that a point or node has at most 2k **on
+    average**; a single node that many points are near to may have more.
+
+    Args:
+        points: (batch, points, dim) coordinates.
+        shape: nodes of the grid along each axis.
+        neighbors: k; a sample with fewer points, or a grid with fewer nodes, connects all of them.
+        low: first node along each axis.
+        high: last node along each axis.
+        mask: (batch, points) which points there are.
+        method: how to find the nearest points of the nodes; see :func:`nearest`.
+
+    Returns:
+        Edges from points to nodes, in the order of nodes, then of points.
+
+    >>> edges = bilateral_edges(torch.tensor([[[-1.0], [-0.9], [1.0]]]), (2,), 1)
+    >>> torch.stack([edges.source, edges.target])[:, edges.valid]
+    tensor([[0, 1, 2],
+            [0, 0, 1]])
+    """
+    batch, count, dim = points.shape
+    if count == 0:
+        raise ValueError(f"points must be at least one in each cloud, got shape {tuple(points.shape)}")
+    sizes = ints_per_axis("shape", tuple(shape), dim)
+    nodes = math.prod(sizes)
+    with torch.no_grad():
+        if mask is not None:
+            points = torch.where(mask.unsqueeze(-1), points, 0.0)  # padding may be anything, NaN included
+        grid = box_grid(sizes, low, high, dtype=points.dtype, device=points.device).flatten(0, -2)
+        from_points, squared = nearest(grid.unsqueeze(0), points, neighbors, mask=mask, method=method)
+        to_nodes = nearest_nodes(points, sizes, neighbors, low=low, high=high)
+        node = torch.arange(nodes, device=points.device).view(1, -1, 1)
+        point = torch.arange(count, device=points.device).view(1, -1, 1)
+        there = squared.isfinite() if mask is not None else None
+        first = node * count + from_points
+        second = to_nodes * count + point
+        none = nodes * count  # sorts behind every edge
+        if mask is not None and there is not None:
+            first, second = torch.where(there, first, none), torch.where(mask.unsqueeze(-1), second, none)
+        key = torch.cat([first.flatten(1), second.flatten(1)], dim=1).sort(dim=1).values
+        again = torch.cat([key.new_zeros(batch, 1, dtype=torch.bool), key[:, 1:] == key[:, :-1]], dim=1)
+        valid = ~again & (key < none)
+        key = key.clamp(max=none - 1)
+        return Edges(key % count, key // count, valid)
+
+
+def _check_clouds(queries: Tensor, points: Tensor, mask: Tensor | None) -> None:
+    for name, cloud in (("queries", queries), ("points", points)):
+        if cloud.dim() != 3 or not cloud.is_floating_point():
+            raise ValueError(
+                f"{name} must be floating-point coordinates of shape (batch, points, dim), "
+                f"got {tuple(cloud.shape)} of {cloud.dtype}"
+            )
+    if queries.shape[0] not in (1, points.shape[0]) or queries.shape[2] != points.shape[2]:
+        wanted = (points.shape[0], "queries", points.shape[2])
+        raise ValueError(f"queries must have shape {wanted} to go with points, got {tuple(queries.shape)}")
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != points.shape[:2]):
+        raise ValueError(
+            f"mask must be a bool tensor of shape {tuple(points.shape[:2])}, got {tuple(mask.shape)} of {mask.dtype}"
+        )

@@ -1,0 +1,277 @@
+"""Data of one's own, from the files to predictions: read as asked for, and predicted on as they were tested."""
+
+from __future__ import annotations
+
+import json
+import wave
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernelfield.cli import NO_DATA, WRONG
+from kernelfield.data.sets.images.digits import digits
+from kernelfield.experiments.custom_data import recipe_for_path
+from kernelfield.experiments.datasets import recipe_data
+from kernelfield.experiments.predict_input import read_samples
+from kernelfield.experiments.recipe import find_recipe, with_settings
+from tests.commands import call
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kernelfield.data.base import Batch, Data
+    from kernelfield.experiments.recipe import Recipe
+
+TINY = (
+    *("--accelerator", "cpu", "--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=8"),
+    *("--set", "test={}"),
+)
+
+
+def write_wide(path: Path, *, gaps: bool = False, label: str = "label", values: Any = None) -> Path:
+    """Write 40 series of 12 steps, above or below 1000."""
+    source = np.random.default_rng(0)
+    lines = [",".join([label, *map(str, range(12))])]
+    for i in range(40):
+        series = 1000 + 10 * source.normal(size=12) + (1 - 2 * (i % 2)) * 200
+        cells = [f"{v:.3f}" if not gaps or (i + j) % 5 else "" for j, v in enumerate(series)]
+        lines.append(",".join([("up", "down")[i % 2] if values is None else str(values[i]), *cells]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_long(path: Path, times: Any = None, *, label: bool = True) -> Path:
+    """Write 30 series of two channels, the second of which is now and then not measured."""
+    source = np.random.default_rng(0)
+    lines = ["id,time,channel,value" + (",label" if label else "")]
+    for i in range(30):
+        for j, t in enumerate(np.cumsum(source.uniform(1, 3, size=8)) if times is None else times):
+            for c in "xy" if (i + j) % 3 else "x":
+                mark = f",{('fast', 'slow')[i % 2]}" if label else ""
+                lines.append(f"{i},{100 * i + t:.4f},{c},{50 + np.sin(t * (1 + i % 2)):.4f}{mark}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_images(folder: Path, rows: int, columns: int, odd: bool = False) -> Path:
+    image = pytest.importorskip("PIL.Image")
+    source = np.random.default_rng(0)
+    for name, level in (("dark", 60), ("light", 180)):
+        (folder / name).mkdir(parents=True)
+        for i in range(10):
+            shape = (rows + 5, columns + 3, 3) if odd and i == 0 else (rows, columns, 3)
+            pixels = (level + 30 * source.normal(size=shape)).clip(0, 255).astype(np.uint8)
+            image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+def of(recipe: Recipe, path: Path, data: Data | None = None) -> Batch:
+    return read_samples(path, recipe, recipe_data(recipe) if data is None else data)
+
+
+def same(found: Batch, split_batch: Batch) -> None:
+    """Check that a batch is what the network is tested on, bit for bit."""
+    assert torch.equal(found.inputs, split_batch.inputs)
+    for name in ("coords", "mask"):
+        ours, theirs = getattr(found, name), getattr(split_batch, name)
+        assert (ours is None) == (theirs is None)
+        assert ours is None or torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_arrays_are_prepared_as_the_test_samples(tmp_path: Path, gaps: bool, observed: bool) -> None:
+    recipe = recipe_for_path(write_wide(tmp_path / "wide.csv", gaps=gaps), {"observed": observed})
+    data = recipe_data(recipe)
+    np.save(tmp_path / "x.npy", data.test.inputs.numpy())
+    batch = data.test.batch(slice(None))
+    assert batch.inputs.abs().max() < 5
+    assert batch.inputs.shape[1] == 1 + observed
+    same(of(recipe, tmp_path / "x.npy", data), batch)
+    np.save(tmp_path / "one.npy", data.test.inputs[0, 0].numpy())  # without an axis for samples or channels
+    same(of(recipe, tmp_path / "one.npy", data), data.test.batch(slice(0, 1)))
+    np.save(tmp_path / "flat.npy", data.test.inputs[:, 0].numpy())
+    same(of(recipe, tmp_path / "flat.npy", data), batch)
+
+
+def test_other_loaders_prepare_what_is_predicted(tmp_path: Path) -> None:
+    recipe = with_settings(find_recipe("digits"), {"data.drop": 0.3, "shape.in_channels": 2})
+    data, whole = recipe_data(recipe, check=False), digits(16, sequence=True)
+    np.save(tmp_path / "x.npy", whole.test.inputs[:3].numpy())
+    assert float(whole.test.inputs.max()) > 10  # gray as the images have it, not normalised
+    found = of(recipe, tmp_path / "x.npy", data)
+    assert torch.equal(found.inputs[:, :1], whole.test.batch(slice(0, 3)).inputs)
+    assert (found.inputs[:, 1] == 1).all()  # all of it was seen
+
+
+def test_tables_are_read_as_they_were_for_training(tmp_path: Path) -> None:
+    path = write_wide(tmp_path / "wide.csv", gaps=True)
+    recipe = recipe_for_path(path, {"shares": [0.5, 0.0, 0.5]})
+    data = recipe_data(recipe)
+    lines = path.read_text().splitlines()
+    bare = tmp_path / "bare.csv"
+    bare.write_text("\n".join(line.partition(",")[2] for line in lines))
+    headless = tmp_path / "headless.csv"
+    headless.write_text("\n".join(line.partition(",")[2] for line in lines[1:]))
+    found, tested = of(recipe, path, data), data.test.batch(slice(None))
+    assert all(any(torch.equal(sample, row) for row in found.inputs) for sample in tested.inputs)
+    for other in (bare, headless):
+        same(of(recipe, other, data), found)
+    steps = tmp_path / "steps.csv"  # one series, a step a line
+    steps.write_text("value\n" + "\n".join(cell or "?" for cell in lines[1].split(",")[1:]))
+    same(of(recipe, steps, data), replace(found, inputs=found.inputs[:1], mask=found.mask[:1]))
+
+
+def test_irregular_times(tmp_path: Path) -> None:
+    path = write_long(tmp_path / "long.csv")
+    recipe = recipe_for_path(path, {"shares": [0.4, 0.2, 0.4], "unit": 0.5})
+    assert recipe.shape.irregular
+    data = recipe_data(recipe)
+    found = of(recipe, write_long(tmp_path / "new.csv", label=False), data)
+    assert found.coords.shape == (30, 8, 1)
+    test = data.test.batch(slice(None))
+    for i in range(len(test)):
+        assert any(
+            torch.equal(found.inputs[j], test.inputs[i]) and torch.equal(found.coords[j], test.coords[i])
+            for j in range(30)
+        )
+    # Times that happen to lie on a grid are coords all the same, in the unit of the run.
+    even = of(recipe, write_long(tmp_path / "even.csv", np.arange(8)), data)
+    torch.testing.assert_close(even.coords[0, :, 0], torch.arange(0, 16, 2.0))
+    arrays = {name: getattr(data.test, name).numpy() for name in ("inputs", "coords")}
+    np.savez(tmp_path / "x.npz", **arrays)
+    same(of(recipe, tmp_path / "x.npz", data), test)
+    np.save(tmp_path / "x.npy", arrays["inputs"])
+    with pytest.raises(
+        ValueError, match=r"must say where its samples lie.*id, time, channel and value.*\.npz of inputs"
+    ):
+        of(recipe, tmp_path / "x.npy", data)
+    np.savez(tmp_path / "bad.npz", inputs=arrays["inputs"], coords=arrays["coords"][:, :3])
+    (tmp_path / "broken.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"broken.npz must be a whole file of arrays"):
+        of(recipe, tmp_path / "broken.npz", data)
+    with pytest.raises(ValueError, match=r"coords of .* must have shape \(12, 8, dim\), got \(12, 3, 1\)"):
+        of(recipe, tmp_path / "bad.npz", data)
+    (tmp_path / "other.csv").write_text("id,time,channel,value\n1,0,z,3\n")
+    with pytest.raises(ValueError, match=r"must hold channels of long, x, y, found 'z'"):
+        of(recipe, tmp_path / "other.csv", data)
+
+
+def test_long_tables_on_a_grid(tmp_path: Path) -> None:
+    path = write_long(tmp_path / "long.csv", 2.0 * np.arange(8))
+    recipe = recipe_for_path(path)
+    assert not recipe.shape.irregular
+    data = recipe_data(recipe)
+    found = of(recipe, write_long(tmp_path / "new.csv", [0, 2, 8, 10]), data)
+    assert found.mask[0].tolist() == [True, True, False, False, True, True]
+    with pytest.raises(ValueError, match="times of a series must be whole steps of 2 from its first one"):
+        of(recipe, write_long(tmp_path / "off.csv", [0, 2.5, 4]), data)
+
+
+def test_runs_at_irregular_times_are_not_exported(tmp_path: Path) -> None:
+    path = write_long(tmp_path / "long.csv")
+    call("train", path, "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    np.save(tmp_path / "x.npy", np.zeros((2, 20)))
+    assert "must say where its samples lie" in call("predict", tmp_path / "run", tmp_path / "x.npy", code=WRONG)
+    assert len(json.loads(call("predict", tmp_path / "run", path, "--json"))) == 30
+    assert "run must be on a grid to be exported" in call("export", tmp_path / "run", code=WRONG)
+    assert not (tmp_path / "run" / "network.pt2").exists()
+
+
+def test_images_that_are_not_square(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "photos", 6, 10)
+    recipe = recipe_for_path(folder)
+    data = recipe_data(recipe)
+    every = torch.cat([s.batch(slice(None)).inputs for s in (data.train, data.validation, data.test)])
+    found = of(recipe, folder / "light" / "3.png", data)
+    assert found.inputs.shape == (1, 3, 6, 10)
+    assert any(torch.equal(found.inputs[0], image) for image in every)
+
+
+def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_wide(tmp_path / "wide.csv")
+    call("train", "wide.csv", "--epochs", 10, *TINY, "--out", "run")
+    np.save(tmp_path / "x.npy", np.stack([np.full(12, 1000.0 + 200 * s) for s in (1, -1, 1)]))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = json.loads(call("predict", "../run", "../x.npy", "--json"))
+    assert [row["class"] for row in found] == ["up", "down", "up"]
+    (tmp_path / "wide.csv").rename(tmp_path / "moved.csv")
+    assert "root must be" in call("predict", "../run", "../x.npy", code=NO_DATA)
+    assert json.loads(call("predict", "../run", "../x.npy", "--data", "../moved.csv", "--json")) == found
+
+
+def test_options_of_the_loader(tmp_path: Path) -> None:
+    write_images(tmp_path / "mixed", 8, 8, odd=True)
+    call("new-recipe", tmp_path / "a.yaml", "--from", tmp_path / "mixed", "--set", "data.resolution=6")
+    assert find_recipe(tmp_path / "a.yaml").shape.size == [6, 6]
+    path = write_wide(tmp_path / "wide.csv", label="target", values=[20 + i for i in range(40)])
+    assert "'label' among them" in call("new-recipe", tmp_path / "b.yaml", "--from", path, code=WRONG)
+    asked = ("--set", "data.label=target", "--set", "data.task=regression")
+    call("new-recipe", tmp_path / "b.yaml", "--from", path, *asked, "--set", "training.epochs=3")
+    recipe = find_recipe(tmp_path / "b.yaml")
+    assert (recipe.shape.task, recipe.shape.out_channels, recipe.training.epochs) == ("regression", 1, 3)
+    assert recipe.data["root"] == str(path)
+    call("train", path, *asked, "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    message = call("train", path, "--set", "data.lable=target", code=WRONG)
+    assert "'csv_series' takes no option 'lable'; the closest is 'label'" in message
+    assert "--data must be left out" in call("train", path, "--data", tmp_path, code=WRONG)
+
+
+def test_folders_of_sounds(tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    for name, pitch in (("low", 200), ("high", 2000)):
+        (tmp_path / "sounds" / name).mkdir(parents=True)
+        for i in range(8):
+            tone = 3000 * np.sin(2 * np.pi * pitch * np.arange(400 + i) / 16_000) + 100 * source.normal(size=400 + i)
+            with wave.open(str(tmp_path / "sounds" / name / f"{i}.wav"), "wb") as file:
+                file.setparams((1, 2, 16_000, 0, "NONE", ""))
+                file.writeframes(tone.astype("<i2").tobytes())
+    recipe = recipe_for_path(tmp_path / "sounds")
+    data = recipe_data(recipe)
+    assert (recipe.data["name"], data.classes) == ("wav_folder", ("high", "low"))
+    every = torch.cat([s.batch(slice(None)).inputs for s in (data.train, data.validation, data.test)])
+    found = of(recipe, tmp_path / "sounds" / "low" / "3.wav", data)
+    assert any(torch.equal(found.inputs[0], clip) for clip in every)
+
+
+def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = call("train", "nosuch.yaml", code=NO_DATA)
+    assert "got nosuch.yaml, which does not exist" in message
+    assert "recipes/" not in message
+    assert find_recipe("digits.yaml").name == "digits"
+    assert "--from must be a file or folder of data" in call(
+        "new-recipe", "a.yaml", "--from", "nosuch.csv", code=NO_DATA
+    )
+
+
+def test_values_far_from_one_are_learned(tmp_path: Path) -> None:
+    path = write_wide(tmp_path / "wide.csv", values=[30_000.5 + 5_000 * (1 - 2 * (i % 2)) for i in range(40)])
+    call("train", path, "--epochs", 10, *TINY, "--out", tmp_path / "run")
+    metrics = json.loads(call("test", tmp_path / "run", "--json"))["test"]
+    assert metrics["mse"] < 2_500**2  # in the unit of the labels, which are 5,000 from their mean
+    assert metrics["mae"] > 10 * metrics["loss"]
+    data = recipe_data(find_recipe(tmp_path / "run" / "recipe.yaml"))
+    assert data.test.target.min() > 20_000  # as they are, but for the network
+    assert data.test.batch(slice(None)).target.abs().max() < 1.5
+    np.save(tmp_path / "x.npy", data.test.inputs.numpy())
+    np.save(tmp_path / "ready.npy", data.test.batch(slice(None)).inputs.numpy())
+    found = json.loads(call("predict", tmp_path / "run", tmp_path / "x.npy", "--json"))
+    values = torch.tensor([row["values"] for row in found])
+    assert float((values - data.test.target).square().mean()) == pytest.approx(metrics["mse"], rel=1e-3)
+    assert json.loads(call("predict", tmp_path / "run", tmp_path / "ready.npy", "--raw", "--json")) == found
+
+
+def test_recipes_that_do_not_ask_for_it_learn_values_as_they_are(tmp_path: Path) -> None:
+    path = write_wide(tmp_path / "wide.csv", values=[30_000.5 + i for i in range(40)])
+    recipe = recipe_for_path(path, {"standardize": False})
+    batch = recipe_data(recipe).test.batch(slice(None))
+    assert batch.scale is None
+    assert batch.target.min() > 30_000
+    assert recipe_for_path(path).data["standardize"] is True
+    assert "standardize" not in recipe_for_path(write_wide(tmp_path / "classes.csv")).data

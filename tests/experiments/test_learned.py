@@ -1,0 +1,73 @@
+"""What training adds for learned architectures and dense predictions: metrics, the penalty, what a run tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from kernelfield import CCNN, DNArch
+from kernelfield.data.base import Batch
+from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.recipe import recipe_from
+from kernelfield.experiments.scores import Meter, area_under_curve, is_better
+from kernelfield.experiments.task import Task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_relative_l2_is_the_mean_over_samples() -> None:
+    target = torch.stack([torch.ones(1, 4), 10 * torch.ones(1, 4)])
+    prediction = target + torch.tensor([0.5, 1.0]).view(2, 1, 1)
+    meter = Meter("dense-regression", 1)
+    for i in range(2):
+        meter.update(prediction[i : i + 1], Batch(torch.zeros(1, 1, 4), target[i : i + 1]))
+    assert meter.compute()["l2"] == pytest.approx((0.5 + 0.1) / 2)
+    assert is_better("l2", 0.1, 0.2)
+
+
+def test_area_under_the_curve_of_pixels() -> None:
+    torch.manual_seed(0)
+    prediction = torch.randn(3, 2, 20, 20)
+    target = (torch.rand(3, 20, 20) < 0.3).long()
+    seen = torch.rand(3, 20, 20) < 0.9
+    prediction[:, 1] += target
+    meter = Meter("segmentation", 2)
+    meter.update(prediction, Batch(torch.zeros(3, 1, 20, 20), target, mask=seen))
+    scores = prediction.softmax(dim=1)[:, 1]
+    wanted = area_under_curve(scores[seen], target[seen])
+    assert meter.compute()["auc"] == pytest.approx(wanted, abs=1e-3)
+
+
+def test_complexity_is_a_penalty() -> None:
+    net = DNArch(CCNN(1, 2, size=8, channels=4, blocks=1, norm="none"), budget=0.5)
+    batch = Batch(torch.randn(2, 1, 8), torch.tensor([0, 1]))
+    plain = Task(net, out_channels=2).training_step(batch)
+    for settings, target in (({"complexity": 3.0}, None), ({"complexity": {"weight": 3.0, "target": 2.0}}, 2.0)):
+        loss = Task(net, out_channels=2, regularizers=settings).training_step(batch)
+        torch.testing.assert_close(loss - plain, 3 * net.complexity_loss(target))
+    with pytest.raises(TypeError, match="network must be a DNArch"):
+        Task(net.network, out_channels=2, regularizers={"complexity": 1.0}).training_step(batch)
+
+
+def test_a_run_tells_the_architecture(tmp_path: Path) -> None:
+    recipe = recipe_from(
+        {
+            "name": "learned",
+            "data": {"name": "digits"},
+            "model": {"name": "dnarch_4_140", "channels": 4, "blocks": 1, "hidden": 4},
+            "shape": {"in_channels": 1, "out_channels": 10, "size": [8, 8]},
+            "training": {"epochs": 2, "batch": 4},
+            "regularizers": {"complexity": 1.0},
+        }
+    )
+    run = fit(recipe, tmp_path / "run", made=True)
+    rows = run.read_rows("masks.csv")
+    assert [row["epoch"] for row in rows] == [1, 2]
+    assert rows[0]["block1.resolution.1"] == 8
+    result = run.result()
+    assert result["architecture"][0].startswith("block | kernel")
+    assert "Architecture" in (run.folder / "report.html").read_text()
+    assert float(run.network().relative_complexity().detach()) == pytest.approx(rows[-1]["complexity"], rel=1e-3)

@@ -1,0 +1,243 @@
+"""The loop: it learns, it resumes bit for bit, it stops where it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kernelfield
+from kernelfield.experiments.checkpoint import CheckpointMismatch, latest_checkpoint, read_checkpoint
+from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.loop import Loop, NonFiniteLoss, Progress
+from kernelfield.experiments.run import Run, make_network, make_task
+
+from .helpers import small_data, small_recipe, weights
+
+ROOT = Path(__file__).parents[2]
+
+
+def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    different = [name for name in first if not torch.equal(first[name], second[name])]
+    assert not different
+
+
+def test_a_run_is_a_folder(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run = fit(small_recipe("training.epochs=8"), tmp_path / "run", data=small_data(), on_progress=seen.append)
+    result = run.result()
+    assert result["status"] == "done"
+    assert result["metrics"]["test"]["accuracy"] > 0.6
+    assert result["steps"] == 48
+    assert {p.name for p in run.folder.iterdir()} >= {
+        *("recipe.yaml", "log.txt", "metrics.csv", "masks.csv", "result.json", "kernels.png", "report.html"),
+    }
+    rows = run.read_rows("metrics.csv")
+    assert [row["epoch"] for row in rows] == list(range(1, 9))
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+    assert seen[-1].step == seen[-1].steps == 48
+    assert seen[0].rate > 0
+    page = (run.folder / "report.html").read_text()
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert page.count("data:image/png;base64,") >= 4
+    # Finished: given back as it is, and not another recipe's.
+    assert fit(small_recipe("training.epochs=8"), run.folder, data=small_data()).result() == result
+    with pytest.raises(ValueError, match=r"another recipe \(training: epochs 8 there, 9 here\)"):
+        fit(small_recipe("training.epochs=9"), run.folder, data=small_data())
+
+
+class Killed(Exception):
+    pass
+
+
+def fit_until(folder: Path, step: int, *settings: str) -> None:
+    """Train and stop dead in the middle of things, leaving what is on the disk."""
+
+    def stop(now: Progress) -> None:
+        if now.step >= step:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fit(small_recipe(*settings), folder, data=small_data(), report=False, on_progress=stop)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("training.ema=0.9", "training.clip=0.5"),
+        ("schedule.name=plateau", "schedule.patience=0", "training.precision=bf16"),
+        ("optimizer.name=sgd", "training.evaluate_every=2"),
+    ],
+    ids=["plain", "ema", "plateau", "sgd"],
+)
+@pytest.mark.parametrize("step", [4, 10, 15])
+def test_resumes_bit_for_bit(tmp_path: Path, settings: tuple[str, ...], step: int) -> None:
+    whole = fit(small_recipe(*settings), tmp_path / "whole", data=small_data(), report=False)
+    fit_until(tmp_path / "parts", step, *settings)
+    assert not Run(tmp_path / "parts").finished
+    parts = fit(small_recipe(*settings), tmp_path / "parts", data=small_data(), report=False)
+    assert_same(weights(whole.folder), weights(parts.folder))
+    drop = {"seconds"}
+    for name in ("metrics.csv", "masks.csv"):
+        first, second = (
+            [{k: v for k, v in r.items() if k not in drop} for r in x.read_rows(name)] for x in (whole, parts)
+        )
+        assert first == second
+    assert whole.result()["metrics"] == parts.result()["metrics"]
+
+
+CODE = """
+import sys, time
+from pathlib import Path
+from kernelfield.experiments.fitting import fit
+from tests.experiments.helpers import small_data, small_recipe
+
+def slow(now):
+    print(now.step, flush=True)
+    time.sleep(float(sys.argv[2]))
+
+fit(small_recipe(), Path(sys.argv[1]), data=small_data(), report=False, on_progress=slow)
+"""
+
+
+def spawn(folder: Path, pause: float) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": f"{Path(kernelfield.__file__).parents[1]}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", CODE, str(folder), str(pause)], env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_killed_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    process = spawn(tmp_path / "killed", 0.2)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if int(line) >= 10:
+            os.kill(process.pid, signal.SIGKILL)
+            break
+    assert process.wait() == -signal.SIGKILL
+    process.stdout.close()
+    path = latest_checkpoint(tmp_path / "killed" / "checkpoints")
+    assert path is not None
+    assert read_checkpoint(path)[1]["state"]["position"] > 0
+    again = spawn(tmp_path / "killed", 0.0)
+    output, _ = again.communicate()
+    assert again.returncode == 0
+    assert int(output.split()[0]) > 6
+    # Threads change sums; the same number of them in all three.
+    whole = spawn(tmp_path / "whole", 0.0)
+    whole.communicate()
+    assert whole.returncode == 0
+    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+
+
+def test_a_mismatched_network_is_refused(tmp_path: Path) -> None:
+    fit_until(tmp_path / "run", 8)
+    data = small_data()
+    recipe = small_recipe("model.channels=5", "model.blocks=2")
+    loop = Loop(
+        make_task(recipe, make_network(recipe)),
+        data.train,
+        None,
+        recipe.training,
+        folder=tmp_path / "run" / "checkpoints",
+    )
+    before = {k: t.clone() for k, t in loop.task.network.state_dict().items()}
+    with pytest.raises(CheckpointMismatch) as error:
+        loop.run()
+    text = str(error.value)
+    assert "is of another network:" in text
+    assert "blocks.0.norm.bias: (6,) in the checkpoint, (5,) in the network" in text
+    assert "more" in text.splitlines()[-1]
+    assert_same(before, loop.task.network.state_dict())
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_loss_that_is_not_finite_stops(tmp_path: Path, checkpoints: bool) -> None:
+    data = small_data()
+    inputs = data.train.inputs.clone()
+    calls: list[int] = []
+
+    def spoil(batch: Any, training: bool) -> Any:
+        if training:
+            calls.append(1)
+            if len(calls) == 8:
+                return replace(batch, inputs=batch.inputs * float("nan"))
+        return batch
+
+    data = replace(data, train=replace(data.train, inputs=inputs, prepare=spoil))
+    setting = "training.checkpoint_every=2" if checkpoints else "training.checkpoint_every=1000"
+    epochs = "training.evaluate_every=1" if checkpoints else "training.evaluate_every=3"
+    with pytest.raises(NonFiniteLoss) as error:
+        fit(small_recipe(setting, epochs), tmp_path / "run", data=data)
+    text = str(error.value)
+    assert "not finite at step 7 (epoch 1) of recipe 'small'" in text
+    good = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    if checkpoints:
+        assert good is not None
+        assert f"the last good checkpoint is {good}" in text
+        tensors, _ = read_checkpoint(good)
+        assert all(bool(torch.isfinite(t).all()) for k, t in tensors.items() if t.is_floating_point())
+    else:
+        assert "there is no checkpoint before it" in text
+
+
+def test_patience_stops_early(tmp_path: Path) -> None:
+    recipe = small_recipe("training.epochs=30", "training.patience=2", "optimizer.lr=1e-9")
+    run = fit(recipe, tmp_path / "run", data=small_data(), report=False)
+    assert run.result()["epochs"] < 30
+
+
+def test_seeds_decide(tmp_path: Path) -> None:
+    runs = [
+        fit(small_recipe(f"training.seed={seed}"), tmp_path / name, data=small_data(), report=False)
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    first, second, third = (weights(run.folder) for run in runs)
+    assert_same(first, second)
+    assert not torch.equal(first["network.stem.pointwise.weight"], third["network.stem.pointwise.weight"])
+
+
+def test_a_metric_the_task_has_not_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="metric must be one of loss, accuracy, got 'auc'"):
+        fit(small_recipe("metric=auc"), tmp_path / "run", data=small_data())
+
+
+def test_without_validation_the_last_network_counts(tmp_path: Path) -> None:
+    data = replace(small_data(), validation=None)
+    run = fit(small_recipe("training.ema=0.5"), tmp_path / "run", data=data, report=False)
+    assert latest_checkpoint(run.checkpoints, "best") is None
+    tensors = weights(run.folder)
+    kept = run.network().state_dict()["stem.pointwise.weight"]
+    assert torch.equal(kept, tensors["average.stem.pointwise.weight"])
+    assert not torch.equal(kept, tensors["network.stem.pointwise.weight"])
+
+
+def test_compiled_and_plain_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The same graphs as by default, without a C++ compiler to wait for.
+    whole = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: whole(module, backend="aot_eager"))
+    recipe = small_recipe("model.dropout=0.0")
+    data = small_data()
+    losses = []
+    for compiled in (False, True):
+        settings = replace(recipe.training, compile=compiled, epochs=1)
+        loop = Loop(make_task(recipe, make_network(recipe)), data.train, None, settings)
+        losses.append(loop.run().rows[-1]["train_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_results_are_plain_json(tmp_path: Path) -> None:
+    run = fit(small_recipe(), tmp_path / "run", data=small_data(), report=False)
+    assert json.loads((run.folder / "result.json").read_text())["machine"]["torch"] == torch.__version__
+    for path in run.checkpoints.iterdir():
+        assert {p.name for p in path.iterdir()} == {"tensors.safetensors", "values.json"}

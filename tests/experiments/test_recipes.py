@@ -1,0 +1,258 @@
+"""Every recipe there is, found by itself: read, built, and stepped once on made data of its shape."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from kernelfield.data.registry import describe, list_data
+from kernelfield.experiments.datasets import made_data
+from kernelfield.experiments.evaluation import evaluate
+from kernelfield.experiments.loop import Loop
+from kernelfield.experiments.recipe import (
+    FOLDER,
+    find_recipe,
+    list_recipes,
+    read_recipe,
+    recipe_from,
+    with_settings,
+)
+from kernelfield.experiments.reproduce import reproduce
+from kernelfield.experiments.run import make_network, make_task
+from kernelfield.experiments.simple_yaml import read_yaml, write_yaml
+from kernelfield.models import list_models
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPES = list_recipes()
+MINIMAL = {
+    "name": "a",
+    "data": {"name": "digits"},
+    "model": {"name": "ccnn_4_140"},
+    "shape": {"in_channels": 1, "out_channels": 10, "size": [64]},
+}
+COUNTS = ("epochs", "batch", "evaluate_every", "log_every", "checkpoint_every")
+
+
+def test_there_are_recipes() -> None:
+    assert len(RECIPES) > 60
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_is_named_by_chapter_and_names_what_exists(name: str) -> None:
+    recipe = find_recipe(name)
+    assert recipe.title
+    assert recipe.model["name"] in list_models()
+    assert recipe.data["name"] in list_data()
+    options = set(recipe.data) - {"name", "root", "download", "drop"}
+    assert options <= set(describe(recipe.data["name"]).options)
+    if recipe.chapter:
+        assert name.startswith(f"ch{recipe.chapter:02d}-")
+    assert with_settings(recipe, []) == recipe
+    assert recipe_from(read_yaml(recipe.to_yaml())) == recipe
+
+
+# A step of these takes a CPU seconds: large maps, attention between all of their positions, 2M parameters and more.
+HEAVY = re.compile(
+    "ch07-cifar10|ch08-cifar10|ch08-pcam|ch09-cifar10|ch09-pcam|ch09-rotmnist-r|ch06-.*(6-380$|cosmic|darcy-(?!small))"
+    "|ch10-.*(w18|w34|w39|-wl)"
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if HEAVY.match(name) else name for name in RECIPES]
+)
+def test_recipe_steps_once_on_made_data(name: str) -> None:
+    recipe = find_recipe(name)
+    recipe = with_settings(recipe, ["training.batch=2", "training.epochs=1", "training.precision=32"])
+    # One second of sound takes a CPU a few seconds for every sample; the network is the whole one all the same.
+    # Networks of chapter 8 pad nothing: smaller images would end before they do.
+    most = 1024 if len(recipe.shape.size) == 1 else 96 if recipe.chapter == 8 else 64
+    size = [min(n, most) for n in recipe.shape.size]
+    if recipe.model.get("samples", 0) > 2:
+        # Kernels on a group grow with the square of the number of its elements; two show what sixteen would.
+        recipe = with_settings(recipe, ["model.samples=2"])
+    data = made_data(replace(recipe.shape, size=size), samples=2)
+    task = make_task(recipe, make_network(recipe), data)
+    before = [p.detach().clone() for p in task.network.parameters()]
+    loop = Loop(task, data.train, None, recipe.training, name=name)
+    state = loop.run()
+    assert state.step == 1
+    after = list(task.network.parameters())
+    assert all(bool(torch.isfinite(p).all()) for p in after)
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    metrics = evaluate(task, data.test, 2).compute()
+    assert recipe.metric in ("", *metrics)
+    for key in recipe.published:
+        assert key.split(" ")[0] in metrics
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trainign": {}}, "recipe: 'trainign' is no key of a recipe; the closest is 'training'"),
+        ({"training": {"epoch": 3}}, "recipe: 'epoch' is no key of training; the closest is 'epochs'"),
+        ({"training": {"epochs": "many"}}, "recipe: training.epochs must be an int, got 'many'"),
+        ({"training": {"epochs": 1.5}}, "recipe: training.epochs must be an int, got 1.5"),
+        ({"training": {"clip": "x"}}, "recipe: training.clip must be a number or null, got 'x'"),
+        ({"training": {"compile": 1}}, "recipe: training.compile must be true or false, got 1"),
+        ({"training": 3}, "recipe: training must be a mapping, got 3"),
+        (
+            {"schedule": {"name": "cosin"}},
+            "recipe: schedule.name must be one of cosine, plateau, constant, got 'cosin'; the closest is 'cosine'",
+        ),
+        ({"shape": {"in_channels": 1, "size": [4]}}, "recipe: shape.out_channels must be given"),
+        ({"shape": {"in_channels": 1, "out_channels": 1, "size": 4}}, "recipe: shape.size must be a list, got 4"),
+        ({"data": {}}, "recipe: data.name must be given"),
+        ({"optimizer": {"betas": [0.9, "b"]}}, "recipe: optimizer.betas must be a list, got [0.9, 'b']"),
+    ],
+)
+def test_errors_name_the_key_and_the_closest(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="recipe:") as error:
+        recipe_from({**MINIMAL, **change})
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        *((f"training.{name}=0", f"training.{name} must be an int of at least 1, got 0") for name in COUNTS),
+        ("training.eval_batch=-1", "training.eval_batch must be an int of at least 1 or null, got -1"),
+        ("training.patience=0", "training.patience must be an int of at least 1 or null, got 0"),
+        ("training.seed=-1", "training.seed must be an int between 0 and 4294967295, got -1"),
+        ("training.clip=0", "training.clip must be a finite number above 0 or null, got 0.0"),
+        ("training.ema=1", "training.ema must be a finite number above 0 and below 1 or null, got 1.0"),
+        ("training.label_smoothing=2", "training.label_smoothing must be a finite number between 0 and 1, got 2.0"),
+        ("optimizer.lr=-1", "optimizer.lr must be a finite number above 0, got -1.0"),
+        ("optimizer.lr=0", "optimizer.lr must be a finite number above 0, got 0.0"),
+        ("optimizer.lr=.nan", "optimizer.lr must be a finite number above 0, got nan"),
+        ("optimizer.lr=.inf", "optimizer.lr must be a finite number above 0, got inf"),
+        ("optimizer.weight_decay=-1", "optimizer.weight_decay must be a finite number of at least 0, got -1.0"),
+        ("optimizer.mask_lr=-1", "optimizer.mask_lr must be a finite number of at least 0, got -1.0"),
+        ("optimizer.subset_lr=-1", "optimizer.subset_lr must be a finite number of at least 0, got -1.0"),
+        ("optimizer.momentum=1", "optimizer.momentum must be a finite number of at least 0 and below 1, got 1.0"),
+        ("optimizer.betas=[0.9]", "optimizer.betas must be a list of 2 numbers of at least 0 and below 1, got [0.9]"),
+        (
+            "optimizer.betas=[1, 2]",
+            "optimizer.betas must be a list of 2 numbers of at least 0 and below 1, got [1.0, 2.0]",
+        ),
+        ("schedule.warmup=-1", "schedule.warmup must be a finite number of at least 0, got -1.0"),
+        ("schedule.final=-1", "schedule.final must be a finite number of at least 0, got -1.0"),
+        ("schedule.factor=1", "schedule.factor must be a finite number above 0 and below 1, got 1.0"),
+        ("schedule.patience=-1", "schedule.patience must be an int of at least 0, got -1"),
+        ("shape.size=[]", "shape.size must be a list of one or more ints of at least 1, got []"),
+        ("shape.size=[4, 0]", "shape.size must be a list of one or more ints of at least 1, got [4, 0]"),
+        ("shape.out_channels=0", "shape.out_channels must be an int of at least 1, got 0"),
+        ("test.step=[2, 0]", "test.step must be finite numbers above 0, got [2, 0]"),
+        ("test.drop=1", "test.drop must be finite numbers of at least 0 and below 1, got 1"),
+        ("test.turn=east", "test.turn must be finite numbers of any size, got 'east'"),
+        ("test.data=3", "test.data must be options of the loader by name, {…: {…}}, got 3"),
+        ("test.steps=[2]", "'steps' is no key of test; the closest is 'step'"),
+    ],
+)
+def test_numbers_have_ranges(settings: str, message: str) -> None:
+    with pytest.raises(ValueError, match="--set") as error:
+        with_settings(recipe_from(MINIMAL), [settings])
+    assert str(error.value) == f"--set {settings}: {message}"
+
+
+def test_ends_of_ranges_that_are_taken() -> None:
+    taken = ["optimizer.mask_lr=0", "optimizer.momentum=0", "optimizer.betas=[0, 0.5]", "schedule.patience=0"]
+    taken += ["training.eval_batch=null", "training.clip=null", "training.label_smoothing=1", "training.batch=1"]
+    taken += ["test.step=[]", "test.turn=[-45, 400]", "test.drop=0", "shape.vocabulary=null"]
+    assert with_settings(recipe_from(MINIMAL), taken).test == {"step": [], "turn": [-45, 400], "drop": 0}
+
+
+def test_a_penalty_without_a_weight_is_an_error_of_the_recipe() -> None:
+    recipe = with_settings(recipe_from(MINIMAL), ["regularizers.kernel_l2=much"])
+    with pytest.raises(ValueError, match=r"recipe 'a': regularizers\.kernel_l2 must be a weight"):
+        make_task(recipe, torch.nn.Identity())
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("training.epochs", "--set must read a.b=c, got 'training.epochs'"),
+        ("trainin.epochs=3", "'trainin' is no section of a recipe; the closest is 'training'"),
+        ("training.epochs=x", "training.epochs must be an int, got 'x'"),
+        ("training.epochs.more=x", "'epochs' is no section"),
+    ],
+)
+def test_bad_settings(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match="--set") as error:
+        with_settings(recipe_from(MINIMAL), [setting])
+    assert message in str(error.value)
+
+
+def test_settings_reach_everything() -> None:
+    recipe = with_settings(
+        recipe_from(MINIMAL),
+        ["model.channels=8", "data.resolution=16", "regularizers.aliasing.weight=0.1", "training.ema=0.99"],
+    )
+    assert recipe.model["channels"] == 8
+    assert recipe.data["resolution"] == 16
+    assert recipe.regularizers == {"aliasing": {"weight": 0.1}}
+    assert recipe.training.ema == 0.99
+
+
+def test_unknown_model_option_is_named() -> None:
+    with pytest.raises(ValueError, match=r"model of recipe 'a': .*widht"):
+        make_network(with_settings(recipe_from(MINIMAL), ["model.widht=3"]))
+
+
+def test_a_recipe_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_yaml({k: v for k, v in MINIMAL.items() if k != "name"}))
+    assert find_recipe(path).name == "mine"
+    path.write_text("data:\n  name: digits\n\tmodel: x\n")
+    with pytest.raises(ValueError, match=r"mine\.yaml, line 3: a tab"):
+        read_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2\n", "line 2: a is given twice"),
+        ("a\n", "line 1: must read 'key: value', got 'a'"),
+        ("a: [1, 2\n", r"line 1: \[ is not closed"),
+        ("a: 'x\n", "line 1: a quote is not closed"),
+        ("a:\n    b: 1\n  c: 2\n", "line 3: indented"),
+    ],
+)
+def test_bad_yaml(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_yaml(text)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
+def test_recipes_are_yaml_to_others_too(path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert yaml.safe_load(path.read_text(encoding="utf-8")) == read_yaml(path.read_text(encoding="utf-8"))
+
+
+def test_yaml_round_trip() -> None:
+    values = {
+        "a": {"b": {"c": [1, 2.5, "x", None, True]}, "d": 1e-06},
+        "text": "a: b # c",
+        "quote": 'it\'s "so"',
+        "number": "07",
+        "empty": {},
+        "none": [],
+        "inf": float("inf"),
+        "words": "two words",
+        "true": "true",
+    }
+    assert read_yaml(write_yaml(values)) == values
+
+
+def test_a_failed_row_names_its_own_metric(tmp_path: Path) -> None:
+    result = reproduce("ch05-kodak-siren", tmp_path / "results", tmp_path / "runs")
+    assert result["status"] == "failed"
+    assert result["metric"] == "psnr"
+    regression = reproduce("ch02-adding-100", tmp_path / "results", tmp_path / "runs", settings=["data.T=1"])
+    assert (regression["status"], regression["metric"]) == ("failed", "mse")

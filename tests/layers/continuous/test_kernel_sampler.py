@@ -1,0 +1,100 @@
+"""Kernels sampled together are the kernels sampled one by one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from kernelfield import CCNN, CKCNN, CKConv, FlexConv, FlexNet
+from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier
+from kernelfield.layers.continuous import kernel_sampler as together
+from kernelfield.layers.continuous.continuous_conv import ContinuousConv
+from kernelfield.layers.continuous.kernel_sampler import sample_kernels, sample_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIELDS: list[Callable[..., Any]] = [
+    MLP,
+    SIREN,
+    partial(SIREN, weight_norm=True),
+    partial(MLP, norm=True),
+    RandomFourier,
+    FourierFilter,
+    GaborFilter,
+    MAGNet,
+    BSpline,
+]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize(("dim", "step"), [(1, 1.0), (1, 0.5), (2, (0.5, 2.0))])
+@pytest.mark.parametrize("layer", [CKConv, FlexConv])
+def test_values_and_gradients(field: Callable[..., Any], dim: int, step: Any, layer: type[CKConv]) -> None:
+    layers = [layer(2, 3, dim=dim, size=8, field=field, smooth=True).double() for _ in range(3)]
+    x = torch.randn(1, 2, *(7,) * dim, dtype=torch.float64)
+    parameters = [p for m in layers for name, p in m.named_parameters() if name != "bias"]
+    weights = torch.randn(1, 3, *x.shape[2:], dtype=torch.float64)
+
+    def run(kernels: list[torch.Tensor | None]) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
+        outputs = [m(x, step=step, kernel=k) for m, k in zip(layers, kernels, strict=True)]
+        return outputs, torch.autograd.grad(sum((y * weights).sum() for y in outputs), parameters)
+
+    torch.testing.assert_close(run(sample_kernels(layers, x, step=step)), run([None] * 3), rtol=1e-9, atol=1e-9)
+
+
+def test_published_kernel_networks_are_sampled_together() -> None:
+    for field in (SIREN, partial(SIREN, weight_norm=True), MAGNet, GaborFilter, FourierFilter):
+        layers = [CKConv(2, 2, size=8, field=field) for _ in range(2)]
+        assert all(k is not None for k in sample_kernels(layers, torch.randn(1, 2, 8)))
+
+
+@pytest.mark.parametrize("field", [SIREN, partial(SIREN, weight_norm=True), MAGNet, FourierFilter])
+def test_only_the_channels_that_are_asked_for(field: Callable[..., Any]) -> None:
+    layers = [CKConv(5, 5, size=8, field=field, depthwise=True) for _ in range(3)]
+    meetings = [(layer, (8,), (1.0,)) for layer in layers]
+    whole, part = sample_on(meetings), sample_on(meetings, [2, 3, 1])
+    for all_of_it, first in zip(whole, part, strict=True):
+        assert first.shape[0] == 3  # of layers that are sampled together, the most
+        torch.testing.assert_close(first, all_of_it[:3])
+    assert sample_on(meetings, [2, None, 1])[0].shape[0] == 5
+
+
+def test_unlike_layers_sample_their_own() -> None:
+    layers = [
+        CKConv(2, 2, size=8),
+        CKConv(2, 2, size=9),
+        CKConv(2, 3, size=8),
+        CKConv(2, 2, size=8, causal=True),
+        CKConv(2, 2, size=8, field=partial(SIREN, omega_0=3.0)),
+        FlexConv(2, 2, size=8),
+        FlexConv(2, 2, size=8, sigma=0.3),  # another crop
+    ]
+    assert sample_kernels(layers, torch.randn(1, 2, 8)) == [None] * len(layers)
+
+
+def test_points_and_frozen_layers_have_nothing_to_sample() -> None:
+    layers = [CKConv(2, 2, size=8).eval() for _ in range(2)]
+    x = torch.randn(1, 2, 8)
+    assert sample_kernels(layers, x, coords=torch.rand(8, 1)) == [None, None]
+    for layer in layers:
+        layer.freeze()
+    assert sample_kernels(layers, x) == [None, None]
+
+
+@pytest.mark.parametrize("model", [CKCNN, CCNN, FlexNet])
+def test_networks_are_the_same_either_way(model: type[torch.nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    net = model(1, 2, size=12, channels=4).double().eval()
+    x = torch.randn(2, 1, *(12,) * (2 if model is FlexNet else 1), dtype=torch.float64)
+    calls = []
+    sample = together._sample
+    monkeypatch.setattr(together, "_sample", lambda *args: calls.append(args) or sample(*args))
+    with_batches = net(x)
+    assert calls  # the kernels did come from batches
+    monkeypatch.setattr(ContinuousConv, "sampled_alike", lambda *_: None)
+    calls.clear()
+    torch.testing.assert_close(with_batches, net(x), rtol=1e-9, atol=1e-9)
+    assert not calls  # and each from its own layer

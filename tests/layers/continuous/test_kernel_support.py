@@ -1,0 +1,126 @@
+"""The crop to a mask's support: nothing but zeros is cut, and nothing is asked of the device to know it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelfield import FlexConv
+from kernelfield.layers.continuous.kernel_support import Crop, LateReading, bucket, held
+from kernelfield.testing import assert_compiles
+
+
+def uncropped(layer: FlexConv, x: torch.Tensor) -> torch.Tensor:
+    layer.crop, crop = None, layer.crop
+    try:
+        return layer(x)
+    finally:
+        layer.crop = crop
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("sigma", [0.005, 0.04, 0.2, 0.46, 1.5])
+def test_crop_changes_no_output(causal: bool, sigma: float) -> None:
+    layer = FlexConv(2, 3, size=64, sigma=sigma, causal=causal).double()
+    x = torch.randn(2, 2, 64, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), uncropped(layer, x), rtol=0, atol=1e-12)
+    whole = 64 if causal else 127
+    assert (layer.kernel().shape[-1] < whole) == (2.146 * sigma < 0.8)  # a bucket may round the rest up
+
+
+def test_shapes_stay_without_a_crop() -> None:
+    torch.manual_seed(0)
+    free = FlexConv(2, 3, size=64, sigma=0.05, crop=False)
+    torch.manual_seed(0)
+    cropped = FlexConv(2, 3, size=64, sigma=0.05)
+    cropped.load_state_dict(free.state_dict())
+    x = torch.randn(1, 2, 64)
+    assert free.kernel().shape[-1] == 127 > cropped.kernel().shape[-1]
+    torch.testing.assert_close(free(x), cropped(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_moved_mask_is_followed() -> None:
+    layer = FlexConv(2, 2, dim=2, size=16, sigma=0.05).double()
+    with torch.no_grad():
+        layer.mask.mean.copy_(torch.tensor([0.3, -0.5]))
+        layer.mask.sigma.copy_(torch.tensor([0.1, 0.02]))
+    x = torch.randn(1, 2, 16, 16, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), uncropped(layer, x), rtol=0, atol=1e-12)
+    rows, columns = layer.kernel().shape[2:]
+    assert (rows, columns) == (2 * 10 - 1, 2 * 10 - 1)
+
+
+def test_crop_follows_the_optimiser_outside_of_forward() -> None:
+    layer = FlexConv(1, 1, size=64, sigma=0.1)
+    optimizer = torch.optim.SGD(layer.mask.parameters(), lr=1.0)
+    layer.mask.sigma.grad = torch.tensor([-0.2])
+    optimizer.step()
+    assert not layer.crop.stale
+    assert layer.crop.steps == (bucket(int(2.146 * 0.3 * 64) + 1),)
+
+
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {}], ids=str)
+def test_crop_follows_every_kind_of_optimiser(options: dict[str, bool]) -> None:
+    layer = FlexConv(1, 1, size=64, sigma=0.1)
+    optimizer = torch.optim.AdamW(layer.mask.parameters(), lr=0.2, **options)
+    layer.mask.sigma.grad, layer.mask.mean.grad = torch.tensor([-1.0]), torch.tensor([0.0])
+    optimizer.step()
+    x = torch.randn(1, 1, 64)
+    torch.testing.assert_close(layer(x), uncropped(layer, x))
+    assert layer.kernel().shape[-1] > 2 * int(2.146 * 0.25 * 64)
+
+
+def test_crop_follows_a_loaded_state() -> None:
+    wide, narrow = FlexConv(1, 1, size=64, sigma=0.4), FlexConv(1, 1, size=64, sigma=0.02)
+    narrow.load_state_dict(wide.state_dict())
+    assert narrow.kernel().shape == wide.kernel().shape
+
+
+def test_compiled_training_follows_the_mask() -> None:
+    layer = FlexConv(2, 2, size=32, sigma=0.05)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    optimizer = torch.optim.SGD(layer.mask.parameters(), lr=1.0)
+    x = torch.randn(1, 2, 32)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), layer(x))
+        layer.mask.sigma.grad = torch.tensor([-0.1])
+        optimizer.step()
+    assert_compiles(layer, x)
+
+
+def test_a_diverged_mask_is_not_cut() -> None:
+    layer = FlexConv(1, 1, size=8)
+    with torch.no_grad():
+        layer.mask.sigma.fill_(float("nan"))
+    assert layer.kernel().shape[-1] == 15
+
+
+def test_buckets_are_few_and_never_too_small() -> None:
+    buckets = {bucket(n) for n in range(1, 1025)}
+    assert all(n <= bucket(n) < 1.25 * n + 1 for n in range(1, 1025))
+    assert len(buckets) < 40
+
+
+def test_a_late_reading_is_two_steps_late_and_reaches_far_enough() -> None:
+    layer = FlexConv(1, 1, size=64, sigma=0.1)
+    x = torch.randn(1, 1, 64)
+    late = LateReading(layer)
+    assert layer.mask is not None
+    assert layer.crop is not None
+    with held():
+        used, read = [], []
+        for width in (0.1, 0.101, 0.3, 0.3, 0.3):
+            with torch.no_grad():
+                layer.mask.sigma.fill_(width)
+            late.take()
+            used.append(layer.crop.steps)
+            read.append(Crop(layer.mask, (64,)).steps)
+            layer(x)  # changes nothing: crops are held
+            assert layer.crop.steps == used[-1]
+            late.measure(late.reach())
+    assert used[2] == used[0] < read[2]
+    assert used[4] >= read[4]
+    # Little growth is covered by the slack.
+    assert used[1] >= read[1]
+    late.catch_up()
+    assert late.steps == (layer.crop.steps,) == (used[4],)

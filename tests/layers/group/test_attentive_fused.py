@@ -1,0 +1,289 @@
+"""The Triton kernels of attentive convolutions against responses in float64, run by Triton's interpreter on a CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial  # noqa: F401
+from kernelfield.layers.group import AttentiveGroupConv, AttentiveLiftingConv, InputAttention
+from kernelfield.ops import attentive as responses
+
+D = torch.float64
+triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+def differences(layer, fused, exact, x):
+    """Return the errors of results and gradients, each over the largest entry of the exact one, in float64."""
+    found, slope = [], torch.ones(())
+    for run, dtype in ((fused, x.dtype), (exact, D)):
+        layer.to(torch.float32 if run is fused else D)
+        x = x.detach().to(dtype).requires_grad_()
+        y = run(x)
+        assert y.dtype == dtype
+        slope = torch.randn(y.shape, device=y.device) if run is fused else slope
+        gradients = torch.autograd.grad((y * slope.to(dtype)).sum(), [x, *layer.parameters()], allow_unused=True)
+        found.append([t.detach().double() for t in (y, *gradients) if t is not None])
+    return [float((a - b).abs().max() / b.abs().max().clamp(min=0.01)) for a, b in zip(*found, strict=True)]
+
+
+def gaps(values, dim):
+    """Return how far the two largest of ``values`` are apart, as a part of the largest of them without its sign."""
+    first, second = values.topk(2, dim=dim).values.split(1, dim=dim)
+    return (first - second) / values.abs().amax(dim=dim, keepdim=True)
+
+
+def close_calls(x, kernel, squeeze, excite, psi, boundary):
+    """Return the outputs, (out,), of which a maximum is one that rounding might decide: then gradients go elsewhere."""
+    f = responses.responses(x, kernel, boundary)  # (batch, c, h̃, out, h, *space)
+    found = []
+    if squeeze is not None:
+        flat = f.flatten(5)
+        mean, peak = flat.mean(dim=5), flat.amax(dim=5)
+        for statistic in (mean, peak):  # rectified, which is a maximum too
+            hidden = torch.einsum("ouhcg,bcgoh->bugoh", squeeze, statistic)
+            found.append(hidden.abs().movedim(3, 0) < 1e-6 * hidden.abs().amax())
+        if flat.shape[5] > 1:
+            found.append(gaps(flat, 5).movedim(3, 0) < 1e-4)
+        f = f * responses._gates(mean, peak, squeeze, excite)[..., None, None]
+    if psi is not None and f.shape[1] > 1:
+        found.append(gaps(f, 1).movedim(3, 0) < 1e-4)
+    return torch.stack([close.flatten(1).any(dim=1) for close in found]).any(dim=0) if found else None
+
+
+def draw(x, tensors, boundary):
+    """Fill a kernel and maps, or those there are, with normal numbers, each output until no maximum of it is close."""
+    left = torch.arange(len(tensors[0]), device=x.device)
+    for _ in range(1000):
+        for t, std in zip(tensors, (0.5, 0.2, 0.2, 0.5), strict=True):  # such that gates are neither open nor shut
+            if t is not None:
+                t[left] = std * torch.randn_like(t[left])
+        close = close_calls(x.to(D), *(None if t is None else t[left].to(D) for t in tensors), boundary)
+        left = left[:0] if close is None else left[close]
+        if not len(left):
+            return
+    raise AssertionError(f"no draw of outputs {left.tolist()} was free of close maxima")
+
+
+def errors(
+    kind="full", group=Cyclic(4), space=(5, 6), channels=(2, 2), kernel_size=3, boundary="zero", lifts=False,  # noqa: B008
+    attention_size=5, n=2, dtype=torch.float32, device="cpu",
+):  # fmt: skip
+    """Return the errors of what attention takes away and of its gradients."""
+    layer = (AttentiveLiftingConv if lifts else AttentiveGroupConv)(
+        *channels,
+        group=group,
+        kernel_size=kernel_size,
+        boundary=boundary,
+        attention=kind,
+        attention_size=attention_size,
+    ).to(device)
+    x = torch.randn(n, channels[0], 1 if lifts else group.order, *space, dtype=dtype, device=device)
+    # Of the layer the shapes alone: numbers that are not tied by a symmetry can be drawn for each output by itself.
+    made = [None if t is None else t.detach().clone() for t in (layer.kernel(), *layer.branch.rendered())]
+    draw(x, made, boundary)
+    numbers = torch.nn.ParameterDict({str(i): t for i, t in enumerate(made) if t is not None})
+
+    def parts():
+        return [numbers.get(str(i)) for i in range(4)]
+
+    def fused(x):
+        kernel, *maps = parts()
+        return responses._without_responses(x, kernel, maps, boundary)
+
+    def exact(x):
+        kernel, *maps = parts()
+        return responses.residual(responses.responses(x, kernel, boundary), *maps)[0]
+
+    return differences(numbers, fused, exact, x)
+
+
+def input_errors(group=Cyclic(4), channels=3, space=(5, 6), last=False, dilation=1, dtype=torch.float32, device="cpu"):  # noqa: B008
+    """Return the errors of an attended input and of its gradients."""
+    layer = InputAttention(channels, group=group, kernel_size=5, dilation=dilation).to(device)
+    for p in layer.parameters():
+        torch.nn.init.normal_(p, std=0.5)
+    x = torch.randn(2, channels * group.order, *space, dtype=dtype, device=device)
+    if last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    x = x.unflatten(1, (channels, group.order))
+
+    def fused(x):
+        with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
+            y = layer._fused(x)
+        assert y.stride() == x.stride()
+        return y
+
+    def exact(x):
+        channel, space = layer.maps(x)
+        return x - space * channel * x
+
+    return differences(layer, fused, exact, x)
+
+
+def interpreted(code):
+    """Run code of this module with Triton's interpreter, which must be asked for before Triton is imported."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    start = "from tests.layers.group.test_attentive_fused import *\ntorch.manual_seed(0)\n"
+    command = [sys.executable, "-W", "ignore", "-c", start + code]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+@triton
+def test_each_kind():
+    interpreted("""
+for options in (
+    {"kind": "full", "group": Mirror(), "space": (4, 5), "boundary": "valid", "attention_size": 3},
+    {"kind": "channel", "channels": (3, 1), "space": (3, 2), "n": 1},
+    {"kind": "spatial", "group": Mirror(), "space": (2, 3), "boundary": "periodic", "attention_size": 3, "n": 1},
+    {"kind": "full", "lifts": True, "kernel_size": 1, "space": (2, 2), "attention_size": 3, "n": 1},
+):
+    assert max(errors(**options)) < 1e-5, options
+""")
+
+
+@triton
+def test_an_input():
+    interpreted("""
+for options in (
+    {}, {"last": True, "dilation": 2}, {"group": Trivial(), "last": True, "space": (3, 3)},
+    {"group": Mirror(), "channels": 70, "space": (2, 2)},
+):
+    assert max(input_errors(**options)) < 1e-5, options
+""")
+
+
+@triton
+def test_half_precision():
+    interpreted("""
+for dtype in (torch.float16, torch.bfloat16):
+    assert max(errors(group=Trivial(), space=(3, 3), attention_size=3, dtype=dtype)) < 2e-2
+    assert max(input_errors(group=Mirror(), space=(3, 3), dtype=dtype)) < 2e-2
+""")
+
+
+@triton
+def test_few_samples_at_a_time():
+    """What is kept of all samples is too much: they are computed one by one, and again in the backward pass."""
+    interpreted("""
+seen, real = [], responses._fused
+responses.KEPT_BYTES = 1
+responses._fused = lambda x, *rest, **options: seen.append(len(x)) or real(x, *rest, **options)
+assert max(errors(group=Trivial(), space=(2, 3), attention_size=1, n=3)) < 1e-5
+assert seen == [1] * 6
+""")
+
+
+@triton
+def test_a_maximum_that_several_attain():
+    """Its slope goes to one of them: of a constant signal, all is in the corner, and the sum is as it should be."""
+    interpreted("""
+from kernelfield.ops.attentive.triton.launch import response_peaks, weighted_responses
+x, w = torch.ones(1, 2, 1, 4, 5, requires_grad=True), torch.ones(3, 3, 2, 1, 3, requires_grad=True)
+(slope,) = torch.autograd.grad(response_peaks(x, w).sum(), x)
+corner = torch.zeros_like(slope)
+corner[..., :3, :3] = 3
+assert slope.equal(corner)
+""")
+
+
+@triton
+def test_gradients_of_gradients_are_refused():
+    interpreted("""
+from kernelfield.ops.attentive.triton.launch import response_peaks
+x, w = torch.randn(1, 1, 1, 3, 3, requires_grad=True), torch.randn(1, 1, 1, 1, 2, requires_grad=True)
+(slope,) = torch.autograd.grad(response_peaks(x, w).square().sum(), x, create_graph=True)
+try:
+    slope.sum().backward()
+except RuntimeError as error:
+    assert "once_differentiable" in str(error)
+else:
+    raise AssertionError
+""")
+
+
+#: after COUNT, how many to draw, and MOST, how many positions along an axis each has
+DRAWN = """
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+@settings(max_examples=COUNT, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(["full", "channel", "spatial"]), st.sampled_from([Cyclic(4), Mirror(), Cyclic(2), Trivial()]),
+    st.tuples(st.integers(1, MOST), st.integers(1, MOST)), st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.sampled_from([1, 2, 3, 4, 5][:MOST]), st.sampled_from(["zero", "periodic", "valid"]), st.booleans(),
+    st.sampled_from([1, 3, 7][:MOST]),
+)
+def check(kind, group, space, channels, size, boundary, lifts, attention_size):
+    if size % 2 == 0 or boundary == "valid":
+        boundary, space = "valid", tuple(n + size - 1 for n in space)
+    if boundary == "periodic":
+        space = tuple(max(n, size // 2) for n in space)
+    assert max(errors(kind, group, space, channels, size, boundary, lifts, attention_size, n=1)) < 5e-5
+
+@settings(max_examples=COUNT, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from([Cyclic(4), Dihedral(4), Mirror(), Trivial()]), st.integers(1, 10),
+    st.tuples(st.integers(1, MOST), st.integers(1, MOST)), st.booleans(), st.integers(1, 3),
+)
+def check_input(group, channels, space, last, dilation):
+    assert max(input_errors(group, channels, space, last, dilation)) < 5e-5
+
+check()
+check_input()
+"""
+
+
+@triton
+@pytest.mark.parametrize(("count", "most"), [(3, 3), pytest.param(12, 8, marks=pytest.mark.slow)])
+def test_any_shape(count, most):
+    interpreted(f"COUNT, MOST = {count}, {most}\n{DRAWN}")
+
+
+@triton
+@pytest.mark.slow
+def test_other_tiles():
+    interpreted("""
+from kernelfield.ops import attentive_fused
+tiles = {"peaks": (1, 4, 16), "sums": (4, 2, 16), "taps": (2, 4, 16), "sources": (1, 8, 16)}
+attentive_fused.TILES.update(tiles, attend=(1, 4, 16), spread=(1, 2, 16), filters=(1, 4, 16))
+attentive_fused.PROGRAMS = 1
+# More outputs and channels than lanes.
+assert max(errors(group=Mirror(), channels=(17, 9), space=(3, 4), attention_size=3)) < 1e-5
+""")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", ["full", "channel", "spatial"])
+@pytest.mark.parametrize(("kernel_size", "boundary"), [(3, "zero"), (4, "valid"), (5, "periodic"), (1, "zero")])
+@pytest.mark.parametrize("lifts", [True, False])
+def test_on_a_gpu(kind, kernel_size, boundary, lifts):
+    torch.manual_seed(0)
+    options = {"channels": (10, 24), "space": (13, 10), "attention_size": 7, "n": 3, "device": "cuda"}
+    for _ in range(4):
+        assert max(errors(kind, kernel_size=kernel_size, boundary=boundary, lifts=lifts, **options)) < 5e-5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", ["full", "channel", "spatial", "input"])
+@pytest.mark.parametrize("make", [AttentiveLiftingConv, AttentiveGroupConv])
+def test_a_layer_on_a_gpu(make, kind):
+    layer = make(10, 24, group=Dihedral(4), attention=kind)
+    x = torch.randn(3, 10, *(() if make is AttentiveLiftingConv else (8,)), 13, 10)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        got = layer.cuda()(x.cuda()).values.cpu().double()
+    wanted = layer.cpu().double()(x.double()).values
+    assert (got - wanted).abs().max() < 5e-5 * wanted.abs().max()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("last", [True, False])
+def test_an_input_on_a_gpu(last):
+    torch.manual_seed(0)
+    for group in (Cyclic(4), Dihedral(4)):
+        assert max(input_errors(group, 20, (13, 10), last, device="cuda")) < 5e-5

@@ -1,0 +1,344 @@
+"""Convolution on tensor cores: every kernel against float64, in Triton's interpreter where there is no GPU."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelfield.ops import conv, conv_reference
+from kernelfield.ops.conv import cost
+from kernelfield.ops.conv import triton as tensorcore
+from kernelfield.ops.conv.triton import obstacle, plan_of
+from kernelfield.ops.conv.triton import selfcheck as trust
+from kernelfield.ops.conv.triton.plan import make_plan
+from tests.contracts.convolutions import Case
+from tests.ops.interpreted import DEVICE, LAYOUTS, assert_right, blocks, interpreter, launch, layouts
+
+__all__ = ["interpreter"]
+
+
+@st.composite
+def depthwise(draw: st.DrawFn) -> Case:
+    dim = draw(st.integers(1, 3))
+    lengths = tuple(draw(st.integers(1 if dim < 3 else 2, (300, 20, 7)[dim - 1])) for _ in range(dim))
+    points = tuple(draw(st.integers(1, 2 * n)) for n in lengths)
+    causal = dim == 1 and draw(st.booleans())
+    boundary = tuple("zero" if causal else draw(st.sampled_from(["zero", "periodic"])) for _ in range(dim))
+    batch, channels = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    return Case((batch, channels, *lengths), (channels, 1, *points), channels, boundary, causal)
+
+
+@settings(max_examples=12)
+@given(case=depthwise())
+def test_any_shape_equals_float64(case: Case) -> None:
+    assert_right(case)
+
+
+@layouts
+def test_every_layout_equals_float64(case: Case) -> None:
+    assert_right(case)
+
+
+@pytest.mark.parametrize("name", ["upright line", "upright plane", "slices", "line of blocks"])
+def test_every_layout_of_bfloat16_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Half precision has layouts of its own, whose errors its rounding would hide.
+    monkeypatch.setattr(launch, "plan_of", lambda *args: plan_of(*args[:-1], torch.bfloat16))
+    launch.make_call.cache_clear()
+    assert_right(LAYOUTS[name])
+    launch.make_call.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["line", "upright plane", "slices"])
+def test_half_precision(name: str, dtype: torch.dtype) -> None:
+    assert_right(LAYOUTS[name], dtype)
+
+
+def test_half_precision_of_blocks_of_4096() -> None:
+    assert_right(Case((1, 1, 66000), (1, 1, 300), 1, causal=True), torch.bfloat16)
+
+
+def test_small_case_equals_the_readable_reference() -> None:
+    case = Case((2, 3, 9), (3, 1, 14), 3)
+    x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
+    expected = conv_reference(x.cpu().double(), kernel.cpu().double(), **case.how)
+    torch.testing.assert_close(conv(x, kernel, **case.how, method="triton").cpu(), expected.float())
+
+
+@pytest.mark.parametrize("learned", [0, 1])
+def test_one_gradient_alone(learned: int) -> None:
+    for name in ("line", "slices"):
+        case = LAYOUTS[name]
+        tensors = [t.to(DEVICE) for t in case.tensors(torch.float32)]
+        tensors[learned].requires_grad_()
+        got, expected = (
+            torch.autograd.grad(conv(*tensors, **case.how, method=m).square().sum(), tensors[learned])[0]
+            for m in ("triton", "fft")
+        )
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+
+
+def test_derivatives_of_second_order() -> None:
+    case = Case((1, 2, 20), (2, 1, 9), 2)
+    results = []
+    for method in ("triton", "fft"):
+        x, kernel = (t.to(DEVICE).requires_grad_() for t in case.tensors(torch.float32))
+        (first,) = torch.autograd.grad(
+            conv(x, kernel, **case.how, method=method).pow(3).sum(), kernel, create_graph=True
+        )
+        results.append(torch.autograd.grad(first.square().sum(), (x, kernel)))
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+
+
+def test_strided_and_channels_last() -> None:
+    x, kernel = torch.randn(2, 4, 9, 10, device=DEVICE), torch.randn(4, 1, 5, 5, device=DEVICE)
+    expected = conv(x, kernel, groups=4, method="triton")
+    last = conv(x.to(memory_format=torch.channels_last), kernel, groups=4, method="triton")
+    strided = conv(torch.stack([x, x], -1)[..., 0], kernel.flip(-1).flip(-1), groups=4, method="triton")
+    assert last.equal(expected)
+    assert strided.equal(expected)
+
+
+@pytest.mark.parametrize("form", ["expanded", "permuted"])
+def test_gradients_of_channels_last(form: str) -> None:
+    tensors = [torch.randn(2, 4, 9, 10, device=DEVICE), torch.randn(4, 1, 5, 5, device=DEVICE)]
+    last = [tensors[0].to(memory_format=torch.channels_last), tensors[1]]
+    weights = torch.randn(10, 2, 9, 4, device=DEVICE).permute(1, 3, 2, 0)
+
+    def gradients(tensors: list[torch.Tensor], method: str) -> tuple[torch.Tensor, ...]:
+        tensors = [t.requires_grad_() for t in tensors]
+        y = conv(*tensors, groups=4, method=method)
+        return torch.autograd.grad(y.sum(), tensors) if form == "expanded" else torch.autograd.grad(y, tensors, weights)
+
+    for got, expected in zip(gradients(last, "triton"), gradients(tensors, "fft"), strict=True):
+        assert (got - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_no_batch() -> None:
+    x, kernel = torch.randn(0, 2, 5, requires_grad=True), torch.randn(2, 1, 4, requires_grad=True)
+    x, kernel = x.to(DEVICE), kernel.to(DEVICE)
+    y = conv(x, kernel, groups=2, method="triton")
+    assert y.shape == (0, 2, 5)
+    (gradient,) = torch.autograd.grad(y.sum(), kernel)
+    assert (gradient == 0).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shares": ((0.0, 0.0), (0.0, 0.0)), "kernel_shares": (0.0, 0.0), "least_bytes": 1},
+        {"least_bytes": 1 << 40},
+        {"tiles": 2},
+        {"apart": True},
+        {"ready": True, "hold": False, "hold_too": False},
+        {"few": 2, "few_too": 2},
+        {"stack": 2, "columns_apart": 2, "apart": True, "ready": True},
+    ],
+    ids=str,
+)
+def test_what_a_launch_chooses_changes_nothing(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = launch.tuning
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), **change))
+    launch.make_call.cache_clear()
+    assert_right(Case((2, 3, 3, 4, 4), (3, 1, 5, 7, 7), 3))
+    assert_right(Case((2, 5, 40), (5, 1, 40), 5))
+    launch.make_call.cache_clear()
+
+
+@pytest.mark.parametrize("rows", [16, 32])
+def test_tables_are_read_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = launch.tuning
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), depth=16, stages=2, rows=rows))
+    launch.make_call.cache_clear()
+    assert_right(Case((2, 1, 33, 2, 3), (1, 1, 65, 3, 5), 1))
+    launch.make_call.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("case", "chunks"),
+    [
+        (Case((2, 2, 8, 72), (2, 1, 15, 143), 2), 2),  # a kernel of two parts
+        (Case((2, 3, 8, 2, 8), (3, 1, 8, 3, 15), 3, ("periodic", "zero", "zero")), 1),
+        (Case((1, 2, 8192), (2, 1, 8192), 2, causal=True), 2),  # in its place
+        (Case((1, 1, 8192), (1, 1, 300), 1), 1),
+    ],
+    ids=str,
+)
+def test_matrix_products_of_torch_do_the_outer_transform(
+    case: Case, chunks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = launch.tuning
+    shares = {"shares": ((0.0, 0.0), (0.0, 0.0)), "kernel_shares": (0.0, 0.0)}
+    small = shares | {"least_bytes": 1 if chunks > 1 else 1 << 40}
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), by_library=True, **small))
+    launch.make_call.cache_clear()
+    with mock.patch.object(blocks, "multiply", wraps=blocks.multiply) as products:
+        assert_right(case, dtype)
+    # Of signal and kernel, of both signals and the kernel, by chunk; and back, if there are no factors to multiply.
+    assert products.call_count == (8 if dtype == torch.bfloat16 else 5) * chunks
+    launch.make_call.cache_clear()
+
+
+def test_numbers_that_are_no_whole_vectors_are_left_to_kernels() -> None:
+    how = torch.bfloat16, torch.device("cpu"), False, (False, False)
+    assert launch.Call((1, 1, 72, 72), (5, 5), *how).by_library
+    assert not launch.Call((1, 1, 72, 72), (5, 5), torch.float32, *how[1:]).by_library
+    assert not launch.Call((1, 1, 72, 70), (5, 5), *how).by_library
+    assert not launch.Call((1, 1, 70, 72), (5, 5), *how).by_library
+    lines = torch.bfloat16, torch.device("cpu"), True, (False,)
+    assert launch.Call((1, 1, 72 * 4096), (5,), *lines).by_library
+    assert not launch.Call((1, 1, 72 * 4096 - 8), (5,), *lines).by_library
+
+
+@pytest.mark.parametrize("name", ["rows of a plane", "longer rows of a plane", "line of blocks"])
+def test_spectra_of_blocks_by_launches_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = launch.tuning
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), few=0, few_too=0))
+    launch.make_call.cache_clear()
+    assert_right(LAYOUTS[name], torch.bfloat16)
+    launch.make_call.cache_clear()
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("least", [1, 100_000, 1 << 40])
+def test_chunks_hold_all_channels_within_the_budget(
+    least: int, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = launch.tuning
+    small = {"shares": ((0.0, 0.0), (0.0, 0.0)), "kernel_shares": (0.0, 0.0), "least_bytes": least}
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), **small))
+    call = launch.Call((2, 23, 5000), (5000,), torch.float32, torch.device("cpu"), True, (False,))
+    chunks = list(call.chunks(training))
+    assert [c for chunk in chunks for c in range(23)[chunk]] == list(range(23))
+    # Outer transforms of one channel: of two signals or, backward, of four, and of its kernel.
+    bytes_of_one = 2 * 5 * 1024 * call.dtype.itemsize * (4 if training else 2)
+    sizes = [chunk.stop - chunk.start for chunk in chunks]
+    assert max(sizes) == 1 or max(sizes) * bytes_of_one <= least
+
+
+def test_grids_are_not_too_large_for_a_gpu() -> None:
+    shape = 70_000, 2, 5000
+    call = launch.Call(shape, (5000,), torch.float32, torch.device("cpu"), True, (False,))
+    call.tuning = replace(call.tuning, outer_programs=1 << 20)
+    numbers, each, _ = call.outer_numbers(torch.empty(shape, device="meta"), call.tables[:0])
+    assert numbers[0] == 140_000
+    assert -(-140_000 // each) <= 65_535
+
+
+def test_several_kernels_of_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.Call, "tiles", lambda call, channels: (-(-channels // (4 * call.tuning.stack)), 4))
+    assert_right(Case((2, 3, 3, 4, 4), (3, 1, 5, 7, 7), 3))
+
+
+def test_saves_input_and_kernel_alone() -> None:
+    x, kernel = (t.to(DEVICE).requires_grad_() for t in LAYOUTS["line"].tensors(torch.float32))
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        conv(x, kernel, **LAYOUTS["line"].how, method="triton")
+    assert {t.data_ptr() for t in saved} == {x.data_ptr(), kernel.data_ptr()}
+
+
+def test_tensor_cores_are_expected_to_win_where_they_were_measured_to() -> None:
+    for shape, points in (((64, 140, 256), (256,)), ((32, 140, 16384), (16384,)), ((64, 140, 32, 32), (63, 63))):
+        work = cost.Work.of(shape, (140, 1, *points), tuple(n // 2 for n in points), [False] * len(points))
+        seconds = {name: cost.seconds(name, work, "cuda", training=True) for name in ("direct", "fft", "triton")}
+        assert min(seconds, key=seconds.__getitem__) == "triton"
+    short = cost.Work.of((64, 140, 1024), (140, 1, 5), (2,), [False])
+    assert cost.seconds("direct", short, "cuda", True) < cost.seconds("triton", short, "cuda", True)
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "says"),
+    [
+        (torch.ones(1, 2, 8).double(), torch.ones(2, 1, 3).double(), "computes no float64"),
+        (torch.ones(1, 2, 8), torch.ones(2, 2, 3), "needs one kernel per channel, got (2, 2) for 2 channels"),
+        (torch.ones(1, 2, 8), torch.ones(4, 1, 3), "needs one kernel per channel, got (4, 1) for 2 channels"),
+        (torch.ones(1, 1, 4099), torch.ones(1, 1, 3), None),
+    ],
+)
+def test_what_it_cannot_do(x: torch.Tensor, kernel: torch.Tensor, says: str | None) -> None:
+    assert obstacle(x, kernel, False, ("zero",)) == says
+    if says is not None:
+        with pytest.raises(ValueError, match="method must be one that can compute this convolution, got 'triton'"):
+            conv(x, kernel, groups=x.shape[1] // kernel.shape[1], method="triton")
+
+
+def test_needs_a_gpu_outside_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    x, kernel = torch.ones(1, 1, 8), torch.ones(1, 1, 3)
+    assert obstacle(x, kernel, False, ("zero",)) == "needs a CUDA device, got cpu"
+
+
+def test_without_triton_another_way_is_taken_and_it_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorcore, "_HAS_TRITON", False)
+    x, kernel = torch.ones(1, 1, 8), torch.ones(1, 1, 3)
+    assert obstacle(x, kernel, False, ("zero",)) == "needs Triton, which comes with CUDA builds of torch"
+    on_gpu = mock.Mock(device=torch.device("cuda"))
+    tensorcore._say_what_is_missing.cache_clear()
+    with pytest.warns(UserWarning, match="triton is not installed"):
+        obstacle(on_gpu, kernel, False, ("zero",))
+    obstacle(on_gpu, kernel, False, ("zero",))  # a second warning would be an error
+
+
+def test_one_method_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["kernelfield.ops.conv"]  # whose name in the package is the function's
+    monkeypatch.setattr(module, "_plans", {})
+    x, kernel = torch.randn(1, 2, 8, device=DEVICE), torch.randn(2, 1, 3, device=DEVICE)
+    for forced in ("direct", "fft", "triton"):
+        module._plans.clear()
+        monkeypatch.setattr(module, "FORCED", forced)
+        assert module._plan(x, kernel, False, "zero", 2, "auto")[1] == forced
+    # A dense convolution cannot be done on tensor cores: it is done otherwise.
+    assert module._plan(x, torch.randn(2, 2, 3, device=DEVICE), False, "zero", 1, "auto")[1] in ("direct", "fft")
+    monkeypatch.setattr(module, "FORCED", "cudnn")
+    with pytest.raises(ValueError, match="KERNELFIELD_CONV must be one of"):
+        module._plan(x, kernel.clone(), True, "zero", 2, "auto")
+
+
+@given(dim=st.integers(1, 3), data=st.data())
+def test_plans_hold_the_convolution(dim: int, data: st.DataObject) -> None:
+    lengths = tuple(data.draw(st.integers(1, (2**20, 300, 40)[dim - 1])) for _ in range(dim))
+    periodic = tuple(data.draw(st.booleans()) for _ in range(dim))
+    reaches = tuple(data.draw(st.integers(0, n)) for n in lengths)
+    plan = make_plan(lengths, reaches, periodic)
+    if plan is None:
+        return
+    assert all(a <= b for a, b in zip((plan.rows, plan.cols, plan.m1, plan.m2), plan.tile, strict=True))
+    # What is contracted has 16 numbers at least; half as many rows where two parts lie below each other.
+    assert plan.tile[0] * (2 if plan.complex else 1) >= 16
+    assert min(plan.tile[1:]) >= 16
+    # A kernel's rows fit the tile, or are twice as many, which begin in the middle of the circle.
+    assert not plan.complex or plan.m1 <= plan.tile[0] or plan.m1 == 2 * plan.tile[0]
+    assert plan.rows * plan.cols >= plan.length
+    assert plan.outer * plan.outer_step >= torch.Size(lengths).numel() if plan.complex else True
+
+
+def test_long_lines_of_zeros_always_have_a_plan() -> None:
+    for length in (1, 63, 64, 784, 4096, 4097, 16_000, 65_536, 10**6, 2**20):
+        assert plan_of((length,), (2 * length,), False, (False,), torch.bfloat16) is not None
+    assert plan_of((2**20 + 1,), (3,), False, (False,), torch.bfloat16) is None
+
+
+def test_tiles_that_do_not_fit_are_left_to_the_fft(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise launch.TooLarge(300_000, 232_448, "shared memory")
+
+    x, kernel = torch.randn(1, 2, 30, device=DEVICE), torch.randn(2, 1, 30, device=DEVICE, requires_grad=True)
+    monkeypatch.setattr(trust, "_refused", set())
+    monkeypatch.setattr(launch, "spectral_conv", fail)
+    monkeypatch.setattr(launch, "spectral_grads", fail)
+    with pytest.warns(UserWarning, match="does not fit this GPU"):
+        y = conv(x, kernel, groups=2, method="triton")
+    assert y.equal(conv(x, kernel, groups=2, method="fft"))
+    (got,) = torch.autograd.grad(y.square().sum(), kernel)  # which warns no more
+    (expected,) = torch.autograd.grad(conv(x, kernel, groups=2, method="fft").square().sum(), kernel)
+    torch.testing.assert_close(got, expected)

@@ -1,0 +1,108 @@
+"""Tables that are made once: the last few are remembered, and those that CUDA graphs point to for ever."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from kernelfield.ops import graph_cache as module
+from kernelfield.ops.graph_cache import capturing, kept
+from kernelfield.ops.points.neighbors import _ranks, nearest_nodes
+from kernelfield.ops.resample import _waves, resample_matrix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Return a switch for what torch says about the stream, as in a process with a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def switch(on: bool) -> None:
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: on)
+
+    switch(False)
+    return switch
+
+
+def test_nothing_is_captured_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not capturing()
+
+
+def test_the_last_few_are_remembered() -> None:
+    made = []
+
+    @kept(2)
+    def table(n: int) -> torch.Tensor:
+        made.append(n)
+        return torch.full((n,), 1.0)
+
+    assert table(1) is table(1)
+    table(2), table(1), table(3)  # which pushes 2 out, not 1
+    assert made == [1, 2, 3]
+    table(1), table(2)
+    assert made == [1, 2, 3, 2]
+    table.cache_clear()
+    table(1)
+    assert made == [1, 2, 3, 2, 1]
+
+
+def test_what_a_graph_points_to_stays(capture: Callable[[bool], None]) -> None:
+    table = kept(1)(torch.arange)
+    forgotten = weakref.ref(table(2))
+    used = weakref.ref(table(3))  # pushes the first out
+    capture(True)
+    table(3)
+    capture(False)
+    table(4)
+    table.cache_clear()
+    gc.collect()
+    assert forgotten() is None
+    assert used() is not None
+
+
+def test_what_a_graph_makes_is_not_remembered(capture: Callable[[bool], None]) -> None:
+    table = kept(4)(torch.arange)
+    capture(True)
+    first = table(3)
+    assert table(3) is not first
+    assert not table.known
+    assert not table.pinned
+
+
+@pytest.mark.parametrize("name", ["_ranks", "_waves", "make_call"])
+def test_every_table_of_the_package_stays(name: str, capture: Callable[[bool], None]) -> None:
+    if name == "make_call":
+        pytest.importorskip("triton")
+        from kernelfield.ops.conv.triton.launch import _call, make_call  # noqa: PLC0415
+
+        tables = make_call
+
+        def use() -> None:
+            _call(torch.zeros(2, 3, 40), torch.zeros(3, 1, 40), True, [False])
+    elif name == "_ranks":
+        tables = _ranks
+
+        def use() -> None:
+            nearest_nodes(torch.zeros(1, 2, 2), (4, 4), 3)
+    else:
+        tables = _waves
+
+        def use() -> None:
+            resample_matrix(8, 6, 6, 8, like=torch.zeros(1))
+
+    use()
+    capture(True)
+    use()
+    capture(False)
+    pinned = len(tables.pinned)
+    assert pinned >= 1
+    assert isinstance(tables, module.Kept)
+    tables.cache_clear()
+    assert len(tables.pinned) == pinned
