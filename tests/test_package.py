@@ -34,8 +34,8 @@ MAY_IMPORT = {
     "experiments": FOUNDATION | {"layers", "models", "data", "viz", "export"},
     "sklearn": FOUNDATION | {"layers", "models", "data", "experiments"},
 }
-EVERYTHING = {*MAY_IMPORT, "cli", "_commands"}
-MAY_IMPORT |= dict.fromkeys(("__init__", "__main__", "cli", "_commands"), EVERYTHING)
+EVERYTHING = {*MAY_IMPORT, "cli"}
+MAY_IMPORT |= dict.fromkeys(("__init__", "__main__", "cli"), EVERYTHING)
 
 
 def imported_parts(path: Path, root: Path = ROOT) -> set[str]:

@@ -45,11 +45,13 @@ def whole(folder: Path | None) -> str | None:
 
 
 def short_settings(epochs: int | None, seed: int | None) -> list[str]:
+    """Return the settings that the short options stand for."""
     given = {"training.epochs": epochs, "training.seed": seed}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 
 
 def ints(name: str, text: str) -> list[int]:
+    """Return the ints of a list such as "0,1,2"."""
     try:
         return [int(part) for part in text.split(",") if part]
     except ValueError:
@@ -57,6 +59,7 @@ def ints(name: str, text: str) -> list[int]:
 
 
 def print_result(run: Run, as_json: bool) -> None:
+    """Print the result of a finished run."""
     from ..experiments.progress import summary  # noqa: PLC0415
 
     result = run.result()
@@ -71,18 +74,21 @@ def print_result(run: Run, as_json: bool) -> None:
 
 
 def print_json(value: Any) -> None:
+    """Print a value as JSON."""
     from ..experiments.plain_json import to_json  # noqa: PLC0415
 
     typer.echo(to_json(value))
 
 
 def short_value(value: Any) -> str:
+    """Return a value as text, floats with four digits."""
     if isinstance(value, list):
         return "[" + ", ".join(short_value(v) for v in value) + "]"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def stop(message: str, code: int) -> None:
+    """Print a message and exit with ``code``."""
     typer.echo(f"kernelfield: {message}", err=True)
     raise typer.Exit(code)
 

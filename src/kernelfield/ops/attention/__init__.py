@@ -54,9 +54,9 @@ def group_attention(
 
     The score is a sum of three terms of which none depends on all of (h, h̃, ĥ, y). That of content is computed once
     for all output elements, and the sum over h̃ is taken of the weights, by
-    :func:`~kernelfield.ops.attention.softmax.softmax_sum`, before they meet values. Nothing is held that has h, h̃, ĥ and a
-    position of the key at once, and values are weighted |H| times less often than scores are compared. Samples and
-    heads are worked through in chunks, which are recomputed in the backward pass.
+    :func:`~kernelfield.ops.attention.softmax.softmax_sum`, before they meet values. Nothing is held that has h, h̃, ĥ
+    and a position of the key at once, and values are weighted |H| times less often than scores are compared. Samples
+    and heads are worked through in chunks, which are recomputed in the backward pass.
 
     Args:
         q: (n, elements, \*space, channels) queries, already scaled; n counts samples and heads.

@@ -25,9 +25,9 @@ def softmax_sum(
 
     On a GPU, a kernel that computes each score where it is needed. Elsewhere by the fact that the exponential of the
     sum is a product of three, none of which has all four indices: the normaliser is a matrix product, and the sum over
-    g :func:`~kernelfield.ops.attention.contract.contract`. Each exponential is then relative to its own largest: where the three
-    disagree so much that the best key lies more than 85 (float64: 700) below the sum of their largest, all weights
-    vanish.
+    g :func:`~kernelfield.ops.attention.contract.contract`. Each exponential is then relative to its own largest: where
+    the three disagree so much that the best key lies more than 85 (float64: 700) below the sum of their largest, all
+    weights vanish.
 
     Args:
         content: (n, p, g, m, j) scores.

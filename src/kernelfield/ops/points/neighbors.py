@@ -55,8 +55,8 @@ def nearest(
     r"""Return, for each query, the ``count`` nearest points, the nearest first.
 
     Of points at the same distance any may be taken. Memory is linear in queries and points: all distances are computed
-    in chunks, or only those to the points in cells around the query (:mod:`kernelfield.ops.points.cell_list`), which takes time
-    linear in their number for clouds that fill a space or a surface evenly.
+    in chunks, or only those to the points in cells around the query (:mod:`kernelfield.ops.points.cell_list`), which
+    takes time linear in their number for clouds that fill a space or a surface evenly.
 
     Args:
         queries: (batch or 1, queries, dim) coordinates.

@@ -90,10 +90,10 @@ def six_or_nine(resolution: int = 16, *, shares: tuple[float, float, float] = (0
 def rotated_mnist(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
     """Return rotated MNIST: 62,000 MNIST digits, each turned by an angle drawn from the whole circle.
 
-    Source: made from the files that :func:`kernelfield.data.sets.images.mnist.mnist` reads, as Larochelle et al. (2007) made
-    theirs; not their files. Licence: CC BY-SA 3.0. Split: 10,000 to train, 2,000 to choose by and 50,000 to test, drawn
-    from all 70,000 digits under a seed. Normalisation: zero mean and unit variance over all pixels of the training
-    images.
+    Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads, as Larochelle et al.
+    (2007) made theirs; not their files. Licence: CC BY-SA 3.0. Split: 10,000 to train, 2,000 to choose by and 50,000
+    to test, drawn from all 70,000 digits under a seed. Normalisation: zero mean and unit variance over all pixels of
+    the training images.
 
     Args:
         root: folder of MNIST's files.
@@ -123,9 +123,9 @@ def rotated_mnist(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data
 def mnist6_180(root: str | os.PathLike[str] | None, *, margin: float = 0.0, seed: int = 0) -> Data:
     """Return MNIST6-180: MNIST's sixes turned on the circle; six for turns in [-90°, 90°], and else nine.
 
-    Source: made from the files that :func:`kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0. Split: MNIST's
-    own, a tenth of the training sixes held out to choose by. Normalisation: zero mean and unit variance over all pixels
-    of the training images.
+    Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0.
+    Split: MNIST's own, a tenth of the training sixes held out to choose by. Normalisation: zero mean and unit variance
+    over all pixels of the training images.
 
     Args:
         root: folder of MNIST's files.
@@ -141,9 +141,9 @@ def mnist6_180(root: str | os.PathLike[str] | None, *, margin: float = 0.0, seed
 def mnist6_m(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
     """Return MNIST6-M: MNIST's sixes and their mirror images; which is it?
 
-    Source: made from the files that :func:`kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0. Split: MNIST's
-    own, a tenth of the training sixes held out to choose by. Normalisation: zero mean and unit variance over all pixels
-    of the training images.
+    Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0.
+    Split: MNIST's own, a tenth of the training sixes held out to choose by. Normalisation: zero mean and unit variance
+    over all pixels of the training images.
 
     Args:
         root: folder of MNIST's files.

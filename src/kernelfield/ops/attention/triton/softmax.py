@@ -1,4 +1,4 @@
-"""The sum of softmaxes of :mod:`kernelfield.ops.attention.softmax` as Triton kernels: one reads three tensors and writes one."""
+"""The sum of softmaxes as Triton kernels: one reads three tensors and writes one."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Attentive convolutions in Triton, backward: gradients of maxima and sums of responses that were never written.
 
-Names and order of memory as in :mod:`kernelfield.ops.attentive.triton.forward`. The slope of a response is that of the sum it
-is part of and, where it is the largest, that of the maximum. Slopes, and the channels of maxima, have one place more
-for each sample, (b, HO · WO + 1, G, N), at which they are zero: what lies beyond the map is read from there.
+Names and order of memory as in :mod:`kernelfield.ops.attentive.triton.forward`. The slope of a response is that of the
+sum it is part of and, where it is the largest, that of the maximum. Slopes, and the channels of maxima, have one place
+more for each sample, (b, HO · WO + 1, G, N), at which they are zero: what lies beyond the map is read from there.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
