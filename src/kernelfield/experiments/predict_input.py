@@ -31,7 +31,8 @@ def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.
             perhaps ``coords`` (samples, points, dim) in training steps and ``mask``; a .csv table of one series, rows
             are steps and columns channels, or of several as
             :func:`~kernelfield.data.sets.series.csv_series.csv_series` reads them, with labels or without; a .ts file;
-        an image; or a sound. NaN is a missing value. recipe: of the run.
+            an image; or a sound. NaN is a missing value.
+        recipe: of the run.
         data: of the run; None to take the samples as prepared already.
         step: sampling step in training steps.
     """
