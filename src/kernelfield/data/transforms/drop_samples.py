@@ -30,7 +30,7 @@ def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0)
             coords, in training steps, where the others lie. Targets at every position do not go with "points".
         seed: of the choice.
 
-    >>> from .base import Split
+    >>> from kernelfield.data import Split
     >>> split = drop_split(Split(torch.arange(8.0).view(1, 1, 8), torch.zeros(1)), 0.5, form="points")
     >>> split.inputs.tolist(), split.coords.flatten().tolist()
     ([[[0.0, 1.0, 5.0, 7.0]]], [0.0, 1.0, 5.0, 7.0])
@@ -77,7 +77,7 @@ def drop_samples(data: Data, share: float, *, form: str = "mask", observed: bool
             are then zero. For "mask" only.
         seed: of the choice; the next ones for validation and test.
 
-    >>> from .chirps import chirps
+    >>> from kernelfield.data.sets.synthetic.chirps import chirps
     >>> data = drop_samples(chirps(128, train=4), 0.3, observed=True)
     >>> data.in_channels, data.train.batch(slice(0, 2)).inputs.shape
     (2, torch.Size([2, 2, 128]))

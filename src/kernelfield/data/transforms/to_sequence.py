@@ -28,7 +28,7 @@ def map_splits(data: Data, change: Callable[[Split], Split], **fields: object) -
 def as_sequence(data: Data, name: str | None = None) -> Data:
     """Return images read row by row: (n, channels, rows, columns) to (n, channels, rows · columns).
 
-    >>> from .shapes import shapes
+    >>> from kernelfield.data.sets.synthetic.shapes import shapes
     >>> as_sequence(shapes(8, train=4)).size
     (64,)
     """
@@ -42,7 +42,7 @@ def as_sequence(data: Data, name: str | None = None) -> Data:
 def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
     """Return sequences of pixels in another order, random but the same for all samples and under the same seed.
 
-    >>> from .shapes import shapes
+    >>> from kernelfield.data.sets.synthetic.shapes import shapes
     >>> plain, mixed = as_sequence(shapes(8, train=4)), permuted(shapes(8, train=4), seed=1)
     >>> same = plain.train.inputs.sort().values == mixed.train.inputs.sort().values
     >>> bool(same.all()), torch.equal(plain.train.inputs, mixed.train.inputs)
@@ -70,7 +70,7 @@ def noise_padded(
         seed: of the noise that is drawn once.
         name: of the new data.
 
-    >>> from .shapes import shapes
+    >>> from kernelfield.data.sets.synthetic.shapes import shapes
     >>> data = noise_padded(shapes(8, train=4), 100)
     >>> data.in_channels, data.train.batch(slice(0, 2)).inputs.shape
     (8, torch.Size([2, 8, 100]))
