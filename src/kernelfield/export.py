@@ -21,7 +21,7 @@ __all__ = ["export_network"]
 
 
 class _Plain(nn.Module):
-    """A network as a function of its input alone."""
+    """Wraps a network so that its input is its only argument."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -41,17 +41,17 @@ def export_network(
     rtol: float = 1e-3,
     atol: float = 1e-4,
 ) -> float:
-    r"""Write a network to a file and return by how much the file's outputs differ from the network's, at most.
+    r"""Export a network to a file and return the largest difference between their outputs.
 
-    The batch is dynamic, and in a ``.pt2`` file of a network on a line so is the length. Whatever was written is loaded
-    again and run, at the example's size and at others, before this returns.
+    The batch size is dynamic. In a ``.pt2`` file of a 1D network the length is dynamic too. The file is loaded again
+    and compared with the network, at the example's size and at others, before this function returns.
 
     Args:
-        network: any module of one input; a copy in evaluation mode is exported.
+        network: a module with one input; a copy in evaluation mode is exported.
         path: where to write.
         example: (batch, channels, \*space) input, or (batch, length) token ids.
         to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
-        dynamic_length: let the length of a sequence be dynamic, for "pt2".
+        dynamic_length: whether the length of a sequence is dynamic; "pt2" only.
         rtol: difference allowed, relative to the largest output.
         atol: difference allowed on top of that.
 
@@ -66,7 +66,7 @@ def export_network(
     plain = _Plain(copy.deepcopy(network).cpu().eval())
     example = example.cpu()
     if example.shape[0] < 2:
-        example = torch.cat([example, example])  # a batch of one would be taken for a constant
+        example = torch.cat([example, example])  # torch.export specialises on a batch of one
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     one_axis = example.dim() - (2 if example.is_floating_point() else 1) == 1
@@ -134,7 +134,7 @@ def _save_onnx(plain: nn.Module, path: Path, inputs: list[Tensor]) -> list[Tenso
 
 @contextmanager
 def _direct(network: nn.Module) -> Iterator[None]:
-    """Convolve by sums of frozen kernels meanwhile: ONNX has convolutions, and no use for kernel networks."""
+    """Use frozen kernels and direct convolutions inside the block: ONNX has convolutions but no FFT for every opset."""
     layers = [m for m in network.modules() if isinstance(m, ContinuousConv)]
     methods = [layer.method for layer in layers]
     for layer in layers:
@@ -150,7 +150,7 @@ def _direct(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's own messages off the log."""
+    """Silence the exporter's log messages."""
     import logging  # noqa: PLC0415
 
     logger = logging.getLogger("torch.onnx")

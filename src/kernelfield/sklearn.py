@@ -1,7 +1,7 @@
-"""Estimators for people who live in scikit-learn and aeon.
+"""Estimators with the interface of scikit-learn and aeon.
 
-Arrays (n, channels, length), (n, length), images (n, channels, rows, columns), and lists of series of unequal length
-(channels, length) or (length,); NaN is a missing value.
+They take arrays (n, channels, length) or (n, length), images (n, channels, rows, columns), and lists of series of
+unequal length, (channels, length) or (length,). NaN marks a missing value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["CCNNClassifier", "CCNNRegressor"]
 
 
 class _Estimator(BaseEstimator):
-    """What classifier and regressor share."""
+    """Base class of classifier and regressor."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class _Estimator(BaseEstimator):
         return tags
 
     def _check(self, X: Any) -> None:
-        """Raise if an argument is none that can be fitted with; remember whether series are of unequal length."""
+        """Check the arguments; note whether the series have unequal lengths."""
         for name in ("channels", "blocks", "epochs", "batch"):
             check_int(name, _plain(getattr(self, name)))
         check_positive("lr", _plain(self.lr))
@@ -100,7 +100,7 @@ class _Estimator(BaseEstimator):
                 channels=self.channels,
                 blocks=self.blocks,
                 dropout=self.dropout,
-                # Kernels that begin with a few samples at least, however short the series.
+                # Kernels start at least a few samples wide, however short the series is.
                 sigma=min(1.0, max(0.2, 3 / min(inputs.shape[2:]))),
             )
             trained = Task(
@@ -119,8 +119,8 @@ class _Estimator(BaseEstimator):
             fabric = Fabric(accelerator=accelerator, devices=1)
             split = Split(self._normal(inputs, seen), target, mask=mask)
             Loop(trained, split, None, settings, fabric=fabric, name=type(self).__name__).run()
-        # What trained it refers to processes and devices, which cannot be pickled. Double, so that the other samples of
-        # a batch do not show in a prediction's last digits.
+        # A fresh task: the trained one refers to processes and devices and cannot be pickled. In float64 the other
+        # samples of a batch do not change the last digits of a prediction.
         self._task_ = Task(network.double(), task, out_channels=out).eval()
 
     def _normal(self, inputs: Tensor, seen: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class _Estimator(BaseEstimator):
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self, "_task_")
         inputs, mask, is_table = _signals(X)
-        # Series of unequal length have no number of features, and a list of equal ones is as good as any other.
+        # Series of unequal length have no fixed number of features.
         if is_table and not self._ragged_ and inputs.shape[-1] != self.n_features_in_:
             raise ValueError(
                 f"X has {inputs.shape[-1]} features, but {type(self).__name__} is expecting "
@@ -152,13 +152,13 @@ class CCNNClassifier(ClassifierMixin, _Estimator):
     """A :class:`kernelfield.CCNN` as a classifier of series and images.
 
     Args:
-        model: name of a network such as "ccnn_4_140", of which ``channels`` and ``blocks`` can be chosen.
+        model: name of a network such as "ccnn_4_140"; ``channels`` and ``blocks`` override its width and depth.
         channels: its width.
         blocks: its depth.
         epochs: passes over the training samples.
         batch: samples per step.
         lr: learning rate.
-        weight_decay: of the weights outside kernels and masks.
+        weight_decay: weight decay of all weights outside kernel networks and masks.
         dropout: probability inside the blocks.
         device: "cpu" or "cuda".
         random_state: seed.
@@ -219,19 +219,19 @@ class CCNNRegressor(RegressorMixin, _Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the values: (n,) or (n, outputs)."""
-        learned = self._outputs(X)  # first, for it says if nothing was fitted yet
+        learned = self._outputs(X)  # first: it raises if the estimator is not fitted
         outputs = self._scale_.undo(learned)
         return (outputs[:, 0] if self._one_ else outputs).numpy()
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of numpy's, as a grid of parameters gives them, as one of Python's."""
+    """Convert a numpy scalar, as a parameter grid holds it, to a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _network(name: str, **arguments: Any) -> nn.Module:
-    """Return a named network with an estimator's arguments; say which there are if this one does not take them."""
-    why = "it gives an answer for every position" if configuration(name).arguments.get("readout") == "dense" else ""
+    """Build a named network with the estimator's arguments; list the families that take them otherwise."""
+    why = "it predicts a value for every position" if configuration(name).arguments.get("readout") == "dense" else ""
     try:
         if not why:
             return create_model(name, **arguments)
@@ -272,7 +272,7 @@ def _labels(y: Any, n: int, numeric: bool = False) -> np.ndarray:
 
 
 def _signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
-    """Return (n, channels, *space), (n, *space) whether a sample was seen or None if all were, and if X was a table."""
+    """Return the signals (n, channels, *space), their mask (n, *space) or None, and whether X was a 2D table."""
     import scipy.sparse  # type: ignore[import-untyped]  # noqa: PLC0415
 
     if scipy.sparse.issparse(X):
@@ -301,12 +301,12 @@ def _signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
     missing = values.isnan()
     if not bool(missing.any()):
         return values, None, is_table
-    # A position counts as seen if any of its channels was; what is missing of it is put at the mean.
+    # A position is observed if any of its channels is; its missing channels are set to the mean.
     return values, ~missing.all(dim=1), is_table
 
 
 def _spread(mask: Tensor | None, inputs: Tensor) -> Tensor:
-    """Return 1 for values to count and 0 for the others, in the shape of ``inputs``; NaN there become 0."""
+    """Return 1 for observed and 0 for missing values, shaped like ``inputs``; replace NaN by 0 in place."""
     seen = (~inputs.isnan()).to(inputs.dtype)
     inputs.nan_to_num_(0.0)
     return seen if mask is None else seen * mask.unsqueeze(1)

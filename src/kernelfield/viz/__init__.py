@@ -1,1 +1,1 @@
-"""Pictures of what was learned."""
+"""Figures of trained networks: kernels, attention, subsets of groups, architectures, reports."""

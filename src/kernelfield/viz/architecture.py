@@ -1,4 +1,4 @@
-"""Pictures of architectures that are learned."""
+"""Figures of learned architectures (chapter 6)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_history", "plot_history"]
 
-#: titles of the panels, and what they show of each block
+#: panels: the quantity of each block, and the title
 PANELS = {"kernel": "points of the kernels", "resolution": "resolution", "width": "channels"}
 
 
 def plot_history(history: Sequence[dict[str, float]], path: str | Path) -> None:
-    """Draw how an architecture came about, and save the picture.
+    """Plot how an architecture changed during training and save the figure.
 
     Args:
         history: rows as :meth:`kernelfield.DNArch.record` makes them, or as a run's ``masks.csv`` holds them; the first
             column, such as "step" or "epoch", is the horizontal axis.
-        path: where to write; the suffix chooses the format.
+        path: file to write; its suffix sets the format.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -31,10 +31,10 @@ def plot_history(history: Sequence[dict[str, float]], path: str | Path) -> None:
 
 
 def draw_history(figure: Any, history: Sequence[dict[str, float]]) -> None:
-    """Draw kernels, resolutions and widths of every block, and depth and complexity, beside each other.
+    """Plot kernel sizes, resolutions and widths of every block, and the depth and complexity of the network.
 
-    A block that is not in use at a time is not drawn there. Of several axes of space, and of the three widths of a
-    block, each has its line, in the block's colour.
+    Each block has a colour. Line styles tell spatial axes, and the three widths of a block, apart. Blocks are drawn
+    only while they are in use.
     """
     if not history:
         raise ValueError("history must have rows, got none")

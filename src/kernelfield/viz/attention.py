@@ -1,4 +1,4 @@
-"""Pictures of attention maps on a group, drawn over the input (chapters 8 and 9)."""
+"""Figures of attention maps on a group, drawn over the input (chapters 8 and 9)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ LAYERS = (AttentiveGroupConv, AttentiveLiftingConv, GroupSelfAttention, LiftingS
 
 @torch.no_grad()
 def attention_maps(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    r"""Return the attention map of every layer that has one, for a batch.
+    r"""Return the attention maps of all layers that have them.
 
-    Of self-attention, how much each position is attended to, the mean over heads; of an attentive convolution α⁺, the
-    mean over channels and output channels.
+    Self-attention: how much each position is attended to, averaged over heads. Attentive convolutions:
+    :math:`\alpha^+`, averaged over input and output channels.
 
     Args:
         model: a network with layers of chapters 8 or 9, run in evaluation mode.
         x: (batch, channels, \*space) input.
 
     Returns:
-        (batch, group, \*space) maps by the layer's name, in the order in which layers are called.
+        (batch, group, \*space) maps by layer name, in the order of the forward pass.
     """
     found: dict[str, Tensor] = {}
 
@@ -64,13 +64,13 @@ def attention_maps(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 def orientations(group: Group, maps: Tensor) -> Tensor:
     """Return the mean direction of a map at each position: (batch, group, rows, columns) to (batch, 2, rows, columns).
 
-    The maps of all elements, each as an arrow of that length to which the element takes an arrow that points up, added
-    up: an arrow (row, column) that turns with the input.
+    Each element contributes an upward arrow that it has rotated, as long as its map is large there. The sum is an arrow
+    (row, column) that rotates with the input.
 
     >>> from kernelfield.groups import Cyclic
     >>> maps = torch.zeros(1, 4, 1, 1)
     >>> maps[:, 1] = 1.0
-    >>> orientations(Cyclic(4), maps).flatten().long()  # a quarter turn from up is left
+    >>> orientations(Cyclic(4), maps).flatten().long()  # up, rotated by 90 degrees, is left
     tensor([ 0, -1])
     """
     up = torch.tensor([-1.0, 0.0], dtype=maps.dtype, device=maps.device)
@@ -79,14 +79,14 @@ def orientations(group: Group, maps: Tensor) -> Tensor:
 
 
 def plot_attention(image: Tensor, maps: Tensor, group: Group, path: str | Path, *, title: str = "") -> None:
-    r"""Draw the map of all elements together over an image, with an arrow for its orientation at each position.
+    r"""Plot the mean map over an image, with an arrow for the orientation at each position.
 
     Args:
         image: (channels, rows, columns) image.
-        maps: (group, rows, columns) maps, perhaps of a smaller grid.
-        group: rotations, perhaps with mirrors.
-        path: where to write; the suffix chooses the format.
-        title: above the picture.
+        maps: (group, rows, columns) maps, possibly on a coarser grid.
+        group: a group of rotations, with or without mirroring.
+        path: file to write; its suffix sets the format.
+        title: title of the figure.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -104,18 +104,19 @@ def plot_equivariance(
     elements: Sequence[Sequence[float]] = ((0.0,), (1.0,), (2.0,), (3.0,)),
     layers: Sequence[str] | None = None,
 ) -> float:
-    r"""Draw the maps of an image and of its turned copies, a row for each layer: they are the turned maps.
+    r"""Plot the maps of an image and of its rotated copies, one row per layer, and measure their equivariance.
 
     Args:
         model: a network with attention.
         image: (channels, rows, columns) image.
-        group: what the network respects.
-        path: where to write; the suffix chooses the format.
-        elements: the elements by which to turn it; exact ones, quarter turns by default.
-        layers: names of the layers to draw; all by default.
+        group: the group to which the network is equivariant.
+        path: file to write; its suffix sets the format.
+        elements: the transformations to apply; quarter turns by default, which are exact on a grid.
+        layers: names of the layers to plot; all by default.
 
     Returns:
-        The largest difference between a map of a turned image and the turned map, over the largest entry.
+        The largest difference between the map of a transformed image and the transformed map, relative to the largest
+        entry.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -145,16 +146,16 @@ def has_maps(model: nn.Module) -> bool:
 
 
 def plot_sample(model: nn.Module, inputs: Tensor, path: str | Path) -> bool:
-    """Draw the maps of the first of (batch, channels, rows, columns) inputs and of its turns, if there are any.
+    """Plot the maps of the first input (batch, channels, rows, columns) and of its rotated copies.
 
     Returns:
-        Whether the model has layers with attention maps and the inputs are square images.
+        True if there was something to plot: a model with attention maps, and square images.
     """
     layers = [m for m in model.modules() if isinstance(m, LAYERS)]
     if not layers or inputs.dim() != 4 or inputs.shape[-1] != inputs.shape[-2] or layers[0].group.dim != 2:
         return False
     group = layers[0].group
-    # Elements of the group that the grid holds exactly, at most four.
+    # Up to four elements whose action is exact on the grid.
     everything = group.elements(torch.float64)
     signed = (group.matrix(everything) - group.matrix(everything).round()).abs().flatten(1).amax(dim=1) < 1e-6
     plot_equivariance(model, inputs[0].float().cpu(), group, path, elements=everything[signed][:4].tolist())
@@ -172,7 +173,7 @@ def _draw(axes: Any, image: Tensor, maps: Tensor, group: Group, title: str) -> N
     count, width = total.shape
     down = (torch.arange(count) + 0.5) * rows / count - 0.5
     along = (torch.arange(width) + 0.5) * columns / width - 0.5
-    # A picture's rows grow downwards, an arrow's second coordinate upwards.
+    # Rows grow downwards in an image; quiver's second coordinate grows upwards.
     axes.quiver(
         along.numpy(), down.numpy(), arrow[1].numpy(), -arrow[0].numpy(), color="white", width=0.006, pivot="mid"
     )

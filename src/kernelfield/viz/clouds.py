@@ -1,4 +1,4 @@
-"""Pictures of a cloud, its grid, and the edges between them (chapter 4)."""
+"""Figures of a point cloud, its grid, and the edges between them (chapter 4)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["plot_gridification"]
 
 @torch.no_grad()
 def plot_gridification(layer: Gridify, coords: Tensor, path: str | Path, *, few: int = 4) -> None:
-    """Draw a cloud, the grid over it, the edges between them, and what of them a few nodes see, and save the picture.
+    """Plot a cloud, its grid, the edges between them, and the neighbourhoods of a few nodes; save the figure.
 
     Args:
-        layer: whose grid and number of neighbours are drawn; of 2 or 3 dimensions.
-        coords: (points, dim) one cloud.
-        path: where to write; the suffix chooses the format.
-        few: nodes whose edges are drawn alone.
+        layer: provides the grid and the number of neighbours; 2D or 3D.
+        coords: (points, dim) coordinates of one cloud.
+        path: file to write; its suffix sets the format.
+        few: number of nodes in the third panel.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     if layer.dim not in (2, 3):
-        raise ValueError(f"layer must be of 2 or 3 dimensions to be drawn, got {layer.dim}")
+        raise ValueError(f"layer must have dim 2 or 3, got {layer.dim}")
     nodes = layer.nodes(coords.dtype).cpu()
     edges = bilateral_edges(coords.unsqueeze(0).cpu(), layer.grid, layer.neighbors, low=layer.low, high=layer.high)
     source, target = edges.source[edges.valid], edges.target[edges.valid]
@@ -53,7 +53,7 @@ def plot_gridification(layer: Gridify, coords: Tensor, path: str | Path, *, few:
     _draw(panels[2], nodes[chosen], "C1", 30)
     _lines(panels[2], coords[source[kept]], nodes[target[kept]], alpha=0.6)
     mean = float(counts.float().mean())
-    panels[2].set_title(f"what {few} nodes hear of; {mean:.1f} points each on average", fontsize=9)
+    panels[2].set_title(f"neighbourhoods of {few} nodes; {mean:.1f} points each on average", fontsize=9)
     for axes in panels:
         if layer.dim == 3:
             axes.view_init(elev=35, azim=-60)

@@ -1,4 +1,4 @@
-"""Pictures of learned subsets of a group, and of predictions as the input is transformed (chapter 11)."""
+"""Figures of learned subsets of a group, and of predictions as the input is rotated (chapter 11)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["plot_prediction_under_rotation", "plot_subsets", "predictions_under_
 
 
 def plot_subsets(model: nn.Module, path: str | Path) -> None:
-    """Draw the learned p(u) of every layer of ``model`` on the circle and save the picture.
+    """Plot the learned distribution p(u) of every layer on the circle and save the figure.
 
-    An interval of rotations is a wedge around the identity, which points up; elements that are kept or dropped one by
-    one are bars as high as their probability. What a mirror is kept with stands below.
+    The identity points up. An interval of rotations is a wedge around it. Discrete elements are bars whose height is
+    the probability. The probability of the mirror is written below.
 
     Args:
         model: a module with learned distributions.
-        path: where to write; the suffix chooses the format.
+        path: file to write; its suffix sets the format.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -48,7 +48,7 @@ def plot_subsets(model: nn.Module, path: str | Path) -> None:
 
 @torch.no_grad()
 def predictions_under_rotation(model: nn.Module, image: Tensor, *, turns: int = 72) -> tuple[Tensor, Tensor]:
-    """Return ``turns`` angles around the circle, and the class probabilities of the image turned by each of them.
+    """Return class probabilities of an image rotated by ``turns`` angles around the circle.
 
     Args:
         model: a classifier of images, run in evaluation mode.
@@ -69,12 +69,12 @@ def predictions_under_rotation(model: nn.Module, image: Tensor, *, turns: int = 
 def plot_prediction_under_rotation(
     model: nn.Module, image: Tensor, path: str | Path, *, label: int = 0, turns: int = 72
 ) -> None:
-    """Draw the probability of ``label`` as the image is turned around the circle, and save the picture.
+    """Plot the probability of ``label`` as the image is rotated around the circle, and save the figure.
 
     Args:
         model: a classifier of images.
         image: (channels, rows, columns) image.
-        path: where to write; the suffix chooses the format.
+        path: file to write; its suffix sets the format.
         label: the class whose probability is drawn.
         turns: number of angles.
     """

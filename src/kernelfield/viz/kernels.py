@@ -1,4 +1,4 @@
-"""Pictures of kernels."""
+"""Figures of kernels."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["plot_kernels"]
 
 @torch.no_grad()
 def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, channels: int = 4) -> None:
-    """Draw the first kernels of every continuous layer of ``model`` and save the picture.
+    """Plot the first kernels of every continuous layer and save the figure.
 
-    A kernel on a line is drawn as a curve at ``step``, with the points of the training grid on it; one on a plane as an
-    image; of one in space, the middle slice.
+    1D kernels are curves, with dots at the points of the training grid. 2D kernels are images. Of 3D kernels the middle
+    slice is shown.
 
     Args:
         model: any module.
-        path: where to write; the suffix chooses the format.
-        step: how finely to sample the kernels, in training steps.
-        channels: how many kernels per layer.
+        path: file to write; its suffix sets the format.
+        step: sampling step of the curves and images, in training steps.
+        channels: number of kernels per layer.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""One self-contained page about a trained network: curves, confusion, kernels and spectra, masks, robustness."""
+"""The report of a run: one self-contained HTML page with curves, confusion matrix, kernels, spectra and robustness."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def write_report(
     rows: list[dict[str, float]],
     masks: list[dict[str, float]],
 ) -> Path:
-    """Write ``report.html`` and ``kernels.png`` and return the page's path. It needs no other file and no connection.
+    """Write ``report.html``, which needs no other file, and ``kernels.png``; return the path of the page.
 
     Args:
-        folder: of the run; ``recipe.yaml``, ``confusion.json`` and ``attention.png`` are shown if they are there.
+        folder: folder of the run; ``recipe.yaml``, ``confusion.json`` and ``attention.png`` are included if they exist.
         network: the trained network, on the CPU.
-        result: what the training came to.
+        result: the result of the run.
         rows: metrics per epoch.
         masks: mask widths per epoch.
     """
@@ -53,7 +53,7 @@ def write_report(
         plot_kernels(network, folder / "kernels.png")
     drawings: list[tuple[str, Callable[..., None] | None]] = [
         ("Curves", (lambda figure: _curves(figure, rows)) if rows else None),
-        ("Against what was changed", (lambda figure: _robustness(figure, result)) if _changes(result) else None),
+        ("Robustness", (lambda figure: _robustness(figure, result)) if _changes(result) else None),
         ("Confusion", _confusion(folder)),
     ]
     parts += [_section(title, _picture(draw)) for title, draw in drawings if draw is not None]
@@ -189,7 +189,7 @@ def _spectra(figure: Any, network: nn.Module) -> None:
     for name, layer in network.named_modules():
         if not isinstance(layer, ContinuousConv):
             continue
-        # Two samples a training step, so that what lies beyond the grid's own Nyquist frequency shows.
+        # Two samples per training step show what lies beyond the Nyquist frequency of the training grid.
         kernel = layer.kernel(0.5).flatten(0, 1)
         while kernel.dim() > 2:
             kernel = kernel[:, kernel.shape[1] // 2]

@@ -1,4 +1,4 @@
-"""Pictures of what a layer on dilations hears: its responses over time and scale (chapter 10)."""
+"""Figures of scalograms: responses of a lifting layer over time and scale (chapter 10)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["plot_scalograms"]
 
 @torch.no_grad()
 def plot_scalograms(lifts: dict[str, LiftingConv], signal: Tensor, path: str | Path, *, channels: int = 3) -> None:
-    """Draw a signal and the scalograms that layers make of it, and save the picture.
+    """Plot a signal and its scalogram under each layer, and save the figure.
 
     Args:
-        lifts: layers by what to call them, such as "before" and "after" learning.
+        lifts: layers by label, such as "before" and "after" training.
         signal: (in_channels, time) signal.
-        path: where to write; the suffix chooses the format.
-        channels: how many of each layer's wavelets to show: those that the last of the layers responds to most.
+        path: file to write; its suffix sets the format.
+        channels: number of wavelets to show: those with the largest response in the last layer.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
