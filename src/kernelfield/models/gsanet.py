@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._checks import check_int
+from .._checks import check_choice, check_int
 from ..groups import Cyclic, Dihedral, Group, Mirror, Trivial
 from ..layers.group import GroupPool, LiftingSelfAttention, SelfAttentionBlock, SpatialPool
 from ..layers.pointwise import Pointwise, make_norm
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["GSANet"]
 
+READOUTS = ("mean-max", "max-mean", "sum-max")
+
 
 class GSANet(nn.Module):
     r"""A network of self-attention alone, equivariant to a group (chapter 9, figure 4 and section 6).
 
     Lifting attention, norm, swish; stages of :class:`~kernelfield.layers.group.SelfAttentionBlock` with
-    max-pooling between them; a linear map to the classes, the mean over space, the maximum over the group.
+    max-pooling between them; a linear map to the classes; a reduction over space and the group.
 
     Args:
         in_channels: channels of the input.
@@ -40,7 +42,10 @@ class GSANet(nn.Module):
         size: length of the input along each axis, which only a global neighbourhood needs.
         dropout: probability to drop a weight of attention, and a value after it.
         dropout_in: probability to drop a value of the input.
-        dropout_pool: probability to drop a value before pooling.
+        dropout_pool: probability to drop a value after each pooling.
+        readout: how logits are reduced. "mean-max": mean over space, then maximum over the group. "max-mean": maximum
+            over the group, then mean over space, as the figure's caption says. "sum-max": sum over space, then maximum
+            over the group, as the authors' code does.
         chunk: samples and heads that attention computes at once, and
         method: how; see ``kernelfield.ops.attention.group_attention``.
 
@@ -67,6 +72,7 @@ class GSANet(nn.Module):
         dropout: float = 0.1,
         dropout_in: float = 0.0,
         dropout_pool: float = 0.0,
+        readout: str = "mean-max",
         chunk: int | None = None,
         method: str = "auto",
     ) -> None:
@@ -97,6 +103,7 @@ class GSANet(nn.Module):
         self.pool_last = pool_last
         self.dropout_in, self.dropout_pool = nn.Dropout(dropout_in), nn.Dropout(dropout_pool)
         self.classify = Pointwise(width, out_channels, bias=False)
+        self.readout = check_choice("readout", readout, READOUTS)
         self.head = GroupPool("max", "group")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,9 +112,11 @@ class GSANet(nn.Module):
         for i, stage in enumerate(self.stages, start=1):
             x = stage(x)
             if i < len(self.stages) or self.pool_last:
-                x = self.pool(self.dropout_pool(x))
-        # The map to the classes is linear: averaged first, it sees one position instead of all.
-        x = x.mean(dim=tuple(range(3, x.dim())))
+                x = self.dropout_pool(self.pool(x))
+        if self.readout == "max-mean":
+            return self.head(self.classify(x)).flatten(2).mean(dim=2)
+        # The map to the classes is linear: it is cheaper after the reduction over space than before.
+        x = x.flatten(3).mean(dim=3) if self.readout == "mean-max" else x.flatten(3).sum(dim=3)
         return self.head(self.classify(x))
 
 
@@ -118,7 +127,7 @@ _CIFAR: dict[str, Any] = {
     "widths": ((96, 96), (192, 192), (192, 192)),
     "norm_after": True,
 }
-_CIFAR |= {"dropout_in": 0.3, "dropout_pool": 0.2}
+_CIFAR |= {"dropout_in": 0.2, "dropout_pool": 0.3}
 _PCAM: dict[str, Any] = {
     "in_channels": 3,
     "out_channels": 2,

@@ -53,12 +53,20 @@ class _Partial(nn.Module):
             if isinstance(module, Distribution):
                 module.freeze(frozen)
 
+    def sample_in_eval(self, sample: bool = True) -> None:
+        """Draw elements in evaluation too, or use the same ones at every call."""
+        for module in self.modules():
+            if isinstance(module, Distribution):
+                module.sample_in_eval = sample
+
 
 def _make_conv(
-    group: Group, partial: bool, samples: int | None, field: Callable[..., Field], kernel_size: int
+    group: Group, partial: bool, samples: int | None, field: Callable[..., Field], kernel_size: int, reduction: str
 ) -> Callable[..., GroupConv]:
     kind = PartialGroupConv if partial else GroupConv
-    return functools.partial(kind, group=group, samples=samples, field=field, kernel_size=kernel_size)
+    return functools.partial(
+        kind, group=group, samples=samples, field=field, kernel_size=kernel_size, reduction=reduction
+    )
 
 
 class PartialGCNN(_Partial):
@@ -83,6 +91,8 @@ class PartialGCNN(_Partial):
         head: "max"; or the ablations "t2", a last convolution on space after the mean over the group, and "mlp", a
             linear map of all positions and elements instead of the maximum, which needs ``size``.
         size: length of the input along each axis, for ``head="mlp"`` only.
+        reduction: "mean" over the elements of a convolution's input, or "sum" as in the authors' code.
+        sample_in_eval: draw elements in evaluation too, as the authors' code does.
 
     >>> import torch
     >>> net = PartialGCNN(1, 10, group=SO2(), samples=4, channels=(4, 4, 8, 8), kernel_size=5)
@@ -108,6 +118,8 @@ class PartialGCNN(_Partial):
         dropout: float = 0.0,
         head: str = "max",
         size: int | None = None,
+        reduction: str = "mean",
+        sample_in_eval: bool = False,
     ) -> None:
         super().__init__()
         if len(channels) != 4:
@@ -118,7 +130,7 @@ class PartialGCNN(_Partial):
         if head == "mlp" and check_bool("partial", partial):
             raise ValueError("partial must be False for head='mlp', whose number of elements is fixed, got True")
         count = None if group.finite else samples
-        conv = _make_conv(group, partial, count, field, kernel_size)
+        conv = _make_conv(group, partial, count, field, kernel_size, reduction)
         self.lift = LiftingConv(
             in_channels, channels[0], group=group, samples=count, field=field, kernel_size=kernel_size
         )
@@ -159,6 +171,7 @@ class PartialGCNN(_Partial):
             features *= (group.order or check_int("samples", samples)) * (left - kernel_size + 1) ** group.dim
         self.head = GroupPool("max", "all") if head != "mlp" else None
         self.linear = nn.Linear(features, out_channels)
+        self.sample_in_eval(check_bool("sample_in_eval", sample_in_eval))
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
@@ -187,6 +200,8 @@ class PartialGCNN13(_Partial):
         kernel_size: points of the kernels along each axis.
         field: what the kernels are, built from (dim, channels).
         dropout: probability to drop a channel after the 2nd, 5th and 8th convolution.
+        reduction: "mean" over the elements of a convolution's input, or "sum" as in the authors' code.
+        sample_in_eval: draw elements in evaluation too, as the authors' code does.
 
     >>> import torch
     >>> PartialGCNN13(1, 10, group=SO2(), samples=2, channels=4)(torch.randn(2, 1, 16, 16)).shape
@@ -205,11 +220,13 @@ class PartialGCNN13(_Partial):
         kernel_size: int = 3,
         field: Callable[..., Field] = SmallKernel,
         dropout: float = 0.3,
+        reduction: str = "mean",
+        sample_in_eval: bool = False,
     ) -> None:
         super().__init__()
         self.group = group
         count = None if group.finite else samples
-        conv = _make_conv(group, check_bool("partial", partial), count, field, kernel_size)
+        conv = _make_conv(group, check_bool("partial", partial), count, field, kernel_size, reduction)
         self.lift = LiftingConv(in_channels, channels, group=group, samples=count, field=field, kernel_size=kernel_size)
         widths = [channels, channels, *[2 * check_int("channels", channels)] * 7]
         self.convs = nn.ModuleList(conv(i, o) for i, o in pairwise(widths))
@@ -217,6 +234,7 @@ class PartialGCNN13(_Partial):
         self.pool, self.dropout = SpatialPool(2, dim=group.dim), GroupDropout(dropout)
         self.head = GroupPool("mean", "all")
         self.linear = nn.Linear(widths[-1], out_channels)
+        self.sample_in_eval(check_bool("sample_in_eval", sample_in_eval))
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""

@@ -42,8 +42,10 @@ class Distribution(nn.Module):
         if not isinstance(group, Group):
             raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
         self.group = group
-        #: draw nothing: give the elements of evaluation in training too
+        #: give the elements of evaluation in training too
         self.frozen = False
+        #: draw elements in evaluation too
+        self.sample_in_eval = False
         self._adapted_to: tuple[int, ...] | None = None
         _followers.add(self)
         self.register_load_state_dict_post_hook(_adapt_after_loading)
@@ -101,7 +103,7 @@ class Distribution(nn.Module):
     @property
     def random(self) -> bool:
         """Whether the next call draws."""
-        return self.training and not self.frozen
+        return (self.training or self.sample_in_eval) and not self.frozen
 
     def extra_repr(self) -> str:
         return f"{self.group}"

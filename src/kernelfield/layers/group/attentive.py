@@ -61,8 +61,9 @@ class _Attention(nn.Module):
 
     def _matrices(self, rows: int, columns: int) -> nn.Module:
         if not self.lifting:
+            terms = columns * (self.group.order or 1)  # with the group, as in the authors' code
             return GroupKernel(
-                self.group, Table, self.shape[0] * rows, columns, kernel_size=1, on_space=False, fan_in=columns
+                self.group, Table, self.shape[0] * rows, columns, kernel_size=1, on_space=False, fan_in=terms
             )
         bound = 1 / math.sqrt(columns)
         weight = torch.empty(self.shape[0] * rows, columns).uniform_(-bound, bound)

@@ -27,7 +27,8 @@ class CyclicSelfAttention(nn.Module):
         A_{gh} = a(h^{-1} g)
 
     for the n = |H| responses x of a channel. A commutes with the action of the group on them: for a cyclic group it is
-    circulant. It begins as the identity, up to small numbers, and has n learned numbers for each channel.
+    circulant. It has n learned numbers for each channel. They begin like the weights of the layer whose responses they
+    weight, and then a(e) is set to 1: A is nearly the identity (chapter 7, section 5).
 
     Args:
         channels: number of channels.
@@ -35,6 +36,8 @@ class CyclicSelfAttention(nn.Module):
         form: "group" for the matrix above; "blocks", for a group of rotations and mirror, the chapter's arrangement of
             circulant blocks [[B, C], [C, B]], which commutes with the mirror but not with rotations; "free" for n² free
             numbers. The last two are not equivariant (a circulant one block is), and stand for comparison.
+        fan_in: terms of the sum that made a response; sets the scale of the initial numbers. By default that of a layer
+            with as many channels and one point in space, channels · n.
 
     >>> from kernelfield.groups import Cyclic
     >>> attention = CyclicSelfAttention(3, group=Cyclic(4))
@@ -44,7 +47,7 @@ class CyclicSelfAttention(nn.Module):
     torch.Size([3, 4, 4])
     """
 
-    def __init__(self, channels: int, *, group: Group, form: str = "group") -> None:
+    def __init__(self, channels: int, *, group: Group, form: str = "group", fan_in: int | None = None) -> None:
         super().__init__()
         if not isinstance(group, Group):
             raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
@@ -53,14 +56,15 @@ class CyclicSelfAttention(nn.Module):
         self.group, self.channels = group, check_int("channels", channels)
         self.form = check_choice("form", form, FORMS)
         n = group.order
+        terms = channels * n if fan_in is None else check_int("fan_in", fan_in)
         if form == "group":
             self.kernel: GroupKernel | None = GroupKernel(
-                group, Table, channels, 1, kernel_size=1, on_space=False, fan_in=n
+                group, Table, channels, 1, kernel_size=1, on_space=False, fan_in=terms
             )
             self.weight: nn.Parameter | None = None
         else:
             self.kernel = None
-            self.weight = nn.Parameter(torch.randn(channels, n * n if form == "free" else n) / n**0.5)
+            self.weight = nn.Parameter(torch.randn(channels, n * n if form == "free" else n) / terms**0.5)
             self.register_buffer("index", _entries(n, form, _mirrored(group)), persistent=False)
         self._make_identity()
 

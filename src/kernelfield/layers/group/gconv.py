@@ -181,6 +181,8 @@ class GroupConv(_Conv):
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
         distribution: where the output elements come from, instead of all of the group.
+        reduction: of a continuous group, "mean" over the input's elements, which has the total measure 1; or "sum",
+            without division by their number.
         interactions: of dilations, how many of them a kernel spans, from the output's own on; all if not given.
         scale_boundary: what a kernel sees beyond the coarsest dilation: "zero"; or "valid", nothing, for outputs that
             would see it are left out, the ``interactions`` - 1 coarsest.
@@ -211,6 +213,7 @@ class GroupConv(_Conv):
         distribution: Distribution | None = None,
         interactions: int | None = None,
         scale_boundary: str = "zero",
+        reduction: str = "mean",
     ) -> None:
         # A layer that draws nothing has no use for samples, but its distribution asks for some.
         drawn = samples if check_bool("resample", resample) or group.finite else 1
@@ -218,9 +221,11 @@ class GroupConv(_Conv):
         distribution = Uniform(outputs, drawn) if distribution is None else distribution
         super().__init__(in_channels, out_channels, group, kernel_size, drawn, boundary, bias, distribution)
         self.resample = resample
+        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
         if interactions == 1 and resample and not group.finite:
             raise ValueError("interactions must be at least 2 where elements are drawn: no two of them meet, got 1")
-        terms = in_channels * kernel_size**group.dim * (interactions or group.order or 1)
+        summed = samples if reduction == "sum" and samples else 1
+        terms = in_channels * kernel_size**group.dim * (interactions or group.order or summed)
         self.kernel = GroupKernel(
             group,
             field,
@@ -265,7 +270,8 @@ class GroupConv(_Conv):
         whole = whole and self.distribution.group.order == self.group.order
         kernel = self.kernel.reversed() if whole else self.kernel.reversed(chosen, elements)
         # A kernel that meets each element with itself alone sums over nothing.
-        measure = 1.0 if self.kernel.interactions == 1 else self.group.weight(x.shape[2])
+        alone = self.kernel.interactions == 1
+        measure = 1.0 if alone or self.reduction == "sum" else self.group.weight(x.shape[2])
         x = weighted(x, measure, gates)
         y = correlate(x.flatten(1, 2), folded(kernel), self.boundary)
         return self._finish(y, chosen, chosen_gates)

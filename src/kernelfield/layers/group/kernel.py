@@ -97,7 +97,8 @@ class GroupKernel(nn.Module):
         times = index.shape[1] if index is not None and self.looked_up else 1
         self.look_up = None if index is None else LookUp(index, times, reverse=reverse)
         self.register_buffer("disc", self._disc(), persistent=False)
-        self._scale(fan_in or in_channels * self.kernel_size**group.dim)
+        self.fan_in = fan_in or in_channels * self.kernel_size**group.dim
+        self._scale(self.fan_in)
 
     def forward(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
         r"""Return the kernel for all pairs of elements: (out, n_out, in, n_in, \*points).

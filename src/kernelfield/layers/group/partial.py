@@ -39,6 +39,7 @@ class PartialGroupConv(GroupConv):
         bias: whether to add a learned number to each output channel.
         interactions: of dilations, how many of them a kernel spans; see :class:`GroupConv`.
         scale_boundary: what a kernel sees beyond the coarsest dilation, "zero" or "valid".
+        reduction: "mean" or "sum" over the input's elements.
 
     >>> import torch
     >>> from kernelfield.groups import SO2
@@ -65,11 +66,13 @@ class PartialGroupConv(GroupConv):
         bias: bool = True,
         interactions: int | None = None,
         scale_boundary: str = "zero",
+        reduction: str = "mean",
     ) -> None:
         super().__init__(
             in_channels,
             out_channels,
             group=group,
+            samples=None if group.finite else samples,
             field=field,
             kernel_size=kernel_size,
             boundary=boundary,
@@ -77,4 +80,5 @@ class PartialGroupConv(GroupConv):
             distribution=learned(out_group(group, interactions, scale_boundary), samples),
             interactions=interactions,
             scale_boundary=scale_boundary,
+            reduction=reduction,
         )
