@@ -38,9 +38,7 @@ class CoAttentive(nn.Module):
     def __init__(self, conv: LiftingConv | GroupConv, form: str = "group") -> None:
         super().__init__()
         self.conv = conv
-        self.attention = CyclicSelfAttention(
-            conv.out_channels, group=conv.group, form=form, fan_in=conv.kernel.fan_in
-        )
+        self.attention = CyclicSelfAttention(conv.out_channels, group=conv.group, form=form, fan_in=conv.kernel.fan_in)
 
     def forward(self, x: Tensor, *elements: Tensor) -> GroupSignal:
         y, chosen, gates = self.conv(x, *elements)

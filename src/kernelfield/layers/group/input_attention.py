@@ -75,9 +75,7 @@ class InputAttention(nn.Module):
             self.squeeze = GroupKernel(group, Table, hidden, channels, fan_in=channels * n, **on_group)
             self.excite = GroupKernel(group, Table, channels, hidden, fan_in=hidden * n, **on_group)
         terms = 2 * kernel_size**group.dim * (1 if lifting else group.order or 1)
-        self.kernel = GroupKernel(
-            group, Table, 1, 2, kernel_size=kernel_size, on_group=not lifting, fan_in=terms
-        )
+        self.kernel = GroupKernel(group, Table, 1, 2, kernel_size=kernel_size, on_group=not lifting, fan_in=terms)
 
     def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Return the residual maps α_C, (batch, channels, [group,] 1, …), and α_X, (batch, 1, [group,] \*space)."""
