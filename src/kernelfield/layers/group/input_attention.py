@@ -71,9 +71,10 @@ class InputAttention(nn.Module):
         else:
             # These sums run over the group too.
             n = group.order or 1
-            on_group = {"kernel_size": 1, "on_space": False}
-            self.squeeze = GroupKernel(group, Table, hidden, channels, fan_in=channels * n, **on_group)
-            self.excite = GroupKernel(group, Table, channels, hidden, fan_in=hidden * n, **on_group)
+            self.squeeze = GroupKernel(
+                group, Table, hidden, channels, kernel_size=1, on_space=False, fan_in=channels * n
+            )
+            self.excite = GroupKernel(group, Table, channels, hidden, kernel_size=1, on_space=False, fan_in=hidden * n)
         terms = 2 * kernel_size**group.dim * (1 if lifting else group.order or 1)
         self.kernel = GroupKernel(group, Table, 1, 2, kernel_size=kernel_size, on_group=not lifting, fan_in=terms)
 
