@@ -23,7 +23,16 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA grap
 
 @pytest.mark.parametrize(
     "settings",
-    [(), ("training.ema=0.9", "training.clip=0.5"), ("training.precision=bf16",), ("optimizer.lr=0.05",)],
+    [
+        (),
+        ("training.ema=0.9", "training.clip=0.5"),
+        ("training.precision=bf16",),
+        ("optimizer.lr=0.05",),
+        ("optimizer.name=adam", "optimizer.weight_decay=0.0001", "optimizer.decayed=[all]"),
+        ("optimizer.name=sgd",),
+        ("optimizer.name=sgd", "optimizer.nesterov=true", "schedule.name=steps", "schedule.milestones=[3]"),
+        ("optimizer.name=adadelta", "optimizer.lr=1.0", "schedule.name=constant"),
+    ],
 )
 def test_captured_training_is_training(tmp_path: Path, settings: tuple[str, ...]) -> None:
     losses = {}

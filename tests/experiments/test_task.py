@@ -1,9 +1,8 @@
-"""Tasks: losses and metrics with masks, parameter groups, schedules, Lightning's Trainer."""
+"""Tasks: losses and metrics with masks, penalties, Lightning's Trainer."""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,12 +12,11 @@ from torch.nn import functional as F
 
 from kernelfield import CCNN, create_model
 from kernelfield.data.base import Batch
-from kernelfield.experiments.optim import Average, LearningRate, make_optimizer, parameter_groups
-from kernelfield.experiments.recipe import Optimizer, Schedule, Shape
+from kernelfield.experiments.optim import Average
+from kernelfield.experiments.recipe import Optimizer, Schedule
 from kernelfield.experiments.scores import Meter, area_under_curve, is_better, main_metric, task_loss
 from kernelfield.experiments.task import REGULARIZERS, Task
-from kernelfield.groups import SO2, Cyclic
-from kernelfield.models.gcnn import GCNN
+from kernelfield.groups import SO2
 from kernelfield.models.partial_gcnn import PartialGCNN
 
 from .helpers import small_data
@@ -158,48 +156,6 @@ def test_better() -> None:
     assert is_better("bits", 1.0, 2.0)
 
 
-def test_masks_fields_and_subsets_are_not_decayed() -> None:
-    net = create_model("flextcn_2", in_channels=1, out_channels=3, size=16)
-    groups = {g["name"]: g for g in parameter_groups(net, lr=0.1, weight_decay=0.5, mask_lr=0.1)}
-    assert groups["masks"]["lr"] == pytest.approx(0.01)
-    assert [g["weight_decay"] for g in groups.values()] == [0.5, 0.0, 0.0]
-    by_id = {id(p): name for name, p in net.named_parameters()}
-    decayed = {by_id[id(p)] for p in groups["weights"]["params"]}
-    assert decayed == {"blocks.0.shortcut.weight", "readout.linear.weight"}
-    counted = [id(p) for g in groups.values() for p in g["params"]]
-    assert len(counted) == len(set(counted)) == len(by_id)
-
-
-def test_subsets_and_tables() -> None:
-    net = PartialGCNN(1, 3, group=SO2(), samples=4, channels=(2, 2, 2, 2), kernel_size=3)
-    groups = {g["name"]: g for g in parameter_groups(net, lr=1.0, weight_decay=0.5, subset_lr=0.1)}
-    learned = {id(p) for d in net.distributions() for p in d.parameters()}
-    assert {id(p) for p in groups["subsets"]["params"]} == learned
-    assert groups["subsets"]["lr"] == pytest.approx(0.1)
-    table = GCNN(1, 3, group=Cyclic(4), channels=2)
-    assert any("field" in n for n, _ in table.named_parameters())
-    weights = {
-        id(p) for g in parameter_groups(table, lr=1.0, weight_decay=0.5) if g["weight_decay"] for p in g["params"]
-    }
-    assert {n for n, p in table.named_parameters() if "field" in n and id(p) not in weights} == set()
-
-
-def test_schedules() -> None:
-    rate = LearningRate(Schedule("cosine", warmup=2, final=0.1), steps_per_epoch=5, epochs=10)
-    values = [rate.factor(step) for step in range(51)]
-    assert values[:10] == [(i + 1) / 10 for i in range(10)]
-    assert values[10] == 1.0
-    assert all(a >= b for a, b in pairwise(values[10:]))
-    assert values[50] == pytest.approx(0.1)
-    plateau = LearningRate(Schedule("plateau", factor=0.5, patience=1), 5, 10, "accuracy")
-    for value in (0.5, 0.6, 0.6, 0.55):
-        plateau.observe(value)
-    assert plateau.factor(3) == 0.5
-    other = LearningRate(Schedule("plateau", factor=0.5, patience=1), 5, 10, "accuracy")
-    other.load_state_dict(plateau.state_dict())
-    assert other.factor(3) == 0.5
-
-
 def test_average_of_weights() -> None:
     net = torch.nn.Linear(2, 2)
     average = Average(net, 0.9)
@@ -273,10 +229,10 @@ def quiet_trainer(folder: Any, epochs: int) -> Trainer:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("schedule", ["cosine", "plateau"])
-def test_in_lightnings_trainer(tmp_path: Any, schedule: str) -> None:
+@pytest.mark.parametrize("schedule", [Schedule("cosine", warmup=1), Schedule("plateau", monitor="loss", split="train")])
+def test_in_lightnings_trainer(tmp_path: Any, schedule: Schedule) -> None:
     data = small_data()
-    task = Task(net(), out_channels=3, optimizer=Optimizer(lr=0.02), schedule=Schedule(schedule, warmup=1))
+    task = Task(net(), out_channels=3, optimizer=Optimizer(lr=0.02), schedule=schedule)
     trainer = quiet_trainer(tmp_path, epochs=6)
     loaders = [torch.utils.data.DataLoader(Batches(s, 8), batch_size=None) for s in (data.train, data.validation)]
     before = trainer.test(task, loaders[0], verbose=False)[0]["test_loss"]
@@ -304,19 +260,6 @@ def test_an_ordinary_data_loader(tmp_path: Any) -> None:
     torch.testing.assert_close(torch.cat(predicted), task(data.train.inputs).detach())
     with pytest.raises(TypeError, match=r"batch must be a Batch or tensors \(inputs, target\), got tuple of str, int"):
         task(("a", 1))
-
-
-def test_optimizers() -> None:
-    assert isinstance(make_optimizer(net(), Optimizer(name="sgd")), torch.optim.SGD)
-    assert Shape(1, 1, [2]).task == "classification"
-    # A mask that grows must be seen to: see make_optimizer.
-    network = net(sigma=0.1)
-    optimizer = make_optimizer(network, Optimizer(lr=0.3))
-    conv = network.stem.depthwise
-    before = conv.crop.steps
-    conv.mask.sigma.grad = torch.full_like(conv.mask.sigma, -1.0)
-    optimizer.step()
-    assert conv.crop.steps > before
 
 
 def test_monotonicity_compares_layers() -> None:

@@ -137,6 +137,10 @@ class Loop:
         self.optimizer = make_optimizer(task.network, task.optimizer_settings, capturable=self._may_capture())
         self._stepper: Any = self.fabric.setup_optimizers(self.optimizer)
         self.rate = task.learning_rate()
+        if self.rate.needs == "validation" and validation is None:
+            raise ValueError(
+                "schedule.split must be 'train' or '' for data without a validation split, got 'validation'"
+            )
         self.average = None if settings.ema is None else Average(task.network, settings.ema)
         self.train = _resident(train, self.fabric.device)
         self.validation = None if validation is None else _resident(validation, self.fabric.device)
@@ -188,8 +192,7 @@ class Loop:
 
     def _may_capture(self) -> bool:
         alone = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
-        # Of torch's own optimisers only Adam's family keeps its numbers where a graph finds them.
-        return alone and self.settings.capture and self.task.optimizer_settings.name == "adamw"
+        return alone and self.settings.capture
 
     def _step(self, batch: Batch) -> None:
         self.lr = self.rate.apply(self.optimizer, self.state.step)
@@ -254,19 +257,19 @@ class Loop:
         state.seconds = before + time.perf_counter() - begun
         row = {"epoch": state.epoch, "step": state.step, "seconds": round(state.seconds, 2)}
         row |= {"lr": self.lr, "train_loss": loss}
-        state.rows.append(row | {f"val_{name}": value for name, value in metrics.items()})
+        row |= {f"val_{name}": value for name, value in metrics.items()}
+        if self.rate.needs == "train":
+            row |= {f"train_{name}": value for name, value in self.evaluate(self.train).items() if name != "loss"}
+        state.rows.append(row)
         sizes = mask_sizes(self.task.network)
         if sizes:
             state.masks.append({"epoch": float(state.epoch), **sizes})
         self._report(loss, time.perf_counter() - begun, state.step - seen, metrics)
         if metrics and self.task.metric not in metrics:
             raise ValueError(f"metric must be one of {', '.join(metrics)}, got {self.task.metric!r}")
-        # Without a validation split a plateau is one of the training loss.
-        smaller_is_better = is_better(self.task.metric, 0, 1)
-        value = metrics.get(self.task.metric, loss if smaller_is_better else -loss)
-        self.rate.observe(value)
-        if metrics and is_better(self.task.metric, value, state.best):
-            state.best, state.best_step, state.waited = value, state.step, 0
+        self.rate.observe(row)
+        if metrics and is_better(self.task.metric, metrics[self.task.metric], state.best):
+            state.best, state.best_step, state.waited = metrics[self.task.metric], state.step, 0
             self._save_best()
         else:
             state.waited += settings.evaluate_every

@@ -1,8 +1,9 @@
-"""Parameter groups, learning-rate schedules, and the moving average of weights."""
+"""Optimisers, learning-rate schedules, and the moving average of weights."""
 
 from __future__ import annotations
 
 import math
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,112 +16,177 @@ from ..masks import Mask
 from .scores import is_better
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from .recipe import Optimizer, Schedule
+    from .optim_settings import Optimizer, Schedule
 
-__all__ = ["Average", "LearningRate", "make_optimizer", "parameter_groups"]
+__all__ = ["Average", "LearningRate", "make_optimizer", "parameter_groups", "parameter_kinds"]
 
-# The first that a module is decides; splines, and tables among them, are fields too.
-_KINDS = {Mask: "masks", Distribution: "subsets", BSpline: "weights", Field: "plain"}
+# The first class that a module belongs to decides. Splines, and tables among them, are fields too.
+_KINDS = {Mask: "masks", Distribution: "subsets", BSpline: "weights", Field: "fields"}
+_ALL_KINDS = ("weights", "biases", "fields", "masks", "subsets")
+#: relative change that counts as an improvement for a plateau; torch's own default
+_THRESHOLD = 1e-4
+
+
+def parameter_kinds(network: nn.Module) -> dict[str, str]:
+    """Return the kind of every parameter by its name: weights, biases, fields, masks or subsets.
+
+    The coefficients of a spline or a table are the kernel itself, and count as weights. Parameters of norms count as
+    biases.
+
+    >>> from kernelfield import CCNN
+    >>> kinds = parameter_kinds(CCNN(1, 10, size=8, channels=4, blocks=1))
+    >>> [kinds[name] for name in ("stem.depthwise.mask.sigma", "readout.linear.weight", "readout.linear.bias")]
+    ['masks', 'weights', 'biases']
+    """
+    kinds: dict[int, str] = {}
+    for module in network.modules():
+        kind = next((label for base, label in _KINDS.items() if isinstance(module, base)), None)
+        if kind is not None:
+            kinds |= {id(p): kind for p in module.parameters() if kinds.get(id(p), "fields") == "fields"}
+    return {name: kinds.get(id(p), "weights" if p.dim() > 1 else "biases") for name, p in network.named_parameters()}
 
 
 def parameter_groups(
-    network: nn.Module, *, lr: float, weight_decay: float = 0.0, mask_lr: float = 1.0, subset_lr: float = 0.1
+    network: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float = 0.0,
+    decayed: Sequence[str] = ("weights",),
+    mask_lr: float = 1.0,
+    subset_lr: float = 0.1,
 ) -> list[dict[str, Any]]:
-    """Return the parameters in groups: weights, what is not decayed, masks, and distributions p(u).
+    """Return the parameters in groups by learning rate and weight decay.
 
-    Weight decay pulls towards zero, which for a mask is no kernel, for p(u) no group, and for a kernel network not a
-    small kernel but a slow one; norms and biases are left alone by custom. The coefficients of a spline or a table are
-    the kernel itself, and are decayed.
+    By default weights alone are decayed. Weight decay pulls towards zero, which for a mask is no kernel, for p(u) no
+    group, and for a kernel network not a small kernel but a slow one; norms and biases are left alone by custom.
 
     Args:
         network: any module.
         lr: learning rate.
-        weight_decay: of the first group alone.
+        weight_decay: weight decay of the parameters that ``decayed`` names.
+        decayed: kinds of :func:`parameter_kinds`, "all", or patterns of parameter names.
         mask_lr: learning rate of the masks, in units of ``lr``.
         subset_lr: learning rate of the distributions, in units of ``lr``.
 
     >>> from kernelfield import CCNN
     >>> groups = parameter_groups(CCNN(1, 10, size=8, channels=4, blocks=1), lr=0.01, weight_decay=0.1, mask_lr=0.1)
     >>> [(g["name"], g["lr"], g["weight_decay"], len(g["params"])) for g in groups]
-    [('weights', 0.01, 0.1, 4), ('plain', 0.01, 0.0, 36), ('masks', 0.001, 0.0, 2)]
+    [('decayed', 0.01, 0.1, 4), ('plain', 0.01, 0.0, 36), ('masks', 0.001, 0.0, 2)]
     """
-    kinds: dict[int, str] = {}
-    for module in network.modules():
-        kind = next((label for base, label in _KINDS.items() if isinstance(module, base)), None)
-        if kind is not None:
-            kinds |= {id(p): kind for p in module.parameters() if kinds.get(id(p), "plain") == "plain"}
-    groups: dict[str, list[nn.Parameter]] = {"weights": [], "plain": [], "masks": [], "subsets": []}
-    for parameter in network.parameters():
-        if parameter.requires_grad:
-            kind = kinds.get(id(parameter), "weights" if parameter.dim() > 1 else "plain")
-            groups[kind].append(parameter)
+    kinds = parameter_kinds(network)
+    chosen = _chosen(kinds, decayed) if weight_decay else set()
     ratio = {"masks": mask_lr, "subsets": subset_lr}
-    return [
-        {
-            "name": name,
-            "params": parameters,
-            "lr": lr * ratio.get(name, 1.0),
-            "weight_decay": weight_decay if name == "weights" else 0.0,
-        }
-        for name, parameters in groups.items()
-        if parameters
-    ]
+    groups: dict[str, dict[str, Any]] = {}
+    for label in ("decayed", "plain", "masks", "masks, decayed", "subsets", "subsets, decayed"):
+        rate = lr * ratio.get(label.split(",", 1)[0], 1.0)
+        decay = weight_decay if label.endswith("decayed") else 0.0
+        groups[label] = {"name": label, "params": [], "lr": rate, "weight_decay": decay}
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            decays = name in chosen
+            plain = "decayed" if decays else "plain"
+            label = f"{kinds[name]}{', decayed' * decays}" if kinds[name] in ratio else plain
+            groups[label]["params"].append(parameter)
+    return [group for group in groups.values() if group["params"]]
 
 
-def make_optimizer(network: nn.Module, how: Optimizer, *, capturable: bool = False) -> torch.optim.Optimizer:
-    """Return the optimiser of ``network`` that a recipe describes.
+def _chosen(kinds: dict[str, str], decayed: Sequence[str]) -> set[str]:
+    """Return the names of the parameters that ``decayed`` names."""
+    chosen: set[str] = set()
+    for entry in decayed:
+        if entry == "all":
+            return set(kinds)
+        found = {name for name, kind in kinds.items() if kind == entry or fnmatchcase(name, entry)}
+        if not found and entry not in _ALL_KINDS:
+            listed = ", ".join(map(repr, ("all", *_ALL_KINDS)))
+            raise ValueError(f"optimizer.decayed must hold {listed} or patterns of parameter names, got {entry!r}")
+        chosen |= found
+    return chosen
+
+
+def make_optimizer(network: nn.Module, settings: Optimizer, *, capturable: bool = False) -> torch.optim.Optimizer:
+    """Return the optimiser of ``network`` that the settings describe: torch's own, fused on a GPU where there is one.
 
     Args:
-        network: whose parameters to change, where they are to stay.
-        how: name, learning rates, decay.
+        network: the network, on the device where it is trained.
+        settings: name, learning rates, decay.
         capturable: keep the learning rates and the count of steps on the device, for a step that is a CUDA graph.
-
-    Never a fused one: those change weights without a trace in their version, by which a layer knows that its mask has
-    grown and its kernel must be sampled further out.
     """
+    check_choice("optimizer.name", settings.name, settings.choices["name"])
     groups = parameter_groups(
-        network, lr=how.lr, weight_decay=how.weight_decay, mask_lr=how.mask_lr, subset_lr=how.subset_lr
+        network,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        decayed=settings.decayed,
+        mask_lr=settings.mask_lr,
+        subset_lr=settings.subset_lr,
     )
-    if check_choice("name", how.name, ("adamw", "sgd")) == "sgd":
-        return torch.optim.SGD(groups, momentum=how.momentum)
+    parameters = [p for group in groups for p in group["params"]]
     if capturable:
         for group in groups:
             group["initial_lr"] = group["lr"]
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
-    return torch.optim.AdamW(groups, betas=(how.betas[0], how.betas[1]), foreach=True, capturable=capturable)
+    if settings.name == "adadelta":
+        return torch.optim.Adadelta(groups, foreach=True, capturable=capturable)
+    # Parameters divided among processes are left to the ordinary implementation.
+    fused = all(p.device.type == "cuda" and not hasattr(p, "full_tensor") for p in parameters)
+    how: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
+    optimizer: torch.optim.Optimizer
+    if settings.name == "sgd":
+        optimizer = torch.optim.SGD(groups, momentum=settings.momentum, nesterov=settings.nesterov, **how)
+        if fused and settings.momentum:
+            # From the start, so that the step that is captured is like all others.
+            for p in parameters:
+                optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    else:
+        kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
+        optimizer = kind(groups, betas=(settings.betas[0], settings.betas[1]), capturable=capturable, **how)
+    if fused:
+        # Fused steps do not count the versions of parameters, by which layers notice that a mask has changed.
+        optimizer.register_step_post_hook(lambda *_: torch.autograd.graph.increment_version(parameters))
+    return optimizer
 
 
 class LearningRate:
     """The factor on every group's learning rate.
 
     Args:
-        how: cosine, plateau or constant.
+        settings: cosine, steps, plateau or constant.
         steps_per_epoch: steps in an epoch.
         epochs: epochs in all.
-        metric: what a plateau looks at.
+        metric: the metric that the run is chosen by; what a plateau watches unless the settings name something else.
 
     >>> from kernelfield.experiments.recipe import Schedule
     >>> rate = LearningRate(Schedule("cosine", warmup=1), steps_per_epoch=4, epochs=3)
     >>> [round(rate.factor(step), 2) for step in (0, 3, 4, 8, 12)]
     [0.25, 1.0, 1.0, 0.5, 0.0]
+    >>> rate = LearningRate(Schedule("steps", milestones=[1, 2], factor=0.1), steps_per_epoch=4, epochs=3)
+    >>> [round(rate.factor(step), 2) for step in (0, 3, 4, 8)]
+    [1.0, 1.0, 0.1, 0.01]
     """
 
-    def __init__(self, how: Schedule, steps_per_epoch: int, epochs: int, metric: str = "accuracy") -> None:
-        self.how, self.metric = how, metric
-        self.warmup = round(how.warmup * check_int("steps_per_epoch", steps_per_epoch))
+    def __init__(self, settings: Schedule, steps_per_epoch: int, epochs: int, metric: str = "accuracy") -> None:
+        self.settings = settings
+        self.monitor = settings.monitor or metric
+        self.steps_per_epoch = check_int("steps_per_epoch", steps_per_epoch)
+        self.warmup = round(settings.warmup * steps_per_epoch)
         self.total = steps_per_epoch * check_int("epochs", epochs)
-        self.scale, self.waited = 1.0, 0
+        #: factor of a plateau, its best value, and the epoch of the last improvement or reduction
+        self.scale, self.since = 1.0, 0.0
         self.best: float | None = None
 
     def factor(self, step: int) -> float:
         """Return the factor at a step, counted from zero."""
         if step < self.warmup:
             return (step + 1) / self.warmup
-        if self.how.name == "cosine":
+        if self.settings.name == "cosine":
             done = min(1.0, (step - self.warmup) / max(1, self.total - self.warmup))
-            return self.how.final + (1 - self.how.final) * (1 + math.cos(math.pi * done)) / 2
+            return self.settings.final + (1 - self.settings.final) * (1 + math.cos(math.pi * done)) / 2
+        if self.settings.name == "steps":
+            passed = sum(step >= epoch * self.steps_per_epoch for epoch in self.settings.milestones)
+            return self.settings.factor**passed
         return self.scale
 
     def apply(self, optimizer: torch.optim.Optimizer, step: int) -> float:
@@ -134,24 +200,45 @@ class LearningRate:
                 group["lr"] = lr
         return float(optimizer.param_groups[0]["initial_lr"] * factor)
 
-    def observe(self, value: float) -> None:
-        """Tell a plateau the metric after an epoch."""
-        if self.how.name != "plateau":
+    @property
+    def needs(self) -> str:
+        """What a plateau needs measured beside the training loss: "validation", "train" or ""."""
+        if self.settings.name != "plateau":
+            return ""
+        if self.settings.split == "train" and self.monitor == "loss":
+            return ""
+        return self.settings.split
+
+    def observe(self, row: dict[str, float]) -> None:
+        """Tell a plateau what was measured after an epoch.
+
+        Args:
+            row: "epoch", "train_loss", and metrics by name prefixed with "val" or "train" and an underscore.
+        """
+        if self.settings.name != "plateau":
             return
-        if is_better(self.metric, value, self.best):
-            self.best, self.waited = value, 0
-            return
-        self.waited += 1
-        if self.waited > self.how.patience:
-            self.scale, self.waited = self.scale * self.how.factor, 0
+        prefix = "train" if self.settings.split == "train" else "val"
+        column = f"{prefix}_{self.monitor}"
+        if column not in row and not self.settings.split and not any(name.startswith("val_") for name in row):
+            column = "train_loss"
+        if column not in row:
+            listed = ", ".join(name for name in row if name.startswith(("val_", "train_")))
+            raise ValueError(f"schedule.monitor must be one of {listed}, got {column}")
+        value, metric = row[column], column.partition("_")[2]
+        margin = _THRESHOLD * abs(self.best) if self.best is not None else 0.0
+        least = None if self.best is None else self.best + (-margin if is_better(metric, 0, 1) else margin)
+        if is_better(metric, value, least):
+            self.best, self.since = value, row["epoch"]
+        elif row["epoch"] - self.since > self.settings.patience:
+            self.scale, self.since = self.scale * self.settings.factor, row["epoch"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what changes, as plain values."""
-        return {"scale": self.scale, "best": self.best, "waited": self.waited}
+        return {"scale": self.scale, "best": self.best, "since": self.since}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state."""
-        self.scale, self.best, self.waited = float(state["scale"]), state["best"], int(state["waited"])
+        """Restore a state of :meth:`state_dict`."""
+        self.scale, self.best, self.since = float(state["scale"]), state["best"], float(state["since"])
 
 
 class Average:
@@ -159,8 +246,8 @@ class Average:
 
     Args:
         network: the network.
-        decay: how much of the average is kept each step; less in the beginning, (1 + step)/(10 + step), so that the
-            weights a network begins with are soon forgotten.
+        decay: share of the average that each step keeps; less at first, (1 + step)/(10 + step), so that the starting
+            weights are soon forgotten.
 
     >>> net = nn.Linear(1, 1)
     >>> average = Average(net, 0.5)
@@ -185,7 +272,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights as they are now."""
+        """Add the present weights to the average."""
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         live = [t.detach() for _, t in self._tensors()]
@@ -202,7 +289,7 @@ class Average:
             self.shadow[name] = kept
 
     def __enter__(self) -> Average:
-        """Put the average in the weights' place until the end of the ``with`` block."""
+        """Use the average as the weights until the end of the ``with`` block."""
         self._swap()
         return self
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
+from .optim_settings import Optimizer, Schedule
 from .ranges import Range, check_ranges
 from .simple_yaml import parse_scalar, read_yaml, write_yaml
 
@@ -62,61 +63,6 @@ class Shape:
     def __post_init__(self) -> None:
         some = Range(1)
         check_ranges(self, dict.fromkeys(("in_channels", "out_channels", "size", "vocabulary"), some))
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """How weights are changed.
-
-    Args:
-        name: "adamw" or "sgd".
-        lr: learning rate.
-        weight_decay: of the weights outside masks, p(u), kernel networks, norms and biases.
-        mask_lr: learning rate of the masks, in units of ``lr``.
-        subset_lr: learning rate of the distributions p(u), in units of ``lr``.
-        betas: of AdamW.
-        momentum: of SGD.
-    """
-
-    name: str = "adamw"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    mask_lr: float = 1.0
-    subset_lr: float = 0.1
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    momentum: float = 0.9
-
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"name": ("adamw", "sgd")}
-
-    def __post_init__(self) -> None:
-        ranges = {"lr": Range(0, without_low=True), "betas": Range(0, 1, without_high=True, count=2)}
-        ranges |= dict.fromkeys(("weight_decay", "mask_lr", "subset_lr"), Range(0))
-        check_ranges(self, {**ranges, "momentum": Range(0, 1, without_high=True)})
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How the learning rate changes.
-
-    Args:
-        name: "cosine" per step, "plateau" of the validation's main metric per epoch, or "constant".
-        warmup: epochs of linear growth from zero.
-        final: where a cosine ends, in units of the learning rate.
-        factor: what a plateau multiplies by.
-        patience: epochs without improvement that make a plateau.
-    """
-
-    name: str = "cosine"
-    warmup: float = 0.0
-    final: float = 0.0
-    factor: float = 0.2
-    patience: int = 20
-
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"name": ("cosine", "plateau", "constant")}
-
-    def __post_init__(self) -> None:
-        ranges = dict.fromkeys(("warmup", "final", "patience"), Range(0))
-        check_ranges(self, {**ranges, "factor": Range(0, 1, without_low=True, without_high=True)})
 
 
 @dataclass(frozen=True)
@@ -301,8 +247,8 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
             if not equals:
                 raise ValueError(f"--set must read a.b=c, got {setting!r}")
             pairs.append((key.strip(), parse_scalar(value), setting))
+    mapping = recipe.to_dict()
     for key, value, setting in pairs:
-        mapping = recipe.to_dict()
         inner: Any = mapping
         *path, last = key.split(".")
         for part in path:
@@ -313,8 +259,8 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
                 inner[part] = {}
             inner = inner[part]
         inner[last] = value
-        recipe = recipe_from(mapping, f"--set {setting}")
-    return recipe
+    # Checked once all are set: some settings are valid only together, such as a schedule and its milestones.
+    return recipe_from(mapping, f"--set {' '.join(setting for *_, setting in pairs)}") if pairs else recipe
 
 
 def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:

@@ -17,7 +17,7 @@ from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, wavelet_loss
 from ..layers.continuous.kernel_sampler import sampled_once
 from ..models import DNArch
 from .optim import LearningRate, make_optimizer
-from .recipe import Optimizer, Schedule
+from .optim_settings import Optimizer, Schedule
 from .scores import TASKS, Meter, is_better, main_metric, task_loss
 
 if TYPE_CHECKING:
@@ -173,16 +173,17 @@ class Task(LightningModule):
         if self._trainer is not None:
             self.epochs = max(1, self.trainer.max_epochs or 1)
             self.steps_per_epoch = max(1, int(self.trainer.estimated_stepping_batches) // self.epochs)
+        rate = self.learning_rate()
         if how.name == "plateau":
-            mode: Any = "min" if is_better(self.metric, 0, 1) else "max"
+            if rate.needs == "train":
+                raise ValueError(f"schedule.monitor must be 'loss' for split='train' here, got {rate.monitor!r}")
+            mode: Any = "min" if is_better(rate.monitor, 0, 1) else "max"
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
                 optimizer, mode=mode, factor=how.factor, patience=how.patience
             )
-            return {
-                "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": plateau, "monitor": f"val_{self.metric}"},
-            }
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.learning_rate().factor)
+            watched = f"{'train' if how.split == 'train' else 'val'}_{rate.monitor}"
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": watched}}
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate.factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _sampling(self, batch: Batch) -> dict[str, Any]:

@@ -1,0 +1,218 @@
+"""Optimisers, parameter groups and learning-rate schedules."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from kernelfield import CCNN, create_model
+from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.loop import Loop
+from kernelfield.experiments.optim import LearningRate, make_optimizer, parameter_groups, parameter_kinds
+from kernelfield.experiments.recipe import Optimizer, Schedule, recipe_from, with_settings
+from kernelfield.experiments.run import make_network, make_task
+from kernelfield.groups import SO2, Cyclic
+from kernelfield.models.gcnn import GCNN
+from kernelfield.models.partial_gcnn import PartialGCNN
+
+from .helpers import small_data, small_recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLASSES = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "adadelta": torch.optim.Adadelta,
+}
+
+
+def net(**options: Any) -> CCNN:
+    return CCNN(1, 3, size=16, channels=4, blocks=1, hidden=8, **options)
+
+
+def decayed_names(network: torch.nn.Module, decayed: list[str]) -> set[str]:
+    groups = parameter_groups(network, lr=1.0, weight_decay=0.5, decayed=decayed)
+    by_id = {id(p): name for name, p in network.named_parameters()}
+    seen = [id(p) for group in groups for p in group["params"]]
+    assert len(seen) == len(set(seen)) == len(by_id)
+    return {by_id[id(p)] for group in groups if group["weight_decay"] for p in group["params"]}
+
+
+def test_weights_alone_are_decayed_by_default() -> None:
+    network = create_model("flextcn_2", in_channels=1, out_channels=3, size=16)
+    groups = {g["name"]: g for g in parameter_groups(network, lr=0.1, weight_decay=0.5, mask_lr=0.1)}
+    assert groups["masks"]["lr"] == pytest.approx(0.01)
+    assert decayed_names(network, ["weights"]) == {"blocks.0.shortcut.weight", "readout.linear.weight"}
+
+
+def test_decayed_parameters_are_named() -> None:
+    network = net()
+    kinds = parameter_kinds(network)
+    assert decayed_names(network, ["all"]) == set(kinds)
+    assert decayed_names(network, ["weights", "masks"]) == {n for n, k in kinds.items() if k in ("weights", "masks")}
+    assert decayed_names(network, ["readout.*"]) == {n for n in kinds if n.startswith("readout.")}
+    with pytest.raises(ValueError, match=r"optimizer\.decayed must hold 'all', 'weights', .* got 'nothing\.\*'"):
+        decayed_names(network, ["nothing.*"])
+
+
+def test_subsets_and_tables() -> None:
+    network = PartialGCNN(1, 3, group=SO2(), samples=4, channels=(2, 2, 2, 2), kernel_size=3)
+    groups = {g["name"]: g for g in parameter_groups(network, lr=1.0, weight_decay=0.5, subset_lr=0.1)}
+    learned = {id(p) for d in network.distributions() for p in d.parameters()}
+    assert {id(p) for p in groups["subsets"]["params"]} == learned
+    assert groups["subsets"]["lr"] == pytest.approx(0.1)
+    table = GCNN(1, 3, group=Cyclic(4), channels=2)
+    fields = {name for name in parameter_kinds(table) if "field" in name}
+    assert fields
+    assert fields <= decayed_names(table, ["weights"])
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_optimizers_are_torchs_own(name: str) -> None:
+    optimizer = make_optimizer(net(), Optimizer(name=name))
+    assert type(optimizer) is CLASSES[name]
+
+
+def test_momentum_reaches_sgd() -> None:
+    (group, *_) = make_optimizer(net(), Optimizer(name="sgd", momentum=0.5, nesterov=True)).param_groups
+    assert group["momentum"] == 0.5
+    assert group["nesterov"] is True
+
+
+@pytest.mark.parametrize(
+    # Coupled decay is part of the gradient, which Adam's first step normalises to one.
+    ("name", "wanted"),
+    [("adam", 2.0 - 0.1), ("sgd", 2.0 - 0.1 * 0.5 * 2.0), ("adamw", 2.0 * (1 - 0.1 * 0.5))],
+)
+def test_adam_and_sgd_couple_decay_and_adamw_does_not(name: str, wanted: float) -> None:
+    layer = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(layer.weight, 2.0)
+    optimizer = make_optimizer(layer, Optimizer(name=name, lr=0.1, weight_decay=0.5, decayed=["all"]))
+    for p in layer.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert layer.weight.item() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_layers_notice_a_mask_that_grows() -> None:
+    network = net(sigma=0.1)
+    optimizer = make_optimizer(network, Optimizer(lr=0.3))
+    conv = network.stem.depthwise
+    before = conv.crop.steps
+    conv.mask.sigma.grad = torch.full_like(conv.mask.sigma, -1.0)
+    optimizer.step()
+    assert conv.crop.steps > before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "lion"}, r"optimizer\.name must be one of 'adamw', 'adam', 'sgd', 'adadelta', got 'lion'"),
+        ({"nesterov": True}, r"optimizer\.nesterov .* got it for 'adamw'"),
+        ({"name": "adam", "momentum": 0.5}, r"optimizer\.momentum .* got it for 'adam'"),
+        ({"name": "sgd", "momentum": 0.0, "nesterov": True}, r"optimizer\.nesterov needs a momentum"),
+        ({"name": "sgd", "betas": [0.9, 0.99]}, r"optimizer\.betas .* got it for 'sgd'"),
+        ({"decayed": []}, r"optimizer\.decayed must name"),
+    ],
+)
+def test_optimizer_settings_that_exclude_each_other(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Optimizer(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "step"}, r"schedule\.name must be one of 'cosine', 'steps', 'plateau', 'constant', got 'step'"),
+        ({"name": "steps"}, r"schedule\.milestones must be epochs"),
+        ({"milestones": [3]}, r"schedule\.milestones must be left out for 'cosine', got \[3\]"),
+        ({"name": "steps", "milestones": [3, 3]}, r"schedule\.milestones must be increasing"),
+        ({"name": "steps", "milestones": [0]}, r"schedule\.milestones"),
+        ({"monitor": "loss"}, r"schedule\.monitor .* got it for 'cosine'"),
+        ({"name": "plateau", "monitor": "los"}, r"schedule\.monitor must be one of .*'loss', .* got 'los'"),
+        ({"name": "plateau", "split": "test"}, r"schedule\.split must be one of .*'train', got 'test'"),
+        ({"name": "constant", "final": 0.1}, r"schedule\.final .* got it for 'constant'"),
+    ],
+)
+def test_schedule_settings_that_exclude_each_other(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Schedule(**settings)
+
+
+def test_settings_are_checked_together() -> None:
+    recipe = with_settings(small_recipe(), ["schedule.name=steps", "schedule.milestones=[2, 4]"])
+    assert recipe.schedule.milestones == [2, 4]
+    assert recipe_from(recipe.to_dict()) == recipe
+    with pytest.raises(ValueError, match=r"schedule\.milestones"):
+        with_settings(recipe, ["schedule.name=cosine"])
+
+
+def test_cosine() -> None:
+    rate = LearningRate(Schedule("cosine", warmup=2, final=0.1), steps_per_epoch=5, epochs=10)
+    values = [rate.factor(step) for step in range(51)]
+    assert values[:10] == [(i + 1) / 10 for i in range(10)]
+    assert values[10] == 1.0
+    assert all(a >= b for a, b in pairwise(values[10:]))
+    assert values[50] == pytest.approx(0.1)
+
+
+def test_steps_are_those_of_torch() -> None:
+    milestones, factor = [2, 3, 6], 0.1
+    rate = LearningRate(Schedule("steps", milestones=milestones, factor=factor), steps_per_epoch=1, epochs=8)
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
+    theirs = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=factor)
+    for epoch in range(8):
+        assert rate.factor(epoch) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        theirs.step()
+
+
+@pytest.mark.parametrize("monitor", ["accuracy", "loss"])
+def test_plateaus_are_those_of_torch(monitor: str) -> None:
+    torch.manual_seed(0)
+    rate = LearningRate(Schedule("plateau", factor=0.5, patience=2, monitor=monitor), 1, 60)
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
+    mode: Any = "min" if monitor == "loss" else "max"
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode=mode, factor=0.5, patience=2)
+    for epoch in range(60):
+        value = round(float(torch.rand(())), 1)
+        theirs.step(value)
+        rate.observe({"epoch": epoch + 1, "train_loss": 0.0, f"val_{monitor}": value})
+        assert rate.factor(epoch) == pytest.approx(optimizer.param_groups[0]["lr"])
+        copy = LearningRate(rate.settings, 1, 60)
+        copy.load_state_dict(rate.state_dict())
+        rate = copy
+    assert rate.scale < 1
+
+
+def test_a_plateau_watches_what_it_is_told_to() -> None:
+    row = {"epoch": 1.0, "train_loss": 3.0, "val_loss": 2.0, "val_accuracy": 0.5}
+    for settings, value in (({}, 0.5), ({"monitor": "loss"}, 2.0), ({"monitor": "loss", "split": "train"}, 3.0)):
+        rate = LearningRate(Schedule("plateau", **settings), 1, 1)
+        rate.observe(row)
+        assert rate.best == value
+    rate = LearningRate(Schedule("plateau"), 1, 1)
+    rate.observe({"epoch": 1.0, "train_loss": 3.0})
+    assert rate.best == 3.0
+    with pytest.raises(ValueError, match=r"schedule\.monitor must be one of .*val_loss.* got val_iou"):
+        LearningRate(Schedule("plateau", monitor="iou"), 1, 1).observe(row)
+
+
+def test_a_plateau_of_validation_data_needs_them() -> None:
+    recipe, data = small_recipe("schedule.name=plateau", "schedule.split=validation"), small_data()
+    task = make_task(recipe, make_network(recipe, data))
+    with pytest.raises(ValueError, match=r"schedule\.split must be"):
+        Loop(task, data.train, None, recipe.training)
+
+
+def test_a_plateau_of_a_training_metric(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        "schedule.name=plateau", "schedule.split=train", "schedule.monitor=accuracy", "training.epochs=2"
+    )
+    run = fit(recipe, tmp_path / "run", data=small_data(), report=False)
+    assert all(0 <= row["train_accuracy"] <= 1 for row in run.read_rows("metrics.csv"))
