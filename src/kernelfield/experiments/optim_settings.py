@@ -12,8 +12,22 @@ from .ranges import Range, check_ranges
 __all__ = ["Optimizer", "Schedule"]
 
 #: what tasks measure, and a plateau can watch
-MEASURED = ("loss", "accuracy", "auc", "auc_clip", "map", "map_clip", "mse", "mae", "psnr", "l2", "bits", "iou")
-MEASURED += ("part_iou", "part_iou_kinds")
+MEASURED = (
+    "loss",
+    "accuracy",
+    "auc",
+    "auc_clip",
+    "map",
+    "map_clip",
+    "mse",
+    "mae",
+    "psnr",
+    "l2",
+    "bits",
+    "iou",
+    "part_iou",
+    "part_iou_kinds",
+)
 
 
 @dataclass(frozen=True)
