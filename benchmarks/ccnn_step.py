@@ -26,12 +26,13 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from _measure import graphed, machine, median_seconds, peak_bytes
 from _tables import MISSING, describe, number, replace_section, table
 
-import kernelfield.ops.fused
+import kernelfield.ops.backend
 from kernelfield import CCNN
 
 if TYPE_CHECKING:
@@ -64,16 +65,20 @@ WAYS = {
 
 @contextlib.contextmanager
 def forced(method: str, fused: bool) -> Iterator[None]:
-    """Let "auto" mean this method, and fuse or not, as KERNELFIELD_CONV and KERNELFIELD_FUSED do."""
-    conv = sys.modules["kernelfield.ops.conv"]
-    before = conv.FORCED, kernelfield.ops.fused.FUSED
-    conv.FORCED, kernelfield.ops.fused.FUSED = method, fused
-    conv._plans.clear()  # noqa: SLF001
-    try:
+    """Let "auto" mean ``method`` wherever it can convolve, and turn all other Triton kernels on or off."""
+    conv = sys.modules["kernelfield.ops.conv"]  # the package's attribute of that name is the function
+    choose = conv.cheapest
+
+    def choice(x: torch.Tensor, kernel: torch.Tensor, causal: bool, boundary: tuple[str, ...]) -> str:
+        able = method != "triton" or conv.obstacle(x, kernel, causal, boundary) is None
+        return method if able else choose(x, kernel, causal, boundary)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(conv, "cheapest", choice))
+        stack.enter_context(mock.patch.object(conv, "_plans", {}))
+        if not fused:
+            stack.enter_context(mock.patch.object(kernelfield.ops.backend, "_kernels_run", return_value=False))
         yield
-    finally:
-        conv.FORCED, kernelfield.ops.fused.FUSED = before
-        conv._plans.clear()  # noqa: SLF001
 
 
 def make_step(row: Row, way: str, device: torch.device) -> Callable[[], None]:

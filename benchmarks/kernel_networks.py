@@ -71,7 +71,7 @@ def by_formula(fields: Sequence[Field], grid: KernelGrid) -> torch.Tensor:
 def fused(fields: Sequence[Field], grid: KernelGrid) -> torch.Tensor:
     values = type(fields[0]).on_grid(fields, grid)
     if values is None:
-        raise RuntimeError("these networks have no fused kernels here; is KERNELFIELD_FUSED set?")
+        raise RuntimeError("these networks have no fused kernels here; is KERNELFIELD_FAST=0 set?")
     return values
 
 

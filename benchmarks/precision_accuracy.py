@@ -34,10 +34,10 @@ from _tables import describe, table
 #: environment and settings of each way
 WAYS: dict[str, tuple[dict[str, str], list[str]]] = {
     "fast": (
-        {"KERNELFIELD_CONV": "triton", "KERNELFIELD_FUSED": "1"},
+        {"KERNELFIELD_FAST": "1"},
         ["training.precision=bf16", "training.matmul=high"],
     ),
-    "formula": ({"KERNELFIELD_CONV": "fft", "KERNELFIELD_FUSED": "0"}, ["training.matmul=highest"]),
+    "formula": ({"KERNELFIELD_FAST": "0"}, ["training.matmul=highest"]),
 }
 
 

@@ -17,7 +17,7 @@ from kernelfield.fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MA
 from kernelfield.grids import KernelGrid, kernel_grid
 from kernelfield.layers import kernel_l2
 from kernelfield.layers.continuous.kernel_sampler import sample_kernels, sampled_once
-from kernelfield.ops import fused as channelwise
+from kernelfield.ops import use_fast_paths
 from kernelfield.ops.fieldnet import Shape, features_on
 from tests.ops.interpreted import DEVICE, interpreter, poisoned
 from tests.ops.interpreted import features_launch as launch
@@ -112,17 +112,17 @@ def test_grids_are_those_of_coordinates(grid: KernelGrid) -> None:
 
 
 @pytest.mark.parametrize("layer", [CKConv, FlexConv])
-def test_layers_are_the_same(layer: type[CKConv], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_the_same(layer: type[CKConv]) -> None:
     layers = [layer(3, 3, dim=2, size=6, depthwise=True).to(DEVICE) for _ in range(2)]
     x = torch.randn(2, 3, 5, 6, device=DEVICE)
     parameters = [p for m in layers for name, p in m.named_parameters() if name != "bias"]
 
     def results(fused: bool) -> list[torch.Tensor]:
-        monkeypatch.setattr(channelwise, "FUSED", fused)
-        kernels = [*sample_kernels(layers, x), layers[0].kernel(0.5)]
-        outputs = [layers[1](x[:, :2], channels=2), *(k for k in kernels if k is not None)]
-        total = sum(y.square().sum() for y in outputs)
-        return [*outputs, *torch.autograd.grad(total, parameters)]
+        with use_fast_paths(fused):
+            kernels = [*sample_kernels(layers, x), layers[0].kernel(0.5)]
+            outputs = [layers[1](x[:, :2], channels=2), *(k for k in kernels if k is not None)]
+            total = sum(y.square().sum() for y in outputs)
+            return [*outputs, *torch.autograd.grad(total, parameters)]
 
     with mock.patch.object(launch, "fused_features", wraps=launch.fused_features) as fused:
         got = results(True)

@@ -1,6 +1,7 @@
 """Operators: pure functions of tensors, no parameters. Each fast path stands beside a readable reference."""
 
 from .attention import group_attention, group_attention_reference
+from .backend import use_fast_paths
 from .conv import conv
 from .conv.reference import conv_reference, resample_reference
 from .filter_bank import Dilated, conv_bank
@@ -27,4 +28,5 @@ __all__ = [
     "resample",
     "resample_reference",
     "sample_density",
+    "use_fast_paths",
 ]

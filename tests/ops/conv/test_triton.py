@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from kernelfield.ops import conv, conv_reference
 from kernelfield.ops.conv import cost
-from kernelfield.ops.conv import triton as tensorcore
 from kernelfield.ops.conv.triton import obstacle, plan_of
 from kernelfield.ops.conv.triton import selfcheck as trust
 from kernelfield.ops.conv.triton.plan import make_plan
@@ -270,38 +268,6 @@ def test_what_it_cannot_do(x: torch.Tensor, kernel: torch.Tensor, says: str | No
     if says is not None:
         with pytest.raises(ValueError, match="method must be one that can compute this convolution, got 'triton'"):
             conv(x, kernel, groups=x.shape[1] // kernel.shape[1], method="triton")
-
-
-def test_needs_a_gpu_outside_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    x, kernel = torch.ones(1, 1, 8), torch.ones(1, 1, 3)
-    assert obstacle(x, kernel, False, ("zero",)) == "needs a CUDA device, got cpu"
-
-
-def test_without_triton_another_way_is_taken_and_it_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorcore, "_HAS_TRITON", False)
-    x, kernel = torch.ones(1, 1, 8), torch.ones(1, 1, 3)
-    assert obstacle(x, kernel, False, ("zero",)) == "needs Triton, which comes with CUDA builds of torch"
-    on_gpu = mock.Mock(device=torch.device("cuda"))
-    tensorcore._say_what_is_missing.cache_clear()
-    with pytest.warns(UserWarning, match="triton is not installed"):
-        obstacle(on_gpu, kernel, False, ("zero",))
-    obstacle(on_gpu, kernel, False, ("zero",))  # a second warning would be an error
-
-
-def test_one_method_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["kernelfield.ops.conv"]  # whose name in the package is the function's
-    monkeypatch.setattr(module, "_plans", {})
-    x, kernel = torch.randn(1, 2, 8, device=DEVICE), torch.randn(2, 1, 3, device=DEVICE)
-    for forced in ("direct", "fft", "triton"):
-        module._plans.clear()
-        monkeypatch.setattr(module, "FORCED", forced)
-        assert module._plan(x, kernel, False, "zero", 2, "auto")[1] == forced
-    # A dense convolution cannot be done on tensor cores: it is done otherwise.
-    assert module._plan(x, torch.randn(2, 2, 3, device=DEVICE), False, "zero", 1, "auto")[1] in ("direct", "fft")
-    monkeypatch.setattr(module, "FORCED", "cudnn")
-    with pytest.raises(ValueError, match="KERNELFIELD_CONV must be one of"):
-        module._plan(x, kernel.clone(), True, "zero", 2, "auto")
 
 
 @given(dim=st.integers(1, 3), data=st.data())

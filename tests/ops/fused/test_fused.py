@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from kernelfield import CCNN
 from kernelfield.layers.pointwise import BatchNorm, Pointwise
-from kernelfield.ops import fused as channelwise
+from kernelfield.ops import use_fast_paths
 from kernelfield.ops.fused import activate, batch_norm, fuses, map_activate, map_channels
 from tests.ops.interpreted import DEVICE, interpreter, poisoned
 from tests.ops.interpreted import channelwise_launch as launch
@@ -192,17 +192,18 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
-def test_networks_are_the_same(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_are_the_same(options: dict[str, Any]) -> None:
     net = CCNN(2, 4, channels=5, blocks=2, **options).to(DEVICE)
     x = torch.randn(3, 2, *(options["size"],) * options["dim"], device=DEVICE)
     begin = {name: t.clone() for name, t in net.state_dict().items()}
 
     def results(fused: bool) -> list[torch.Tensor]:
-        monkeypatch.setattr(channelwise, "FUSED", fused)
-        net.load_state_dict(begin)
-        y = net.train()(x)
-        grads = torch.autograd.grad(F.cross_entropy(y, torch.tensor([0, 1, 2], device=DEVICE)), list(net.parameters()))
-        return [y, *grads, *net.buffers(), net.eval()(x)]
+        with use_fast_paths(fused):
+            net.load_state_dict(begin)
+            y = net.train()(x)
+            loss = F.cross_entropy(y, torch.tensor([0, 1, 2], device=DEVICE))
+            grads = torch.autograd.grad(loss, list(net.parameters()))
+            return [y, *grads, *net.buffers(), net.eval()(x)]
 
     with mock.patch.object(launch, "fused_norm", wraps=launch.fused_norm) as norm:
         got = results(True)
@@ -211,13 +212,12 @@ def test_networks_are_the_same(options: dict[str, Any], monkeypatch: pytest.Monk
         assert (a - b).abs().max() <= 2e-4 * b.abs().max() + 1e-5
 
 
-def test_half_precision_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision_networks() -> None:
     net = CCNN(1, 4, channels=5, blocks=2, size=16).to(DEVICE)
     x = torch.randn(4, 1, 16, device=DEVICE)
     outputs = {}
     for fused in (True, False):
-        monkeypatch.setattr(channelwise, "FUSED", fused)
-        with torch.autocast(DEVICE, torch.bfloat16):
+        with use_fast_paths(fused), torch.autocast(DEVICE, torch.bfloat16):
             outputs[fused] = net(x)
         torch.autograd.grad(outputs[fused].float().sum(), list(net.parameters()))
     assert outputs[True].dtype == outputs[False].dtype
@@ -238,12 +238,12 @@ def test_narrow_signals_use_the_first_channels() -> None:
     torch.testing.assert_close(pointwise.apply_part(x, *part), expected)
 
 
-def test_what_is_left_to_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_to_formulas() -> None:
     x = torch.randn(2, 3, 4, device=DEVICE)
     assert fuses(x)
     assert not fuses(x.double())
     assert not fuses(x[:0])
     assert not torch.func.vmap(lambda row: torch.tensor(fuses(row)))(x).any()
-    monkeypatch.setattr(channelwise, "FUSED", False)
-    assert not fuses(x)
-    assert torch.equal(activate(x, residual=x), F.gelu(x) + x)
+    with use_fast_paths(False):
+        assert not fuses(x)
+        assert torch.equal(activate(x, residual=x), F.gelu(x) + x)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..._checks import check_int
 from ...fields import Table
-from ...ops.attention.softmax import kernels_work
+from ...ops.backend import use_triton
 from .gconv import folded
 from .kernel import GroupKernel
 
@@ -125,9 +125,7 @@ def same_conv(x: Tensor, kernel: Tensor, *, groups: int = 1, dilation: int = 1) 
 
 def takes_kernels(x: Tensor, dim: int) -> bool:
     """Return whether a signal is one that Triton's kernels take, and they run here."""
-    if dim != 2 or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
-        return False
-    return x.is_cuda and x.dtype != torch.float64 and x.numel() > 0 and kernels_work()
+    return dim == 2 and use_triton(x)
 
 
 def hidden_width(channels: int, hidden: int | None, lifting: bool) -> int:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from ..._checks import check_choice, check_int
 from ...groups import Group
 from ...ops.attention import METHODS, attention_map, group_attention
+from ...ops.backend import recompute
 from ...ops.conv.shape import is_symbolic
 from ..pointwise import Pointwise
 from .gconv import check_group_signal
@@ -169,10 +169,7 @@ class _SelfAttention(nn.Module):
             at = coords[i if len(coords) > 1 else 0]
             seen, keep = None if mask is None else mask[i], self._keep(q[i], len(at), len(at))
             arguments = (q[i], k[i], v[i], at, seen, keep)
-            if torch.is_grad_enabled():  # nothing in it is drawn at random
-                results.append(checkpoint(one, *arguments, use_reentrant=False, preserve_rng_state=False))
-            else:
-                results.append(one(*arguments))
+            results.append(recompute(one, *arguments))  # nothing in it is drawn at random
         return torch.cat(results)
 
     def _meets(self, offsets: Tensor, seen: Tensor | None) -> Tensor | None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ..._checks import check_choice, check_int
+from ..backend import recompute, unavailable, use_triton
 from ..conv.shape import is_symbolic
-from .softmax import kernels_work, softmax_sum
+from .softmax import softmax_sum
 from .windows import neighbor_index, neighbor_tables, windows
 
 if TYPE_CHECKING:
@@ -101,32 +101,27 @@ def group_attention(
             "keep": keep,
         }
         return group_attention_reference(q, k, v, positions, elements, **options)
+    if method == "fused" and (reason := unavailable(q.device)):
+        raise ValueError(f"method must be one that can compute here, got 'fused', which {reason}")
     if method == "fused" or (method == "auto" and chunk is None and _fusable(q, keep)):
         return _fused(q, k, v, positions, elements, neighborhood, dilation, crop, valid, keep)
     if neighborhood is not None:
         valid = _seen(q, neighborhood, dilation, crop)
     count = q.shape[0]
     step = _chunk(q, positions, elements, neighborhood, crop) if chunk is None else check_int("chunk", chunk)
-    learning = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, positions, elements))
+    learning = any(t.requires_grad for t in (q, k, v, positions, elements))
     parts = []
     for start in range(0, max(1, count), step) if not is_symbolic(count) else (0,):
         some = slice(None) if is_symbolic(count) or step >= count else slice(start, start + step)
         arguments = (q[some], k[some], v[some], positions, elements, None if keep is None else keep[some])
-        if learning:
-            parts.append(checkpoint(block, *arguments, use_reentrant=False, preserve_rng_state=False))
-        else:
-            parts.append(block(*arguments))
+        parts.append(recompute(block, *arguments) if learning else block(*arguments))
     y = parts[0] if len(parts) == 1 else torch.cat(parts)
     space = [n - 2 * crop for n in q.shape[2:-1]]
     return y.unflatten(1, space).movedim(-2, 1)
 
 
 def _fusable(q: Tensor, keep: Tensor | None) -> bool:
-    if q.shape[-1] > FUSED_CHANNELS:
-        return False
-    if torch.compiler.is_compiling() or not q.is_cuda or q.dtype == torch.float64:
-        return False
-    return (keep is None or keep.dtype == torch.bool) and kernels_work()
+    return q.shape[-1] <= FUSED_CHANNELS and (keep is None or keep.dtype == torch.bool) and use_triton(q)
 
 
 def _fused(

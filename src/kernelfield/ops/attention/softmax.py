@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import math
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
 
+from ..backend import use_triton
 from .contract import contract
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["kernels_work", "softmax_sum"]
+__all__ = ["softmax_sum"]
 
 
 def softmax_sum(
@@ -43,7 +41,7 @@ def softmax_sum(
     >>> softmax_sum(c, s, e).sum(dim=(-2, -1)).allclose(torch.tensor(4.0))
     True
     """
-    if _fusable(content) if fused is None else fused:
+    if use_triton(content, (torch.float32,)) if fused is None else fused:
         from .triton.softmax import fused_softmax_sum  # noqa: PLC0415
 
         return fused_softmax_sum(content, place, element, valid)
@@ -56,26 +54,3 @@ def softmax_sum(
     # Divided as logarithms: a total may be so small that its square, in the gradient of a quotient, is zero.
     least = 10 * torch.finfo(total.dtype).tiny
     return contract(content, place, (element - total.clamp(min=least).log()).exp())
-
-
-def _fusable(content: Tensor) -> bool:
-    if torch.compiler.is_compiling() or not content.is_cuda or content.dtype != torch.float32:
-        return False
-    return kernels_work()
-
-
-@functools.cache
-def kernels_work() -> bool:
-    """Return whether Triton's kernels run on this machine's GPU; say why, once, if not."""
-    if importlib.util.find_spec("triton") is None:
-        warnings.warn("triton is not installed: group attention takes torch's own operations", stacklevel=4)
-        return False
-    try:
-        from .triton.softmax import fused_softmax_sum  # noqa: PLC0415
-
-        some = torch.zeros(1, 1, 2, 2, 2, device="cuda")
-        fused_softmax_sum(some, some, some, None)
-    except Exception as error:
-        warnings.warn(f"Triton's kernels do not run here, torch's own operations do: {error}", stacklevel=4)
-        return False
-    return True

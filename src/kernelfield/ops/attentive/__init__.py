@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ...layers.group.input_attention import same_conv, takes_kernels
 from ..attention.windows import windows
+from ..backend import recompute
 from ..conv.shape import is_symbolic
 
 if TYPE_CHECKING:
@@ -54,21 +54,13 @@ def attended(x: Tensor, kernel: Tensor, maps: Maps, boundary: str, chunk: int | 
         parts = []
         for start in range(0, len(kernel), outs):
             these = slice(start, start + outs)
-            parts.append(_again(block, some, kernel[these], *(None if m is None else m[these] for m in maps)))
+            parts.append(recompute(block, some, kernel[these], *(None if m is None else m[these] for m in maps)))
         rows.append(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def _once(block: Callable[..., Tensor], *arguments: Tensor | None) -> Tensor:
     return block(*arguments)
-
-
-def _again(block: Callable[..., Tensor], *arguments: Tensor | None) -> Tensor:
-    """Return the result of a block that is computed again in the backward pass."""
-    if not torch.is_grad_enabled():
-        return block(*arguments)
-    result: Tensor = checkpoint(block, *arguments, use_reentrant=False, preserve_rng_state=False)
-    return result
 
 
 def responses(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
@@ -164,7 +156,7 @@ def _without_responses(x: Tensor, kernel: Tensor, maps: Maps, boundary: str) -> 
         with torch.autocast("cuda", enabled=False):
             return _fused(x, kernel, *maps, boundary=boundary)
 
-    run = _again if samples < len(x) else _once
+    run = recompute if samples < len(x) else _once
     parts = [run(block, some, kernel, *maps) for some in x.split(samples)]
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.dtype)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..._checks import check_bool, check_choice, check_int
+from ..backend import fast_paths
 from .cost import cheapest
 from .direct import direct_conv
 from .fft import fft_conv
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "conv"]
 
 METHODS = {"direct": direct_conv, "fft": fft_conv, "triton": triton_conv}
-#: the method that "auto" is to mean wherever it can compute the convolution, for debugging
-FORCED = os.environ.get("KERNELFIELD_CONV", "auto")
 _BOUNDARIES = ("zero", "periodic", "valid")
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -106,7 +104,8 @@ def _plan(
     if not plain or torch.compiler.is_compiling():
         return _make_plan(x, kernel, causal, boundary, groups, method)
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
-    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, x.device.type, training, causal, boundary, groups, method)
+    how = training, causal, boundary, groups, method, fast_paths()
+    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, x.device.type, *how)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) > 10_000:
@@ -120,10 +119,8 @@ def _make_plan(
 ) -> tuple[tuple[str, ...], str]:
     boundaries = _check(x, kernel, causal, boundary, groups)
     check_choice("method", method, ("auto", *METHODS))
-    check_choice("KERNELFIELD_CONV", FORCED, ("auto", *METHODS))
     if method == "auto":
-        forced = FORCED != "auto" and (FORCED != "triton" or obstacle(x, kernel, causal, boundaries) is None)
-        return boundaries, FORCED if forced else cheapest(x, kernel, causal, boundaries)
+        return boundaries, cheapest(x, kernel, causal, boundaries)
     if method == "triton" and (reason := obstacle(x, kernel, causal, boundaries)):
         raise ValueError(f"method must be one that can compute this convolution, got 'triton', which {reason}")
     return boundaries, method

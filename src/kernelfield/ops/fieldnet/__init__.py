@@ -6,9 +6,6 @@ networks from the numbers that describe the grid, and one their gradients, hidde
 map, which may have a thousand outputs, is a matrix product like any other and left to whoever makes those.
 
 Products are of float32 with three products of tf32 each: what comes out is multiplied by large frequencies.
-``KERNELFIELD_FUSED=0`` in the environment takes the formula everywhere.
-
-Nothing of Triton is imported before the first call, so that the package works without it.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..fused import fuses
+from ..backend import use_triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +65,7 @@ def features_on(
     """
     single = all(p.dtype == torch.float32 for network in networks for p in network)
     fits = shape.hidden <= MOST_HIDDEN and shape.layers * shape.hidden * grid.points < MOST_VALUES
-    if not (single and fits and len(grid.count) <= 3 and fuses(networks[0][0])):
+    if not (single and fits and len(grid.count) <= 3 and use_triton(networks[0][0])):
         return None
     from .triton.launch import fused_features  # noqa: PLC0415
 

@@ -6,36 +6,19 @@ batch statistics in one and the norm in another, and in the backward pass likewi
 added where the norm's is written. Nothing is kept for the backward pass but inputs; dropout's choice is computed again.
 
 Elsewhere, under torch.compile (which does its own fusing), torch.export and torch.func, and for second derivatives, the
-formula stands. ``KERNELFIELD_FUSED=0`` in the environment takes the formula everywhere.
-
-Nothing of Triton is imported before the first call, so that the package works without it.
+formula stands; so it does where fast paths are turned off (:mod:`kernelfield.ops.backend`).
 """
 
 from __future__ import annotations
-
-import importlib.util
-import os
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..backend import use_triton as fuses
 from .linear import map_channels
 
 __all__ = ["activate", "batch_norm", "fuses", "map_activate", "map_channels"]
-
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
-#: whether signals are mapped by fused kernels where they can be
-FUSED = os.environ.get("KERNELFIELD_FUSED", "1") != "0"
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def fuses(x: Tensor) -> bool:
-    """Return whether a signal is one for the kernels here: on a GPU, or in Triton's interpreter."""
-    there = x.is_cuda or (x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1")
-    if not (FUSED and _HAS_TRITON and there and x.dtype in _DTYPES and x.numel() > 0):
-        return False
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())  # noqa: SLF001
 
 
 def activate(x: Tensor, bias: Tensor | None = None, *, residual: Tensor | None = None, dropout: float = 0.0) -> Tensor:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ..._checks import check_int
+from ..backend import recompute
 from ..conv.shape import is_symbolic
 
 if TYPE_CHECKING:
@@ -103,16 +103,7 @@ def point_conv(
     )
     if step >= points:
         return block(signals, coords)
-    training = torch.is_grad_enabled()
-    return torch.cat(
-        [
-            checkpoint(block, signals, queries, use_reentrant=False, preserve_rng_state=False)
-            if training
-            else block(signals, queries)
-            for queries in coords.split(step, dim=1)
-        ],
-        dim=-1,
-    )
+    return torch.cat([recompute(block, signals, queries) for queries in coords.split(step, dim=1)], dim=-1)
 
 
 def point_sums(
@@ -165,16 +156,7 @@ def point_sums(
     )
     if step >= points:
         return block(x, coords)
-    training = torch.is_grad_enabled()
-    return torch.cat(
-        [
-            checkpoint(block, x, queries, use_reentrant=False, preserve_rng_state=False)
-            if training
-            else block(x, queries)
-            for queries in coords.split(step, dim=1)
-        ],
-        dim=-1,
-    )
+    return torch.cat([recompute(block, x, queries) for queries in coords.split(step, dim=1)], dim=-1)
 
 
 def _nearest(offsets: Tensor, meets: Tensor, size: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ..._checks import check_choice, check_int
+from ..backend import recompute
 from ..conv.shape import is_symbolic
 
 if TYPE_CHECKING:
@@ -102,10 +102,7 @@ def pass_messages(
     parts = []
     for source, target, valid in zip(*(t.split(step, dim=1) for t in edges), strict=True):
         some = type(edges)(source, target, valid)
-        if training:
-            parts.append(checkpoint(part, values, some, use_reentrant=False, preserve_rng_state=False))
-        else:
-            parts.append(part(values, some))
+        parts.append(recompute(part, values, some))
         if len(parts) == 2:  # one at a time: they are as large as the result
             one, other = parts
             parts = [torch.maximum(one, other) if reduce == "max" else one + other]

@@ -5,15 +5,13 @@ Nothing of Triton is imported before the first call, so that the package works w
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import os
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ...backend import fast_paths, unavailable
 from ..autograd import bilinear
 from ..direct import direct_conv
 from ..fft import transform_conv, transform_grads
@@ -31,8 +29,6 @@ SHORT, FEWEST = 512, 48
 #: whether what has tf32's precision is computed by scaled products of float16, and the longest line that never is:
 #: there it takes longer to find the largest values than is saved
 SCALED, UNSCALED = os.environ.get("KERNELFIELD_SCALED") != "0", 256
-
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def triton_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
@@ -63,14 +59,11 @@ def plan_of(
     return make_plan(tuple(lengths), reaches, tuple(periodic), element)
 
 
-def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -> str | None:  # noqa: PLR0911
+def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -> str | None:
     """Return why a convolution cannot be done here, in words that follow "…, which ", or None if it can."""
-    if not _HAS_TRITON:
-        if x.device.type == "cuda" and not torch.compiler.is_compiling():
-            _say_what_is_missing()
-        return "needs Triton, which comes with CUDA builds of torch"
-    if x.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        return f"needs a CUDA device, got {x.device.type}"
+    reason = unavailable(x.device)
+    if reason is not None:
+        return reason
     if x.dtype == torch.float64:
         return "computes no float64"
     if kernel.shape[1] != 1 or kernel.shape[0] != x.shape[1]:
@@ -82,15 +75,11 @@ def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -
     return None
 
 
-@functools.cache
-def _say_what_is_missing() -> None:
-    """Warn, once, that convolutions on this GPU could be faster."""
-    warnings.warn("triton is not installed: long convolutions take torch's FFT", stacklevel=5)
-
-
 def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> bool:
-    """Return whether an FFT has to do it: lengths were not known when this was chosen, or it was refused before."""
-    return is_refused(x, kernel) or plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is None
+    """Return whether an FFT has to do it: what forbids the kernels was not known when this method was chosen."""
+    if is_refused(x, kernel) or not fast_paths():
+        return True
+    return plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is None
 
 
 def _how(dtype: torch.dtype) -> str:

@@ -1,0 +1,160 @@
+"""The one place that decides about fast paths: where Triton kernels run, and the switch that turns them off.
+
+Every operator has a torch path. Some have Triton kernels too, which compute the same on a GPU in less time. They ask
+:func:`use_triton` which of the two to take. Nothing of Triton is imported before a kernel is needed, so the package
+works without it.
+
+``KERNELFIELD_FAST=0`` in the environment turns all Triton kernels off, :func:`use_fast_paths` does so from Python.
+``TRITON_INTERPRET=1`` runs the kernels on a CPU, slowly, which is how they are tested.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import warnings
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from torch import Tensor
+
+__all__ = ["SINGLE_OR_HALF", "fast_paths", "recompute", "unavailable", "use_fast_paths", "use_triton"]
+
+#: the dtypes that most Triton kernels take
+SINGLE_OR_HALF = (torch.float32, torch.bfloat16, torch.float16)
+
+_DEFAULT = os.environ.get("KERNELFIELD_FAST") != "0"
+_enabled: ContextVar[bool] = ContextVar("kernelfield_fast_paths", default=_DEFAULT)
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+class use_fast_paths:  # noqa: N801
+    """Turn all Triton kernels on or off: from now on, or inside a ``with`` block.
+
+    The setting belongs to the current thread (to the current :mod:`contextvars` context), like
+    :class:`torch.set_grad_enabled`. The environment variable ``KERNELFIELD_FAST=0`` turns the kernels off in all
+    threads. A backward pass takes the path that its forward pass took.
+
+    Args:
+        enabled: whether operators may use Triton kernels.
+
+    >>> with use_fast_paths(False):
+    ...     fast_paths()
+    False
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled, self._before = bool(enabled), _enabled.get()
+        _enabled.set(self._enabled)
+
+    def __enter__(self) -> None:
+        _enabled.set(self._enabled)
+
+    def __exit__(self, *_: object) -> None:
+        _enabled.set(self._before)
+
+
+def fast_paths() -> bool:
+    """Return whether operators may use Triton kernels, by the environment and :func:`use_fast_paths`."""
+    # A compiled graph outlives the setting under which it was traced: operators inside it ask again when they run.
+    return _DEFAULT if torch.compiler.is_compiling() else _enabled.get()
+
+
+def unavailable(device: torch.device) -> str | None:
+    """Return why Triton kernels do not run on a device, as a clause that follows "which", or None if they do.
+
+    >>> with use_fast_paths(False):
+    ...     unavailable(torch.device("cuda"))
+    'is turned off by KERNELFIELD_FAST=0 or use_fast_paths(False)'
+    """
+    if not fast_paths():
+        return "is turned off by KERNELFIELD_FAST=0 or use_fast_paths(False)"
+    if device.type != "cuda" and (device.type != "cpu" or not _is_interpreted()):
+        return f"needs a CUDA device, got {device.type}"
+    if not _HAS_TRITON:
+        if device.type == "cuda" and not torch.compiler.is_compiling():
+            _warn_of_missing_triton()
+        return "needs Triton, which comes with CUDA builds of torch"
+    return None
+
+
+def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> bool:
+    """Return whether an operator computes with Triton kernels on a tensor such as ``x``.
+
+    It does on a GPU, or in Triton's interpreter, if the switch is on and the kernels run there. Traced code
+    (``torch.compile``, ``torch.export``, ``torch.func``) takes the torch path, which a compiler fuses by itself.
+
+    Args:
+        x: the signal.
+        dtypes: those that the operator's kernels take.
+
+    >>> use_triton(torch.zeros(3, dtype=torch.float64))
+    False
+    """
+    if x.dtype not in dtypes or torch.compiler.is_compiling() or x.numel() == 0:
+        return False
+    if torch._C._are_functorch_transforms_active() or unavailable(x.device) is not None:  # noqa: SLF001
+        return False
+    return not x.is_cuda or _kernels_run(x.device)
+
+
+def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Return ``function(*arguments)``, keeping only the arguments: the backward pass computes it again.
+
+    It then takes the same path, fast or not, although autograd runs it in a thread of its own.
+
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> recompute(torch.exp, x).sum().backward()
+    >>> torch.equal(x.grad, x.exp())
+    True
+    """
+    if not torch.is_grad_enabled():
+        return function(*arguments)
+    if torch.compiler.is_compiling():
+        traced: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+        return traced
+    enabled = fast_paths()
+
+    def run(*arguments: Any) -> Tensor:
+        with use_fast_paths(enabled):
+            return function(*arguments)
+
+    result: Tensor = checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return result
+
+
+def _is_interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def _warn_of_missing_triton() -> None:
+    warnings.warn("triton is not installed: kernelfield uses slower torch operations on this GPU", stacklevel=5)
+
+
+_running: dict[torch.device, bool] = {}
+
+
+def _kernels_run(device: torch.device) -> bool:
+    """Return whether a Triton kernel can be compiled and launched on a GPU; warn once if not."""
+    found = _running.get(device)
+    if found is not None:
+        return found
+    if torch.cuda.is_current_stream_capturing():
+        return True  # a probe would become part of the graph
+    try:
+        from .triton_probe import probe  # noqa: PLC0415
+
+        probe(device)
+        _running[device] = True
+    except Exception as error:
+        warnings.warn(f"Triton kernels do not run on {device}, torch operations are used: {error}", stacklevel=4)
+        _running[device] = False
+    return _running[device]

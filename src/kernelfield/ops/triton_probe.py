@@ -1,0 +1,25 @@
+"""The smallest Triton kernel: launched once, to see whether kernels compile and run on this machine."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+__all__ = ["probe"]
+
+
+@triton.jit
+def _add_one(x, n, SIZE: tl.constexpr):
+    index = tl.arange(0, SIZE)
+    mask = index < n
+    tl.store(x + index, tl.load(x + index, mask=mask) + 1, mask=mask)
+
+
+def probe(device: torch.device) -> None:
+    """Launch a kernel on ``device``; raise what it raises, or a RuntimeError if it computes something wrong."""
+    x = torch.zeros(3, device=device)
+    with torch.cuda.device(device) if device.type == "cuda" else torch.no_grad():
+        _add_one[(1,)](x, 3, SIZE=16)
+    if x.tolist() != [1.0, 1.0, 1.0]:
+        raise RuntimeError(f"a kernel that adds one to zeros gave {x.tolist()}")
