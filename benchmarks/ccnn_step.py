@@ -1,7 +1,8 @@
 """How long does a training step of a CCNN take, against the plain layers, the FFT, and the authors' code?
 
     python benchmarks/ccnn_step.py --out benchmarks/results/ccnn-step-h200.json
-    python benchmarks/ccnn_step.py --from-json benchmarks/results/ccnn-step-h200.json --markdown docs/benchmarks.md
+    python benchmarks/ccnn_step.py --from-json benchmarks/results/ccnn-step-h200.json \
+        --markdown docs/benchmarks/training-steps.md
     python benchmarks/ccnn_step.py --out steps.json --only sMNIST --ways fused plain --profile profiles/
     python benchmarks/ccnn_step.py --warm 3/8                   # compile the kernels of an eighth of the rows
     python benchmarks/ccnn_step.py --quick --out steps.json     # tiny shapes, to see that it runs

@@ -3,7 +3,8 @@
     python benchmarks/continuous.py                       # on the GPU if there is one
     python benchmarks/continuous.py --quick               # tiny shapes, to see that it runs
     python benchmarks/continuous.py --json benchmarks/results/continuous-cpu.json
-    python benchmarks/continuous.py --from-json benchmarks/results/continuous-cpu.json --markdown docs/benchmarks.md
+    python benchmarks/continuous.py --from-json benchmarks/results/continuous-cpu.json \
+        --markdown docs/benchmarks/training-steps.md
 
 Every row times a training step (forward and backward of a mean of squares, no optimiser) of the same network with
 

@@ -3,7 +3,7 @@
     python benchmarks/conv.py                       # on the GPU if there is one
     python benchmarks/conv.py --quick               # a few small rows, to see that it runs
     python benchmarks/conv.py --json benchmarks/results/conv-cpu.json
-    python benchmarks/conv.py --from-json benchmarks/results/conv-cpu.json --markdown docs/benchmarks.md
+    python benchmarks/conv.py --from-json benchmarks/results/conv-cpu.json --markdown docs/benchmarks/convolution.md
     python benchmarks/conv.py --calibrate           # measure the cost model behind "auto"
     python benchmarks/conv.py --chunks              # time against CHUNK_BYTES, to choose it
 

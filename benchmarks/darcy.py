@@ -3,7 +3,8 @@
     python benchmarks/darcy.py --data darcy_small.npz                 # on the GPU if there is one
     python benchmarks/darcy.py --quick                                # solved in code, a few steps, to see that it runs
     python benchmarks/darcy.py --data darcy_small.npz --channels 32 --epochs 15 --device cpu
-    python benchmarks/darcy.py --from-json benchmarks/results/darcy-cuda.json --markdown docs/benchmarks.md
+    python benchmarks/darcy.py --from-json benchmarks/results/darcy-cuda.json \
+        --markdown docs/benchmarks/architectures.md
 
 All networks meet the same batches under the same optimiser, schedule and loss, the mean relative l² error. The operator
 is that of the package neuraloperator, and is left out where that is not installed. Errors are those of the test set,

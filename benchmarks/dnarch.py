@@ -3,7 +3,8 @@
     python benchmarks/dnarch.py                           # on the GPU if there is one
     python benchmarks/dnarch.py --quick                   # tiny shapes, to see that it runs
     python benchmarks/dnarch.py --json benchmarks/results/dnarch-cpu.json
-    python benchmarks/dnarch.py --from-json benchmarks/results/dnarch-cpu.json --markdown docs/benchmarks.md
+    python benchmarks/dnarch.py --from-json benchmarks/results/dnarch-cpu.json \
+        --markdown docs/benchmarks/architectures.md
 
 The first table times a training step (forward, loss, backward, optimiser) of DNArch, with its masks at the size of the
 base network, so at the budget 1.0, against the same step of the base network; "fixed shapes" is the mode in which

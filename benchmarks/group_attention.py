@@ -5,7 +5,7 @@
     python benchmarks/group_attention.py --json benchmarks/results/group_attention-h200.json
     python benchmarks/group_attention.py --only self      # or: attentive
     python benchmarks/group_attention.py --methods auto --budget 60    # what matters most, in a minute
-    python benchmarks/group_attention.py --from-json FILE --markdown docs/benchmarks.md
+    python benchmarks/group_attention.py --from-json FILE --markdown docs/benchmarks/groups.md
 
 Self-attention: the rotated-MNIST network of chapter 9 on 28², by each way to compute attention, and the plain reference
 with all scores at once where it fits. Attentive: the networks of chapter 8, and the plain ones they are compared with.

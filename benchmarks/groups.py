@@ -4,7 +4,7 @@
     python benchmarks/groups.py --compile                 # also under torch.compile
     python benchmarks/groups.py --quick                   # small networks, to see that it runs
     python benchmarks/groups.py --json benchmarks/results/groups-cpu.json
-    python benchmarks/groups.py --from-json benchmarks/results/groups-cpu.json --markdown docs/benchmarks.md
+    python benchmarks/groups.py --from-json benchmarks/results/groups-cpu.json --markdown docs/benchmarks/groups.md
 
 A training step is forward, cross-entropy, backward and Adam. Every row times, in turns,
 

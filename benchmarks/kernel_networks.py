@@ -2,7 +2,7 @@
 
     python benchmarks/kernel_networks.py --out benchmarks/results/kernel-networks-h200.json
     python benchmarks/kernel_networks.py --from-json benchmarks/results/kernel-networks-h200.json \
-        --markdown docs/benchmarks.md
+        --markdown docs/benchmarks/training-steps.md
     python benchmarks/kernel_networks.py --quick --out networks.json     # tiny grids, to see that it runs
 
 Networks like those of the five layers of a CCNN are sampled together, forward and backward, by the fused kernels and by

@@ -1,7 +1,8 @@
 """Long convolutions on tensor cores: against the formula with torch.fft, and the bytes they must move.
 
     python benchmarks/long_conv.py --json benchmarks/results/long-conv-h200.json
-    python benchmarks/long_conv.py --from-json benchmarks/results/long-conv-h200.json --markdown docs/benchmarks.md
+    python benchmarks/long_conv.py --from-json benchmarks/results/long-conv-h200.json \
+        --markdown docs/benchmarks/long-convolutions.md
     python benchmarks/long_conv.py --quick                 # tiny shapes in Triton's interpreter, to see that it runs
     python benchmarks/long_conv.py --warm 3/16             # compile a sixteenth of the kernels into Triton's cache
     python benchmarks/long_conv.py --calibrate results.json  # fit the cost model behind "auto" to saved results

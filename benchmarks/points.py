@@ -4,7 +4,7 @@
     python benchmarks/points.py --quick                   # few points, to see that it runs
     python benchmarks/points.py --budget 0.08 --limit 40  # in a hurry: rows not begun by then are left out
     python benchmarks/points.py --json benchmarks/results/points-h200.json     # keeps the rows that are there already
-    python benchmarks/points.py --from-json benchmarks/results/points-h200.json --markdown docs/benchmarks.md
+    python benchmarks/points.py --from-json benchmarks/results/points-h200.json --markdown docs/benchmarks/points.md
 
 Three tables: time and memory by the number of points (chapter 4's first figure), with the grid that the network was
 published with and with one that grows with the cloud; by the number of neighbours and channels (its second); and of

@@ -7,8 +7,8 @@
 
 Every network is trained by its recipe (``ch04-furniture-gridified`` and so on; PointNet++ by the gridified network's,
 with its own learning rate), all splits in a process of their own, several networks at a time on one device. Writes one
-JSON for each network and data set to results/, the mean over the splits, of which docs/make_results.py makes a table;
-it is written again after every split, so that a run that is stopped leaves what it has done.
+JSON with the mean over the splits for each network and data set to results/, from which scripts/results_page.py makes
+a table. The file is written again after every split, so an interrupted run keeps what it has done.
 """
 
 from __future__ import annotations

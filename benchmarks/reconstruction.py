@@ -3,7 +3,8 @@
     python benchmarks/reconstruction.py                              # the published sizes; one H200, about a minute
     python benchmarks/reconstruction.py --quick                      # few small clouds, to see that it runs
     python benchmarks/reconstruction.py --points 100 --train 200 --test 50 --batch 8 --epochs 12       # for a CPU
-    python benchmarks/reconstruction.py --json benchmarks/results/reconstruction.json --markdown docs/ch04-gridifier.md
+    python benchmarks/reconstruction.py --json benchmarks/results/reconstruction.json \
+        --markdown docs/chapters/ch04-gridifier.md
 
 A thousand clouds (800 to train, 200 to test) of 1,000 random points with a random value at each; the network is
 gridification and its way back and nothing in between, and predicts the values. The published numbers are in a figure

@@ -3,7 +3,8 @@
     python benchmarks/wavelets.py                       # on the GPU if there is one
     python benchmarks/wavelets.py --quick               # two small rows, to see that it runs
     python benchmarks/wavelets.py --json benchmarks/results/wavelets-cpu.json
-    python benchmarks/wavelets.py --from-json benchmarks/results/wavelets-cpu.json --markdown docs/benchmarks.md
+    python benchmarks/wavelets.py --from-json benchmarks/results/wavelets-cpu.json \
+        --markdown docs/benchmarks/wavelets.md
 
 Every row lifts a raw signal to n octaves with the splines of chapter 10, 79 coefficients, forward and as a training
 step: the first layer of its W11-Net, with all of its 51 channels on a GPU, and 8 on a CPU, where torch's direct

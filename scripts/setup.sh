@@ -36,7 +36,7 @@ install() {
   [ -x .venv/bin/python ] || make_venv
   echo "setup: installing into .venv (the first time takes a few minutes)"
   install_torch
-  .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,data,export,dev]'
+  .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[train,data,export,docs,dev]'
   rm -f .venv/.installed-*
   touch "$stamp"
 }

@@ -1,8 +1,15 @@
-"""The Python in the README and the documentation runs. What takes data or minutes is fenced as "py"."""
+"""The documentation: Python blocks run, links lead somewhere, pages are in the navigation, public names are documented.
+
+Blocks fenced as ``python`` run; what needs data, a GPU or minutes is fenced as ``py``.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import subprocess
+import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +18,100 @@ import torch
 
 import kernelfield as kf
 
+from .test_public_names import NAMES
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+SITE = sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
+API = importlib.util.spec_from_file_location("api_pages", DOCS / "_ext" / "api_pages.py")
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")], ids=lambda p: p.name
-)
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """Return the text of a page without its fenced code."""
+    return re.sub(r"^```\w*\n.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and MyST name them."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.fixture(scope="module")
+def api_pages() -> Any:
+    assert API is not None
+    assert API.loader is not None
+    module = importlib.util.module_from_spec(API)
+    API.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")], ids=page_id)
 def test_python_blocks_run(page: Path) -> None:
-    names: dict[str, Any] = {"torch": torch, "kf": kf}  # a page may go on where its last block ended
+    names: dict[str, Any] = {"torch": torch, "kf": kf}  # later blocks of a page continue the earlier ones
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
-    missing = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
+    missing = []
+    for target in re.findall(r"\]\(([^)]+)\)", prose(page)):
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if "://" in target or path.startswith("mailto:"):
+            continue
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            missing.append(target)
     assert missing == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = {DOCS / "index.md"}
+    for page in SITE:
+        for body in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+            entries = [line.strip() for line in body.splitlines() if line.strip() and not line.startswith(":")]
+            for entry in entries:
+                listed |= {page.parent / f"{entry}.md", page.parent / f"{entry}.ipynb"}
+    pages = [*SITE, *(DOCS / "notebooks").glob("*.ipynb")]
+    assert [page_id(page) for page in pages if page not in listed] == []
+
+
+@pytest.mark.parametrize("module", [name for name in NAMES if name != "kernelfield"])
+def test_reference_documents_every_public_name(api_pages: Any, module: str) -> None:
+    page = api_pages.page_text(module, api_pages.MODULES[module])
+    documented = set(re.findall(r"^\.\. auto\w+:: (\S+)$", page, flags=re.MULTILINE))
+    missing = [n for n in NAMES[module] if f"{module}.{n}" not in documented and not is_module(module, n)]
+    assert missing == []
+
+
+def is_module(module: str, name: str) -> bool:
+    return isinstance(getattr(importlib.import_module(module), name), type(importlib))
+
+
+@pytest.mark.slow
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    objects = inventory(tmp_path / "objects.inv")
+    for module, names in NAMES.items():
+        missing = [n for n in names if module != "kernelfield" and f"{module}.{n}" not in objects]
+        assert [n for n in missing if not is_module(module, n)] == []
+    index = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r'(src|href)="(https?:)?//', index), "the site loads something from the network"
+    chapter = (tmp_path / "chapters" / "ch02-ckconv.html").read_text(encoding="utf-8")
+    assert "_static/tex-svg.js" in chapter
+    assert (tmp_path / "_static" / "tex-svg.js").stat().st_size > 1_000_000
+
+
+def inventory(path: Path) -> set[str]:
+    """Return the names of Python objects in a Sphinx inventory."""
+    body = path.read_bytes().split(b"\n", 4)[4]
+    lines = zlib.decompress(body).decode().splitlines()
+    return {line.split()[0] for line in lines if " py:" in line}

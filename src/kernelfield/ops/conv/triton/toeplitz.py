@@ -11,7 +11,8 @@ up to 64 signals. Three products give a training step:
   program has the W offsets o0 … o0 + W - 1, and walks through blocks of TJ inputs, each with the TJ + W gradients it
   meets.
 
-``docs/long-convolutions.md`` draws the indices. Constants of all kernels: BM signals, BK terms of the sum at a time.
+``docs/internals/long-convolutions.md`` draws the indices. Constants of all kernels: BM signals, BK terms of the sum at
+a time.
 COPIES: the kernel comes in eight copies, each one sample further, between zeros, so that all rows of a band are read
 16 bytes at a time and none of them needs a mask. STEPS and ROUNDS: how often loops run, 0 for as often as they have
 to; the interpreter knows loops over constants alone.

@@ -13,7 +13,7 @@ done *upright*, with the first table on the left, and nothing has to be turned:
 
 So it is, too, in *slim* programs of one or two warps, for tiles of 16 columns (K1 < 64).
 
-``docs/long-convolutions.md`` draws the indices. Constants of all kernels:
+``docs/internals/long-convolutions.md`` draws the indices. Constants of all kernels:
 
 - S channels of tiles of N1 × N2 samples and K1 × K2 frequencies, ``hop`` signals from each other;
 - COMPLEX signals have two parts, TWIDDLE says that rows follow each other on a line;

@@ -1,7 +1,7 @@
 """Make the pictures of the README and the documentation.
 
-python docs/make_pictures.py            # all of them, into docs/images/
-python docs/make_pictures.py idea       # one
+python scripts/pictures.py            # all of them, into docs/images/
+python scripts/pictures.py idea       # one
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernelfield.data.sets.images.digits import digit_sequences
 from kernelfield.experiments import find_recipe, fit
 from kernelfield.fields import MLP, SIREN, Field
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 
 def idea() -> Figure:
