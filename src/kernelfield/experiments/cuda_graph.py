@@ -54,7 +54,10 @@ class CapturedStep:
         self._looked = False
         self._captured = 0
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+        # The stream of the training, if it has one of its own. Libraries keep a workspace for each stream, and a graph
+        # keeps the address of the workspace: two trainings must not share a stream of capture.
+        own = torch.cuda.current_stream()
+        self._stream = torch.cuda.Stream() if own == torch.cuda.default_stream() else own
 
     @property
     def graphs(self) -> int:
@@ -87,7 +90,8 @@ class CapturedStep:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream), held():
                 self._work(batch)
-            torch.cuda.current_stream().wait_stream(self._stream)
+            # Tables that this step made for all trainings must be ready before another stream reads them.
+            torch.cuda.synchronize()
         self._late.measure(self._reach)
 
     def catch_up(self) -> None:

@@ -1,7 +1,8 @@
-"""What a network says of a whole split, and how large its masks have become."""
+"""Metrics of a network on a split, and the sizes of its masks."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,32 +10,51 @@ import torch
 from ..masks import GaussianMask
 from ..models import DNArch
 from .checkpoint import whole
+from .side_by_side import exhaust
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
     from torch import Tensor
 
     from ..data.base import Split
     from .task import Task
 
-__all__ = ["evaluate", "mask_sizes"]
+__all__ = ["evaluate", "evaluation_steps", "mask_sizes"]
 
 
-@torch.no_grad()
 def evaluate(task: Task, split: Split, batch: int = 256) -> Any:
     """Return a meter that has seen all of a split.
 
     Args:
         task: the task; its network is put in evaluation mode and back.
-        split: on the network's device, or a batch at a time moved there.
+        split: on the network's device; otherwise each batch is moved there.
         batch: samples at once.
+    """
+    return exhaust(evaluation_steps(task, split, batch))
+
+
+@torch.no_grad()
+def evaluation_steps(
+    task: Task, split: Split, batch: int = 256, precision: Callable[[], Any] = contextlib.nullcontext
+) -> Generator[None, None, Any]:
+    """Evaluate as :func:`evaluate` does, and yield after each batch.
+
+    Args:
+        task: as of :func:`evaluate`.
+        split: as of :func:`evaluate`.
+        batch: samples at once.
+        precision: returns the context of the forward pass. It is left before each ``yield``, for whoever runs then.
     """
     was_training = task.training
     task.eval()
     device = next(task.network.parameters()).device
     meter = task.meter(device)
     for start in range(0, len(split), batch):
-        samples = split.batch(slice(start, start + batch)).to(device)
-        meter.update(task(samples), samples)
+        with precision():
+            samples = split.batch(slice(start, start + batch)).to(device)
+            meter.update(task(samples), samples)
+        yield
     task.train(was_training)
     return meter
 
@@ -43,7 +63,7 @@ def evaluate(task: Task, split: Split, batch: int = 256) -> Any:
 def mask_sizes(network: torch.nn.Module) -> dict[str, float]:
     """Return the mean width of every Gaussian mask, by name, where 1 is the length of the training input.
 
-    Of an architecture that is learned, all its sizes.
+    For a learned architecture, return all its sizes.
     """
     if isinstance(network, DNArch):
         return network.architecture().flat()

@@ -1,33 +1,37 @@
-"""From a recipe to a trained network in a folder."""
+"""Train the network of a recipe in a folder, or several of them side by side."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .._checks import check_choice
-from ..models import DNArch
 from .datasets import recipe_data
-from .evaluation import evaluate
-from .loop import Loop
-from .plain_json import to_json
+from .finish import count_parameters, finish, write_rows
+from .folder_lock import FolderLock
+from .loop import Loop, resident
 from .recipe import Recipe, find_recipe, with_settings
-from .robustness import other_data_tests, run_tests
-from .run import Run, fresh_folder, machine, make_network, make_task
+from .run import Run, fresh_folder, make_network, make_task
+from .side_by_side import Stepwise, side_by_side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Sequence
 
     from lightning.fabric import Fabric
 
     from ..data.base import Data
     from .loop import Progress
+    from .side_by_side import Outcome
 
-__all__ = ["fit", "make_fabric"]
+__all__ = ["Job", "fit", "fit_many", "make_fabric"]
 
 
+@Stepwise
 def fit(
     recipe: Recipe | str | Path,
     out: str | Path | None = None,
@@ -40,84 +44,172 @@ def fit(
     fabric: Fabric | None = None,
     report: bool = True,
     on_progress: Callable[[Progress], None] | None = None,
-) -> Run:
-    """Train what a recipe describes, test it, and return the run.
+    should_stop: Callable[[], bool] | None = None,
+) -> Generator[None, None, Run]:
+    """Train the network of a recipe, test it, and return the run.
 
-    A run that was interrupted is taken up where its last checkpoint stands; on a CPU it ends with the weights it would
-    have ended with. One that is finished is returned as it is.
+    An interrupted run continues from its last checkpoint; on a CPU it ends with the weights of an uninterrupted one. A
+    finished run is returned unchanged. ``fit.steps(…)`` is the same training as a generator, which yields after each
+    step, for :func:`~.side_by_side.side_by_side`.
 
     Args:
         recipe: a recipe, its name, or its file.
-        out: folder of the run; a fresh one under runs/ if not given.
+        out: folder of the run; a new one under runs/ if not given.
         settings: values to replace in the recipe, as ``a.b=c``.
-        data: to train on; what the recipe names if not given.
-        folder: where the data's files are.
-        download: let the data's loader fetch what is missing.
-        made: train on made data of the recipe's shape.
+        data: to train on; the data that the recipe names if not given.
+        folder: of the files of the data.
+        download: let the loader of the data download missing files.
+        made: train on synthetic data of the recipe's shape.
         fabric: devices, processes and precision; see :func:`make_fabric`.
         report: whether to write report.html and kernels.png.
-        on_progress: called now and then with a :class:`Progress`.
+        on_progress: called from time to time with a :class:`Progress`.
+        should_stop: asked after every step; see :class:`~.loop.Loop`.
     """
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
     recipe = with_settings(recipe, settings or [])
     fabric = make_fabric() if fabric is None else fabric
     target = fresh_folder(Path("runs") / recipe.name) if out is None else Path(out)
-    # Processes started one after the other must not each find a fresh folder.
+    # Processes that start one after the other must agree on the new folder.
     target = Path(fabric.broadcast(str(target)))
     run = Run(target)
     made = made if data is None else data.name == "made"
     run.check(recipe, made=made)
     if run.finished:
         return run
-    data = recipe_data(recipe, folder=folder, download=download, made=made) if data is None else data
-    _check_samples(data)
-    network = make_network(recipe, data)
-    task = make_task(recipe, network, data)
     leads = fabric.global_rank == 0
-    if leads:
-        run.begin(recipe, made=made)
-        run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {fabric.device}")
+    with FolderLock(target) as lock:
+        if leads and target.exists():
+            lock.acquire()  # before the data is loaded
+        data = recipe_data(recipe, folder=folder, download=download, made=made) if data is None else data
+        _check_samples(data)
+        network = make_network(recipe, data)
+        task = make_task(recipe, network, data)
+        if leads:
+            lock.acquire()
+            run.begin(recipe, made=made)
+            run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {fabric.device}")
 
-    def progress(now: Progress) -> None:
-        _write_rows(run, loop)
-        done = ", ".join(f"{k} {v:.4f}" for k, v in {"loss": now.loss, **now.metrics}.items())
-        run.log(f"step {now.step}/{now.steps}, epoch {now.epoch}: {done}, {now.rate:.0f} samples/s")
-        if on_progress is not None:
-            on_progress(now)
+        def progress(now: Progress) -> None:
+            write_rows(run, loop)
+            done = ", ".join(f"{k} {v:.4f}" for k, v in {"loss": now.loss, **now.metrics}.items())
+            run.log(f"step {now.step}/{now.steps}, epoch {now.epoch}: {done}, {now.rate:.0f} samples/s")
+            if on_progress is not None:
+                on_progress(now)
 
-    loop = Loop(
-        task,
-        data.train,
-        data.validation,
-        recipe.training,
-        fabric=fabric,
-        folder=run.checkpoints,
-        name=recipe.name,
-        on_progress=progress,
-    )
-    if fabric.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(fabric.device)
-    state = loop.run()
-    fabric.barrier()
-    if leads and loop.captured is not None:
-        refusal = loop.captured.refusal
-        run.log(f"steps not captured: {refusal}" if refusal else f"steps as {loop.captured.graphs} CUDA graphs")
-    if leads:
-        _finish(run, recipe, data, loop, report, {} if made else {"folder": folder, "download": download})
-        run.log(f"finished after {state.seconds:.1f} s")
-    fabric.barrier()
+        loop = Loop(
+            task,
+            data.train,
+            data.validation,
+            recipe.training,
+            fabric=fabric,
+            folder=run.checkpoints,
+            name=recipe.name,
+            on_progress=progress,
+            should_stop=should_stop,
+        )
+        if fabric.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(fabric.device)
+        state = yield from loop.steps()
+        fabric.barrier()
+        if leads and loop.captured is not None:
+            refusal = loop.captured.refusal
+            run.log(f"steps not captured: {refusal}" if refusal else f"steps as {loop.captured.graphs} CUDA graphs")
+        if leads:
+            finish(run, recipe, data, loop, report, {} if made else {"folder": folder, "download": download})
+            run.log(f"finished after {state.seconds:.1f} s")
+        fabric.barrier()
     return run
 
 
+@dataclass(frozen=True)
+class Job:
+    """A training for :func:`fit_many`.
+
+    Args:
+        recipe: what to train.
+        out: folder of the run.
+        options: further arguments of :func:`fit`.
+    """
+
+    recipe: Recipe
+    out: Path
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """The data of the job, to be compared."""
+        where = {key: self.options.get(key) for key in ("folder", "download", "made")}
+        shape = self.recipe.to_dict()["shape"]
+        batch = self.recipe.training.batch if where["made"] else None  # decides the size of synthetic data
+        return json.dumps([self.recipe.data, shape, where, batch], sort_keys=True, default=str)
+
+
+def fit_many(
+    jobs: Sequence[Job],
+    *,
+    fabric: Fabric | None = None,
+    at_once: int | None = None,
+    on_end: Callable[[int, Outcome[Run]], None] | None = None,
+) -> list[Outcome[Run]]:
+    """Train several recipes side by side on one device, with the results that each of them has alone.
+
+    Jobs with the same data share one copy of it. With several processes, jobs run one after the other.
+
+    Args:
+        jobs: what to train, each in a folder of its own.
+        fabric: device and processes; see :func:`make_fabric`.
+        at_once: how many run at a time; all if not given.
+        on_end: called with the position and the outcome of each job as soon as it ends.
+    """
+    fabric = make_fabric() if fabric is None else fabric
+    folders = Counter(str(job.out) for job in jobs)
+    twice = [folder for folder, count in folders.items() if count > 1]
+    if twice:
+        raise ValueError(f"out must be another folder for each job, got {', '.join(twice)} twice")
+    shared = _SharedData(jobs, fabric.device)
+
+    def begin(job: Job) -> Generator[None, None, Run]:
+        try:
+            data = job.options.get("data") or (None if Run(job.out).finished else shared.load(job))
+            return (yield from fit.steps(job.recipe, job.out, **{**job.options, "data": data, "fabric": fabric}))
+        finally:
+            shared.release(job)
+
+    trainings = [lambda job=job: begin(job) for job in jobs]
+    return side_by_side(trainings, fabric.device, 1 if fabric.world_size > 1 else at_once, on_end)
+
+
+class _SharedData:
+    """Data sets that several jobs read, on the device, for as long as a job needs them."""
+
+    def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
+        self.device = device
+        self.users = Counter(job.source for job in jobs)
+        self.loaded: dict[str, Data] = {}
+
+    def load(self, job: Job) -> Data:
+        if job.source not in self.loaded:
+            where = {key: job.options[key] for key in ("folder", "download", "made") if key in job.options}
+            data = recipe_data(job.recipe, **where)
+            validation = None if data.validation is None else resident(data.validation, self.device)
+            self.loaded[job.source] = replace(data, train=resident(data.train, self.device), validation=validation)
+        return self.loaded[job.source]
+
+    def release(self, job: Job) -> None:
+        self.users[job.source] -= 1
+        if not self.users[job.source]:
+            self.loaded.pop(job.source, None)
+
+
 def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, strategy: str = "auto") -> Fabric:
-    """Return Lightning's Fabric, launched: one process per device, on one or several machines.
+    """Return a launched Fabric of Lightning: one process per device, on one or several machines.
 
     Args:
         accelerator: "auto", "cpu" or "cuda".
         devices: devices, or CPU processes, per machine.
         nodes: machines.
-        strategy: "ddp", every process holds the whole network; "fsdp", weights, gradients and the optimiser's state
-            are divided among them; "auto" is the first where there are several.
+        strategy: with "ddp" every process holds the full network; with "fsdp" weights, gradients and the state of the
+            optimiser are sharded; "auto" is "ddp" if there are several processes.
     """
     from lightning.fabric import Fabric  # noqa: PLC0415
     from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: PLC0415
@@ -140,80 +232,16 @@ def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, str
 
 
 def _shard(module: torch.nn.Module, mesh: Any) -> torch.nn.Module:
-    """Divide all parameters as one: layers look at each other's when kernels are sampled together."""
+    """Shard all parameters as one unit: kernels of several layers are sampled together."""
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
 
     fully_shard(module, mesh=mesh["data_parallel"])
     return module
 
 
-def count_parameters(network: torch.nn.Module) -> int:
-    """Return the number of parameters."""
-    return sum(p.numel() for p in network.parameters())
-
-
 def _check_samples(data: Data) -> None:
-    """Raise before a training that could not be done, or not be tested at its end."""
+    """Raise if a split is empty, before training begins."""
     for name, split in (("train", data.train), ("test", data.test)):
         if len(split) == 0:
             counts = f"{len(data.train)} to train on and {len(data.test)} to test on"
             raise ValueError(f"data {data.name!r} must have samples in the {name} split, got {counts}; add some")
-
-
-def _write_rows(run: Run, loop: Loop) -> None:
-    if loop.state.rows:
-        run.write_rows("metrics.csv", loop.state.rows)
-    if loop.state.masks:
-        run.write_rows("masks.csv", loop.state.masks)
-
-
-def _finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where: dict[str, Any]) -> None:
-    _write_rows(run, loop)
-    device, state = loop.fabric.device, loop.state
-    network = run.network().to(device)
-    task = make_task(recipe, network, data)
-    batch = recipe.training.eval_batch or recipe.training.batch
-    meter = evaluate(task, data.test.to(device), batch)
-    tests = {"test": meter.compute(), **run_tests(task, data, recipe.test, batch=batch, device=device)}
-    if data.name != "made":
-        tests |= other_data_tests(task, recipe, data, batch=batch, device=device, **where)
-    result: dict[str, Any] = {
-        "status": "done",
-        "recipe": recipe.name,
-        "title": recipe.title,
-        "chapter": recipe.chapter,
-        "metric": task.metric,
-        "published": recipe.published,
-        "metrics": tests,
-        "notes": recipe.notes,
-        "parameters": count_parameters(network),
-        "epochs": state.epoch,
-        "steps": state.step,
-        "batch": loop.batch,
-        "best_step": state.best_step,
-        "seed": recipe.training.seed,
-        "seconds": round(state.seconds, 2),
-        "machine": machine(device),
-    }
-    if isinstance(network, DNArch):
-        learned = network.architecture()
-        result["architecture"] = str(learned).splitlines()
-        says = f"complexity {learned.complexity:.2f} of the base network's"
-        result["notes"] = "; ".join(part for part in (recipe.notes, says) if part)
-    if device.type == "cuda":
-        result["peak_bytes"] = torch.cuda.max_memory_allocated(device)
-    if data.name == "made":
-        result |= {"made": True, "notes": "made data of the right shape: no result"}
-    if where.get("folder"):
-        result["data_folder"] = where["folder"]
-    if meter.confusion.numel():
-        run.write("confusion.json", to_json({"classes": data.classes, "counts": meter.confusion.tolist()}))
-    run.write("result.json", to_json(result, indent=2) + "\n")
-    if report:
-        from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
-        from ..viz.report import write_report  # noqa: PLC0415
-
-        if has_maps(network):
-            first = data.test.batch(torch.zeros(1, dtype=torch.long, device=data.test.inputs.device))
-            plot_sample(network.cpu(), first.inputs.cpu(), run.folder / "attention.png")
-        write_report(run.folder, network.cpu(), result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))

@@ -1,33 +1,25 @@
-"""The loop: every step of it can be taken up again, and none of them waits for the device."""
+"""The training loop. It resumes from any checkpoint and waits for the device only to report and to evaluate."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..layers.continuous.kernel_support import drop_crops
-from .checkpoint import (
-    latest_checkpoint,
-    load_network,
-    optimizer_tensors,
-    read_checkpoint,
-    remove_checkpoints,
-    restore_optimizer,
-    shared_like,
-    whole,
-    write_checkpoint,
-)
+from .checkpoint import latest_checkpoint
 from .cuda_graph import CapturedStep
-from .evaluation import evaluate, mask_sizes
+from .evaluation import evaluation_steps, mask_sizes
+from .loop_checkpoint import resume_loop, save_best, save_loop
 from .optim import Average, make_optimizer
 from .scores import is_better
+from .side_by_side import exhaust, matmul_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from lightning.fabric import Fabric
@@ -36,26 +28,30 @@ if TYPE_CHECKING:
     from .recipe import Training
     from .task import Task
 
-__all__ = ["Loop", "NonFiniteLoss", "Progress"]
+__all__ = ["Loop", "NonFiniteLoss", "Progress", "TrainingInterrupted", "resident"]
 
 
 class NonFiniteLoss(RuntimeError):  # noqa: N818
     """The loss became infinite or not a number."""
 
 
+class TrainingInterrupted(Exception):  # noqa: N818
+    """Training was asked to stop. It resumes from the checkpoint that was written."""
+
+
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands.
+    """Progress of a training.
 
     Args:
         step: steps done.
         steps: steps in all.
         epoch: epochs done.
-        loss: mean loss since the last look.
+        loss: mean loss since the last report.
         lr: learning rate.
         rate: samples per second.
-        seconds_left: expected.
-        metrics: of the validation split, at the end of an epoch; empty otherwise.
+        seconds_left: expected time to the end.
+        metrics: validation metrics at the end of an evaluated epoch; empty otherwise.
     """
 
     step: int
@@ -70,7 +66,20 @@ class Progress:
 
 @dataclass
 class State:
-    """What of a loop is plain numbers."""
+    """The part of a loop's state that is plain numbers.
+
+    Args:
+        step: steps done.
+        epoch: epochs done.
+        position: steps done in the current epoch.
+        seconds: time spent training.
+        best: best validation score so far.
+        best_step: step at which it was reached.
+        best_loss: validation loss at that step, which breaks ties.
+        waited: epochs since then.
+        rows: metrics of each evaluated epoch.
+        masks: mask sizes after each evaluated epoch.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -78,26 +87,29 @@ class State:
     seconds: float = 0.0
     best: float | None = None
     best_step: int = 0
+    best_loss: float | None = None
     waited: int = 0
     rows: list[dict[str, float]] = field(default_factory=list)
     masks: list[dict[str, float]] = field(default_factory=list)
 
 
 class Loop:
-    """Trains a task on a split that lies on the device as a whole.
+    """Train a task on a split.
 
-    The order of an epoch is drawn from the seed and the epoch's number, so that a checkpoint need only know how far the
-    epoch had come. Losses are added up on the device and read every ``log_every`` steps.
+    The order of samples is drawn from the seed and the number of the epoch, so a checkpoint only stores how far the
+    epoch has come. Losses are summed on the device and read every ``log_every`` steps.
 
     Args:
         task: network, loss and optimiser.
-        train: samples to learn from.
-        validation: samples to choose by.
-        settings: how long and how many at once.
-        fabric: devices, processes and precision; one of its own on the CPU if not given.
-        folder: of checkpoints; None to keep none.
-        name: what to call the experiment in errors.
+        train: training samples.
+        validation: samples by which the best epoch is chosen; None for none.
+        settings: length of the training, batch size and precision.
+        fabric: devices, processes and precision; the CPU if not given.
+        folder: of checkpoints; None to write none.
+        name: of the experiment, for error messages.
         on_progress: called every ``log_every`` steps and at the end of each evaluated epoch.
+        should_stop: asked after every step. If it returns true, the loop writes a checkpoint and raises
+            :class:`TrainingInterrupted`.
     """
 
     def __init__(
@@ -111,11 +123,13 @@ class Loop:
         folder: Path | None = None,
         name: str = "",
         on_progress: Callable[[Progress], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
     ) -> None:
         from lightning.fabric import Fabric  # noqa: PLC0415
 
         self.fabric = Fabric(accelerator="cpu", devices=1) if fabric is None else fabric
-        self.settings, self.folder, self.name, self.on_progress = settings, folder, name, on_progress
+        self.settings, self.folder, self.name = settings, folder, name
+        self.on_progress, self.should_stop = on_progress, should_stop
         world = self.fabric.world_size
         self.batch = min(settings.batch, len(train))
         if self.batch % world:
@@ -132,8 +146,8 @@ class Loop:
         self.wrapped = self.fabric.setup_module(task, _reapply_compile=False)
         self.sharded = any(hasattr(p, "full_tensor") for p in task.parameters())
         if self.sharded:
-            drop_crops(task.network)  # a mask of which each process holds a share cannot be read by a layer
-        # After the set-up, which may put shares of parameters in their place.
+            drop_crops(task.network)  # a layer cannot read a mask of which each process holds a shard
+        # After setup_module, which may replace parameters by shards.
         self.optimizer = make_optimizer(task.network, task.optimizer_settings, capturable=self._may_capture())
         self._stepper: Any = self.fabric.setup_optimizers(self.optimizer)
         self.rate = task.learning_rate()
@@ -142,44 +156,54 @@ class Loop:
                 "schedule.split must be 'train' or '' for data without a validation split, got 'validation'"
             )
         self.average = None if settings.ema is None else Average(task.network, settings.ema)
-        self.train = _resident(train, self.fabric.device)
-        self.validation = None if validation is None else _resident(validation, self.fabric.device)
+        self.train = resident(train, self.fabric.device)
+        self.validation = None if validation is None else resident(validation, self.fabric.device)
         self.state = State()
-        #: sum of losses, their number, the first step whose loss was not finite, and the steps done
+        #: sum of losses, their number, the first step with a loss that is not finite, and the number of steps
         self.losses = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)
         self.losses[2] = -1
         self.captured = CapturedStep(self._work, task.network) if self._may_capture() else None
         self.lr = 0.0
-        # Weights come from the seed itself; what is drawn in training from one of its own for each process.
+        self._clock = _Clock()
+        # The seed itself draws the weights. Each process has another seed for all that is drawn in training.
         torch.manual_seed((settings.seed + 1) * 1_000_003 + self.fabric.global_rank)
 
     # Steps
 
     def run(self) -> State:
-        """Train from where the last checkpoint stands, or from the beginning, to the end."""
-        with _matmul(self.settings.matmul, self.fabric.device):
-            return self._run()
+        """Train to the end, from the last checkpoint in the folder if there is one."""
+        return exhaust(self.steps())
 
-    def _run(self) -> State:
-        self.resume()
-        begun, before, seen = time.perf_counter(), self.state.seconds, self.state.step
-        while self.state.epoch < self.settings.epochs and not self._stopped():
-            self.task.train()
-            for batch in self._epoch():
-                self._step(batch)
-                state = self.state
-                last = state.position == self.per_epoch
-                if state.step % self.settings.log_every == 0 and not last:
-                    state.seconds = before + time.perf_counter() - begun
-                    self._report(self._read_losses(), time.perf_counter() - begun, state.step - seen)
-                if state.step % self.settings.checkpoint_every == 0 and not last:
-                    state.seconds = before + time.perf_counter() - begun
-                    self.save()
-            self._end_epoch(before, begun, seen)
+    def steps(self) -> Generator[None, None, State]:
+        """Train as :meth:`run` does, and yield after each step, or batch of an evaluation, that is enqueued."""
+        with matmul_precision(self.settings.matmul, self.fabric.device):
+            self.resume()
+            self._clock = _Clock(self.state.seconds, self.state.step)
+            while self.state.epoch < self.settings.epochs and not self._out_of_patience():
+                self.task.train()
+                for batch in self._epoch():
+                    self._step(batch)
+                    self._after_step()
+                    yield
+                yield from self._end_epoch()
         return self.state
 
+    def _after_step(self) -> None:
+        """Report, write a checkpoint, or stop, if it is time to."""
+        state, settings = self.state, self.settings
+        last = state.position == self.per_epoch  # reported and saved after its evaluation
+        if state.step % settings.log_every == 0 and not last:
+            state.seconds = self._clock.seconds
+            self._report(self._read_losses())
+        stopping = self.should_stop is not None and self.should_stop()
+        if stopping or (state.step % settings.checkpoint_every == 0 and not last):
+            state.seconds = self._clock.seconds
+            self.save()
+        if stopping:
+            raise TrainingInterrupted(f"training {self.name!r} was stopped at step {state.step} of {self.total}")
+
     def _epoch(self) -> Iterator[Batch]:
-        """Yield the rest of the epoch's batches, of each of them this process's share."""
+        """Yield the remaining batches of the epoch, the share of this process in each."""
         generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.state.epoch)
         order = torch.randperm(len(self.train), generator=generator)
         order = order.to(self.train.inputs.device)
@@ -205,7 +229,7 @@ class Loop:
         self.state.step += 1
 
     def _work(self, batch: Batch) -> None:
-        """Do what a step does on the device."""
+        """Do the part of a step that runs on the device: forward, backward, optimiser, sum of losses."""
         with self._precision():
             loss = self.wrapped.training_step(batch)
         self.fabric.backward(loss)
@@ -217,7 +241,7 @@ class Loop:
         self._stepper.zero_grad(set_to_none=True)
         value = loss.detach().double()
         total, count, first, step = self.losses.unbind()
-        # The host asks later; which step it was is noted here.
+        # The host asks later; the device records which step it was.
         bad = ~torch.isfinite(value) & (first < 0)
         first.copy_(torch.where(bad, step, first))
         total += value
@@ -225,26 +249,27 @@ class Loop:
         step += 1
 
     def _read_losses(self) -> float:
-        """Return the mean loss since the last call and begin a new one; raise if a loss was not finite."""
+        """Return the mean loss since the last call; raise if one was not finite."""
         losses = self.losses.clone()
         if self.fabric.world_size > 1:
-            # Of every process; the first bad step of any of them.
+            # Sum over processes; the first bad step of any of them.
             each = torch.as_tensor(self.fabric.all_gather(losses))
             losses = torch.cat([each[:, :2].sum(dim=0), each[:, 2].max().unsqueeze(0), each[0, 3:]])
         total, count, first, _ = losses.tolist()
         if first >= 0:
-            self._stop_at(int(first))
+            self.stop_at(int(first))
         self.losses[:2] = 0
         return total / count if count else float("nan")
 
-    def _stop_at(self, step: int) -> None:
+    def stop_at(self, step: int) -> None:
+        """Raise :class:`NonFiniteLoss` for a step, and name the last good checkpoint."""
         good = None if self.folder is None else latest_checkpoint(self.folder)
         kept = "there is no checkpoint before it" if good is None else f"the last good checkpoint is {good}"
         raise NonFiniteLoss(
             f"the loss is not finite at step {step} (epoch {step // self.per_epoch}) of recipe {self.name!r}; {kept}"
         )
 
-    def _end_epoch(self, before: float, begun: float, seen: int) -> None:
+    def _end_epoch(self) -> Generator[None, None, None]:
         state, settings = self.state, self.settings
         state.position = 0
         state.epoch += 1
@@ -253,45 +278,59 @@ class Loop:
         loss = self._read_losses()
         if self.captured is not None:
             self.captured.catch_up()
-        metrics = {} if self.validation is None else self.evaluate(self.validation)
-        state.seconds = before + time.perf_counter() - begun
+        metrics = {} if self.validation is None else (yield from self._evaluation(self.validation))
+        state.seconds = self._clock.seconds
         row = {"epoch": state.epoch, "step": state.step, "seconds": round(state.seconds, 2)}
         row |= {"lr": self.lr, "train_loss": loss}
         row |= {f"val_{name}": value for name, value in metrics.items()}
         if self.rate.needs == "train":
-            row |= {f"train_{name}": value for name, value in self.evaluate(self.train).items() if name != "loss"}
+            scores = yield from self._evaluation(self.train)
+            row |= {f"train_{name}": value for name, value in scores.items() if name != "loss"}
         state.rows.append(row)
         sizes = mask_sizes(self.task.network)
         if sizes:
             state.masks.append({"epoch": float(state.epoch), **sizes})
-        self._report(loss, time.perf_counter() - begun, state.step - seen, metrics)
+        self._report(loss, metrics)
         if metrics and self.task.metric not in metrics:
             raise ValueError(f"metric must be one of {', '.join(metrics)}, got {self.task.metric!r}")
         self.rate.observe(row)
-        if metrics and is_better(self.task.metric, metrics[self.task.metric], state.best):
-            state.best, state.best_step, state.waited = metrics[self.task.metric], state.step, 0
-            self._save_best()
+        if metrics and self._is_best(metrics[self.task.metric], metrics["loss"]):
+            state.best, state.best_loss = metrics[self.task.metric], metrics["loss"]
+            state.best_step, state.waited = state.step, 0
+            save_best(self)
         else:
             state.waited += settings.evaluate_every
         self.save()
 
-    def _stopped(self) -> bool:
+    def _is_best(self, value: float, loss: float) -> bool:
+        """Whether a validation score beats the best one so far; of two equal ones the smaller loss does."""
+        best, best_loss = self.state.best, self.state.best_loss
+        return is_better(self.task.metric, value, best) or (
+            value == best and best_loss is not None and loss < best_loss
+        )
+
+    def _out_of_patience(self) -> bool:
         patience = self.settings.patience
         return patience is not None and self.validation is not None and self.state.waited >= patience
 
-    def _report(self, loss: float, seconds: float, steps: int, metrics: dict[str, float] | None = None) -> None:
+    def _report(self, loss: float, metrics: dict[str, float] | None = None) -> None:
         if self.on_progress is None or self.fabric.global_rank != 0:
             return
-        pace = seconds / max(1, steps)
         state = self.state
+        pace = self._clock.elapsed / max(1, state.step - self._clock.first_step)
         left = pace * (self.total - state.step)
         rate = self.batch / pace if pace > 0 else 0.0
         self.on_progress(Progress(state.step, self.total, state.epoch, loss, self.lr, rate, left, metrics or {}))
 
     def evaluate(self, split: Split) -> dict[str, float]:
-        """Return the metrics of a split, by the averaged weights if there are any."""
-        with self.average or contextlib.nullcontext(), self._precision():
-            return evaluate(self.task, split, self.settings.eval_batch or self.settings.batch).compute()
+        """Return the metrics on a split, with averaged weights if there are any."""
+        return exhaust(self._evaluation(split))
+
+    def _evaluation(self, split: Split) -> Generator[None, None, dict[str, float]]:
+        batch = self.settings.eval_batch or self.settings.batch
+        with self.average or contextlib.nullcontext():
+            meter = yield from evaluation_steps(self.task, split, batch, self._precision)
+        return meter.compute()
 
     def _precision(self) -> Any:
         return torch.autocast(self.fabric.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
@@ -299,82 +338,38 @@ class Loop:
     # Checkpoints
 
     def save(self) -> None:
-        """Write a checkpoint from which :meth:`run` goes on as if nothing had happened; remove the former ones."""
-        if self.folder is None or not (self.sharded or self.fabric.global_rank == 0):
-            return
-        tensors = {f"network.{name}": whole(t) for name, t in self.task.network.state_dict().items()}
-        finite = [torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()]
-        if not bool(torch.stack(finite).all()) or float(self.losses[2]) >= 0:
-            self._stop_at(self.state.step - 1 if float(self.losses[2]) < 0 else int(self.losses[2]))
-        moments, numbers = optimizer_tensors(self.task.network, self.optimizer)
-        tensors |= {**moments, "losses": self.losses, "rng.cpu": torch.get_rng_state()}
-        if self.fabric.device.type == "cuda":
-            tensors["rng.cuda"] = torch.cuda.get_rng_state(self.fabric.device)
-        values: dict[str, Any] = {"state": asdict(self.state), "rate": self.rate.state_dict(), "optimizer": numbers}
-        if self.average is not None:
-            tensors |= {f"average.{name}": whole(t) for name, t in self.average.shadow.items()}
-            values["average_steps"] = self.average.steps
-        values["recipe"] = self.name
-        values["learning_rates"] = [group["initial_lr"] for group in self.optimizer.param_groups]
-        if self.fabric.global_rank == 0:
-            write_checkpoint(self.folder, f"step-{self.state.step:08d}", tensors, values)
-            remove_checkpoints(self.folder, "step", keep=1)
-
-    def _save_best(self) -> None:
-        if self.folder is None or not (self.sharded or self.fabric.global_rank == 0):
-            return
-        with self.average or contextlib.nullcontext():
-            tensors = {f"network.{name}": whole(t) for name, t in self.task.network.state_dict().items()}
-        if self.fabric.global_rank == 0:
-            state = {"step": self.state.step, "epoch": self.state.epoch, "best": self.state.best}
-            values = {"state": state, "recipe": self.name}
-            write_checkpoint(self.folder, f"best-{self.state.step:08d}", tensors, values)
-            remove_checkpoints(self.folder, "best", keep=1)
+        """Write a checkpoint from which :meth:`run` continues with the same results; remove the previous one."""
+        save_loop(self)
 
     def resume(self) -> bool:
-        """Take up the last checkpoint in the folder; return whether there was one."""
-        path = None if self.folder is None else latest_checkpoint(self.folder)
-        if path is None or self.folder is None:
-            return False
-        tensors, values = read_checkpoint(path)
-        load_network(self.task.network, tensors, path)
-        moments = {key: t for key, t in tensors.items() if key.startswith("optimizer.")}
-        restore_optimizer(self.task.network, self.optimizer, moments, values["optimizer"])
-        for group, lr in zip(self.optimizer.param_groups, values["learning_rates"], strict=True):
-            group["initial_lr"] = lr
-        self.rate.load_state_dict(values["rate"])
-        if self.average is not None:
-            self.average.steps = values["average_steps"]
-            for name, shadow in self.average.shadow.items():
-                shadow.copy_(shared_like(tensors[f"average.{name}"], shadow))
-        self.losses.copy_(tensors["losses"])
-        self.state = State(**values["state"])
-        if self.fabric.global_rank == 0:
-            remove_checkpoints(self.folder, "best", above=self.state.step)
-            torch.set_rng_state(tensors["rng.cpu"])
-            if "rng.cuda" in tensors and self.fabric.device.type == "cuda":
-                torch.cuda.set_rng_state(tensors["rng.cuda"], self.fabric.device)
-        if self.captured is not None:
-            self.captured.catch_up()
-        return True
+        """Load the last checkpoint in the folder; return whether there was one."""
+        return resume_loop(self)
 
 
-@contextlib.contextmanager
-def _matmul(precision: str, device: torch.device) -> Iterator[None]:
-    """Multiply float32 matrices on a GPU with the given precision inside the ``with`` block."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+class _Clock:
+    """Time spent training, counted on from an earlier run.
+
+    Args:
+        before: seconds of the earlier run.
+        first_step: step at which this run began.
+    """
+
+    def __init__(self, before: float = 0.0, first_step: int = 0) -> None:
+        self.before, self.first_step = before, first_step
+        self._begun = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self._begun
+
+    @property
+    def seconds(self) -> float:
+        return self.before + self.elapsed
 
 
-def _resident(split: Split, device: torch.device) -> Split:
-    """Return the split on the device if it takes less than half of what is free there."""
-    if device.type != "cuda":
+def resident(split: Split, device: torch.device) -> Split:
+    """Return the split on the device if it takes less than half of the free memory there; otherwise unchanged."""
+    parts = [t for t in (split.inputs, split.target, split.coords, split.mask) if t is not None]
+    if device.type != "cuda" or all(t.device == device for t in parts):
         return split.to(device)
-    parts = (split.inputs, split.target, split.coords, split.mask)
-    needed = sum(t.nbytes for t in parts if t is not None)
-    return split.to(device) if needed < torch.cuda.mem_get_info(device)[0] / 2 else split
+    return split.to(device) if sum(t.nbytes for t in parts) < torch.cuda.mem_get_info(device)[0] / 2 else split

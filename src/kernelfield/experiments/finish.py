@@ -1,0 +1,119 @@
+"""The end of a training: test the chosen network and write result.json and the report."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..models import DNArch
+from .evaluation import evaluate
+from .plain_json import to_json
+from .robustness import other_data_tests, run_tests
+from .run import machine, make_task
+
+if TYPE_CHECKING:
+    from ..data.base import Data
+    from .loop import Loop
+    from .recipe import Recipe
+    from .run import Run
+
+__all__ = ["count_parameters", "finish", "write_rows"]
+
+
+def count_parameters(network: torch.nn.Module) -> int:
+    """Return the number of parameters."""
+    return sum(p.numel() for p in network.parameters())
+
+
+def write_rows(run: Run, loop: Loop) -> None:
+    """Write the metrics and mask sizes of each epoch so far as CSV."""
+    if loop.state.rows:
+        run.write_rows("metrics.csv", loop.state.rows)
+    if loop.state.masks:
+        run.write_rows("masks.csv", loop.state.masks)
+
+
+def finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where: dict[str, Any]) -> None:
+    """Test the network of the best epoch by validation, and of the last one; write the result.
+
+    Args:
+        run: folder to write to.
+        recipe: of the training.
+        data: with the test split.
+        loop: at its end.
+        report: whether to write report.html and kernels.png.
+        where: folder of data files and whether to download, for tests on other data.
+    """
+    write_rows(run, loop)
+    device, state = loop.fabric.device, loop.state
+    network = run.network().to(device)
+    task = make_task(recipe, network, data)
+    batch = recipe.training.eval_batch or recipe.training.batch
+    test = data.test.to(device)
+    meter = evaluate(task, test, batch)
+    tests = {"test": meter.compute(), **run_tests(task, data, recipe.test, batch=batch, device=device)}
+    if data.name != "made":
+        tests |= other_data_tests(task, recipe, data, batch=batch, device=device, **where)
+    result: dict[str, Any] = {
+        "status": "done",
+        "recipe": recipe.name,
+        "title": recipe.title,
+        "chapter": recipe.chapter,
+        "metric": task.metric,
+        "published": recipe.published,
+        "metrics": tests,
+        "notes": recipe.notes,
+        "parameters": count_parameters(network),
+        "epochs": state.epoch,
+        "steps": state.step,
+        "batch": loop.batch,
+        "best_step": state.best_step,
+        **_epochs(loop, tests["test"], test, batch),
+        "seed": recipe.training.seed,
+        "seconds": round(state.seconds, 2),
+        "seconds_per_epoch": round(state.seconds / max(1, state.epoch), 2),
+        "machine": machine(device),
+    }
+    if isinstance(network, DNArch):
+        learned = network.architecture()
+        result["architecture"] = str(learned).splitlines()
+        says = f"complexity {learned.complexity:.2f} of the base network's"
+        result["notes"] = "; ".join(part for part in (recipe.notes, says) if part)
+    if device.type == "cuda":
+        result["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+    if data.name == "made":
+        result |= {"made": True, "notes": "made data of the right shape: no result"}
+    if where.get("folder"):
+        result["data_folder"] = where["folder"]
+    if meter.confusion.numel():
+        run.write("confusion.json", to_json({"classes": data.classes, "counts": meter.confusion.tolist()}))
+    run.write("result.json", to_json(result, indent=2) + "\n")
+    if report:
+        from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
+        from ..viz.report import write_report  # noqa: PLC0415
+
+        if has_maps(network):
+            first = data.test.batch(torch.zeros(1, dtype=torch.long, device=data.test.inputs.device))
+            plot_sample(network.cpu(), first.inputs.cpu(), run.folder / "attention.png")
+        write_report(run.folder, network.cpu(), result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))
+
+
+def _epochs(loop: Loop, best_test: dict[str, float], test: Any, batch: int) -> dict[str, Any]:
+    """Return validation and test metrics of the chosen epoch and of the last one."""
+    rows = {int(row["step"]): row for row in loop.state.rows}
+    last_step = loop.state.step
+    chosen_step = loop.state.best_step or last_step
+    if chosen_step == last_step:
+        last_test = best_test
+    else:
+        with loop.average or contextlib.nullcontext():
+            last_test = evaluate(loop.task, test, batch).compute()
+
+    def epoch(step: int, metrics: dict[str, float]) -> dict[str, Any]:
+        row = rows.get(step, {})
+        validation = {key.removeprefix("val_"): value for key, value in row.items() if key.startswith("val_")}
+        return {"epoch": int(row.get("epoch", loop.state.epoch)), "validation": validation, "test": metrics}
+
+    return {"chosen": epoch(chosen_step, best_test), "last": epoch(last_step, last_test)}
