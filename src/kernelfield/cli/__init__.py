@@ -41,6 +41,7 @@ Download = Annotated[bool, typer.Option("--download", help="Fetch missing files 
 Out = Annotated[Optional[Path], typer.Option(help="Folder of the run; a fresh one under runs/ if not given.")]  # noqa: UP045
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds to train side by side; the result is their mean.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
@@ -71,6 +72,7 @@ def train(
     settings: Settings = None,
     epochs: Annotated[Optional[int], typer.Option(min=1, help="Short for --set training.epochs=…")] = None,  # noqa: UP045
     seed: Annotated[Optional[int], typer.Option(help="Short for --set training.seed=…")] = None,  # noqa: UP045
+    seeds: Seeds = 1,
     model: Annotated[str, typer.Option(help="Network for data of your own; see list models.")] = "",
     folder: Folder = None,
     download: Download = False,
@@ -86,15 +88,19 @@ def train(
     A run that was interrupted goes on from its last checkpoint when its folder is named with --out.
     """
     with errors():
+        from functools import partial  # noqa: PLC0415
+
         from ..experiments.fitting import fit, make_fabric  # noqa: PLC0415
         from ..experiments.progress import progress_bar  # noqa: PLC0415
+        from ..experiments.seeds import fit_seeds  # noqa: PLC0415
 
         if folder is not None and is_data(recipe):
             raise ValueError(f"--data must be left out where data are what is trained on, got it beside {recipe}")
         chosen = recipe_of(recipe, model, [*(settings or []), *short_settings(epochs, seed)])
         fabric = make_fabric(accelerator, devices, nodes, strategy)
+        train_recipe = fit if seeds == 1 else partial(fit_seeds, seeds=seeds)
         with progress_bar(chosen.name, quiet=as_json) as on_progress:
-            run = fit(
+            run = train_recipe(
                 chosen,
                 out,
                 folder=whole(folder),
@@ -156,6 +162,7 @@ def reproduce(
         bool, typer.Option("--made", help="Train on made data, to try the command; apart, in results/made.")
     ] = False,
     folds: Annotated[str, typer.Option(help="Values of data.fold for a cross-validation, such as 0,1,2,3,4.")] = "",
+    seeds: Seeds = 1,
     accelerator: Accelerator = "auto",
     as_json: Json = False,
 ) -> None:
@@ -184,6 +191,7 @@ def reproduce(
                     download=download,
                     made=made,
                     folds=chosen,
+                    seeds=seeds,
                     fabric=fabric,
                     on_progress=on_progress,
                 )

@@ -43,7 +43,7 @@ def save_loop(loop: Loop) -> None:
     if loop.average is not None:
         tensors |= {f"average.{name}": whole(t) for name, t in loop.average.shadow.items()}
         values["average_steps"] = loop.average.steps
-    values["recipe"] = loop.name
+    values |= {"recipe": loop.name, "lr": loop.lr}
     values["learning_rates"] = [group["initial_lr"] for group in loop.optimizer.param_groups]
     if loop.fabric.global_rank == 0:
         write_checkpoint(loop.folder, f"step-{state.step:08d}", tensors, values)
@@ -83,6 +83,7 @@ def resume_loop(loop: Loop) -> bool:
         for name, shadow in loop.average.shadow.items():
             shadow.copy_(shared_like(tensors[f"average.{name}"], shadow))
     loop.losses.copy_(tensors["losses"])
+    loop.lr = values.get("lr", 0.0)
     loop.state = State(**values["state"])
     if loop.fabric.global_rank == 0:
         remove_checkpoints(loop.folder, "best", above=loop.state.step)

@@ -1,27 +1,37 @@
-"""Rows of the thesis's tables, run again, and the table of what came out."""
+"""Run rows of the tables of the thesis again, and print the results as a table."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import shutil
-import statistics
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._checks import check_int
+from .combine import combine_results, pool_progress
+from .loop import TrainingInterrupted
 from .plain_json import to_json
 from .recipe import FOLDER, find_recipe, list_recipes, read_recipe, with_settings
 from .scores import main_metric
+from .seeds import seed_recipes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lightning.fabric import Fabric
+
+    from .fitting import Job
     from .loop import Progress
     from .recipe import Recipe
+    from .run import Run
+    from .side_by_side import Outcome
 
-__all__ = ["recipes_of", "reproduce", "results_table"]
+__all__ = ["Row", "recipes_of", "reproduce", "reproduce_rows", "results_table"]
 
 COLUMNS = (
     *("chapter", "experiment", "recipe", "metric", "published", "ours"),
@@ -46,6 +56,54 @@ def recipes_of(what: str) -> list[str]:
     return names or [find_recipe(what).name]
 
 
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: a recipe and how to run it.
+
+    Args:
+        recipe: its name.
+        settings: values to replace in the recipe; written to the result.
+        seeds: how many seeds to average over.
+        folds: values of ``data.fold`` of a cross-validation, to average over.
+        note: differences from the publication, written to the result.
+        options: further arguments of :func:`~.fitting.fit`, such as ``folder``.
+    """
+
+    recipe: str
+    settings: tuple[str, ...] = ()
+    seeds: int = 1
+    folds: tuple[int, ...] = ()
+    note: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.folds and check_int("seeds", self.seeds) > 1:
+            raise ValueError(f"seeds must be 1 with folds, got {self.seeds}")
+
+    def resolved(self) -> Recipe:
+        """Return the recipe with the settings of the row."""
+        return with_settings(find_recipe(self.recipe), list(self.settings))
+
+    def jobs(self, runs: Path, on_progress: Callable[[Progress], None] | None) -> dict[int, Job]:
+        """Return the trainings of the row, by seed or fold."""
+        from .fitting import Job  # noqa: PLC0415
+
+        recipe = self.resolved()
+        folder = runs / recipe.name
+        if self.folds:
+            each = {fold: with_settings(recipe, [f"data.fold={fold}"]) for fold in self.folds}
+            folders = {fold: folder / f"fold-{fold}" for fold in each}
+        else:
+            each = seed_recipes(recipe, self.seeds)
+            folders = {seed: folder if self.seeds == 1 else folder / f"seed-{seed}" for seed in each}
+        quiet = {"report": False} if len(each) > 1 else {}
+        callbacks = pool_progress(len(each), on_progress)
+        return {
+            key: Job(one, folders[key], {**quiet, **self.options, "on_progress": callback})
+            for (key, one), callback in zip(each.items(), callbacks, strict=True)
+        }
+
+
 def reproduce(
     name: str,
     results: str | Path = "results",
@@ -54,44 +112,99 @@ def reproduce(
     settings: list[str] | None = None,
     note: str = "",
     folds: Sequence[int] = (),
+    seeds: int = 1,
     made: bool = False,
+    fabric: Fabric | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Run a recipe and write what came out to ``results/name.json``, its failure if it failed.
+    """Run a recipe and write its result, or its failure, to ``results/name.json``.
 
-    A finished result is never lost: a failure leaves it where it is and is only returned, then with ``kept``, the file
-    that stays; another finished result takes its place and it moves to ``results/former/``, which is returned as
-    ``former``.
+    A finished result is never lost. If a run fails, the finished result stays and the failure is only returned, with
+    the file that stays under ``kept``. A new finished result replaces the old one, which moves to ``results/former/``;
+    its new place is returned under ``former``.
 
     Args:
         name: of the recipe.
         results: folder of all results.
-        runs: folder of runs; an interrupted one is taken up.
-        settings: values to replace in the recipe; said in the result.
-        note: what differs from the publication, said beside the result.
-        made: train on made data, to try things: run and result then go to ``runs/made/`` and ``results/made/``.
-        folds: values of ``data.fold``, for a cross-validation: one run for each, and the mean over them.
-        on_progress: called now and then.
-        options: further arguments of :func:`kernelfield.experiments.fitting`.
+        runs: folder of runs; an interrupted one continues.
+        settings: values to replace in the recipe; written to the result.
+        note: differences from the publication, written to the result.
+        folds: values of ``data.fold`` of a cross-validation: one run for each, and their mean.
+        seeds: how many seeds to train side by side; the result is their mean.
+        made: train on synthetic data, to try the command; run and result go to ``runs/made/`` and ``results/made/``.
+        fabric: device; see :func:`~.fitting.make_fabric`.
+        on_progress: called from time to time.
+        options: further arguments of :func:`~.fitting.fit`.
     """
-    recipe = with_settings(find_recipe(name), settings or [])
+    row = Row(name, tuple(settings or ()), seeds, tuple(folds), note, {**options, "made": made})
     aside = "made" if made else ""
-    folder, target = Path(runs) / aside / recipe.name, Path(results) / aside
+    at_once = 1 if folds else None
+    found = reproduce_rows(
+        [row], Path(results) / aside, Path(runs) / aside, fabric=fabric, at_once=at_once, on_progress=on_progress
+    )
+    return found[0]
+
+
+def reproduce_rows(
+    rows: Sequence[Row],
+    results: str | Path = "results",
+    runs: str | Path = "runs",
+    *,
+    fabric: Fabric | None = None,
+    at_once: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_result: Callable[[Row, dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Run several rows side by side; write the result of each as soon as its last seed or fold ends.
+
+    A row that was interrupted has the status "interrupted" and is not written.
+
+    Args:
+        rows: what to run.
+        results: folder of results, one JSON file per row.
+        runs: folder of runs.
+        fabric: device; see :func:`~.fitting.make_fabric`.
+        at_once: how many trainings run at a time; all if not given.
+        on_progress: called with the progress of a row.
+        on_result: called with each row and its result as soon as it is written.
+    """
+    from .fitting import fit_many  # noqa: PLC0415
+
+    target = Path(results)
     target.mkdir(parents=True, exist_ok=True)  # before the work
-    options["made"] = made
-    if folds:
-        quiet = {"report": False, **options}
-        each = {
-            fold: _run(with_settings(recipe, [f"data.fold={fold}"]), folder / f"fold-{fold}", on_progress, quiet)
-            for fold in folds
-        }
-        result = _over_folds(each)
-    else:
-        result = _run(recipe, folder, on_progress, options)
-    result["settings"] = list(settings or [])
-    result["notes"] = "; ".join(part for part in (result.get("notes", ""), note) if part)
-    return result | _write(result, target / f"{recipe.name}.json")
+    jobs = [(row, key, job) for row in rows for key, job in row.jobs(Path(runs), on_progress).items()]
+    ended: dict[int, dict[int, dict[str, Any]]] = {index: {} for index in range(len(rows))}
+    position = {id(row): index for index, row in enumerate(rows)}
+    wanted = Counter(position[id(row)] for row, _, _ in jobs)
+    found: list[dict[str, Any]] = [{} for _ in rows]
+
+    def end(number: int, outcome: Outcome[Run]) -> None:
+        row, key, job = jobs[number]
+        index = position[id(row)]
+        ended[index][key] = _result(job.recipe, outcome)
+        if len(ended[index]) < wanted[index]:
+            return
+        found[index] = _combined(row, ended[index], target)
+        if on_result is not None:
+            on_result(row, found[index])
+
+    for outcome in fit_many([job for _, _, job in jobs], fabric=fabric, at_once=at_once, on_end=end):
+        if outcome.error is not None and not isinstance(outcome.error, (*_FAILURES, TrainingInterrupted)):
+            raise outcome.error
+    return found
+
+
+def _combined(row: Row, each: dict[int, dict[str, Any]], target: Path) -> dict[str, Any]:
+    """Return the result of a row from those of its runs, and write it unless the row was interrupted."""
+    each = dict(sorted(each.items()))
+    several = "folds" if row.folds else "seeds"
+    result = combine_results(each, several) if len(each) > 1 else next(iter(each.values()))
+    result["settings"] = list(row.settings)
+    result["notes"] = "; ".join(part for part in (result.get("notes", ""), row.note) if part)
+    if result["status"] == "interrupted":
+        return result
+    return result | _write(result, target / f"{result['recipe']}.json")
 
 
 def _write(result: dict[str, Any], path: Path) -> dict[str, str]:
@@ -125,46 +238,23 @@ def _put_aside(path: Path) -> Path:
     return copy
 
 
-def _run(
-    recipe: Recipe, folder: Path, on_progress: Callable[[Progress], None] | None, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Return what training a recipe came to, or how it failed."""
-    from .fitting import fit  # noqa: PLC0415
-
-    try:
-        return fit(recipe, folder, on_progress=on_progress, **options).result()
-    except (RuntimeError, ValueError, OSError) as error:
-        return {
-            "status": "failed",
-            "recipe": recipe.name,
-            "title": recipe.title,
-            "chapter": recipe.chapter,
-            "metric": recipe.metric or main_metric(recipe.shape.task),
-            "published": recipe.published,
-            "error": str(error),
-            "machine": {"torch": torch.__version__},
-        }
+#: errors of a training that are written as the result of its row
+_FAILURES = (RuntimeError, ValueError, OSError)
 
 
-def _over_folds(each: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return the mean of several results as one, with their deviation and what each of them was."""
-    failed = next((result for result in each.values() if result["status"] != "done"), None)
-    if failed is not None:
-        return failed
-    results = list(each.values())
-    first = results[0]
-    metrics: dict[str, dict[str, float]] = {}
-    deviation: dict[str, dict[str, float]] = {}
-    for test, values in first["metrics"].items():
-        rows = {key: [r["metrics"][test][key] for r in results] for key in values}
-        metrics[test] = {key: statistics.fmean(row) for key, row in rows.items()}
-        deviation[test] = {key: statistics.pstdev(row) for key, row in rows.items()}
+def _result(recipe: Recipe, outcome: Outcome[Run]) -> dict[str, Any]:
+    """Return the result of a run, or its failure."""
+    if outcome.error is None:
+        return outcome.get().result()
     return {
-        **first,
-        "metrics": metrics,
-        "deviation": deviation,
-        "seconds": round(sum(r["seconds"] for r in results), 2),
-        "folds": {str(fold): result["metrics"] for fold, result in each.items()},
+        "status": "interrupted" if isinstance(outcome.error, TrainingInterrupted) else "failed",
+        "recipe": recipe.name,
+        "title": recipe.title,
+        "chapter": recipe.chapter,
+        "metric": recipe.metric or main_metric(recipe.shape.task),
+        "published": recipe.published,
+        "error": str(outcome.error),
+        "machine": {"torch": torch.__version__},
     }
 
 

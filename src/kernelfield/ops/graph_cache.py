@@ -39,6 +39,7 @@ class Kept(Generic[T]):
             if recorded:
                 return value  # which is not there before the graph is replayed
             self.known[key] = value
+            _synchronize()
             if len(self.known) > self.most:
                 self.known.popitem(last=False)
         else:
@@ -50,6 +51,12 @@ class Kept(Generic[T]):
     def cache_clear(self) -> None:
         """Forget all values but those that graphs point to, which are found no more."""
         self.known.clear()
+
+
+def _synchronize() -> None:
+    """Wait for the device: other streams may read a new table at once, and none may still read one that is dropped."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def kept(most: int) -> Callable[[Callable[..., T]], Kept[T]]:

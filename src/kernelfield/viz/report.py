@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["write_report"]
+__all__ = ["page", "write_report"]
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -72,14 +72,17 @@ def write_report(
     if (folder / "recipe.yaml").exists():
         text = html.escape((folder / "recipe.yaml").read_text(encoding="utf-8"))
         parts.append(_section("Recipe", f"<pre>{text}</pre>"))
-    title = html.escape(str(result.get("recipe", "run")))
-    page = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+    path = folder / "report.html"
+    path.write_text(page(str(result.get("recipe", "run")), parts), encoding="utf-8")
+    return path
+
+
+def page(title: str, parts: list[str]) -> str:
+    """Return a self-contained page of HTML."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>\n{''.join(parts)}</body></html>\n"
     )
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
 
 
 def _heading(result: dict[str, Any]) -> str:

@@ -1,0 +1,101 @@
+"""The mean of several results, over seeds or folds, as one result."""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from .loop import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["combine_results", "pool_progress"]
+
+#: entries of a result that are kept for each run
+_EACH = ("metrics", "chosen", "last", "best_step", "epochs", "seconds", "seconds_per_epoch")
+
+
+def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, Any]:
+    """Return the mean of several results as one, with the spread over them and the numbers of each.
+
+    ``deviation`` is the standard deviation: of a sample over seeds, of the population over folds, which are all there
+    are. If a run failed, its result is returned.
+
+    Args:
+        each: results of finished runs, by seed or fold.
+        kind: "seeds" or "folds", under which the single results are kept.
+
+    >>> runs = {seed: {"status": "done", "metrics": {"test": {"accuracy": a}}, "seconds": 1.0}
+    ...         for seed, a in enumerate((0.5, 0.7))}
+    >>> found = combine_results(runs, "seeds")
+    >>> round(found["metrics"]["test"]["accuracy"], 3), round(found["deviation"]["test"]["accuracy"], 3)
+    (0.6, 0.141)
+    """
+    failed = next((result for result in each.values() if result["status"] != "done"), None)
+    if failed is not None:
+        return failed
+    results = list(each.values())
+    spread = statistics.stdev if kind == "seeds" and len(results) > 1 else statistics.pstdev
+    combined = {
+        **results[0],
+        "metrics": _over([r["metrics"] for r in results], statistics.fmean),
+        "deviation": _over([r["metrics"] for r in results], spread),
+        "seconds": round(sum(r["seconds"] for r in results), 2),
+        kind: {str(key): {name: r[name] for name in _EACH if name in r} for key, r in each.items()},
+    }
+    for name in ("chosen", "last"):
+        if all(name in r for r in results):
+            combined[name] = _over([{k: v for k, v in r[name].items() if k != "epoch"} for r in results])
+    if kind == "seeds":
+        combined["seed"] = list(each)
+    return combined
+
+
+def _over(
+    tables: list[dict[str, dict[str, float]]], summary: Callable[[list[float]], float] = statistics.fmean
+) -> dict[str, dict[str, float]]:
+    """Summarize each number that all tables have."""
+    found: dict[str, dict[str, float]] = {}
+    for name, values in tables[0].items():
+        keys = [key for key in values if all(key in table.get(name, {}) for table in tables)]
+        found[name] = {key: summary([_number(table[name][key]) for table in tables]) for key in keys}
+    return found
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def pool_progress(count: int, on_progress: Callable[[Progress], None] | None) -> list[Callable[[Progress], None]]:
+    """Return a callback for each of ``count`` trainings, which report to ``on_progress`` as one.
+
+    Steps and rates are summed; losses and metrics are means over the trainings that have reported.
+    """
+    latest: dict[int, Progress] = {}
+
+    def report(index: int, now: Progress) -> None:
+        latest[index] = now
+        if on_progress is None:
+            return
+        seen = list(latest.values())
+        metrics = {
+            key: statistics.fmean(p.metrics[key] for p in seen if key in p.metrics)
+            for key in dict.fromkeys(key for p in seen for key in p.metrics)
+        }
+        on_progress(
+            Progress(
+                step=sum(p.step for p in seen),
+                steps=sum(p.steps for p in seen) + (count - len(seen)) * now.steps,
+                epoch=min(p.epoch for p in seen),
+                loss=statistics.fmean(p.loss for p in seen),
+                lr=now.lr,
+                rate=sum(p.rate for p in seen),
+                seconds_left=max(p.seconds_left for p in seen),
+                metrics=metrics,
+            )
+        )
+
+    return [functools.partial(report, index) for index in range(count)]

@@ -1,0 +1,87 @@
+"""One recipe trained from several seeds, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._checks import check_int
+from .combine import combine_results, pool_progress
+from .fitting import Job, fit_many
+from .plain_json import to_json
+from .recipe import Recipe, find_recipe, with_settings
+from .run import Run, fresh_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning.fabric import Fabric
+
+    from .loop import Progress
+
+__all__ = ["fit_seeds", "seed_recipes"]
+
+
+def seed_recipes(recipe: Recipe, seeds: int) -> dict[int, Recipe]:
+    """Return a recipe under its own seed and the ``seeds - 1`` that follow it.
+
+    >>> list(seed_recipes(find_recipe("digits"), 3))
+    [0, 1, 2]
+    """
+    first = recipe.training.seed
+    return {
+        seed: replace(recipe, training=replace(recipe.training, seed=seed))
+        for seed in range(first, first + check_int("seeds", seeds))
+    }
+
+
+def fit_seeds(
+    recipe: Recipe | str | Path,
+    out: str | Path | None = None,
+    *,
+    seeds: int = 3,
+    settings: list[str] | dict[str, Any] | None = None,
+    fabric: Fabric | None = None,
+    at_once: int | None = None,
+    report: bool = True,
+    on_progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> Run:
+    """Train a recipe from several seeds side by side, and return the run that holds them.
+
+    Each seed is a run of its own in ``out/seed-N``, with the results it has alone. ``out/result.json`` holds the mean,
+    the spread and every seed; ``out/report.html`` shows them. Interrupted runs continue.
+
+    Args:
+        recipe: a recipe, its name, or its file.
+        out: folder; a new one under runs/ if not given.
+        seeds: how many; the first one is that of the recipe.
+        settings: values to replace in the recipe, as ``a.b=c``.
+        fabric: device; see :func:`~.fitting.make_fabric`.
+        at_once: how many to train at a time; all if not given.
+        report: whether to write reports.
+        on_progress: called with the progress of all seeds together.
+        options: further arguments of :func:`~.fitting.fit`.
+    """
+    recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
+    recipe = with_settings(recipe, settings or [])
+    folder = fresh_folder(Path("runs") / recipe.name) if out is None else Path(out)
+    if Run(folder).exists:
+        raise ValueError(f"out must not be the folder of a single run, got {folder}")
+    each = seed_recipes(recipe, seeds)
+    callbacks = pool_progress(len(each), on_progress)
+    jobs = [
+        Job(one, folder / f"seed-{seed}", {**options, "report": report, "on_progress": callback})
+        for (seed, one), callback in zip(each.items(), callbacks, strict=True)
+    ]
+    outcomes = fit_many(jobs, fabric=fabric, at_once=at_once)
+    runs = {seed: outcome.get() for seed, outcome in zip(each, outcomes, strict=True)}
+    run = Run(folder)
+    result = combine_results({seed: r.result() for seed, r in runs.items()}, "seeds")
+    run.write("result.json", to_json(result, indent=2) + "\n")
+    if report:
+        from ..viz.seeds_report import write_seeds_report  # noqa: PLC0415
+
+        write_seeds_report(folder, result, {seed: r.read_rows("metrics.csv") for seed, r in runs.items()})
+    return run

@@ -1,0 +1,57 @@
+"""One page about the same training from several seeds: mean and spread, each seed, and their curves."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+from .report import _heading, _numbers, _picture, _section, _shown, page
+
+__all__ = ["write_seeds_report"]
+
+
+def write_seeds_report(folder: str | Path, result: dict[str, Any], rows: dict[int, list[dict[str, float]]]) -> Path:
+    """Write ``report.html`` and return its path.
+
+    Args:
+        folder: with one folder ``seed-N`` per seed.
+        result: mean, spread and every seed, as :func:`~kernelfield.experiments.combine.combine_results` returns them.
+        rows: metrics per epoch of each seed.
+    """
+    folder = Path(folder)
+    metric = result["metric"]
+    parts = [_heading(result), _numbers(result), _section("Seeds", _seed_table(folder, result, metric))]
+    if any(rows.values()):
+        parts.append(_section("Curves", _picture(lambda figure: _curves(figure, rows, metric))))
+    path = folder / "report.html"
+    path.write_text(page(str(result.get("recipe", "run")), parts), encoding="utf-8")
+    return path
+
+
+def _seed_table(folder: Path, result: dict[str, Any], metric: str) -> str:
+    tests = list(result["metrics"])
+    lines = ["".join(f"<th>{html.escape(name)}</th>" for name in ("seed", *tests, "last epoch"))]
+    for seed, one in result["seeds"].items():
+        report = f"seed-{seed}/report.html"
+        name = f'<a href="{report}">{seed}</a>' if (folder / report).exists() else seed
+        values = [one["metrics"][test][metric] for test in tests] + [one["last"]["test"][metric]]
+        lines.append(f"<td>{name}</td>" + "".join(f"<td>{_shown(metric, value)}</td>" for value in values))
+    spread = result["deviation"]
+    cells = [f"{_shown(metric, result['metrics'][t][metric])} ± {_shown(metric, spread[t][metric])}" for t in tests]
+    cells.append(_shown(metric, result["last"]["test"][metric]))
+    lines.append("<th>mean</th>" + "".join(f"<th>{cell}</th>" for cell in cells))
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def _curves(figure: Any, rows: dict[int, list[dict[str, float]]], metric: str) -> None:
+    names = [n for n in ("train_loss", f"val_{metric}") if any(n in row for each in rows.values() for row in each)]
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for seed, each in rows.items():
+            pairs = [(row["epoch"], row[name]) for row in each if name in row]
+            if pairs:
+                axes.plot(*zip(*pairs, strict=True), label=f"seed {seed}")
+        axes.set_title(name.replace("_", " "))
+        axes.set_xlabel("epoch")
+        axes.legend(frameon=False)
+        axes.grid(alpha=0.3)

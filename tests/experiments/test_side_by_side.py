@@ -1,0 +1,281 @@
+"""Trainings side by side: each has the results it has alone."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint
+from kernelfield.experiments.fitting import Job, fit, fit_many
+from kernelfield.experiments.loop import Progress, TrainingInterrupted
+from kernelfield.experiments.reproduce import Row, reproduce, reproduce_rows
+from kernelfield.experiments.run import Run
+from kernelfield.experiments.seeds import fit_seeds
+from kernelfield.experiments.side_by_side import Turn, exhaust, side_by_side
+
+from .helpers import small_data, small_recipe, weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    from kernelfield.data.base import Batch, Data
+
+
+def noisy_data() -> Data:
+    """Return small data with augmentation that draws from torch's global generator."""
+
+    def add_noise(batch: Batch, training: bool) -> Batch:
+        return replace(batch, inputs=batch.inputs + 0.1 * torch.randn_like(batch.inputs)) if training else batch
+
+    data = small_data()
+    return replace(data, train=replace(data.train, prepare=add_noise))
+
+
+def differing(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> list[str]:
+    assert first.keys() == second.keys()
+    return [name for name in first if not torch.equal(first[name], second[name])]
+
+
+def metrics_without_time(run: Run) -> list[dict[str, float]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.read_rows("metrics.csv")]
+
+
+def count(n: int, seen: list[int] | None = None) -> Generator[int, None, int]:
+    for i in range(n):
+        if seen is not None:
+            seen.append(n)
+        yield i
+    return n
+
+
+def test_turns_alternate_and_end_as_they_end() -> None:
+    seen: list[int] = []
+    ended: list[int] = []
+    outcomes = side_by_side([lambda: count(3, seen), lambda: count(2, seen)], on_end=lambda i, _: ended.append(i))
+    assert [o.get() for o in outcomes] == [3, 2]
+    assert seen == [3, 2, 3, 2, 3]
+    assert ended == [1, 0]
+
+
+def test_at_once_limits_how_many_have_begun() -> None:
+    seen: list[int] = []
+    side_by_side([lambda n=n: count(n, seen) for n in (2, 3, 4)], at_once=2)
+    assert seen.index(4) > 3
+    with pytest.raises(ValueError, match="at_once"):
+        side_by_side([lambda: count(1)], at_once=0)
+
+
+def test_a_failure_does_not_stop_the_others() -> None:
+    def fail() -> Generator[None, None, int]:
+        yield
+        raise ValueError("broken")
+
+    first, second = side_by_side([fail, lambda: count(4)])
+    assert second.get() == 4
+    with pytest.raises(ValueError, match="broken"):
+        first.get()
+
+
+def test_an_interrupt_closes_all_trainings() -> None:
+    closed: list[int] = []
+
+    def wait(n: int) -> Generator[None, None, int]:
+        try:
+            while True:
+                yield
+        finally:
+            closed.append(n)
+
+    def interrupt() -> Generator[None, None, int]:
+        yield
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side([lambda: wait(1), interrupt, lambda: wait(2)])
+    assert sorted(closed) == [1, 2]
+
+
+def test_a_turn_keeps_global_state_apart() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    before = torch.get_float32_matmul_precision()
+    turn = Turn("cpu")
+    with turn:
+        torch.manual_seed(1)
+        torch.set_float32_matmul_precision("medium")
+        first = torch.rand(2)
+    assert torch.get_float32_matmul_precision() == before
+    assert torch.equal(torch.rand(3), expected)
+    with turn:
+        assert torch.get_float32_matmul_precision() == "medium"
+        second = torch.rand(2)
+    torch.manual_seed(1)
+    assert torch.equal(torch.cat([first, second]), torch.cat([torch.rand(2), torch.rand(2)]))
+
+
+def test_seeds_side_by_side_are_those_alone(tmp_path: Path) -> None:
+    settings = ["training.ema=0.9", "training.epochs=2"]
+    recipe = small_recipe(*settings)
+    seen: list[Progress] = []
+    options: dict[str, Any] = {"data": noisy_data(), "report": False}
+    fit_seeds(recipe, tmp_path / "both", seeds=2, on_progress=seen.append, **options)
+    both = fit_seeds(recipe, tmp_path / "both", seeds=2, data=noisy_data())  # finished: only the report is written
+    result = both.result()
+    assert seen[-1].step == seen[-1].steps == 24
+    for seed in (0, 1):
+        single = small_recipe(*settings, f"training.seed={seed}")
+        alone = fit(single, tmp_path / f"{seed}", data=noisy_data(), report=False)
+        run = Run(tmp_path / "both" / f"seed-{seed}")
+        assert not differing(weights(alone.folder), weights(run.folder))
+        assert metrics_without_time(alone) == metrics_without_time(run)
+        assert result["seeds"][str(seed)]["metrics"] == alone.result()["metrics"]
+        assert result["seeds"][str(seed)]["last"] == alone.result()["last"]
+    assert differing(weights(tmp_path / "0"), weights(tmp_path / "1"))
+    scores = [r["metrics"]["test"]["loss"] for r in result["seeds"].values()]
+    assert result["metrics"]["test"]["loss"] == pytest.approx(sum(scores) / 2)
+    assert result["deviation"]["test"]["loss"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+    assert result["seed"] == [0, 1]
+    page = (both.folder / "report.html").read_text()
+    assert page.count("<tr><td>") == 2
+    assert "data:image/png;base64," in page
+    with pytest.raises(ValueError, match="out must not be the folder of a single run"):
+        fit_seeds(recipe, tmp_path / "0", seeds=2, data=noisy_data())
+
+
+def stop_after(calls: int) -> Callable[[], bool]:
+    """Return a function that is true from its ``calls``-th call on."""
+    counted = iter(range(1, 10_000))
+    return lambda: next(counted) >= calls
+
+
+@pytest.mark.parametrize("step", [5, 6])
+def test_stopped_seeds_resume(tmp_path: Path, step: int) -> None:
+    """Also in the last step of an epoch, whose evaluation is still to come."""
+    options: dict[str, Any] = {"data": noisy_data(), "report": False}
+    recipe = small_recipe("training.epochs=2", "training.checkpoint_every=100", "training.ema=0.9")
+    with pytest.raises(TrainingInterrupted, match=f"step {step} "):
+        fit(recipe, tmp_path / "parts" / "seed-0", **options, should_stop=stop_after(step))
+    parts = fit_seeds(recipe, tmp_path / "parts", seeds=2, **options)
+    whole = fit_seeds(recipe, tmp_path / "whole", seeds=2, **options)
+    for seed in ("seed-0", "seed-1"):
+        assert not differing(weights(parts.folder / seed), weights(whole.folder / seed))
+        assert metrics_without_time(Run(parts.folder / seed)) == metrics_without_time(Run(whole.folder / seed))
+
+
+def test_jobs_need_folders_of_their_own(tmp_path: Path) -> None:
+    job = Job(small_recipe(), tmp_path / "run")
+    with pytest.raises(ValueError, match="out must be another folder"):
+        fit_many([job, job])
+
+
+def test_jobs_share_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def load(recipe: Any, **_: Any) -> Data:
+        loaded.append(recipe.name)
+        return small_data()
+
+    monkeypatch.setattr("kernelfield.experiments.fitting.recipe_data", load)
+    recipes = [small_recipe("training.epochs=1", f"training.seed={seed}") for seed in (0, 1)]
+    other = small_recipe("training.epochs=1", "data.name=waves")
+    jobs = [Job(r, tmp_path / f"{i}", {"report": False}) for i, r in enumerate((*recipes, other))]
+    outcomes = fit_many(jobs)
+    assert all(o.get().finished for o in outcomes)
+    assert len(loaded) == 2
+
+
+def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    first = fit.steps(small_recipe(), tmp_path / "run", data=small_data(), report=False)
+    next(first)
+    with pytest.raises(BlockingIOError, match="out must be a folder that no other run is writing to"):
+        fit(small_recipe(), tmp_path / "run", data=small_data(), report=False)
+    assert exhaust(first).finished
+    again = fit(small_recipe(), tmp_path / "run", data=small_data(), report=False)
+    assert again.finished
+
+
+def test_the_best_checkpoint_holds_averaged_weights(tmp_path: Path) -> None:
+    run = fit(small_recipe("training.ema=0.9", "training.epochs=1"), tmp_path / "run", data=small_data(), report=False)
+    best = latest_checkpoint(run.checkpoints, "best")
+    assert best is not None
+    tensors, last = read_checkpoint(best)[0], weights(run.folder)
+    name = "stem.pointwise.weight"
+    assert torch.equal(tensors[f"network.{name}"], last[f"average.{name}"])
+    assert not torch.equal(tensors[f"network.{name}"], last[f"network.{name}"])
+
+
+def test_the_result_tells_chosen_and_last_epoch(tmp_path: Path) -> None:
+    run = fit(small_recipe(), tmp_path / "run", data=small_data(), report=False)
+    result, rows = run.result(), run.read_rows("metrics.csv")
+    assert result["last"]["epoch"] == 3
+    assert result["last"]["validation"]["loss"] == pytest.approx(rows[-1]["val_loss"], rel=1e-6)
+    best = max(rows, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
+    assert result["chosen"]["epoch"] == best["epoch"]
+    assert result["chosen"]["test"] == result["metrics"]["test"]
+    assert result["seconds_per_epoch"] == pytest.approx(result["seconds"] / 3, abs=0.01)
+
+
+SHORT = ("training.epochs=1", "model.channels=4", "model.blocks=1", "model.hidden=4", "training.batch=8")
+
+
+def test_rows_side_by_side(tmp_path: Path) -> None:
+    rows = [
+        Row("digits", (*SHORT, f"optimizer.lr={lr}"), seeds=seeds, options={"made": True, "report": False})
+        for lr, seeds in ((0.01, 2),)
+    ]
+    rows.append(Row("ch03-smnist-ccnn-4-140", SHORT, note="short", options={"made": True, "report": False}))
+    written: list[str] = []
+
+    def check(row: Row, result: dict[str, Any]) -> None:
+        assert json.loads((tmp_path / "results" / f"{row.recipe}.json").read_text())["status"] == result["status"]
+        written.append(row.recipe)
+
+    found = reproduce_rows(rows, tmp_path / "results", tmp_path / "runs", on_result=check)
+    assert sorted(written) == ["ch03-smnist-ccnn-4-140", "digits"]
+    assert list(found[0]["seeds"]) == ["0", "1"]
+    assert found[0]["settings"] == [*SHORT, "optimizer.lr=0.01"]
+    assert "short" in found[1]["notes"]
+    assert "seeds" not in found[1]
+
+
+def test_an_interrupted_row_is_not_written(tmp_path: Path) -> None:
+    options = {"made": True, "report": False, "should_stop": lambda: True}
+    found = reproduce_rows([Row("digits", SHORT, options=options)], tmp_path / "results", tmp_path / "runs")
+    assert found[0]["status"] == "interrupted"
+    assert not list((tmp_path / "results").iterdir())
+    del options["should_stop"]
+    found = reproduce_rows([Row("digits", SHORT, options=options)], tmp_path / "results", tmp_path / "runs")
+    assert found[0]["status"] == "done"
+
+
+def test_seeds_and_folds_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="seeds must be 1 with folds"):
+        reproduce("digits", tmp_path, tmp_path, seeds=2, folds=(0, 1))
+
+
+def hold(folder: Path, begun: Any, done: Any) -> None:
+    steps = fit.steps(small_recipe(), folder, data=small_data(), report=False)
+    next(steps)
+    begun.set()
+    done.wait()
+
+
+@pytest.mark.slow
+def test_another_process_is_refused_until_it_is_killed(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    begun, done = context.Event(), context.Event()
+    process = context.Process(target=hold, args=(tmp_path / "run", begun, done))
+    process.start()
+    assert begun.wait(60)
+    with pytest.raises(BlockingIOError, match="out"):
+        fit(small_recipe(), tmp_path / "run", data=small_data(), report=False)
+    process.kill()
+    process.join()
+    assert fit(small_recipe(), tmp_path / "run", data=small_data(), report=False).finished
