@@ -19,6 +19,7 @@ from .layers import (
     SeparableGroupConv,
     aliasing_loss,
     kernel_l2,
+    kernel_norm,
     wavelet_loss,
 )
 from .models import (
@@ -78,6 +79,7 @@ __all__ = [
     "grids",
     "groups",
     "kernel_l2",
+    "kernel_norm",
     "layers",
     "list_models",
     "masks",

@@ -13,8 +13,9 @@ from torch import Tensor
 from .._checks import check_choice
 from ..data.base import Batch
 from ..groups import monotonicity
-from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, wavelet_loss
+from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, kernel_norm, wavelet_loss
 from ..layers.continuous.kernel_sampler import sampled_once
+from ..layers.continuous.penalties import OTHER_PARAMETERS
 from ..models import DNArch
 from .optim import LearningRate, make_optimizer
 from .optim_settings import Optimizer, Schedule
@@ -47,6 +48,7 @@ def _learned(network: nn.Module) -> DNArch:
 #: penalties by name, functions of the network
 REGULARIZERS: dict[str, Callable[..., Tensor]] = {
     "kernel_l2": kernel_l2,
+    "kernel_norm": kernel_norm,
     "aliasing": aliasing_loss,
     "monotonicity": _monotonicity,
     "complexity": _complexity,
@@ -235,6 +237,9 @@ def _penalty(name: str, value: Any) -> tuple[float, Callable[..., Tensor], dict[
             listed = ", ".join(list(taken)[1:]) or "nothing"
             raise ValueError(f"regularizers.{name} takes weight, {listed}; got {argument!r}")
         usual = taken[argument].default
+        if isinstance(usual, str):
+            check_choice(f"regularizers.{name}.{argument}", given, OTHER_PARAMETERS)
+            continue
         if isinstance(usual, bool) != isinstance(given, bool) or not isinstance(given, (int, float, type(usual))):
             kind = "true or false" if isinstance(usual, bool) else "a number"
             raise TypeError(f"regularizers.{name}.{argument} must be {kind}, got {given!r}")

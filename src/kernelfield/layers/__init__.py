@@ -10,6 +10,7 @@ from .continuous import (
     aliasing_loss,
     kernel_frequency,
     kernel_l2,
+    kernel_norm,
     nyquist,
     sample_kernels,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "aliasing_loss",
     "kernel_frequency",
     "kernel_l2",
+    "kernel_norm",
     "nyquist",
     "sample_kernels",
     "wavelet_loss",

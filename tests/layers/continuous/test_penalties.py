@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from kernelfield import CCNN, CKConv, FlexConv, FlexNet, aliasing_loss, kernel_l2
-from kernelfield.fields import SIREN, FourierFilter, MAGNet
-from kernelfield.layers import ContinuousConv, kernel_frequency, nyquist
+from kernelfield import CCNN, CKConv, FlexConv, FlexNet, aliasing_loss, create_model, kernel_l2, kernel_norm
+from kernelfield.fields import SIREN, Field, FourierFilter, MAGNet
+from kernelfield.groups import SO2, Cyclic
+from kernelfield.layers import ContinuousConv, GroupConv, LiftingConv, kernel_frequency, nyquist
+from kernelfield.layers.continuous.kernel_sampler import sampled_once
+from kernelfield.models.partial_gcnn import PartialGCNN
 
 
 def test_kernel_l2_sums_over_layers() -> None:
@@ -29,6 +32,68 @@ def test_kernel_l2_shrinks_kernels() -> None:
         kernel_l2(net).backward()
         optimizer.step()
     assert kernel_l2(net) < before / 2
+
+
+def test_kernel_norm_counts_the_parameters_it_is_told_to() -> None:
+    net = CCNN(1, 2, size=8, channels=4, blocks=1)
+    layers = [m for m in net.modules() if isinstance(m, ContinuousConv)]
+    kernels = torch.stack([layer.kernel().norm() for layer in layers]).sum()
+    inside = {id(p) for m in net.modules() if isinstance(m, Field) for p in m.parameters()}
+    others = torch.stack([p.norm() for p in net.parameters() if id(p) not in inside]).sum()
+    biases = sum((layer.bias.norm() for layer in layers if layer.bias is not None), torch.zeros(()))
+    torch.testing.assert_close(kernel_norm(net, parameters="none"), kernels)
+    torch.testing.assert_close(kernel_norm(net, parameters="biases"), kernels + biases)
+    torch.testing.assert_close(kernel_norm(net), kernels + others)
+    assert kernel_norm(nn.Identity()) == 0
+    with pytest.raises(ValueError, match="parameters must be one of 'all', 'biases', 'none', got 'some'"):
+        kernel_norm(net, parameters="some")
+
+
+def test_kernel_norm_has_finite_gradients_where_parameters_are_zero() -> None:
+    net = CCNN(1, 2, size=8, channels=4, blocks=1)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if name.endswith("bias"):
+                p.zero_()
+    kernel_norm(net).backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in net.parameters())
+
+
+def test_kernels_on_groups_are_penalised_as_rendered() -> None:
+    net = nn.Sequential(
+        LiftingConv(1, 2, group=Cyclic(4), kernel_size=3), GroupConv(2, 3, group=Cyclic(4), kernel_size=3)
+    )
+    kernels = [layer.kernel() for layer in net]
+    torch.testing.assert_close(kernel_l2(net), torch.stack([k.square().sum() / 2 for k in kernels]).sum())
+    torch.testing.assert_close(kernel_norm(net, parameters="none"), torch.stack([k.norm() for k in kernels]).sum())
+
+
+@pytest.mark.parametrize("name", ["ckcnn_2_30", "ccnn_4_140", "partial"])
+def test_penalties_sample_no_kernel_that_the_forward_pass_has_sampled(name: str) -> None:
+    if name == "partial":
+        net: nn.Module = PartialGCNN(1, 3, group=SO2(), samples=4, channels=(2, 2, 2, 2), kernel_size=3)
+        x = torch.randn(2, 1, 12, 12)
+    else:
+        net, x = create_model(name, in_channels=1, out_channels=3, size=16, channels=4), torch.randn(2, 1, 16)
+    calls: list[str] = []
+    for module in net.modules():
+        if isinstance(module, Field):
+            module.register_forward_hook(lambda m, *_: calls.append(type(m).__name__))
+    with sampled_once():
+        net(x)
+        before = len(calls)
+        norm = kernel_norm(net)
+        assert len(calls) == before
+        norm.backward()
+    assert all(p.grad is not None for m in net.modules() if isinstance(m, Field) for p in m.parameters())
+
+
+def test_the_unit_of_the_aliasing_loss_is_the_publications() -> None:
+    """A kernel of k points over [-1, 1] has frequencies half of those it has where 1 is the input's length."""
+    layer = FlexConv(1, 1, size=8, sigma=0.05)
+    torch.testing.assert_close(aliasing_loss(layer), aliasing_loss(layer, unit=1.0) / 4)
+    with pytest.raises(ValueError, match="unit must be a finite number above 0, got 0"):
+        aliasing_loss(layer, unit=0)
 
 
 @pytest.mark.parametrize("per_filter", [True, False])

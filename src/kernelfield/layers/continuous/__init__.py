@@ -4,7 +4,7 @@ from .blocks import CCNNBlock, TwoConvBlock
 from .ckconv import CKConv, FlexConv
 from .continuous_conv import ContinuousConv
 from .kernel_sampler import sample_kernels
-from .penalties import aliasing_loss, kernel_frequency, kernel_l2, nyquist
+from .penalties import aliasing_loss, kernel_frequency, kernel_l2, kernel_norm, nyquist
 from .separable import SeparableConv
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "aliasing_loss",
     "kernel_frequency",
     "kernel_l2",
+    "kernel_norm",
     "nyquist",
     "sample_kernels",
 ]

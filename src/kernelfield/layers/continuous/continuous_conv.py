@@ -13,7 +13,7 @@ from ... import grids
 from ..._checks import check_bool, check_choice, check_dim, check_int, floats_per_axis, ints_per_axis
 from ...fields import Field, build_field
 from ...ops import conv, point_conv, point_sums
-from .kernel_sampler import sample_alone
+from .kernel_sampler import remember_kernel, sample_alone
 from .kernel_support import Crop, refresh
 from .sampling import check_points, first_lag, sample_weight, seen_only, smooth_kernel
 
@@ -260,7 +260,8 @@ class ContinuousConv(nn.Module):
         if measured and (kernel := sample_alone(self, lengths, steps, channels)) is not None:
             return kernel
         values = self._values(self.kernel_coords(lengths, steps), channels)
-        return self.finish(self._arranged(values), steps, measured)
+        kernel = self.finish(self._arranged(values), steps, measured)
+        return remember_kernel((self, self.lattice(lengths, steps), channels), kernel) if measured else kernel
 
     def _arranged(self, values: Tensor) -> Tensor:
         """Return values (*points, out · in / groups) as a kernel (out, in / groups, *points)."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .continuous_conv import ContinuousConv
 
-__all__ = ["sample_alone", "sample_kernels", "sample_on", "sampled_once"]
+__all__ = ["recall_kernel", "remember_kernel", "sample_alone", "sample_kernels", "sample_on", "sampled_once"]
 
 
 def sample_kernels(
@@ -163,6 +163,16 @@ def sampled_once() -> Iterator[None]:
         yield
     finally:
         _samples = before
+
+
+def remember_kernel(key: Any, kernel: Tensor) -> Tensor:
+    """Return ``kernel``, remembered under ``key`` until the end of the :func:`sampled_once` block, if there is one."""
+    return kernel if torch.compiler.is_compiling() else _remember(key, kernel)
+
+
+def recall_kernel(key: Any) -> Tensor | None:
+    """Return the kernel that was remembered under ``key`` inside the present :func:`sampled_once` block, or None."""
+    return None if torch.compiler.is_compiling() else _known(key)
 
 
 def _known(key: Any) -> Tensor | None:

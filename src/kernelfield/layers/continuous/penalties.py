@@ -1,4 +1,4 @@
-"""Penalties on generated kernels, as functions over a model (chapters 3 and 5)."""
+"""Penalties on kernels, as functions of a model (chapters 2, 3, 5 and 11)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ...fields import FilterNetwork
+from ..._checks import check_choice, check_positive
+from ...fields import Field, FilterNetwork
 from ...masks import GaussianMask
 from .continuous_conv import ContinuousConv
-from .kernel_sampler import sample_on
+from .kernel_sampler import recall_kernel, sample_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["aliasing_loss", "kernel_frequency", "kernel_l2", "nyquist"]
+__all__ = ["aliasing_loss", "kernel_frequency", "kernel_l2", "kernel_norm", "nyquist"]
+
+#: which parameters :func:`kernel_norm` counts beside kernels
+OTHER_PARAMETERS = ("all", "biases", "none")
 
 
 def kernel_l2(model: nn.Module) -> Tensor:
@@ -25,24 +29,90 @@ def kernel_l2(model: nn.Module) -> Tensor:
     .. math:: \tfrac12 \sum_l \|\psi_l\|^2
 
     Weight decay for continuous kernels: it is the kernel that should be small, not the weights of the network that
-    generates it.
+    generates it. Kernels on groups count as they were rendered. Kernels that the forward pass has sampled inside
+    :func:`sampled_once` are not sampled again.
 
     >>> from kernelfield import CKConv
     >>> layer = CKConv(2, 2, size=8)
     >>> bool(kernel_l2(layer) == layer.kernel().square().sum() / 2)
     True
     """
+    terms = [kernel.square().sum() / 2 for kernel in _kernels(model)]
+    return torch.stack(terms).sum() if terms else torch.zeros(())
+
+
+def kernel_norm(model: nn.Module, *, parameters: str = "all") -> Tensor:
+    r"""Return the sum of the norms, not squared, of all kernels and of other parameters: the publications' penalty.
+
+    .. math:: \sum_l \|\psi_l\|_2 + \sum_p \|p\|_2
+
+    The published code of chapters 2, 3, 5 and 11 adds this to the loss, times a weight. A norm that is not squared
+    pulls with the same force however small a kernel is, so a weight of 1e-4 is far from one of 1e-4 for
+    :func:`kernel_l2`. Kernels are counted under their mask.
+
+    Args:
+        model: any module.
+        parameters: "all" counts every parameter outside kernel networks: linear maps, biases, norms, mask sizes
+            (chapter 3); "biases" the biases of the convolutions themselves (chapters 2, 5 and 11); "none" only kernels.
+
+    >>> from kernelfield import CKConv
+    >>> layer = CKConv(2, 2, size=8)
+    >>> torch.allclose(kernel_norm(layer), layer.kernel().norm() + layer.bias.norm())
+    True
+    """
+    check_choice("parameters", parameters, OTHER_PARAMETERS)
+    others: list[Tensor] = []
+    if parameters == "biases":
+        layers = (*_layers(model), *_group_layers(model))
+        others = [layer.bias for layer in layers if isinstance(layer.bias, Tensor)]
+    elif parameters == "all":
+        generated = {id(p) for m in model.modules() if isinstance(m, Field) for p in m.parameters()}
+        others = [p for p in model.parameters() if id(p) not in generated]
+    # A norm has no slope at zero; torch takes 0 there, so biases that begin at zero do no harm.
+    norms = [kernel.norm() for kernel in _kernels(model)]
+    norms += torch._foreach_norm(others) if others else ()  # noqa: SLF001
+    return torch.stack(norms).sum() if norms else torch.zeros(())
+
+
+def _kernels(model: nn.Module) -> list[Tensor]:
+    """Return the kernels of all convolutions, as the forward pass sampled them where that is known."""
     layers = list(_layers(model))
     together = [None] * len(layers)
     if not torch.compiler.is_compiling():  # which does its own fusing
         together = sample_on([(layer, layer.size, (1.0,) * layer.dim) for layer in layers])
     kernels = [layer.kernel() if k is None else k for layer, k in zip(layers, together, strict=True)]
-    terms = [kernel.square().sum() / 2 for kernel in kernels]
-    return torch.stack(terms).sum() if terms else torch.zeros(())
+    return kernels + [_rendered(layer, kernel) for layer in _group_layers(model) for kernel in _group_kernels(layer)]
+
+
+def _rendered(layer: nn.Module, kernel: nn.Module) -> Tensor:
+    """Return a kernel on a group as the forward pass rendered it, or rendered at the layer's elements."""
+    known = recall_kernel((kernel,))
+    if known is not None:
+        return known
+    elements, _ = layer.distribution(next(kernel.parameters()))
+    return kernel(elements, elements)
+
+
+def _group_layers(model: nn.Module) -> list[nn.Module]:
+    from ..group.gconv import BaseGroupConv  # noqa: PLC0415 - which imports this package
+
+    return [module for module in model.modules() if isinstance(module, BaseGroupConv)]
+
+
+def _group_kernels(layer: nn.Module) -> list[nn.Module]:
+    from ..group.kernel import GroupKernel  # noqa: PLC0415
+
+    return [module for module in layer.children() if isinstance(module, GroupKernel)]
 
 
 def aliasing_loss(
-    model: nn.Module, *, nyquist_factor: float = 1.0, with_mask: bool = True, per_filter: bool = True, cut: float = 2.0
+    model: nn.Module,
+    *,
+    nyquist_factor: float = 1.0,
+    with_mask: bool = True,
+    per_filter: bool = True,
+    cut: float = 2.0,
+    unit: float = 0.5,
 ) -> Tensor:
     r"""Return :math:`L_\mathrm{HF}`, which keeps kernels under the Nyquist frequency of the training grid (chapter 5).
 
@@ -58,13 +128,17 @@ def aliasing_loss(
         nyquist_factor: keep frequencies under this fraction of the Nyquist frequency, for use at coarser grids.
         with_mask: count the mask, which widens the spectrum of what it multiplies.
         per_filter: False penalises the sum over filters instead (Eq. 10).
-        cut: at how many standard deviations the spectrum of a Gaussian counts as ended.
+        cut: number of standard deviations after which the spectrum of a Gaussian counts as zero.
+        unit: unit of length of the frequencies, in units of a layer's size. In the publication a kernel that spans
+            [-1, 1] is as long as the input; here one as long as the input spans [-½, ½] (or [0, 1]), so its unit is
+            half of ours and the published weight keeps its meaning. 1 for layers whose size is half the input's.
 
     >>> from kernelfield import FlexConv
     >>> layer = FlexConv(2, 2, size=64)
     >>> bool(aliasing_loss(layer, nyquist_factor=0.01) > aliasing_loss(layer))
     True
     """
+    check_positive("unit", unit)
     terms = []
     for layer in _layers(model):
         if not isinstance(layer.field, FilterNetwork):
@@ -74,15 +148,15 @@ def aliasing_loss(
         limit = nyquist_factor * nyquist(layer)
         count = len(filters)
         excess = filters + (mask - limit) / count if per_filter else filters.sum() + mask - limit
-        terms.append(excess.clamp(min=0).square().sum())
+        terms.append((unit * excess).clamp(min=0).square().sum())
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
 def nyquist(layer: ContinuousConv) -> float:
     """Return the highest frequency the training grid can hold, in cycles per unit of the kernel's coordinate.
 
-    Samples lie 1/size apart, so this is size/2, of the shortest axis. (Chapter 5's (k - 1)/4, for a kernel of k points
-    that spans [-1, 1].)
+    Samples lie 1/size apart, so this is size/2 along the shortest axis. (Chapter 5's (k - 1)/4, for a kernel of k
+    points that spans [-1, 1].)
     """
     return min(layer.size) / 2
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["GroupConv", "LiftingConv"]
 
 
-class _Conv(nn.Module):
-    """What convolutions to a group share: where their outputs lie, and the bias."""
+class BaseGroupConv(nn.Module):
+    """Base class of convolutions to a group: the elements of their outputs, and the bias."""
 
     #: whether kernels are rendered reversed, as a correlation takes them
     reverses = True
@@ -70,7 +70,7 @@ class _Conv(nn.Module):
         )
 
 
-class LiftingConv(_Conv):
+class LiftingConv(BaseGroupConv):
     r"""A convolution from space to a group (chapter 8, section 2; chapter 11, Eq. 3).
 
     .. math:: y_o(x, h) = |\det h|^{-1} \sum_i \int \psi_{oi}\big(h^{-1}(x - \tilde x)\big)\, f_i(\tilde x)\, d\tilde x
@@ -153,7 +153,7 @@ class LiftingConv(_Conv):
         return WaveletTransform(self, normalize=normalize)
 
 
-class GroupConv(_Conv):
+class GroupConv(BaseGroupConv):
     r"""A convolution from a group to itself (chapter 8, Eq. 7; chapter 11, Eq. 2 and 4).
 
     .. math::

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..._checks import check_int
 from ...fields import BSpline, Field, Table, bind_field
 from ...groups import Group, Scale
+from ..continuous.kernel_sampler import remember_kernel
 from .table_lookup import LookUp, nodes_at
 
 if TYPE_CHECKING:
@@ -109,11 +110,13 @@ class GroupKernel(nn.Module):
                 none and has n_in = 1.
         """
         kernel, is_reversed = self._sample(out_elements, in_elements, reverse=False)
+        remember_kernel((self,), kernel)  # for penalties on it
         return kernel.flip(self._axes) if is_reversed else kernel
 
     def reversed(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
         """Return :meth:`forward` reversed along the axes of space, as torch's correlations take it."""
         kernel, is_reversed = self._sample(out_elements, in_elements, reverse=True)
+        remember_kernel((self,), kernel)  # for penalties on it
         return kernel if is_reversed else kernel.flip(self._axes)
 
     @property

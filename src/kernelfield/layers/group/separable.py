@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..._checks import check_bool, check_choice
 from ...fields import Field, Table
 from .correlate import convolve
-from .gconv import _Conv, check_group_signal, folded, weighted
+from .gconv import BaseGroupConv, check_group_signal, folded, weighted
 from .kernel import GroupKernel
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["SeparableGroupConv"]
 
 
-class SeparableGroupConv(_Conv):
+class SeparableGroupConv(BaseGroupConv):
     r"""A group convolution with a kernel factored into H and space.
 
     .. math::
