@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +84,7 @@ def _kernels(model: nn.Module) -> list[Tensor]:
     return kernels + [_rendered(layer, kernel) for layer in _group_layers(model) for kernel in _group_kernels(layer)]
 
 
-def _rendered(layer: nn.Module, kernel: nn.Module) -> Tensor:
+def _rendered(layer: Any, kernel: nn.Module) -> Tensor:
     """Return a kernel on a group as the forward pass rendered it, or rendered at the layer's elements."""
     known = recall_kernel((kernel,))
     if known is not None:
