@@ -1,0 +1,65 @@
+"""The contract of every registered network: the tests that need nothing but its name."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernelfield.models.registry import configuration
+from kernelfield.testing import assert_compiles, assert_state_dict_round_trip
+from tests.models.registered import NAMES, example
+
+
+def rows(x: Tensor, keep: slice) -> Tensor:
+    return x[keep]
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestRegistered:
+    def test_trains(self, name: str) -> None:
+        case = example(name)
+        y = case()
+        assert len(y) == len(case.inputs)
+        (y.float().square().sum() + y.float().sum()).backward()
+        missing = [n for n, p in case.network.named_parameters() if p.grad is None]
+        assert missing == []
+        assert all(p.grad.isfinite().all() for p in case.network.parameters() if p.grad is not None)
+
+    def test_predictions_do_not_depend_on_the_batch(self, name: str) -> None:
+        if "statistics" in str(configuration(name).arguments.get("norm", "")):
+            pytest.skip("normalises by the batch at hand")
+        case = example(name, batch=3)
+        network = copy.deepcopy(case.network).double().eval()
+        options = {key: value.double() for key, value in case.options.items()}
+        inputs = case.inputs.double() if case.inputs.is_floating_point() else case.inputs
+        with torch.no_grad():
+            together = network(inputs, **options)
+            alone = network(inputs[1:2], **{key: value[1:2] for key, value in options.items()})
+        torch.testing.assert_close(alone, together[1:2], rtol=1e-8, atol=1e-10)
+
+    def test_state_dict_round_trip(self, name: str) -> None:
+        case = example(name)
+        assert_state_dict_round_trip(lambda: example(name).network, case.inputs, **case.options)
+
+    def test_bf16_autocast(self, name: str) -> None:
+        case = example(name)
+        case.network.eval()
+        with torch.no_grad():
+            wanted = case()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = case()
+        assert y.isfinite().all()
+        # Loose: small random networks amplify rounding; a wrong cast gives an error of order one.
+        assert (y.float() - wanted).norm() <= 0.2 * wanted.norm() + 1e-3
+
+    @pytest.mark.slow
+    def test_compiles(self, name: str) -> None:
+        case = example(name)
+        assert_compiles(case.network.eval(), case.inputs, rtol=1e-3, atol=1e-4, **case.options)
+
+
+def test_every_family_has_an_example() -> None:
+    assert all(isinstance(example(name).network, nn.Module) for name in ("ccnn_4_140", "p4cnn", "w3"))
