@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -76,7 +76,7 @@ def _planes(side: int, **narrow: Any) -> Any:
 
 
 def _wavelets(name: str, batch: int) -> Example:
-    stages = [replace(stage, channels=3) for stage in _given(name, "stages")]
+    stages = [stage._replace(channels=3) for stage in _given(name, "stages")]
     # Pooling and strides leave at least a sample of the shortest of these lengths.
     length = {"m39": 3**10, "w39": 3**10, "cnn1d": 16000, "w_cnn1d": 16000}.get(name, 8000)
     narrow: dict[str, Any] = {"hidden": (4, 4), "size": length} if _given(name, "head") == "dense" else {}
@@ -92,14 +92,15 @@ def _clouds(name: str, batch: int) -> Example:
 
 def _attention(name: str, batch: int) -> Example:
     widths = tuple(tuple(3 for _ in stage) for stage in _given(name, "widths"))
-    network = create_model(name, channels=3, widths=widths, heads=3, out_channels=3)
-    side = {"rotmnist": 28, "cifar10": 8, "pcam": 96}[name.split("_")[1]]
+    network = create_model(name, channels=3, widths=widths, heads=3, neighborhood=3, out_channels=3)
+    side = {"rotmnist": 22, "cifar10": 8, "pcam": 56}[name.split("_")[1]]
+    if name.endswith("rotmnist_z2"):
+        side = 26  # layer norms of the last maps see more than one value
     return Example(network, torch.randn(batch, _given(name, "in_channels", 1), side, side), {})
 
 
 def _fields(name: str, batch: int) -> Example:
-    coords = torch.rand(batch, 7, 2)
-    return Example(create_model(name), torch.ones(batch, 1, 7), {"coords": coords})
+    return Example(create_model(name), torch.randn(batch, 1, 5, 5), {})
 
 
 _FAMILIES: dict[str, Any] = {
@@ -112,7 +113,7 @@ _FAMILIES: dict[str, Any] = {
     "GroupAllCNN": _planes(8, channels=2, in_channels=3),
     "GroupResNet": _planes(8, channels=(2, 3, 4), in_channels=3),
     "GroupDenseNet": _planes(96, growth=2, in_channels=3),
-    "PartialGCNN": _planes(12, channels=(2, 2, 3, 3), kernel_size=5, in_channels=1),
+    "PartialGCNN": _planes(14, channels=(2, 2, 3, 3), kernel_size=3, in_channels=1),
     "PartialGCNN13": _planes(12, channels=2, in_channels=1),
     "GSANet": _attention,
     "WaveletNet": _wavelets,

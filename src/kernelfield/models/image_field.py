@@ -48,7 +48,8 @@ class ImageField(nn.Module):
         """Return the field on the grid of ``x``: (batch, in, …) to (batch, out, …)."""
         if x.dim() != self.dim + 2:
             raise ValueError(f"x must be (batch, channels, {self.dim} axes), got shape {tuple(x.shape)}")
-        axes = [torch.linspace(-1, 1, n, device=x.device) for n in x.shape[2:]]
+        # arange, not linspace: lengths may be dynamic.
+        axes = [torch.arange(n, dtype=x.dtype, device=x.device) * (2 / max(n - 1, 1)) - 1 for n in x.shape[2:]]
         coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
         values = self.field(coords).movedim(-1, 0)
         return values.unsqueeze(0).expand(len(x), *values.shape)
