@@ -41,6 +41,7 @@ autodoc_default_options = {"members": True, "member-order": "bysource", "show-in
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False
 maximum_signature_line_length = 88
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

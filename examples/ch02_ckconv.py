@@ -1,9 +1,9 @@
-"""Chapter 2: copy ten symbols after a long silence, with one layer's kernel reaching over all of it.
+"""Chapter 2: recall ten symbols after a long silence.
 
     python examples/ch02_ckconv.py
 
-A recurrent network forgets in the silence; a CKCNN of two blocks and 16k parameters does not, since every output sees
-every input at once.
+A recurrent network forgets during the silence. A CKCNN of two blocks and 16k parameters does not: its kernels are as
+long as the sequence, so every output sees every input at once. About a minute on a CPU.
 """
 
 import torch
@@ -15,7 +15,7 @@ SILENCE = 100
 
 
 def copy_memory(batch: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ten digits of 1 to 8, silence, then eleven 9s: at the last ten, say the digits again."""
+    """Return ten digits from 1 to 8, silence and eleven 9s; the target repeats the digits at the end."""
     x = torch.zeros(batch, SILENCE + 20, dtype=torch.long)
     digits = torch.randint(1, 9, (batch, 10), generator=generator)
     x[:, :10], x[:, -11:] = digits, 9

@@ -1,9 +1,9 @@
-"""Chapter 5: a kernel that finds out how long it has to be.
+"""Chapter 5: a kernel that learns how long it has to be.
 
     python examples/ch05_flexconv.py        # writes runs/ch05_flexconv.png
 
-The target is the mean of the last 48 inputs. The kernel starts with a reach of 11; its mask must grow until it sees
-that far, and does, by gradient descent.
+The target is the mean of the last 48 inputs. The kernel starts with a reach of 11 steps. Gradient descent widens its
+mask until it reaches far enough. About a minute on a CPU.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ MEMORY, LENGTH, STEPS = 48, 128, 1200
 
 def main() -> None:
     torch.manual_seed(0)
-    # Smooth and small at first: a loud random kernel would have reason to shrink before it learns anything.
+    # Start smooth and small. A large random kernel adds noise, so its mask would shrink before it learns anything.
     field = partial(kf.fields.MAGNet, omega_0=0.02)
     layer = kf.FlexConv(1, 1, size=LENGTH, causal=True, sigma=0.04, learn_mean=False, field=field, gain=0.1)
     optimizer = torch.optim.Adam(layer.parameters(), lr=2e-3)

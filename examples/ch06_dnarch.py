@@ -1,9 +1,10 @@
-"""Chapter 6: a network that learns its own architecture, on Darcy flow solved in code.
+"""Chapter 6: a network that learns its own architecture, on Darcy flow.
 
     python examples/ch06_dnarch.py        # writes runs/ch06_dnarch.png
 
-From the permeability of a plane to the pressure in it. A small CCNN is trained while kernel sizes, resolutions, widths
-and depth are learned, at three quarters of its own complexity. The network that comes out is an ordinary one.
+The task maps the permeability of a medium to the pressure in it; the data are solved in code. Kernel sizes,
+resolutions, widths and depth of a small CCNN are learned together with its weights, at three quarters of its own cost.
+The result is an ordinary network. A few minutes on a CPU.
 """
 
 import math
@@ -34,7 +35,7 @@ def main() -> None:
         error = relative(net(batch.inputs), batch.target)
         optimizer.zero_grad()
         (error + 0.2 * net.complexity_loss()).backward()
-        optimizer.step()  # between steps, and only there, shapes change
+        optimizer.step()  # shapes change between steps and nowhere else
         if step % 10 == 0:
             net.record(step=step)
         if step % 100 == 0 or step == STEPS - 1:
@@ -46,7 +47,7 @@ def main() -> None:
     with torch.no_grad():
         coarse = relative(small(data.test.inputs), data.test.target)
         finer = relative(small(fine.test.inputs, step=0.5), fine.test.target)
-    print(f"materialised: relative error {coarse:.3f} at 16x16, {finer:.3f} at 32x32, which it has never seen")
+    print(f"materialised: relative error {coarse:.3f} at 16x16, {finer:.3f} at 32x32, a resolution it never saw")
     count = [sum(p.numel() for p in n.parameters()) for n in (net, small)]
     print(f"{count[0]:,} parameters were trained, {count[1]:,} remain")
     Path("runs").mkdir(exist_ok=True)

@@ -2,8 +2,9 @@
 
     python examples/ch07_coattentive.py
 
-Three networks on turned digits: p4-CNN, with co-attention after each convolution, and with attention that is free of
-the constraint. The first two do not care how a digit is turned, the third one does. About a minute on a CPU.
+Trains three networks on rotated digits: a p4-CNN, one with co-attention after each convolution, and one with
+unconstrained attention. The first two do not change their output when a digit is rotated; the third does. About a
+minute on a CPU.
 """
 
 import torch
@@ -38,7 +39,7 @@ def main() -> None:
             optimizer.step()
         change = equivariance_error(net, group, test.inputs[:32], invariant=True)
         share = accuracy(net, test.inputs, test.target)
-        print(f"{attention or 'plain':6} accuracy {share:.1%}, logits change by {change:.1e} as the digit turns")
+        print(f"{attention or 'plain':6} accuracy {share:.1%}, logits change by {change:.1e} under rotation")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Chapter 8: convolutions on a group that weight what they sum, with attention that turns with the input.
+"""Chapter 8: group convolutions that weight what they sum, with attention that rotates with the input.
 
-    python examples/ch08_attentive_gconv.py
+    python examples/ch08_attentive_gconv.py        # writes runs/ch08_attention.png
 
-Trains an attentive p4-CNN on turned digits, and draws the attention of its first layers for a digit and its quarter
-turns into ch08_attention.png: the maps of the turned digit are the turned maps. About a minute on a CPU.
+Trains an attentive p4-CNN on rotated digits. Draws the attention of its first layers for a digit and its quarter turns:
+the maps of the rotated digit are the rotated maps. About a minute on a CPU.
 """
+
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -34,8 +36,10 @@ def main() -> None:
         with torch.no_grad():
             right = net.eval()(test.inputs).argmax(dim=1) == test.target
         print(f"{attention or 'plain':6} accuracy {right.float().mean():.1%}")
-    worst = plot_equivariance(net, test.inputs[0], group, "ch08_attention.png", layers=("lift", "convs.0", "convs.1"))
-    print(f"maps of turned digits differ from turned maps by {worst:.1e}")
+    Path("runs").mkdir(exist_ok=True)
+    layers = ("lift", "convs.0", "convs.1")
+    worst = plot_equivariance(net, test.inputs[0], group, "runs/ch08_attention.png", layers=layers)
+    print(f"maps of rotated digits differ from rotated maps by {worst:.1e}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Chapter 9: networks of self-attention alone that respect rotations, by any angle of a finite group.
+"""Chapter 9: self-attention that respects rotations by any angle of a finite group.
 
-    python examples/ch09_group_self_attention.py
+    python examples/ch09_group_self_attention.py        # writes runs/ch09_attention.png
 
-Trains small networks of self-attention on turned digits: one that respects translations only, and one that respects
-quarter turns too; a hundred steps are only the beginning of their training. Draws the attention of the second into
-ch09_attention.png. Then a layer with eighths of a turn, which no grid holds, on points, which it turns by 45° exactly.
-About a minute on a CPU.
+Trains two small networks of self-attention on rotated digits. One respects translations only, the other respects
+quarter turns too. A hundred steps are only the start of their training. Then checks a layer with rotations by 45°,
+which no grid holds, on a point cloud. About a minute on a CPU.
 """
+
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -37,14 +38,15 @@ def main() -> None:
         with torch.no_grad():
             right = net.eval()(test.inputs).argmax(dim=1) == test.target
         print(f"{name} accuracy {right.float().mean():.1%}")
-    plot_equivariance(net, test.inputs[0], group, "ch09_attention.png")
+    Path("runs").mkdir(exist_ok=True)
+    plot_equivariance(net, test.inputs[0], group, "runs/ch09_attention.png")
 
     group, layer = Cyclic(8), LiftingSelfAttention(3, 8, group=Cyclic(8), neighborhood=None, size=4)
     values, points = torch.randn(1, 3, 30), 4 * torch.randn(1, 30, 2)
     eighth = group.matrix(torch.tensor([1.0]))
-    turned = layer(values, coords=points @ eighth.T).values
-    error = (turned - layer(values, coords=points).values.roll(1, dims=2)).abs().max()
-    print(f"points turned by 45°: elements move by one, values differ by {error:.1e}")
+    rotated = layer(values, coords=points @ eighth.T).values
+    error = (rotated - layer(values, coords=points).values.roll(1, dims=2)).abs().max()
+    print(f"points rotated by 45°: the group axis shifts by one, values differ by {error:.1e}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Chapter 10: what kind of event was that? A network that hears it at any speed.
+"""Chapter 10: classify sounds at speeds that were never heard in training.
 
-    python examples/ch10_wavelet_networks.py
+    python examples/ch10_wavelet_networks.py        # writes runs/ch10_scalograms.png
 
-Chirps and transients, all of one size, to train a wavelet network and a plain one of as many weights; then the same
-events played slower. The plain network has never heard such low and long sounds; to the wavelet network they are the
-old ones, some scales further. Writes the scalogram of the first layer before and after learning. About a minute.
+Trains a wavelet network and a plain one of as many weights on chirps and transients of one speed, and tests them on the
+same events played slower. The plain network has never heard such low and long sounds. To the wavelet network they are
+known events at a coarser scale. Draws the scalogram of the first layer before and after training. About a minute on a
+CPU.
 """
 
 import copy
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -26,7 +28,7 @@ def main() -> None:
     data = {speed: transients(384, scales=(1, 1), speed=speed, train=240, noise=0.05) for speed in SPEEDS}
     train = data[1.0].train
     nets = {
-        # Two dilations to the octave; interactions between neighbours; hardly any pooling but at the end.
+        # Two dilations per octave, interactions between neighbouring scales, pooling mostly at the end.
         "wavelet": {"stages": [Stage(8, 15, stride=2), Stage(8, 3, 2), Stage(16, 3, 2)], "scales": 9, "base": 2**0.5},
         "plain": {"stages": [Stage(11, 15, stride=2), Stage(11), Stage(22)], "scales": 0},
     }
@@ -44,12 +46,13 @@ def main() -> None:
                 optimizer.step()
                 schedule.step()
         net.eval()
-        heard = {s: (net(d.test.inputs).argmax(1) == d.test.target).float().mean() for s, d in data.items()}
-        said = ", ".join(f"{share:.0%} at speed {speed:.2f}" for speed, share in heard.items())
-        print(f"{name:8} {count_parameters(net):,} weights: {said}")
+        accuracy = {s: (net(d.test.inputs).argmax(1) == d.test.target).float().mean() for s, d in data.items()}
+        shown = ", ".join(f"{share:.0%} at speed {speed:.2f}" for speed, share in accuracy.items())
+        print(f"{name:8} {count_parameters(net):,} weights: {shown}")
         if name == "wavelet":
             lifts = {"before": before, "after": net.stages[0].conv}
-            plot_scalograms(lifts, data[0.5].test.inputs[0], "ch10_scalograms.png")
+            Path("runs").mkdir(exist_ok=True)
+            plot_scalograms(lifts, data[0.5].test.inputs[0], "runs/ch10_scalograms.png")
 
 
 if __name__ == "__main__":

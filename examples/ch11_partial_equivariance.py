@@ -1,11 +1,13 @@
-"""Chapter 11: is this a six or a nine? A network that learns how far to respect rotations.
+"""Chapter 11: a six or a nine? A network that learns how far to respect rotations.
 
-    python examples/ch11_partial_equivariance.py
+    python examples/ch11_partial_equivariance.py        # writes runs/ch11_subsets.png and runs/ch11_prediction.png
 
-Turned sixes, called a six up to a quarter turn and a nine beyond. To a network that respects every rotation the two are
-one and the same; one whose layers learn the subset of rotations they respect tells them apart. Writes two pictures:
-the learned subset of each layer, and the prediction as a six goes around the circle. About a minute on a CPU.
+Sixes at random angles are labelled "six" up to a quarter turn and "nine" beyond. A network that respects every rotation
+cannot tell the two apart. A network whose layers learn which rotations to respect can. Draws the learned subset of each
+layer, and the prediction as a six goes around the circle. About a minute on a CPU.
 """
+
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -20,7 +22,7 @@ STEPS = 120
 
 
 def digits() -> list[torch.Tensor]:
-    """Training and test digits of 12² pixels on a background of zeros, 20² with a border to turn in."""
+    """Return training and test digits of 12² pixels with a border of 4 pixels, so that rotations fit in."""
     x, y, x_test, y_test = digit_images(12)
     low = x.min()
     return [F.pad((x - low) / 4, (4,) * 4), y, F.pad((x_test - low) / 4, (4,) * 4), y_test]
@@ -33,7 +35,7 @@ def main() -> None:
     for partial in (False, True):
         torch.manual_seed(0)
         net = PartialGCNN(1, 2, group=SO2(), samples=4, partial=partial, channels=(6, 6, 8, 8), kernel_size=5)
-        # The chapter takes ratio=0.1 and 300 epochs; a short run needs its subsets to move faster.
+        # The chapter uses ratio=0.1 and 300 epochs. In a short run the subsets must move faster.
         optimizer = torch.optim.Adam(parameter_groups(net, lr=5e-3, ratio=10))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
         for _ in range(STEPS):
@@ -47,11 +49,11 @@ def main() -> None:
         accuracy = (net(test).argmax(dim=1) == test_labels).float().mean()
         print(f"{'partial' if partial else 'full':8} accuracy {accuracy:.1%}")
     for i, distribution in enumerate(net.distributions(), start=1):
-        print(
-            f"layer {i}: rotations up to ±{180 * distribution.limits().item():.0f}°, {distribution.count} of 4 elements"
-        )
-    plot_subsets(net, "ch11_subsets.png")
-    plot_prediction_under_rotation(net, sixes(x_test, y_test)[0], "ch11_prediction.png")
+        limit = 180 * distribution.limits().item()
+        print(f"layer {i}: rotations up to ±{limit:.0f}°, {distribution.count} of 4 elements")
+    Path("runs").mkdir(exist_ok=True)
+    plot_subsets(net, "runs/ch11_subsets.png")
+    plot_prediction_under_rotation(net, sixes(x_test, y_test)[0], "runs/ch11_prediction.png")
 
 
 if __name__ == "__main__":

@@ -48,10 +48,9 @@ def draw_samples(axes, fine: torch.Tensor, step: int, title: str) -> None:
 def draw_accuracy(axes, net: torch.nn.Module) -> None:
     steps = (1, 2, 3, 4)
     _, _, x, y = digit_sequences(16)
-    answers = {told: [net(x[..., ::n], step=n if told else 1).argmax(1) for n in steps] for told in (True, False)}
-    with_step, without = ([(a == y).float().mean() for a in answers[told]] for told in (True, False))
-    axes.plot(steps, with_step, "o-", label="told the step", color="C0")
-    axes.plot(steps, without, "o--", label="not told", color="C3")
+    for label, style, color in (("with step=n", "o-", "C0"), ("without", "o--", "C3")):
+        answers = [net(x[..., ::n], step=n if "=" in label else 1).argmax(1) for n in steps]
+        axes.plot(steps, [(answer == y).float().mean() for answer in answers], style, label=label, color=color)
     axes.set(
         title="same weights, fewer samples",
         xlabel="every n-th sample of each sequence",

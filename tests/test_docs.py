@@ -6,6 +6,7 @@ Blocks fenced as ``python`` run; what needs data, a GPU or minutes is fenced as 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -24,7 +25,17 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SITE = sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
-API = importlib.util.spec_from_file_location("api_pages", DOCS / "_ext" / "api_pages.py")
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+
+
+def load(path: Path) -> Any:
+    """Import a script that is not part of the package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def page_id(page: Path) -> str:
@@ -44,11 +55,12 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def api_pages() -> Any:
-    assert API is not None
-    assert API.loader is not None
-    module = importlib.util.module_from_spec(API)
-    API.loader.exec_module(module)
-    return module
+    return load(DOCS / "_ext" / "api_pages.py")
+
+
+@pytest.fixture(scope="module")
+def notebooks() -> Any:
+    return load(ROOT / "scripts" / "notebooks.py")
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")], ids=page_id)
@@ -76,9 +88,9 @@ def test_every_page_is_in_the_navigation() -> None:
     for page in SITE:
         for body in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
             entries = [line.strip() for line in body.splitlines() if line.strip() and not line.startswith(":")]
-            for entry in entries:
-                listed |= {page.parent / f"{entry}.md", page.parent / f"{entry}.ipynb"}
-    pages = [*SITE, *(DOCS / "notebooks").glob("*.ipynb")]
+            for entry in (re.sub(r".*<(.*)>", r"\1", entry) for entry in entries):
+                listed |= {(page.parent / f"{entry}{suffix}").resolve() for suffix in (".md", ".ipynb")}
+    pages = [*SITE, *NOTEBOOKS]
     assert [page_id(page) for page in pages if page not in listed] == []
 
 
@@ -88,6 +100,20 @@ def test_reference_documents_every_public_name(api_pages: Any, module: str) -> N
     documented = set(re.findall(r"^\.\. auto\w+:: (\S+)$", page, flags=re.MULTILINE))
     missing = [n for n in NAMES[module] if f"{module}.{n}" not in documented and not is_module(module, n)]
     assert missing == []
+
+
+def test_each_example_has_an_up_to_date_notebook(notebooks: Any) -> None:
+    assert [book.stem for book in NOTEBOOKS] == [example.stem for example in notebooks.EXAMPLES]
+    for example in notebooks.EXAMPLES:
+        committed = json.loads((DOCS / "notebooks" / f"{example.stem}.ipynb").read_text(encoding="utf-8"))
+        assert notebooks.sources(committed) == notebooks.sources(notebooks.notebook(example)), example.stem
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the warnings of Jupyter's own packages
+@pytest.mark.parametrize("book", NOTEBOOKS, ids=lambda book: book.stem)
+def test_notebook_runs(notebooks: Any, book: Path) -> None:
+    notebooks.execute(json.loads(book.read_text(encoding="utf-8")))
 
 
 def is_module(module: str, name: str) -> bool:

@@ -118,10 +118,12 @@ def page_text(module_name: str, title: str) -> str:
         for path in paths:
             key = group_of(path, module_name) if home == module_name else home.rpartition(".")[2]
             groups.setdefault(key, []).append(path)
-    for key in sorted(groups):
-        heading = key.replace("_", " ").capitalize()
+    small = [key for key, paths in groups.items() if key and len(paths) < 2 and "" in groups]
+    for key in small:
+        groups[""] += groups.pop(key)
+    for key in sorted(groups, key=lambda key: (key == "", key)):
         if len(groups) > 1:
-            heading = heading or "Common"
+            heading = key.replace("_", " ").capitalize() or f"Other {title.lower()}"
             parts.append(f"{heading}\n{'-' * len(heading)}\n\n")
         parts.append(table(groups[key]))
         parts += [directive(path) + "\n" for path in groups[key]]
