@@ -1,10 +1,13 @@
-"""Every recipe there is, found by itself: read, built, and stepped once on made data of its shape."""
+"""Every recipe: read, compared with its frozen settings, built, and stepped once on synthetic data of its shape."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,22 +15,20 @@ import torch
 from kernelfield.data.registry import describe, list_data
 from kernelfield.experiments.datasets import made_data
 from kernelfield.experiments.evaluation import evaluate
+from kernelfield.experiments.families import FOLDER, bundled_names, family_rows
 from kernelfield.experiments.loop import Loop
 from kernelfield.experiments.recipe import (
-    FOLDER,
     find_recipe,
     list_recipes,
     read_recipe,
     recipe_from,
+    recipe_titles,
     with_settings,
 )
 from kernelfield.experiments.reproduce import reproduce
 from kernelfield.experiments.run import make_network, make_task
-from kernelfield.experiments.simple_yaml import read_yaml, write_yaml
+from kernelfield.experiments.yaml_text import DEPTH, read_yaml, write_yaml
 from kernelfield.models import list_models
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECIPES = list_recipes()
 MINIMAL = {
@@ -39,8 +40,95 @@ MINIMAL = {
 COUNTS = ("epochs", "batch", "evaluate_every", "log_every", "checkpoint_every")
 
 
-def test_there_are_recipes() -> None:
-    assert len(RECIPES) > 60
+#: every recipe's settings, defaults written out, as they were before they were grouped into families
+BEFORE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("recipes_before.json").read_text("utf-8"))
+#: intended changes since: {pattern of names: {"section.key": new value}}; a key that is new needs no entry here if it
+#: holds its default
+CHANGES: dict[str, dict[str, Any]] = {}
+
+
+def expected_settings(name: str) -> dict[str, Any]:
+    settings = json.loads(json.dumps(BEFORE[name]))
+    for pattern, changes in CHANGES.items():
+        if fnmatch(name, pattern):
+            for key, value in changes.items():
+                *path, last = key.split(".")
+                inner = settings
+                for part in path:
+                    inner = inner.setdefault(part, {})
+                inner[last] = value
+    return settings
+
+
+def test_the_names_are_those_of_before() -> None:
+    assert sorted(BEFORE) == RECIPES
+
+
+@pytest.mark.parametrize("name", sorted(BEFORE))
+def test_settings_are_those_of_before_but_for_intended_changes(name: str) -> None:
+    now, expected = find_recipe(name).to_dict(), expected_settings(name)
+    assert now.pop("name") == name
+    defaults = recipe_from(MINIMAL).to_dict()
+    for section, values in now.items():
+        if isinstance(values, dict) and section in ("optimizer", "schedule", "training"):
+            # Settings that did not exist before hold their defaults.
+            expected[section] = {**defaults[section], **expected[section]}
+    assert now == {**{key: defaults[key] for key in now if key not in expected}, **expected}
+
+
+def test_intended_changes_are_of_some_recipe() -> None:
+    assert [pattern for pattern in CHANGES if not any(fnmatch(name, pattern) for name in BEFORE)] == []
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
+def test_rows_found_by_their_lines_are_the_rows_of_the_file(path: Path) -> None:
+    rows = family_rows(path)
+    assert list(rows) == [name for name, file in bundled_names().items() if file == path]
+    assert all(name.partition("-")[0] == path.stem.partition("-")[0] for name in rows)
+    assert "shape" not in {key for row in rows.values() for key in row}
+
+
+def test_families_are_short() -> None:
+    files = sorted(FOLDER.glob("*.yaml"))
+    assert len(files) <= 45
+    assert sum(len(path.read_text("utf-8").splitlines()) for path in files) <= 2400
+
+
+def test_titles_are_those_of_the_recipes() -> None:
+    assert recipe_titles("ch09-*") == {name: find_recipe(name).title for name in list_recipes("ch09-*")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: {}\nrows:\n  x:\n    title: a\n  y:\n    title: b\n", "must hold one recipe, got a family of 2: x, y"),
+        ("base: 3\nrows:\n  x:\n    title: a\n", "base must be a mapping, got 3"),
+        ("base: {}\nrows:\n  x: 3\n", r"rows\.x must be a mapping, got 3"),
+        ("bass: {}\nrows:\n  x:\n    title: a\n", "base and rows, got 'bass'"),
+    ],
+)
+def test_bad_families(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "family.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"family\.yaml: .*{message}"):
+        read_recipe(path)
+
+
+def test_shape_follows_the_options_of_the_data() -> None:
+    recipe = with_settings(find_recipe("ch02-copy-100"), ["data.T=50"])
+    assert recipe.shape.size == [70]
+    assert with_settings(recipe, ["data.drop=0.5"]).shape.in_channels == 2
+    own = with_settings(recipe, ["shape.size=[80]", "data.T=60"])
+    assert own.shape.size == [80]
+
+
+def test_shape_must_be_given_where_the_data_set_declares_none() -> None:
+    without = {key: value for key, value in MINIMAL.items() if key != "shape"}
+    assert recipe_from(without).shape.size == [8, 8]
+    with pytest.raises(ValueError, match="recipe: shape must be given"):
+        recipe_from({**without, "data": {"name": "csv_series", "root": "x.csv"}})
+    with pytest.raises(ValueError, match=r"recipe: data: name must be one of .*the closest is 'digits'"):
+        recipe_from({**without, "data": {"name": "digit"}})
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -104,7 +192,7 @@ def test_recipe_steps_once_on_made_data(name: str) -> None:
         ({"training": 3}, "recipe: training must be a mapping, got 3"),
         (
             {"schedule": {"name": "cosin"}},
-            "recipe: schedule.name must be one of cosine, plateau, constant, got 'cosin'; the closest is 'cosine'",
+            "recipe: schedule.name must be one of cosine, steps, plateau, constant, got 'cosin'; the closest is 'cosine'",
         ),
         ({"shape": {"in_channels": 1, "size": [4]}}, "recipe: shape.out_channels must be given"),
         ({"shape": {"in_channels": 1, "out_channels": 1, "size": 4}}, "recipe: shape.size must be a list, got 4"),
@@ -162,7 +250,7 @@ def test_numbers_have_ranges(settings: str, message: str) -> None:
 
 
 def test_ends_of_ranges_that_are_taken() -> None:
-    taken = ["optimizer.mask_lr=0", "optimizer.momentum=0", "optimizer.betas=[0, 0.5]", "schedule.patience=0"]
+    taken = ["optimizer.mask_lr=0", "optimizer.betas=[0, 0.5]", "schedule.patience=0"]
     taken += ["training.eval_batch=null", "training.clip=null", "training.label_smoothing=1", "training.batch=1"]
     taken += ["test.step=[]", "test.turn=[-45, 400]", "test.drop=0", "shape.vocabulary=null"]
     assert with_settings(recipe_from(MINIMAL), taken).test == {"step": [], "turn": [-45, 400], "drop": 0}
@@ -210,7 +298,7 @@ def test_a_recipe_file_of_ones_own(tmp_path: Path) -> None:
     path.write_text(write_yaml({k: v for k, v in MINIMAL.items() if k != "name"}))
     assert find_recipe(path).name == "mine"
     path.write_text("data:\n  name: digits\n\tmodel: x\n")
-    with pytest.raises(ValueError, match=r"mine\.yaml, line 3: a tab"):
+    with pytest.raises(ValueError, match=r"mine\.yaml, line 3:"):
         read_recipe(path)
 
 
@@ -218,10 +306,15 @@ def test_a_recipe_file_of_ones_own(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("a: 1\na: 2\n", "line 2: a is given twice"),
-        ("a\n", "line 1: must read 'key: value', got 'a'"),
-        ("a: [1, 2\n", r"line 1: \[ is not closed"),
-        ("a: 'x\n", "line 1: a quote is not closed"),
-        ("a:\n    b: 1\n  c: 2\n", "line 3: indented"),
+        ("a: {b: 1, b: 2}\n", "line 1: b is given twice"),
+        ("a\n", "line 1: must be a mapping"),
+        ("a: [1, 2\n", "line 1:"),
+        ("a: 'x\n", "line 1:"),
+        ("a:\n    b: 1\n  c: 2\n", "line 3:"),
+        ("a: &x [1]\nb: [*x, *x]\n", r"line 2: alias \*x"),
+        ("a:\n  b: " + "[" * 100_000, f"line 2: nested deeper than {DEPTH}"),
+        ("a: !!python/object/apply:os.getcwd []\n", "line 1:"),
+        ("? [a]\n: 1\n", "line 1: a key"),
     ],
 )
 def test_bad_yaml(text: str, message: str) -> None:
@@ -229,10 +322,10 @@ def test_bad_yaml(text: str, message: str) -> None:
         read_yaml(text)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
-def test_recipes_are_yaml_to_others_too(path: Path) -> None:
-    yaml = pytest.importorskip("yaml")
-    assert yaml.safe_load(path.read_text(encoding="utf-8")) == read_yaml(path.read_text(encoding="utf-8"))
+def test_numbers_and_words_are_those_of_yaml_1_2() -> None:
+    text = "a: [1e-6, 1_000, .5, -.inf, no, on, 1:30, 010, 2001-01-01, TRUE, ~]\n"
+    expected = [1e-6, 1000, 0.5, -float("inf"), "no", "on", "1:30", "010", "2001-01-01", True, None]
+    assert read_yaml(text)["a"] == expected
 
 
 def test_yaml_round_trip() -> None:
@@ -246,6 +339,8 @@ def test_yaml_round_trip() -> None:
         "inf": float("inf"),
         "words": "two words",
         "true": "true",
+        "no": "1e-3",
+        "lines": "one\ntwo",
     }
     assert read_yaml(write_yaml(values)) == values
 

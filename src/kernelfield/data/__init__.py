@@ -1,16 +1,19 @@
 """Data, one file per kind: made in code, or read from where its user says."""
 
 from .base import Batch, Data, Split
-from .registry import Description, describe, list_data, load, register
+from .registry import Description, data_shape, describe, list_data, load, register
+from .shape import DataShape
 from .transforms.drop_samples import drop_samples, drop_split
 from .transforms.to_sequence import as_sequence, noise_padded, permuted
 
 __all__ = [
     "Batch",
     "Data",
+    "DataShape",
     "Description",
     "Split",
     "as_sequence",
+    "data_shape",
     "describe",
     "drop_samples",
     "drop_split",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
+from . import shape as shapes_of
 from .sets.audio import fsdd
 from .sets.audio import sound_folder as sound
 from .sets.audio import speech_commands as speech
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .base import Data
+    from .shape import DataShape
 
-__all__ = ["Description", "describe", "list_data", "load", "register"]
+__all__ = ["Description", "data_shape", "describe", "list_data", "load", "register"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Description:
         root: what the user must name: "nothing", "a folder or file", or "a folder or file, or nothing".
         download: whether it can be fetched.
         options: what :func:`load` takes beside, with defaults.
+        shape: channels, size and task with these options; None where only the files can tell.
     """
 
     name: str
@@ -59,12 +62,14 @@ class Description:
     root: str
     download: bool
     options: dict[str, Any]
+    shape: DataShape | None
 
 
 @dataclass(frozen=True)
 class _Entry:
     make: Callable[..., Data]
     summary: str
+    shape: Callable[[dict[str, Any]], DataShape] | None
     preset: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,14 +80,22 @@ class _Entry:
 _ENTRIES: dict[str, _Entry] = {}
 
 
-def register(name: str, make: Callable[..., Data], summary: str, **preset: Any) -> None:
+def register(
+    name: str,
+    make: Callable[..., Data],
+    summary: str,
+    shape: Callable[[dict[str, Any]], DataShape] | None = None,
+    **preset: Any,
+) -> None:
     """Give ``make`` with ``preset`` options a name; a parameter ``root`` says that it reads files.
 
-    Its docstring is where :func:`describe` finds "Source: …", "Licence: …", "Split: …" and "Normalisation: …".
+    ``shape`` maps all options, defaults included, to the :class:`~kernelfield.data.shape.DataShape` of what is loaded
+    with them. :func:`describe` finds "Source: …", "Licence: …", "Split: …" and "Normalisation: …" in the docstring of
+    ``make``.
     """
     if name in _ENTRIES:
         raise ValueError(f"name must not be registered yet, got {name!r}")
-    _ENTRIES[name] = _Entry(make, summary, preset)
+    _ENTRIES[name] = _Entry(make, summary, shape, preset)
 
 
 def load(name: str, root: str | os.PathLike[str] | None = None, download: bool = False, **options: Any) -> Data:
@@ -161,7 +174,21 @@ def describe(name: str) -> Description:
         root=root,
         download="download" in takes,
         options=options,
+        shape=None if entry.shape is None else entry.shape(options),
     )
+
+
+def data_shape(name: str, **options: Any) -> DataShape | None:
+    """Return channels, size and task of a data set with these options; None where only the files can tell.
+
+    >>> data_shape("scifar10").size, data_shape("copy_memory", T=200).size, data_shape("csv_series")
+    ([1024], [220], None)
+    """
+    entry = _entry(name)
+    if entry.shape is None:
+        return None
+    defaults = {option: parameter.default for option, parameter in entry.takes.items()}
+    return entry.shape({**defaults, **entry.preset, **options})
 
 
 def _sections(doc: str) -> dict[str, str]:
@@ -182,53 +209,140 @@ def _closest(name: str, names: Iterable[str]) -> str:
     return f"; the closest is {close[0]!r}" if close else ""
 
 
-register("adding", memory.adding, "the sum of two marked numbers among T")
-register("copy_memory", memory.copy_memory, "ten digits, to repeat after T steps")
-register("chirps", chirps.chirps, "tones that rise or fall, in noise")
-register("transients", transients.transients, "chirps and transients, anywhere and at any scale")
-register("digits", digits.digits, "the digits bundled with scikit-learn, as images or sequences")
-register("rotated_digits", turned.rotated_digits, "bundled digits, each turned by a random angle")
-register("six_or_nine", turned.six_or_nine, "sixes and nines, as written and upside down: how do they read?")
-register("shapes", shapes.shapes, "circles, squares, triangles and others, at any resolution")
-register("listops", listops.listops, "the value of nested lists of digits (Long Range Arena)")
-register("pathfinder", pathfinder.pathfinder, "are two dots joined by a dashed path?")
-register("mnist", mnist.mnist, "handwritten digits, 28×28")
-register("smnist", mnist.mnist, "MNIST read pixel by pixel", sequence=True)
-register("pmnist", mnist.mnist, "MNIST read pixel by pixel in a fixed random order", permute=0)
-register("rotated_mnist", turned.rotated_mnist, "MNIST, each digit turned by a random angle")
-register("mnist6_180", turned.mnist6_180, "MNIST's sixes, turned: six or nine?")
-register("mnist6_m", turned.mnist6_m, "MNIST's sixes and their mirror images")
-register("cifar10", cifar.cifar10, "photographs of ten kinds of things, 32×32")
-register("scifar10", cifar.cifar10, "CIFAR-10 read pixel by pixel", form="sequence")
-register("npcifar10", cifar.cifar10, "CIFAR-10 read row by row, then noise", form="noise-padded")
-register("lra_image", cifar.cifar10, "CIFAR-10 in gray, read pixel by pixel", form="gray-sequence")
-register("lra_image_2d", cifar.cifar10, "CIFAR-10 in gray, as images", form="gray")
-register("cifar100", cifar.cifar100, "photographs of a hundred kinds of things, 32×32")
-register("stl10", stl10.stl10, "photographs of ten kinds of things, 96×96")
-register("pcam", pcam.pcam, "patches of lymph nodes, 96×96: is there a tumour?")
-register("speech_commands", speech.speech_commands, "ten spoken words, raw sound at 16 kHz")
-register("speech_commands_mfcc", speech.speech_commands, "ten spoken words, as cepstral coefficients", mfcc=True)
-register("fsdd", fsdd.fsdd, "ten spoken digits, raw sound at 8 kHz")
-register("character_trajectories", ts.character_trajectories, "pen movements of twenty letters")
+register(
+    "adding", memory.adding, "the sum of two marked numbers among T", shapes_of.series(2, 1, "T", task="regression")
+)
+register(
+    "copy_memory",
+    memory.copy_memory,
+    "ten digits, to repeat after T steps",
+    shapes_of.series(1, 10, "T", more=20, task="segmentation"),
+)
+register("chirps", chirps.chirps, "tones that rise or fall, in noise", shapes_of.series(1, len(chirps.RATES), "length"))
+register(
+    "transients",
+    transients.transients,
+    "chirps and transients, anywhere and at any scale",
+    shapes_of.series(1, 5, "length"),
+)
+register(
+    "digits", digits.digits, "the digits bundled with scikit-learn, as images or sequences", shapes_of.images(1, 10)
+)
+register(
+    "rotated_digits", turned.rotated_digits, "bundled digits, each turned by a random angle", shapes_of.images(1, 10)
+)
+register(
+    "six_or_nine",
+    turned.six_or_nine,
+    "sixes and nines, as written and upside down: how do they read?",
+    shapes_of.images(1, 2),
+)
+register(
+    "shapes",
+    shapes.shapes,
+    "circles, squares, triangles and others, at any resolution",
+    shapes_of.images(1, len(shapes.CLASSES)),
+)
+register(
+    "listops",
+    listops.listops,
+    "the value of nested lists of digits (Long Range Arena)",
+    shapes_of.series(1, 10, "max_length", vocabulary=16),
+)
+register("pathfinder", pathfinder.pathfinder, "are two dots joined by a dashed path?", shapes_of.images(1, 2))
+register("mnist", mnist.mnist, "handwritten digits, 28×28", shapes_of.images(1, 10))
+register("smnist", mnist.mnist, "MNIST read pixel by pixel", shapes_of.images(1, 10), sequence=True)
+register("pmnist", mnist.mnist, "MNIST read pixel by pixel in a fixed random order", shapes_of.images(1, 10), permute=0)
+register(
+    "rotated_mnist", turned.rotated_mnist, "MNIST, each digit turned by a random angle", shapes_of.fixed(1, 10, 28, 28)
+)
+register("mnist6_180", turned.mnist6_180, "MNIST's sixes, turned: six or nine?", shapes_of.fixed(1, 2, 28, 28))
+register("mnist6_m", turned.mnist6_m, "MNIST's sixes and their mirror images", shapes_of.fixed(1, 2, 28, 28))
+register("cifar10", cifar.cifar10, "photographs of ten kinds of things, 32×32", shapes_of.cifar(10))
+register("scifar10", cifar.cifar10, "CIFAR-10 read pixel by pixel", shapes_of.cifar(10), form="sequence")
+register("npcifar10", cifar.cifar10, "CIFAR-10 read row by row, then noise", shapes_of.cifar(10), form="noise-padded")
+register("lra_image", cifar.cifar10, "CIFAR-10 in gray, read pixel by pixel", shapes_of.cifar(10), form="gray-sequence")
+register("lra_image_2d", cifar.cifar10, "CIFAR-10 in gray, as images", shapes_of.cifar(10), form="gray")
+register("cifar100", cifar.cifar100, "photographs of a hundred kinds of things, 32×32", shapes_of.cifar(100))
+register("stl10", stl10.stl10, "photographs of ten kinds of things, 96×96", shapes_of.fixed(3, 10, 96, 96))
+register("pcam", pcam.pcam, "patches of lymph nodes, 96×96: is there a tumour?", shapes_of.fixed(3, 2, 96, 96))
+register("speech_commands", speech.speech_commands, "ten spoken words, raw sound at 16 kHz", shapes_of.speech)
+register(
+    "speech_commands_mfcc",
+    speech.speech_commands,
+    "ten spoken words, as cepstral coefficients",
+    shapes_of.speech,
+    mfcc=True,
+)
+register("fsdd", fsdd.fsdd, "ten spoken digits, raw sound at 8 kHz", shapes_of.series(1, 10, "length"))
+register(
+    "character_trajectories", ts.character_trajectories, "pen movements of twenty letters", shapes_of.fixed(3, 20, 182)
+)
 register("ts", ts.ts, "any problem of the UEA and UCR archives")
-register("physionet2012", physionet2012.physionet2012, "intensive care at irregular times: who dies?")
-register("physionet2019", physionet2019.physionet2019, "intensive care by the hour: who develops sepsis?")
-register("photograph", photographs.photograph, "one photograph, to be fitted by a field")
-register("imdb", reviews.imdb, "film reviews, byte by byte: praise or blame? (Long Range Arena)")
-register("darcy", darcy.darcy, "from the permeability of a plane to the pressure in it")
-register("darcy_made", darcy.darcy_made, "Darcy flow, solved in code")
-register("cosmic", cosmic.cosmic, "pixels of images of space that cosmic rays hit")
-register("ptb", text.ptb, "the Penn Treebank, character by character")
+register(
+    "physionet2012",
+    physionet2012.physionet2012,
+    "intensive care at irregular times: who dies?",
+    shapes_of.physionet2012,
+)
+register(
+    "physionet2019",
+    physionet2019.physionet2019,
+    "intensive care by the hour: who develops sepsis?",
+    shapes_of.series(75, 1, "hours", task="multilabel"),
+)
+register(
+    "photograph",
+    photographs.photograph,
+    "one photograph, to be fitted by a field",
+    shapes_of.fixed(1, 3, 512, 768, task="dense-regression"),
+)
+register(
+    "imdb",
+    reviews.imdb,
+    "film reviews, byte by byte: praise or blame? (Long Range Arena)",
+    shapes_of.series(1, 2, "length", vocabulary=256),
+)
+register(
+    "darcy",
+    darcy.darcy,
+    "from the permeability of a plane to the pressure in it",
+    shapes_of.images(3, 1, "dense-regression"),
+)
+register("darcy_made", darcy.darcy_made, "Darcy flow, solved in code", shapes_of.images(3, 1, "dense-regression"))
+register(
+    "cosmic", cosmic.cosmic, "pixels of images of space that cosmic rays hit", shapes_of.images(1, 2, "segmentation")
+)
+register(
+    "ptb",
+    text.ptb,
+    "the Penn Treebank, character by character",
+    shapes_of.series(1, 50, "length", task="language", vocabulary=50),
+)
 register("text", text.text, "a text file of your own, character by character")
 register("image_folder", folders.image_folder, "images of your own, a folder for each class")
-register("solids", solids.solids, "points on spheres, tori, cubes and other surfaces, in any pose")
-register("random_clouds", solids.random_clouds, "random points with a random value at each, to give back")
-register("modelnet10", modelnet.modelnet10, "objects of ten kinds, as points on their surfaces")
-register("modelnet40", modelnet.modelnet40, "objects of forty kinds, as points on their surfaces")
-register("shapenet_part", shapenet_part.shapenet_part, "objects of sixteen kinds: which part is each point of?")
-register("furniture", furniture.furniture, "furniture of twelve categories, as points on its surface")
-register("chair_monitor", furniture.chair_monitor, "chairs and monitors, as voxels or as points")
+register("solids", solids.solids, "points on spheres, tori, cubes and other surfaces, in any pose", shapes_of.points(8))
+register(
+    "random_clouds",
+    solids.random_clouds,
+    "random points with a random value at each, to give back",
+    shapes_of.points(1, task="dense-regression", in_channels=1),
+)
+register("modelnet10", modelnet.modelnet10, "objects of ten kinds, as points on their surfaces", shapes_of.points(10))
+register("modelnet40", modelnet.modelnet40, "objects of forty kinds, as points on their surfaces", shapes_of.points(40))
+register(
+    "shapenet_part",
+    shapenet_part.shapenet_part,
+    "objects of sixteen kinds: which part is each point of?",
+    shapes_of.points(50, task="segmentation"),
+)
+register(
+    "furniture", furniture.furniture, "furniture of twelve categories, as points on its surface", shapes_of.points(12)
+)
+register(
+    "chair_monitor", furniture.chair_monitor, "chairs and monitors, as voxels or as points", shapes_of.chair_monitor
+)
 register("csv_series", tables.csv_series, "time series of your own, in a CSV file")
-register("urbansound8k", sound.urbansound8k, "ten sounds of a city, raw sound")
-register("magnatagatune", sound.magnatagatune, "fifty tags of pieces of music, raw sound")
+register("urbansound8k", sound.urbansound8k, "ten sounds of a city, raw sound", shapes_of.series(1, 10, "length"))
+register("magnatagatune", sound.magnatagatune, "fifty tags of pieces of music, raw sound", shapes_of.magnatagatune)
 register("wav_folder", sound.wav_folder, "sounds of your own, a folder for each class")

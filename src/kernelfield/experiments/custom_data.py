@@ -10,7 +10,7 @@ from ..data.sets.audio import sound_folder as sound
 from ..data.sets.images import image_folder as folders
 from .datasets import load_source
 from .recipe import Recipe, recipe_from
-from .simple_yaml import parse_scalar
+from .yaml_text import parse_value
 
 if TYPE_CHECKING:
     from ..data.base import Data
@@ -97,7 +97,7 @@ def data_settings(settings: list[str]) -> dict[str, Any]:
     """
     pairs = [setting.partition("=") for setting in settings]
     return {
-        key.strip().removeprefix("data."): parse_scalar(value)
+        key.strip().removeprefix("data."): parse_value(value)
         for key, equals, value in pairs
         if equals and key.strip().startswith("data.")
     }

@@ -15,7 +15,8 @@ from ..data.transforms.drop_samples import drop_samples
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .recipe import Recipe, Shape
+    from ..data.shape import DataShape
+    from .recipe import Recipe
 
 __all__ = ["load_source", "made_data", "recipe_data"]
 
@@ -80,11 +81,11 @@ def _check_shape(data: Data, recipe: Recipe) -> Data:
     return data
 
 
-def made_data(shape: Shape, samples: int = 8, seed: int = 0) -> Data:
+def made_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
     """Return noise of a shape, with targets to match: what a recipe is tried on where its data are not at hand.
 
-    >>> from kernelfield.experiments.recipe import Shape
-    >>> data = made_data(Shape(in_channels=1, out_channels=10, size=[28, 28]))
+    >>> from kernelfield.data.shape import DataShape
+    >>> data = made_data(DataShape(in_channels=1, out_channels=10, size=[28, 28]))
     >>> data.train.inputs.shape, data.train.target.shape
     (torch.Size([8, 1, 28, 28]), torch.Size([8]))
     """
@@ -108,7 +109,7 @@ def made_data(shape: Shape, samples: int = 8, seed: int = 0) -> Data:
     )
 
 
-def _made_split(shape: Shape, n: int, size: tuple[int, ...], generator: torch.Generator) -> Split:
+def _made_split(shape: DataShape, n: int, size: tuple[int, ...], generator: torch.Generator) -> Split:
     space = (min(64, math.prod(size)),) if shape.irregular else size
     if shape.vocabulary is not None:
         inputs = torch.randint(shape.vocabulary, (n, *space), generator=generator)

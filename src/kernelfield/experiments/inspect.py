@@ -146,13 +146,13 @@ def listed(what: str, pattern: str = "*") -> dict[str, str]:
     """
     from ..data.registry import describe, list_data  # noqa: PLC0415
     from ..models.registry import configuration, list_models  # noqa: PLC0415
-    from .recipe import find_recipe, list_recipes  # noqa: PLC0415
+    from .recipe import recipe_titles  # noqa: PLC0415
 
     if check_choice("what", what, ("models", "recipes", "data")) == "models":
         return {name: configuration(name).summary for name in list_models(pattern)}
     if what == "data":
         return {name: describe(name).summary for name in list_data(pattern)}
-    return {name: find_recipe(name).title for name in list_recipes(pattern)}
+    return recipe_titles(pattern)
 
 
 def _data(run: Run, recipe: Recipe, folder: str | None) -> Any:

@@ -57,12 +57,13 @@ class Range:
         return f"{low} and {'below' if self.without_high else 'at most'} {self.high}"
 
 
-def check_ranges(section: Any, ranges: dict[str, Range]) -> None:
+def check_ranges(section: Any, ranges: dict[str, Range], title: str = "") -> None:
     """Raise if a number of a section lies outside its range.
 
     Args:
         section: a dataclass; a setting that is None by default may be None.
         ranges: by the settings' names.
+        title: what to call the section; its class's name in lower case if empty.
     """
     for entry in dataclasses.fields(section):
         value, allowed = getattr(section, entry.name), ranges.get(entry.name)
@@ -70,7 +71,7 @@ def check_ranges(section: Any, ranges: dict[str, Range]) -> None:
         if allowed is None or (optional and value is None) or allowed.holds(value):
             continue
         noun = _noun(entry.type, allowed)
-        name = f"{type(section).__name__.lower()}.{entry.name}"
+        name = f"{title or type(section).__name__.lower()}.{entry.name}"
         raise ValueError(f"{name} must be {noun} {allowed}{' or null' if optional else ''}, got {value!r}")
 
 

@@ -1,4 +1,4 @@
-"""Recipes: what to train on what, and how. One short file per published experiment."""
+"""Recipes: what to train, on which data, and how. One row of a family file per published experiment."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import dataclasses
 import difflib
 import math
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
+from ..data.shape import DataShape  # noqa: TC001 (its fields' types are read at run time)
+from .families import bundled_names, family_rows, find_mapping, read_mapping
 from .optim_settings import Optimizer, Schedule
 from .ranges import Range, check_ranges
-from .simple_yaml import parse_scalar, read_yaml, write_yaml
+from .yaml_text import parse_value, write_yaml
 
 __all__ = [
     "Optimizer",
     "Recipe",
     "Schedule",
-    "Shape",
     "Training",
     "find_recipe",
     "list_recipes",
     "read_recipe",
     "recipe_from",
+    "recipe_titles",
     "with_settings",
 ]
 
-FOLDER = Path(__file__).with_name("recipes")
 #: further tests of a trained network, and the values they take; other data are named, not counted
 TESTS = {
     "step": Range(0, without_low=True),
@@ -35,34 +37,6 @@ TESTS = {
     "speed": Range(0, without_low=True),
     "data": None,
 }
-TASKS = ("classification", "multilabel", "regression", "dense-regression", "segmentation", "language")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the data must look like; made data of this shape stand in for it in tests.
-
-    Args:
-        in_channels: channels of the inputs.
-        out_channels: number of predictions.
-        size: length of the inputs along each axis, in training steps.
-        task: what is predicted.
-        irregular: samples at real times or points, with coordinates and a mask.
-        vocabulary: number of tokens, if the inputs are (batch, length) token ids.
-    """
-
-    in_channels: int
-    out_channels: int
-    size: list[int]
-    task: str = "classification"
-    irregular: bool = False
-    vocabulary: int | None = None
-
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"task": TASKS}
-
-    def __post_init__(self) -> None:
-        some = Range(1)
-        check_ranges(self, dict.fromkeys(("in_channels", "out_channels", "size", "vocabulary"), some))
 
 
 @dataclass(frozen=True)
@@ -121,11 +95,11 @@ class Recipe:
     """An experiment.
 
     Args:
-        name: the file's, without suffix.
+        name: of the row, or the file's without suffix.
         title: one line: the row of the table it is.
         chapter: of the thesis; 0 for none.
         data: name of the data and the options of its loader.
-        shape: what the data look like.
+        shape: channels, size and task of the data; declared by the data set unless given.
         model: name of the network and what to change of it.
         optimizer: how weights are changed.
         schedule: how the learning rate changes.
@@ -141,7 +115,7 @@ class Recipe:
 
     name: str
     data: dict[str, Any]
-    shape: Shape
+    shape: DataShape
     model: dict[str, Any]
     title: str = ""
     chapter: int = 0
@@ -174,7 +148,19 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
     Traceback (most recent call last):
     ValueError: recipe: 'trainign' is no key of a recipe; the closest is 'training'
     """
+    if "shape" not in mapping:
+        shape = _declared_shape(mapping.get("data"), where)
+        if shape is None:
+            name = mapping["data"]["name"]
+            raise ValueError(f"{where}: shape must be given: only the files of data set {name!r} can tell it")
+        mapping = {**mapping, "shape": shape}
     made = _build(Recipe, mapping, where, "")
+    try:
+        check_ranges(
+            made.shape, dict.fromkeys(("in_channels", "out_channels", "size", "vocabulary"), Range(1)), "shape"
+        )
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     for section in ("data", "model"):
         if not isinstance(getattr(made, section).get("name"), str):
             raise ValueError(f"{where}: {section}.name must be given")  # noqa: TRY004
@@ -194,8 +180,7 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
 def read_recipe(path: str | Path) -> Recipe:
     """Return the recipe in a file; its name is the file's unless it has one."""
     path = Path(path)
-    mapping = read_yaml(path.read_text(encoding="utf-8"), path.name)
-    return recipe_from({"name": path.stem, **mapping}, path.name)
+    return recipe_from({"name": path.stem, **read_mapping(path)}, path.name)
 
 
 def find_recipe(name: str | Path) -> Recipe:
@@ -208,14 +193,15 @@ def find_recipe(name: str | Path) -> Recipe:
     ValueError: recipe must be a file or one of list_recipes(), got 'digit'; the closest is 'digits'
     """
     path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        found = FOLDER / path if path.parent == Path() and not path.exists() else path
-        if not found.is_file():
-            raise FileNotFoundError(f"recipe must be a file or one of list_recipes(), got {path}, which does not exist")
-        return read_recipe(found)
-    bundled = FOLDER / f"{name}.yaml"
-    if bundled.exists():
-        return read_recipe(bundled)
+    is_file = path.suffix in (".yaml", ".yml")
+    if is_file and path.is_file():
+        return read_recipe(path)
+    mapping = find_mapping(path.stem if is_file else str(name)) if path.parent == Path() else None
+    if mapping is not None:
+        known = path.stem if is_file else str(name)
+        return recipe_from({"name": known, **mapping}, known)
+    if is_file:
+        raise FileNotFoundError(f"recipe must be a file or one of list_recipes(), got {path}, which does not exist")
     hint = _closest(str(name), list_recipes())
     raise ValueError(f"recipe must be a file or one of list_recipes(), got {str(name)!r}{hint}")
 
@@ -226,7 +212,18 @@ def list_recipes(pattern: str = "*") -> list[str]:
     >>> "digits" in list_recipes()
     True
     """
-    return sorted(path.stem for path in FOLDER.glob(f"{pattern}.yaml"))
+    return sorted(name for name in bundled_names() if fnmatch(name, pattern))
+
+
+def recipe_titles(pattern: str = "*") -> dict[str, str]:
+    """Return the titles of the recipes that come with the package, by name, sorted; each file is parsed once.
+
+    >>> recipe_titles("digits")
+    {'digits': 'Bundled digits read as a sequence, a small CCNN'}
+    """
+    files = {path: None for name, path in bundled_names().items() if fnmatch(name, pattern)}
+    titles = {name: row.get("title", "") for path in files for name, row in family_rows(path).items()}
+    return {name: titles[name] for name in sorted(titles) if fnmatch(name, pattern)}
 
 
 def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recipe:
@@ -246,21 +243,51 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
             key, equals, value = setting.partition("=")
             if not equals:
                 raise ValueError(f"--set must read a.b=c, got {setting!r}")
-            pairs.append((key.strip(), parse_scalar(value), setting))
+            pairs.append((key.strip(), parse_value(value), setting))
+    where = f"--set {' '.join(setting for *_, setting in pairs)}"
     mapping = recipe.to_dict()
-    for key, value, setting in pairs:
-        inner: Any = mapping
-        *path, last = key.split(".")
-        for part in path:
-            if not isinstance(inner.get(part), dict):
-                if part in inner or inner is mapping:
-                    hint = _closest(part, [k for k, v in inner.items() if isinstance(v, dict)])
-                    raise ValueError(f"--set {setting}: {part!r} is no section of a recipe{hint}")
-                inner[part] = {}
-            inner = inner[part]
-        inner[last] = value
+    declared = mapping["shape"] == _declared_shape(recipe.data, where) if pairs else False
+    for of_data in (True, False):
+        for key, value, setting in pairs:
+            if key.startswith("data.") == of_data:
+                _assign(mapping, key, value, setting)
+        if of_data and declared:
+            # Under other options, the data set may declare another shape.
+            mapping["shape"] = _declared_shape(mapping["data"], where) or mapping["shape"]
     # Checked once all are set: some settings are valid only together, such as a schedule and its milestones.
-    return recipe_from(mapping, f"--set {' '.join(setting for *_, setting in pairs)}") if pairs else recipe
+    return recipe_from(mapping, where) if pairs else recipe
+
+
+def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None:
+    """Set ``a.b=c`` in nested mappings; sections below the first level may be new."""
+    inner: Any = mapping
+    *path, last = key.split(".")
+    for part in path:
+        if not isinstance(inner.get(part), dict):
+            if part in inner or inner is mapping:
+                hint = _closest(part, [k for k, v in inner.items() if isinstance(v, dict)])
+                raise ValueError(f"--set {setting}: {part!r} is no section of a recipe{hint}")
+            inner[part] = {}
+        inner = inner[part]
+    inner[last] = value
+
+
+def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
+    """Return the shape that the data set of section ``data`` declares, if it does."""
+    from ..data.registry import data_shape  # noqa: PLC0415
+
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
+        raise ValueError(f"{where}: data.name must be given")  # noqa: TRY004
+    options = {key: value for key, value in data.items() if key not in ("name", "drop")}
+    try:
+        shape = data_shape(data["name"], **options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: data: {error}") from None
+    if shape is None:
+        return None
+    # Where samples are dropped, one more channel says which.
+    drop = data.get("drop") is not None
+    return dataclasses.asdict(dataclasses.replace(shape, in_channels=shape.in_channels + drop))
 
 
 def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:

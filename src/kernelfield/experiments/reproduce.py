@@ -16,7 +16,7 @@ from .._checks import check_int
 from .combine import combine_results, pool_progress
 from .loop import TrainingInterrupted
 from .plain_json import to_json
-from .recipe import FOLDER, find_recipe, list_recipes, read_recipe, with_settings
+from .recipe import find_recipe, list_recipes, with_settings
 from .scores import main_metric
 from .seeds import seed_recipes
 
@@ -48,7 +48,7 @@ def recipes_of(what: str) -> list[str]:
     ['ch03-smnist-ccnn-4-140']
     """
     if what.isdigit():
-        names = [n for n in list_recipes() if read_recipe(FOLDER / f"{n}.yaml").chapter == int(what)]
+        names = [n for n in list_recipes() if n.startswith(f"ch{int(what):02d}-")]
         if not names:
             raise ValueError(f"chapter must be one with recipes, got {what}")
         return names
