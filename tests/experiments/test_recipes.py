@@ -191,9 +191,8 @@ def test_recipe_steps_once_on_made_data(name: str) -> None:
         ({"training": {"compile": 1}}, "recipe: training.compile must be true or false, got 1"),
         ({"training": 3}, "recipe: training must be a mapping, got 3"),
         (
-            {"schedule": {"name": "cosin"}},
-            "recipe: schedule.name must be one of cosine, steps, plateau, constant, got 'cosin'"
-            "; the closest is 'cosine'",
+            {"schedule": {"name": "cos"}},
+            "recipe: schedule.name must be one of cosine, steps, plateau, constant, got 'cos'; the closest is 'cosine'",
         ),
         ({"shape": {"in_channels": 1, "size": [4]}}, "recipe: shape.out_channels must be given"),
         ({"shape": {"in_channels": 1, "out_channels": 1, "size": 4}}, "recipe: shape.size must be a list, got 4"),
