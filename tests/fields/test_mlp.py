@@ -54,6 +54,17 @@ class TestNormalisedSwish(FieldContract):
 class TestSIREN(FieldContract):
     field = SIREN
     counts: ClassVar = {(1, 1): 64 + 1056 + 33, (2, 5): 96 + 1056 + 33 * 5}
+    bad_arguments: ClassVar = [
+        *BAD_SIZES,
+        ("hidden_omega_0", 0, ValueError, "hidden_omega_0 must be a finite number above 0, got 0"),
+        ("start", "ccnn", ValueError, "start must be one of 'siren', 'ckconv', 'flexconv', 'partial', got 'ccnn'"),
+    ]
+
+
+class TestChapter2SIREN(FieldContract):
+    field = SIREN
+    arguments: ClassVar = {"start": "ckconv", "omega_0": 12.0, "hidden_omega_0": 6.0}
+    counts: ClassVar = {(1, n): 96 + 1088 + 34 * n for n in (1, 30)}
     bad_arguments: ClassVar = BAD_SIZES
 
 

@@ -1,7 +1,7 @@
 """Fields: continuous functions of coordinates, from which kernels are sampled. One contract: :class:`Field`."""
 
 from .base import Field
-from .build import bind_field, build_field
+from .build import bind_field, bind_start, build_field
 from .filters import FilterNetwork, FourierFilter
 from .gabor import GaborFilter, MAGNet
 from .mlp import MLP, SIREN
@@ -22,6 +22,7 @@ __all__ = [
     "RandomFourier",
     "Table",
     "bind_field",
+    "bind_start",
     "build_field",
     "cardinal_bspline",
 ]

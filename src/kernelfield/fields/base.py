@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from .._checks import check_coords, check_dim, check_int
+from .start import SCALING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,11 @@ class Field(nn.Module):
         dim: number of coordinates D.
         channels: number of values N.
     """
+
+    #: names of the published starting values that the field can be drawn with; see :mod:`.start`
+    starts: ClassVar[tuple[str, ...]] = ()
+    #: the one it was drawn with, if it has any
+    start: str | None = None
 
     def __init__(self, dim: int, channels: int) -> None:
         super().__init__()
@@ -108,6 +114,11 @@ class Field(nn.Module):
     def scale_(self, factor: float | Tensor) -> Field:
         """Multiply the field's values by ``factor`` from now on, by changing its last linear map in place."""
         raise NotImplementedError
+
+    @property
+    def scaling(self) -> str:
+        """How a layer scales the field at first: "points", "measured" or "none"; see :data:`.start.SCALING`."""
+        return "measured" if self.start is None else SCALING[self.start]
 
     def max_frequency(self) -> Tensor | None:
         """Return the highest frequency the field contains, in cycles per unit of coordinate; None if unknown."""

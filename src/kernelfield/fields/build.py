@@ -11,7 +11,7 @@ from .base import Field
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["bind_field", "build_field"]
+__all__ = ["bind_field", "bind_start", "build_field"]
 
 
 def bind_field(field: Callable[..., Field], **hints: Any) -> Callable[..., Field]:
@@ -26,6 +26,17 @@ def bind_field(field: Callable[..., Field], **hints: Any) -> Callable[..., Field
     bound = field.keywords if isinstance(field, partial) else {}
     taken = inspect.signature(field).parameters
     return partial(field, **{k: v for k, v in hints.items() if k in taken and k not in bound})
+
+
+def bind_start(field: Callable[..., Field], start: str) -> Callable[..., Field]:
+    """Bind the starting values ``start`` if ``field`` has them and no others are bound yet.
+
+    >>> from kernelfield.fields import SIREN, MAGNet
+    >>> bind_start(MAGNet, "ccnn").keywords, bind_start(SIREN, "ccnn").keywords
+    ({'start': 'ccnn'}, {})
+    """
+    made = field.func if isinstance(field, partial) else field
+    return bind_field(field, **({"start": start} if start in getattr(made, "starts", ()) else {}))
 
 
 def build_field(field: Callable[..., Field] | Field, dim: int, channels: int, **hints: Any) -> Field:

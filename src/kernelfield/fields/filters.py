@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_int, check_positive
+from .._checks import check_choice, check_int, check_positive
 from ..ops.fieldnet import Shape, features_on
 from ..ops.fused import fuses
 from ._linear import affine, first_outputs, read_out, scale_linear_, stack_linears
 from .base import Field
+from .start import FILTER_STARTS, start_maps_, start_sines_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,11 +41,17 @@ class FilterNetwork(Field):
         channels: number of values.
         hidden: width h of the filters.
         layers: number L of hidden linear maps; the network has L + 1 filters and one more, last, linear map.
-        omega_0: frequency scale in cycles per unit of coordinate. Chapter 5's "input scale" s is 2π·ω₀·√(L+1).
-        bandwidth: what to choose omega_0 by if it is None: the frequency, along an axis, that the filters of a typical
-            unit add up to.
-        total_gamma: what the mean envelopes of all filters add up to, by which each filter's sines are scaled.
+        omega_0: published frequency scale: sines are drawn from U(±1/√D)·2π·ω₀·γ. Chapter 5's "input scale" s is
+            2π·ω₀·√(L+1).
+        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
+            ``start="ccnn"``.
+        start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
+        gamma: inverse widths γ of the envelopes, which broadcast to (L + 1, hidden, dim).
     """
+
+    starts = FILTER_STARTS
+    #: chapter 5's input scale, which "flexconv" begins with
+    input_scale = 25.6
 
     def __init__(
         self,
@@ -55,26 +62,22 @@ class FilterNetwork(Field):
         layers: int,
         omega_0: float | None,
         bandwidth: float,
-        total_gamma: float,
+        start: str,
+        gamma: Tensor,
     ) -> None:
         super().__init__(dim, channels)
-        check_int("hidden", hidden)
-        check_int("layers", layers)
-        check_positive("bandwidth", bandwidth)
-        if omega_0 is None:
-            # Sines are drawn from U(±1/√D)·2π·ω₀·γ: half of the bound on average, and γ in all.
-            omega_0 = bandwidth * 2 * math.sqrt(dim) / total_gamma
-        self.omega_0 = check_positive("omega_0", omega_0)
-        filters = layers + 1
-        bound = 1 / math.sqrt(dim)
-        self.frequency = nn.Parameter(torch.empty(filters, hidden, dim).uniform_(-bound, bound))
-        self.phase = nn.Parameter(torch.empty(filters, hidden).uniform_(-math.pi, math.pi))
-        with torch.no_grad():
-            self.frequency.mul_(2 * math.pi * self.omega_0)
-        self.linears = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
-        self.out = nn.Linear(hidden, channels)
-        for linear in [*self.linears, self.out]:
-            nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
+        filters, hidden = check_int("layers", layers) + 1, check_int("hidden", hidden)
+        self.start = check_choice("start", start, self.starts)
+        if omega_0 is None and start == "flexconv":
+            omega_0 = self.input_scale / (2 * math.pi * math.sqrt(filters))
+        self.omega_0 = None if omega_0 is None else check_positive("omega_0", omega_0)
+        self.frequency = nn.Parameter(torch.empty(filters, hidden, dim))
+        self.phase = nn.Parameter(torch.empty(filters, hidden))
+        bandwidth = check_positive("bandwidth", bandwidth)
+        start_sines_(start, self.frequency, self.phase, gamma, omega_0=self.omega_0, bandwidth=bandwidth)
+        linears = [nn.Linear(hidden, hidden) for _ in range(layers)]
+        self.linears, self.out = nn.ModuleList(linears), nn.Linear(hidden, channels)
+        start_maps_(start, linears, self.out)
 
     def envelope(self, coords: Tensor, *shape: Tensor) -> Tensor | None:
         """Return what multiplies the sines, (…, points, filters · hidden), or None for nothing.
@@ -206,7 +209,9 @@ class FilterNetwork(Field):
 
     def extra_repr(self) -> str:
         filters, hidden = self.phase.shape
-        return f"{super().extra_repr()}, hidden={hidden}, filters={filters}, omega_0={self.omega_0}"
+        return (
+            f"{super().extra_repr()}, hidden={hidden}, filters={filters}, omega_0={self.omega_0}, start={self.start!r}"
+        )
 
 
 class FourierFilter(FilterNetwork):
@@ -217,8 +222,10 @@ class FourierFilter(FilterNetwork):
         channels: number of values.
         hidden: width of the filters.
         layers: number of hidden linear maps.
-        omega_0: frequency scale; sines are drawn from U(±1/√D)·2π·ω₀.
-        bandwidth: chooses omega_0 if that is None: the frequency that the filters of a typical unit add up to.
+        omega_0: published frequency scale; sines are drawn from U(±1/√D)·2π·ω₀/β.
+        bandwidth: the highest frequency of a sine, for ``omega_0=None`` and ``start="ccnn"``.
+        beta: unit of length: ½ where coordinates are half of the publication's.
+        start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
 
     >>> field = FourierFilter(dim=2, channels=3)
     >>> field(torch.rand(5, 2)).shape
@@ -226,6 +233,7 @@ class FourierFilter(FilterNetwork):
     """
 
     known_filters = True
+    input_scale = 256.0
 
     def __init__(
         self,
@@ -236,6 +244,8 @@ class FourierFilter(FilterNetwork):
         layers: int = 3,
         omega_0: float | None = None,
         bandwidth: float = 16.0,
+        beta: float = 1.0,
+        start: str = "ccnn",
     ) -> None:
         super().__init__(
             dim,
@@ -244,7 +254,8 @@ class FourierFilter(FilterNetwork):
             layers=layers,
             omega_0=omega_0,
             bandwidth=bandwidth,
-            total_gamma=check_int("layers", layers) + 1,
+            start=start,
+            gamma=torch.tensor(1 / check_positive("beta", beta)),
         )
 
     def envelope(self, coords: Tensor, *shape: Tensor) -> None:  # noqa: ARG002

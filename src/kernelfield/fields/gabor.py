@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_int, check_positive
+from .._checks import check_dim, check_int, check_positive
 from .filters import FilterNetwork
 
 __all__ = ["GaborFilter", "MAGNet"]
 
 
 class _GaborNetwork(FilterNetwork):
-    """Sines under Gaussian envelopes; the two public ones differ in the envelopes' shape and how they are drawn."""
+    """Sines under Gaussian envelopes; subclasses give the envelopes' shapes and how wide they are at first."""
+
+    #: one inverse width per unit, or one per axis
+    isotropic: ClassVar[bool]
 
     def __init__(
         self,
         dim: int,
         channels: int,
         *,
-        hidden: int,
-        layers: int,
-        omega_0: float | None,
-        bandwidth: float,
-        beta: float,
-        concentrations: Tensor,
-        axes: int,
-        mean_range: tuple[float, float],
+        hidden: int = 32,
+        layers: int = 3,
+        omega_0: float | None = None,
+        bandwidth: float = 16.0,
+        alpha: float = 6.0,
+        beta: float = 1.0,
+        mean_range: tuple[float, float] = (-1.0, 1.0),
+        start: str = "ccnn",
     ) -> None:
+        filters, hidden = check_int("layers", layers) + 1, check_int("hidden", hidden)
+        low, high = mean_range
+        if not low < high:
+            raise ValueError(f"mean_range must be an interval (low, high) with low < high, got {mean_range}")
+        shapes = self._concentrations(check_positive("alpha", alpha), filters)
+        shapes = shapes[:, None, None].expand(filters, hidden, 1 if self.isotropic else check_dim(dim))
+        gamma = torch.distributions.Gamma(shapes, torch.tensor(check_positive("beta", beta))).sample()
         super().__init__(
             dim,
             channels,
@@ -35,18 +47,16 @@ class _GaborNetwork(FilterNetwork):
             layers=layers,
             omega_0=omega_0,
             bandwidth=bandwidth,
-            total_gamma=float(concentrations.sum()) / check_positive("beta", beta),
+            start=start,
+            gamma=gamma,
         )
-        low, high = mean_range
-        if not low < high:
-            raise ValueError(f"mean_range must be an interval (low, high) with low < high, got {mean_range}")
-        rate = torch.tensor(float(beta))
-        shapes = concentrations[:, None, None].expand(layers + 1, hidden, axes)
-        self.gamma = nn.Parameter(torch.distributions.Gamma(shapes, rate).sample())
-        self.mean = nn.Parameter(torch.empty(layers + 1, hidden, dim).uniform_(low, high))
-        with torch.no_grad():
-            # Narrow envelopes carry fast sines, so that each unit shows about as many oscillations.
-            self.frequency.mul_(self.gamma)
+        self.gamma = nn.Parameter(gamma)
+        self.mean = nn.Parameter(torch.empty(filters, hidden, dim).uniform_(low, high))
+
+    @staticmethod
+    def _concentrations(alpha: float, filters: int) -> Tensor:
+        """Return the concentration of the Gamma distribution of each filter's inverse widths, (filters,)."""
+        raise NotImplementedError
 
     envelope_parameters = ("gamma", "mean")
 
@@ -73,46 +83,24 @@ class GaborFilter(_GaborNetwork):
         channels: number of values.
         hidden: width of the filters.
         layers: number L of hidden linear maps.
-        omega_0: frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
-        bandwidth: chooses omega_0 if that is None: the frequency, in cycles per unit of coordinate, that the filters of
-            a typical unit add up to.
+        omega_0: published frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
+        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
+            ``start="ccnn"``.
         alpha: envelopes are drawn from Gamma(α/(L+1), β).
         beta: rate of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
+        start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
 
     >>> GaborFilter(dim=2, channels=3)(torch.rand(5, 2)).shape
     torch.Size([5, 3])
     """
 
     known_filters = True
+    isotropic = True
 
-    def __init__(
-        self,
-        dim: int,
-        channels: int,
-        *,
-        hidden: int = 32,
-        layers: int = 3,
-        omega_0: float | None = None,
-        bandwidth: float = 16.0,
-        alpha: float = 6.0,
-        beta: float = 1.0,
-        mean_range: tuple[float, float] = (-1.0, 1.0),
-    ) -> None:
-        super().__init__(
-            dim,
-            channels,
-            hidden=hidden,
-            layers=layers,
-            omega_0=omega_0,
-            bandwidth=bandwidth,
-            beta=beta,
-            concentrations=torch.full(
-                (check_int("layers", layers) + 1,), check_positive("alpha", alpha) / (layers + 1)
-            ),
-            axes=1,
-            mean_range=mean_range,
-        )
+    @staticmethod
+    def _concentrations(alpha: float, filters: int) -> Tensor:
+        return torch.full((filters,), alpha / filters)
 
 
 class MAGNet(_GaborNetwork):
@@ -125,12 +113,13 @@ class MAGNet(_GaborNetwork):
         channels: number of values.
         hidden: width of the filters.
         layers: number L of hidden linear maps; "3 layers" in the thesis are 4 filters.
-        omega_0: frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
-        bandwidth: chooses omega_0 if that is None: the frequency, in cycles per unit of coordinate, that the filters of
-            a typical unit add up to.
+        omega_0: published frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
+        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
+            ``start="ccnn"``.
         alpha: envelopes of filter l are drawn from Gamma(α/l, β), wide for later filters.
         beta: rate of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
+        start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
 
     >>> magnet = MAGNet(dim=2, channels=3)
     >>> magnet(torch.rand(5, 2)).shape
@@ -142,29 +131,8 @@ class MAGNet(_GaborNetwork):
     """
 
     known_filters = True
+    isotropic = False
 
-    def __init__(
-        self,
-        dim: int,
-        channels: int,
-        *,
-        hidden: int = 32,
-        layers: int = 3,
-        omega_0: float | None = None,
-        bandwidth: float = 16.0,
-        alpha: float = 6.0,
-        beta: float = 1.0,
-        mean_range: tuple[float, float] = (-1.0, 1.0),
-    ) -> None:
-        super().__init__(
-            dim,
-            channels,
-            hidden=hidden,
-            layers=layers,
-            omega_0=omega_0,
-            bandwidth=bandwidth,
-            beta=beta,
-            concentrations=check_positive("alpha", alpha) / torch.arange(1, check_int("layers", layers) + 2),
-            axes=dim,
-            mean_range=mean_range,
-        )
+    @staticmethod
+    def _concentrations(alpha: float, filters: int) -> Tensor:
+        return alpha / torch.arange(1, filters + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ..ops.fieldnet import Shape, features_on
 from ..ops.fused import fuses
 from ._linear import WeightNormLinear, affine, first_outputs, read_out, scale_linear_, stack_linears
 from .base import Field
+from .start import SIREN_STARTS, start_siren_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,6 +46,7 @@ class MLP(Field):
         layers: number of linear maps, the last one included.
         activation: "relu", "leaky_relu", "swish", "gelu" or "sine".
         omega_0: factor on what enters a sine; 1 for the other activations.
+        hidden_omega_0: the same factor of the hidden layers; ``omega_0`` if not given.
         knots: "uniform" or "zero", where the hidden units bend at initialisation.
         norm: layer normalisation before each activation, from which the piecewise activations gain (chapter 2,
             appendix "Using Sine non-linearities").
@@ -64,6 +65,7 @@ class MLP(Field):
         layers: int = 3,
         activation: str = "relu",
         omega_0: float = 1.0,
+        hidden_omega_0: float | None = None,
         knots: str = "uniform",
         norm: bool = False,
         weight_norm: bool = False,
@@ -71,6 +73,7 @@ class MLP(Field):
         super().__init__(dim, channels)
         self.activation = check_choice("activation", activation, ACTIVATIONS)
         self.omega_0 = check_positive("omega_0", omega_0)
+        self.hidden_omega_0 = omega_0 if hidden_omega_0 is None else check_positive("hidden_omega_0", hidden_omega_0)
         self.knots = check_choice("knots", knots, ("uniform", "zero"))
         check_int("hidden", hidden)
         check_int("layers", layers, least=2)
@@ -100,7 +103,7 @@ class MLP(Field):
     def alike(self) -> tuple[Any, ...] | None:
         if self.norms is not None:
             return None  # their weights would have to be stacked too, for an ablation
-        return type(self), self.activation, self.omega_0, tuple(p.shape for p in self.parameters())
+        return type(self), self.activation, self.omega_0, self.hidden_omega_0, tuple(p.shape for p in self.parameters())
 
     @classmethod
     def together(cls, fields: Sequence[Field], coords: Tensor, channels: int | None = None) -> Tensor:
@@ -122,15 +125,18 @@ class MLP(Field):
             return None
         *hidden, last = zip(*(f.linears for f in fields), strict=True)
         shape = Shape(first.linears[0].out_features, len(hidden), omega=first.omega_0)  # type: ignore[arg-type]
-        networks = [list(same) for same in zip(*(t for maps in hidden for t in _weights_and_biases(maps)), strict=True)]
+        # The kernel knows one factor for all layers: what another one has more of goes into its weights.
+        ratio = first.hidden_omega_0 / first.omega_0
+        tensors = (t for i, maps in enumerate(hidden) for t in _weights_and_biases(maps, ratio if i else 1.0))
+        networks = [list(same) for same in zip(*tensors, strict=True)]
 
         def formula(*parameters: Tensor) -> Tensor:
             each = len(parameters) // len(fields)
             split = [parameters[i * each : (i + 1) * each] for i in range(len(fields))]
             maps = [torch.stack(same) for same in zip(*split, strict=True)]
             x = grid.coords(dtype=maps[0].dtype, device=maps[0].device).flatten(0, -2)
-            for i, (weight, bias) in enumerate(zip(maps[::2], maps[1::2], strict=True)):
-                x = first._activate(affine(x, weight, bias), i)  # noqa: SLF001
+            for weight, bias in zip(maps[::2], maps[1::2], strict=True):
+                x = torch.sin(first.omega_0 * affine(x, weight, bias))
             return x.mT
 
         features = features_on(shape, networks, grid, formula)
@@ -144,7 +150,7 @@ class MLP(Field):
         if self.norms is not None:
             x = self.norms[layer](x)
         if self.activation == "sine":
-            x = self.omega_0 * x
+            x = (self.hidden_omega_0 if layer else self.omega_0) * x
         return ACTIVATIONS[self.activation](x)
 
     @torch.no_grad()
@@ -165,26 +171,32 @@ class MLP(Field):
         return f"{super().extra_repr()}, activation={self.activation!r}, omega_0={self.omega_0}"
 
 
-def _weights_and_biases(linears: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
-    return [m.weight for m in linears], [m.bias for m in linears]
+def _weights_and_biases(linears: Sequence[Any], factor: float) -> tuple[list[Tensor], list[Tensor]]:
+    """Return ``factor`` times the weights and biases of linear maps."""
+    if factor == 1:
+        return [m.weight for m in linears], [m.bias for m in linears]
+    return [m.weight * factor for m in linears], [m.bias * factor for m in linears]
 
 
 class SIREN(MLP):
-    r"""A network of sines: :math:`h_l = \sin(\omega_0 (W_l h_{l-1} + b_l))` (chapter 2, section 4.2).
+    r"""A network of sines: :math:`h_l = \sin(\omega_l (W_l h_{l-1} + b_l))` (chapter 2, section 4.2).
 
-    ω₀ sets how fast the kernel may vary and multiplies the bias as well as the weights. Weights are drawn from
-    :math:`U(\pm 1/D)` in the first layer and :math:`U(\pm\sqrt{6/N}/\omega_0)` in the others. Biases are spread over
-    the period: :math:`b = \varphi/\omega_0` with :math:`\varphi \sim U(-\pi, \pi)`, which gives each sine a uniform
-    phase. (The thesis draws from :math:`U(\pm\pi/\|W_i\|)`, many periods of the same phase; one period has the same
-    effect and leaves small numbers.)
+    ω₀ sets how fast the kernel may vary and multiplies the bias as well as the weights. By default weights are drawn
+    from :math:`U(\pm 1/D)` in the first layer and :math:`U(\pm\sqrt{6/n}/\omega_0)` in the others, and biases spread
+    over one period. The publications began otherwise, each in its own way: see ``start``.
 
     Args:
         dim: number of coordinates.
         channels: number of values.
         hidden: width of the hidden layers.
         layers: number of linear maps, the last one included.
-        omega_0: frequency prior.
-        weight_norm: split each weight into length and direction, as chapter 2's networks do.
+        omega_0: frequency prior, the factor inside the sines of the first layer.
+        hidden_omega_0: factor inside the sines of the hidden layers; ``omega_0`` if not given. Where coordinates are
+            half of the publication's, ``omega_0`` is twice the published number and this is the number itself.
+        start: the publication whose starting values to draw: "siren", "ckconv", "flexconv" or "partial"; see
+            :mod:`.start`.
+        weight_norm: split each weight into length and direction, as chapter 2's networks do; by default only for
+            ``start="ckconv"``.
 
     >>> siren = SIREN(dim=1, channels=8, hidden=32, weight_norm=True)
     >>> siren(torch.linspace(-1, 1, 784)[:, None]).shape
@@ -192,6 +204,8 @@ class SIREN(MLP):
     >>> sum(p.numel() for p in siren.parameters())      # 96 + 1,088 + 34·8
     1456
     """
+
+    starts = SIREN_STARTS
 
     def __init__(
         self,
@@ -201,8 +215,11 @@ class SIREN(MLP):
         hidden: int = 32,
         layers: int = 3,
         omega_0: float = 30.0,
-        weight_norm: bool = False,
+        hidden_omega_0: float | None = None,
+        start: str = "siren",
+        weight_norm: bool | None = None,
     ) -> None:
+        self.start = check_choice("start", start, self.starts)
         super().__init__(
             dim,
             channels,
@@ -210,15 +227,10 @@ class SIREN(MLP):
             layers=layers,
             activation="sine",
             omega_0=omega_0,
-            weight_norm=weight_norm,
+            hidden_omega_0=hidden_omega_0,
+            weight_norm=start == "ckconv" if weight_norm is None else weight_norm,
         )
 
-    @torch.no_grad()
     def _initialise(self, linears: list[nn.Linear]) -> None:
-        for i, linear in enumerate(linears):
-            n = linear.in_features
-            bound = 1 / n if i == 0 else math.sqrt(6 / n) / self.omega_0
-            nn.init.uniform_(linear.weight, -bound, bound)
-            period = math.pi / self.omega_0
-            nn.init.uniform_(linear.bias, -period, period)
-        nn.init.zeros_(linears[-1].bias)
+        assert self.start is not None
+        start_siren_(self.start, linears, omega_0=self.omega_0, hidden_omega_0=self.hidden_omega_0)

@@ -43,7 +43,7 @@ class BSpline(Field):
     r"""A sum of B-splines on a lattice (chapter 10, section 4.2): :math:`\psi(x) = \sum_k c_k B^n((x - x_k)/h)`.
 
     In more dimensions the basis is the product over the axes. The centres :math:`x_k` lie ``spacing`` apart, around the
-    origin or from ``start`` on. Each point of space sees ``order + 1`` coefficients per axis, and only those are read.
+    origin or from ``first`` on. Each point of space sees ``order + 1`` coefficients per axis, and only those are read.
 
     Dilation is exact: with the same coefficients and ``spacing`` s·h, the field at x is this field at x/s.
 
@@ -54,7 +54,7 @@ class BSpline(Field):
         order: degree n of the splines, one for all axes or one per axis; 0 is a box, 1 linear, 2 quadratic.
         spacing: distance h of the centres, one for all axes or one per axis; by default the outermost centres lie at
             -1 and 1.
-        start: the first centre along each axis; by default they lie around the origin.
+        first: the first centre along each axis; by default they lie around the origin.
 
     >>> spline = BSpline(dim=1, channels=4, size=5)
     >>> spline(torch.linspace(-1, 1, 9)[:, None]).shape
@@ -69,7 +69,7 @@ class BSpline(Field):
         size: int | Sequence[int] = 7,
         order: int | Sequence[int] = 2,
         spacing: float | Sequence[float] | None = None,
-        start: float | None = None,
+        first: float | None = None,
     ) -> None:
         super().__init__(dim, channels)
         self.size = ints_per_axis("size", size, dim)
@@ -83,7 +83,7 @@ class BSpline(Field):
             self.spacing = floats_per_axis("spacing", spacing, dim)
         # Index of the origin among the centres, where a fraction lies between two of them.
         self.origin = tuple(
-            (n - 1) / 2 if start is None else -start / h for n, h in zip(self.size, self.spacing, strict=True)
+            (n - 1) / 2 if first is None else -first / h for n, h in zip(self.size, self.spacing, strict=True)
         )
         self.coefficients = nn.Parameter(torch.randn(math.prod(self.size), channels))
 
@@ -138,7 +138,7 @@ class Table(BSpline):
         channels: number of values.
         size: number of grid points, one for all axes or one per axis.
         spacing: distance of the grid points; by default the outermost lie at -1 and 1.
-        start: the first grid point along each axis; by default they lie around the origin.
+        first: the first grid point along each axis; by default they lie around the origin.
 
     >>> table = Table(dim=1, channels=1, size=3)
     >>> table(torch.tensor([[-1.0], [0.0], [1.0]])).equal(table.coefficients)
@@ -154,6 +154,6 @@ class Table(BSpline):
         *,
         size: int | Sequence[int] = 3,
         spacing: float | Sequence[float] | None = None,
-        start: float | None = None,
+        first: float | None = None,
     ) -> None:
-        super().__init__(dim, channels, size=size, order=1, spacing=spacing, start=start)
+        super().__init__(dim, channels, size=size, order=1, spacing=spacing, first=first)

@@ -45,7 +45,9 @@ class CCNN(nn.Module):
         blocks: number of residual blocks.
         field: makes each kernel's field.
         hidden: width of the kernel networks.
-        omega_0: frequency scale of the kernel networks; by default a filter network's is chosen by ``size``.
+        omega_0: published frequency scale of the kernel networks. By default a filter network's sines are spread up to
+            the Nyquist frequency of ``size``, so that the network works at other resolutions too.
+        start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 3's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
         causal: causal convolutions; by default for dim 1.
         block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
@@ -86,6 +88,7 @@ class CCNN(nn.Module):
         field: Callable[..., Field] = MAGNet,
         hidden: int = 32,
         omega_0: float | None = None,
+        start: str | None = None,
         sigma: float | None = 0.0375,
         causal: bool | None = None,
         block: str = "ccnn",
@@ -107,7 +110,7 @@ class CCNN(nn.Module):
             SeparableConv,
             dim=dim,
             size=size,
-            field=field_options(field, hidden, omega_0),
+            field=field_options(field, start=start, hidden=hidden, omega_0=omega_0),
             sigma=sigma,
             causal=dim == 1 if causal is None else causal,
             **options,
@@ -209,5 +212,4 @@ for _size, _blocks, _channels, _hidden, _near in (
         neighbors=_near,
         sigma=0.075,
         omega_0=1.0,  # there is no grid to choose it by
-        gain=_near**-0.5,  # as many points as neighbours add up, where a grid of this step would have one
     )

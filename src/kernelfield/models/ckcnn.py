@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from .._checks import check_int
-from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field
+from .._checks import check_choice, check_int
+from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field, bind_start
 from ..layers import CKConv, FlexConv
 from ..layers.continuous.blocks import TwoConvBlock, run_blocks
 from ..layers.continuous.sampling import seen_only
@@ -22,9 +22,23 @@ if TYPE_CHECKING:
 __all__ = ["CKCNN", "KERNEL_FIELDS", "FlexTCN", "conv_factory", "field_options"]
 
 
-def field_options(field: Callable[..., Field], hidden: int, omega_0: float | None) -> Callable[..., Field]:
-    """Bind the two arguments of a kernel field that networks expose: its width, and its frequency scale if given."""
-    return bind_field(field, hidden=hidden, **({} if omega_0 is None else {"omega_0": omega_0}))
+def field_options(
+    field: Callable[..., Field], *, default_start: str | None = None, start: str | None = None, **arguments: Any
+) -> Callable[..., Field]:
+    """Bind the arguments of a kernel field that networks expose, those that are given.
+
+    Args:
+        field: makes the field.
+        default_start: starting values to use if the field has them.
+        start: starting values to use; refused if the field does not have them.
+        arguments: hidden, omega_0 and hidden_omega_0.
+    """
+    bound = bind_field(field, **{name: value for name, value in arguments.items() if value is not None})
+    if start is not None:
+        made = field.func if isinstance(field, partial) else field
+        check_choice("start", start, getattr(made, "starts", ()))
+        return partial(bound, start=start)
+    return bound if default_start is None else bind_start(bound, default_start)
 
 
 def conv_factory(sigma: float | None, **arguments: Any) -> Callable[[int, int], nn.Module]:
@@ -48,6 +62,8 @@ class CKCNN(nn.Module):
         hidden: width of the kernel networks.
         omega_0: frequency scale of the kernel networks; the field's own default if not given. Coordinates are half
             those of the thesis, so a SIREN's published ω₀ is doubled.
+        hidden_omega_0: that of a SIREN's hidden layers, where the published number holds; ``omega_0`` if not given.
+        start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default the field's own.
         sigma: initial width of Gaussian masks on the kernels, where 1 is ``size`` steps; None for global kernels.
         causal: causal convolutions; by default for dim 1.
         norm: "layer" (over channels and positions), "batch" or "none".
@@ -66,6 +82,9 @@ class CKCNN(nn.Module):
     torch.Size([2, 10])
     """
 
+    #: starting values of kernel networks that have them
+    default_start: ClassVar[str] = "siren"
+
     def __init__(
         self,
         in_channels: int,
@@ -78,6 +97,8 @@ class CKCNN(nn.Module):
         field: Callable[..., Field] = partial(SIREN, weight_norm=True),
         hidden: int = 32,
         omega_0: float | None = None,
+        hidden_omega_0: float | None = None,
+        start: str | None = None,
         sigma: float | None = None,
         causal: bool | None = None,
         norm: str = "layer",
@@ -92,7 +113,14 @@ class CKCNN(nn.Module):
             sigma,
             dim=dim,
             size=size,
-            field=field_options(field, hidden, omega_0),
+            field=field_options(
+                field,
+                default_start=self.default_start,
+                start=start,
+                hidden=hidden,
+                omega_0=omega_0,
+                hidden_omega_0=hidden_omega_0,
+            ),
             causal=dim == 1 if causal is None else causal,
             **options,
         )
@@ -106,7 +134,11 @@ class CKCNN(nn.Module):
             for i, o in zip((in_channels, *widths), widths, strict=False)
         )
         self.readout = Readout(
-            widths[-1], out_channels, readout, None if self.embedding is None else self.embedding.weight
+            widths[-1],
+            out_channels,
+            readout,
+            None if self.embedding is None else self.embedding.weight,
+            gain=0.01 * math.sqrt(widths[-1]),  # N(0, 0.01²), as published
         )
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
@@ -136,6 +168,8 @@ class FlexTCN(CKCNN):
     >>> FlexTCN(in_channels=3, out_channels=10, size=128)(torch.randn(2, 3, 128)).shape
     torch.Size([2, 10])
     """
+
+    default_start = "flexconv"
 
     def __init__(
         self,

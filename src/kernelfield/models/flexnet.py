@@ -32,7 +32,9 @@ class FlexNet(nn.Module):
         widths: width of each block, in multiples of ``channels``.
         field: makes each kernel's field.
         hidden: width of the kernel networks.
-        omega_0: frequency scale of the kernel networks; by default a filter network's is chosen by ``size``.
+        omega_0: frequency scale of the kernel networks; the field's own default if not given.
+        hidden_omega_0: that of a SIREN's hidden layers; ``omega_0`` if not given.
+        start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 5's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels.
         kernel_size: an odd number of points, if the kernels are not to reach over the whole input.
         dropout: probability inside the blocks.
@@ -56,6 +58,8 @@ class FlexNet(nn.Module):
         field: Callable[..., Field] = MAGNet,
         hidden: int = 32,
         omega_0: float | None = None,
+        hidden_omega_0: float | None = None,
+        start: str | None = None,
         sigma: float | None = 0.0375,
         kernel_size: int | None = None,
         dropout: float = 0.2,
@@ -67,7 +71,15 @@ class FlexNet(nn.Module):
             if kernel_size % 2 == 0:
                 raise ValueError(f"kernel_size must be odd, got {kernel_size}")
             size = (kernel_size + 1) // 2
-        make_conv = conv_factory(sigma, dim=dim, size=size, field=field_options(field, hidden, omega_0), **options)
+        kernel_field = field_options(
+            field,
+            default_start="flexconv",
+            start=start,
+            hidden=hidden,
+            omega_0=omega_0,
+            hidden_omega_0=hidden_omega_0,
+        )
+        make_conv = conv_factory(sigma, dim=dim, size=size, field=kernel_field, **options)
         outs = [round(channels * w) for w in widths]
         self.stem, self.norm = make_conv(in_channels, channels), BatchNorm(channels)
         self.blocks = nn.ModuleList(

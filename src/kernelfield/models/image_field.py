@@ -59,10 +59,10 @@ class ImageField(nn.Module):
 # 2π·ω₀·√(L + 1).
 _SCALE = 256 / (2 * torch.pi * 11**0.5)
 _FIELDS = {
-    "magnet": partial(MAGNet, hidden=23, layers=10, omega_0=_SCALE),
-    "gabor": partial(GaborFilter, hidden=23, layers=10, omega_0=_SCALE),
-    "fourier": partial(FourierFilter, hidden=25, layers=10, omega_0=_SCALE),
-    "siren": partial(SIREN, hidden=29, layers=10),
+    "magnet": partial(MAGNet, hidden=23, layers=10, omega_0=_SCALE, start="flexconv"),
+    "gabor": partial(GaborFilter, hidden=23, layers=10, omega_0=_SCALE, start="flexconv"),
+    "fourier": partial(FourierFilter, hidden=25, layers=10, omega_0=_SCALE, start="flexconv"),
+    "siren": partial(SIREN, hidden=29, layers=10, start="flexconv"),
 }
 for _name, _field in _FIELDS.items():
     register(f"image_{_name}", ImageField, f"an image as a {_name} field (chapter 5, appendix)", field=_field)

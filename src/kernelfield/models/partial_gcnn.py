@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PartialGCNN", "PartialGCNN13"]
 
-Kernel = functools.partial(SIREN, hidden=32, omega_0=10.0)
-ShortcutKernel = functools.partial(SIREN, hidden=16, omega_0=10.0)
-SmallKernel = functools.partial(SIREN, hidden=8, omega_0=10.0)
+Kernel = functools.partial(SIREN, hidden=32, omega_0=10.0, start="partial")
+ShortcutKernel = functools.partial(SIREN, hidden=16, omega_0=10.0, start="partial")
+SmallKernel = functools.partial(SIREN, hidden=8, omega_0=10.0, start="partial")
 
 
 class _Partial(nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -36,6 +38,7 @@ class Readout(nn.Module):
         out_channels: number of predictions.
         kind: "mean" pools over all positions, "last" reads the last one, "dense" predicts at every position.
         weight: (out_channels, channels) parameter to share, such as an embedding's.
+        gain: weights are drawn from N(0, gain²/channels); √2 as in chapters 3 and 5.
 
     >>> Readout(4, 10, "mean")(torch.randn(2, 4, 8, 8)).shape
     torch.Size([2, 10])
@@ -43,10 +46,17 @@ class Readout(nn.Module):
     torch.Size([2, 10, 8, 8])
     """
 
-    def __init__(self, channels: int, out_channels: int, kind: str, weight: nn.Parameter | None = None) -> None:
+    def __init__(
+        self,
+        channels: int,
+        out_channels: int,
+        kind: str,
+        weight: nn.Parameter | None = None,
+        gain: float = math.sqrt(2),
+    ) -> None:
         super().__init__()
         self.kind = check_choice("readout", kind, READOUTS)
-        self.linear = Pointwise(channels, out_channels, gain=1.0)
+        self.linear = Pointwise(channels, out_channels, gain=gain)
         if weight is not None:
             if weight.shape != self.linear.weight.shape:
                 raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._checks import check_dim
-from ...fields import SIREN, Field, MAGNet
+from ...fields import SIREN, Field, MAGNet, bind_start
 from ...masks import GaussianMask
 from .continuous_conv import ContinuousConv
 
@@ -36,8 +36,9 @@ class CKConv(ContinuousConv):
             that training never saw (chapter 2, appendix "Dealing with high-frequency components").
         neighbors: with ``coords``, meet only this many nearest points.
         method: how to convolve; see :func:`kernelfield.ops.conv`.
-        gain: the layer maps white noise of variance 1 to variance gain² at initialisation (chapter 3, section 3.3);
-            None leaves the field as it was drawn.
+        gain: "start" scales the kernel as the publication did whose starting values the field has
+            (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
+            gain² at initialisation (chapter 3, section 3.3). None leaves the field as it was drawn.
 
     >>> import torch
     >>> layer = CKConv(4, 8, dim=2, size=16)
@@ -64,7 +65,7 @@ class CKConv(ContinuousConv):
         smooth: bool = False,
         neighbors: int | None = None,
         method: str = "auto",
-        gain: float | None = 1.0,
+        gain: float | str | None = "start",
     ) -> None:
         super().__init__(
             in_channels,
@@ -98,7 +99,8 @@ class FlexConv(ContinuousConv):
         out_channels: channels of the output.
         dim: number of spatial dimensions, 1 to 3.
         size: the largest reach of the kernel in training steps, one for all axes or one per axis.
-        field: makes the kernel's field from ``(dim, channels)``.
+        field: makes the kernel's field from ``(dim, channels)``; it begins with chapter 5's starting values unless it
+            has others bound.
         sigma: initial width of the mask, where 1 is ``size`` steps.
         threshold: below this the mask is zero.
         learn_mean: whether the mask's centre, initially at offset zero, is learned too.
@@ -144,7 +146,7 @@ class FlexConv(ContinuousConv):
         smooth: bool = False,
         neighbors: int | None = None,
         method: str = "auto",
-        gain: float | None = 1.0,
+        gain: float | str | None = "start",
     ) -> None:
         mask = GaussianMask(
             check_dim(dim),
@@ -162,7 +164,7 @@ class FlexConv(ContinuousConv):
             out_channels,
             dim=dim,
             size=size,
-            field=field,
+            field=field if isinstance(field, Field) else bind_start(field, "flexconv"),
             mask=mask,
             crop=crop,
             causal=causal,

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from ... import grids
-from ..._checks import check_bool, check_choice, check_dim, check_int, floats_per_axis, ints_per_axis
+from ..._checks import (
+    check_bool,
+    check_choice,
+    check_dim,
+    check_int,
+    check_positive,
+    floats_per_axis,
+    ints_per_axis,
+)
 from ...fields import Field, build_field
 from ...ops import conv, point_conv, point_sums
 from .kernel_sampler import remember_kernel, sample_alone
@@ -51,7 +59,7 @@ class ContinuousConv(nn.Module):
         smooth: bool,
         neighbors: int | None,
         method: str,
-        gain: float | None,
+        gain: float | str | None,
         mean_range: tuple[float, float],
     ) -> None:
         super().__init__()
@@ -75,13 +83,12 @@ class ContinuousConv(nn.Module):
             dim,
             out_channels * in_channels // self.groups,
             mean_range=mean_range,
-            # Well inside what the training grid can hold, and wide enough to keep the colours of its input apart.
-            bandwidth=0.4 * min(self.size) / 2,
+            bandwidth=min(self.size) / 2,  # the training grid's Nyquist frequency
             beta=0.5,  # the thesis's envelopes, Gamma(α, 1) for coordinates that span [-1, 1] over one input
             # A table or spline has a coefficient for each offset of the training grid.
             size=self.size if causal else tuple(2 * n - 1 for n in self.size),
             spacing=tuple(1 / n for n in self.size),
-            start=0.0 if causal else None,
+            first=0.0 if causal else None,
         )
         self.mask = mask
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
@@ -90,8 +97,10 @@ class ContinuousConv(nn.Module):
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], Tensor] = {}
-        if gain is not None:
-            self.preserve_variance_(gain)
+        if gain == "start":
+            self._start_scale_()
+        elif gain is not None:
+            self.preserve_variance_(check_positive("gain", gain))
 
     def forward(
         self,
@@ -179,6 +188,23 @@ class ContinuousConv(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.unfreeze()
         super()._load_from_state_dict(*args, **kwargs)
+
+    def _start_scale_(self) -> None:
+        """Scale the kernel as the publication did whose starting values its field has; see :data:`.start.SCALING`."""
+        if self.field.scaling == "measured":
+            self.preserve_variance_()
+        elif self.field.scaling == "points":
+            terms = self.in_channels // self.groups * (self.neighbors or self._first_points())
+            self.field.scale_(1 / math.sqrt(terms))
+
+    def _first_points(self) -> int:
+        """Return the number of kernel points, at the training step, that the mask leaves."""
+        reach = [n - 1 for n in self.size]
+        if self.mask is not None:
+            low, high = self.mask.support()
+            shares = torch.maximum(low.abs(), high.abs()).tolist()
+            reach = [min(n - 1, int(share * n)) for share, n in zip(shares, self.size, strict=True)]
+        return math.prod(n + 1 if self.causal else 2 * n + 1 for n in reach)
 
     @torch.no_grad()
     def preserve_variance_(self, gain: float | Tensor = 1.0, samples: int = 4096) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from ...fields import Field, MAGNet
+from ...fields import Field, MAGNet, bind_start
 from ...ops.fused import fuses
 from ..pointwise import Pointwise
 from .ckconv import CKConv, FlexConv
@@ -32,7 +32,8 @@ class SeparableConv(nn.Module):
         out_channels: channels of the output.
         dim: number of spatial dimensions, 1 to 3.
         size: the largest reach of the kernel in training steps, one for all axes or one per axis.
-        field: makes the kernel's field from ``(dim, channels)``.
+        field: makes the kernel's field from ``(dim, channels)``; it begins with chapter 3's starting values unless it
+            has others bound.
         sigma: initial width of a Gaussian mask on the kernel, where 1 is ``size`` steps; None for no mask.
         learn_mean: whether the mask's centre is learned too.
         learn_sigma: whether the mask's width is learned.
@@ -67,7 +68,8 @@ class SeparableConv(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        shared: dict[str, Any] = {"dim": dim, "size": size, "field": field, "causal": causal, "bias": bias, **options}
+        started = field if isinstance(field, Field) else bind_start(field, "ccnn")
+        shared: dict[str, Any] = {"dim": dim, "size": size, "field": started, "causal": causal, "bias": bias, **options}
         self.depthwise: ContinuousConv
         if sigma is None:
             self.depthwise = CKConv(in_channels, in_channels, depthwise=True, **shared)
@@ -83,8 +85,7 @@ class SeparableConv(nn.Module):
                 crop=crop,
                 **shared,
             )
-        # Gain 1: nothing but a linear map lies before it.
-        self.pointwise = Pointwise(in_channels, out_channels, gain=1.0, bias=bias)
+        self.pointwise = Pointwise(in_channels, out_channels, bias=bias)
 
     def forward(
         self,

@@ -328,7 +328,12 @@ class GroupKernel(nn.Module):
 
     @torch.no_grad()
     def _scale(self, fan_in: int) -> None:
-        """Give the kernel the standard deviation 1/√fan_in, which keeps the variance of what it sums."""
+        """Give the kernel the standard deviation 1/√fan_in, which keeps the variance of what it sums.
+
+        A field whose published start has no such scale is left as it was drawn.
+        """
+        if self.field.scaling == "none":
+            return
         if isinstance(self.field, Table) or self.spline() is not None:
             # Between its nodes an interpolated table is smaller than on them.
             coefficients = self._table()
