@@ -115,7 +115,7 @@ def test_training_with_the_aliasing_loss_brings_frequencies_under_nyquist(per_fi
 
 
 def test_aliasing_loss_is_zero_under_nyquist_and_grows_above() -> None:
-    layer = FlexConv(1, 1, size=64, field=partial(MAGNet, omega_0=0.01), sigma=0.5)
+    layer = FlexConv(1, 1, size=64, field=partial(MAGNet, omega_0=0.01, alpha=1.0), sigma=0.5)
     assert aliasing_loss(layer) == 0
     assert aliasing_loss(layer, nyquist_factor=0.01) > 0
     with_mask, without = (aliasing_loss(layer, nyquist_factor=0.1, with_mask=flag) for flag in (True, False))
