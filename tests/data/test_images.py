@@ -125,6 +125,38 @@ def test_turned_mnist(mnist_root: Path) -> None:
         rotated_mnist(mnist_root)
 
 
+def test_rotated_mnist_without_validation(mnist_root: Path) -> None:
+    data = rotated_mnist(mnist_root, validation=0)
+    assert data.validation is None
+    assert (len(data.train), len(data.test)) == (14, 57)  # of 80, as 12 and 50 of 70
+    with pytest.raises(ValueError, match="validation must be below the 12000 training digits, got 12000"):
+        rotated_mnist(mnist_root, validation=12_000)
+
+
+def write_amat(path: Path, n: int) -> np.ndarray:
+    rows = np.concatenate([RNG.integers(0, 256, (n, 784)) / 255, (np.arange(n) % 10)[:, None]], axis=1)
+    np.savetxt(path, rows, fmt="%.6f")
+    return rows
+
+
+def test_rotated_mnist_from_its_published_files(tmp_path: Path) -> None:
+    names = [f"mnist_all_rotation_normalized_float_{part}.amat" for part in ("train_valid", "test")]
+    rows = write_amat(tmp_path / names[0], 12)
+    write_amat(tmp_path / names[1], 5)
+    data = rotated_mnist(tmp_path, published=True)
+    assert (len(data.train), len(data.validation), len(data.test)) == (10, 2, 5)
+    assert np.array_equal(data.validation.inputs.flatten(1).numpy(), np.rint(rows[10:, :784] * 255))
+    assert data.train.target.tolist() == list(range(10))
+    assert len(rotated_mnist(tmp_path, published=True, validation=0).train) == 12
+    for content, message in (("1 2 3\n", "must hold lines of 785 numbers, found 1 lines of 3"), ("x\n", "785 numbers")):
+        (tmp_path / names[1]).write_text(content)
+        with pytest.raises(ValueError, match=message):
+            rotated_mnist(tmp_path, published=True)
+    (tmp_path / names[1]).write_text(" ".join(["nan"] * 785))
+    with pytest.raises(ValueError, match="must hold pixels between 0 and 1"):
+        rotated_mnist(tmp_path, published=True)
+
+
 def test_sixes(tmp_path: Path) -> None:
     for part, n in (("train", 40), ("t10k", 8)):
         (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8)))
@@ -133,6 +165,15 @@ def test_sixes(tmp_path: Path) -> None:
         data = make(tmp_path)
         assert [len(s) for s in (data.train, data.validation, data.test)] == [36, 4, 8]
         assert data.train.target.float().mean() == 0.5
+    data = mnist6_180(tmp_path, turns="half")
+    six, nine = (data.test.inputs[data.test.target == label] for label in (0, 1))
+    assert torch.equal(nine, six.flip((-2, -1)))
+    images = mnist(tmp_path, validation=0).test
+    assert torch.equal(six, images.inputs[images.target == 6])
+    with pytest.raises(ValueError, match="margin must be 0 for turns='half', got 5"):
+        mnist6_180(tmp_path, turns="half", margin=5)
+    with pytest.raises(ValueError, match="turns must be one of 'circle', 'half', got 'whole'"):
+        mnist6_180(tmp_path, turns="whole")
 
 
 def cifar_batch(n: int, key: bytes, classes: int, protocol: int = 2) -> bytes:
@@ -162,8 +203,30 @@ def test_cifar10(cifar_root: Path) -> None:
     assert cifar10(cifar_root, resolution=16, validation=10).size == (16, 16)
     with pytest.raises(ValueError, match="form must be one of"):
         cifar10(cifar_root, form="rows")
-    with pytest.raises(ValueError, match="augment must be False for form 'sequence'"):
-        cifar10(cifar_root, form="sequence", augment=True)
+    with pytest.raises(ValueError, match="padding must be one of 'zero', 'symmetric', got 'edge'"):
+        cifar10(cifar_root, augment=True, padding="edge")
+
+
+@pytest.mark.parametrize(("form", "channels"), [("sequence", 3), ("gray-sequence", 1)])
+def test_images_are_augmented_before_they_become_sequences(cifar_root: Path, form: str, channels: int) -> None:
+    images = cifar10(cifar_root, form=form.replace("sequence", "").strip("-") or "image", augment=True, validation=10)
+    data = cifar10(cifar_root, form=form, augment=True, validation=10)
+    assert (data.in_channels, data.size) == (channels, (1024,))
+    for training in (False, True):
+        torch.manual_seed(0)
+        wanted = images.train.batch(slice(0, 6), training).inputs.flatten(2)
+        torch.manual_seed(0)
+        assert torch.equal(data.train.batch(slice(0, 6), training).inputs, wanted)
+    plain = cifar10(cifar_root, form=form, validation=10)
+    for ours, theirs in ((data.validation, plain.validation), (data.test, plain.test)):
+        assert torch.equal(ours.batch(slice(0, 6)).inputs, theirs.batch(slice(0, 6)).inputs)
+
+
+def test_noise_padded_images_can_be_augmented(cifar_root: Path) -> None:
+    data = cifar10(cifar_root, form="noise-padded", noise="shared", augment=True, validation=10)
+    x, y = (data.train.batch(slice(0, 8), training).inputs for training in (False, True))
+    assert torch.equal(x[:, :, 32:], y[:, :, 32:])
+    assert not torch.equal(x[:, :, :32], y[:, :, :32])
 
 
 def test_noise_padded_cifar10(cifar_root: Path) -> None:
@@ -182,13 +245,15 @@ def test_noise_padded_cifar10(cifar_root: Path) -> None:
     assert torch.equal(x[0], x[3])
 
 
-def test_augmented_images_are_shifted_ones(cifar_root: Path) -> None:
-    data = cifar10(cifar_root, augment=True, validation=10)
+@pytest.mark.parametrize("padding", ["zero", "symmetric"])
+def test_augmented_images_are_shifted_ones(cifar_root: Path, padding: str) -> None:
+    data = cifar10(cifar_root, augment=True, padding=padding, validation=10)
     assert torch.equal(
         data.train.batch(slice(0, 4)).inputs, cifar10(cifar_root, validation=10).train.batch(slice(0, 4)).inputs
     )
     plain, moved = (data.train.batch(slice(0, 8), training).inputs for training in (False, True))
-    padded = torch.nn.functional.pad(data.train.inputs[:8], (4,) * 4)
+    mode = {"zero": "constant", "symmetric": "symmetric"}[padding]
+    padded = torch.from_numpy(np.pad(data.train.inputs[:8].numpy(), ((0, 0), (0, 0), (4, 4), (4, 4)), mode=mode))
     normal = cifar10(cifar_root, validation=10).train.prepare
     for i in range(8):
         found = False

@@ -1,4 +1,4 @@
-"""What is done to a batch on its way to the network: normalisation, augmentation. All of it on the batch's device."""
+"""Transforms of a batch before it reaches the network: normalisation and augmentation, on the batch's device."""
 
 from __future__ import annotations
 
@@ -9,22 +9,38 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..._checks import check_choice, check_int
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..base import Batch, TargetScale
 
-__all__ = ["AsFloat", "AsTokens", "Chain", "CropFlip", "Normalize", "Observed", "ScaleTarget", "Standardize"]
+__all__ = [
+    "AsFloat",
+    "AsTokens",
+    "Chain",
+    "CropFlip",
+    "Normalize",
+    "Observed",
+    "ResizeRotateCrop",
+    "ScaleTarget",
+    "Standardize",
+    "augments",
+]
+
+#: what comes in from beyond the edge of an image
+PADDINGS = ("zero", "symmetric")
 
 
 @dataclass(frozen=True)
 class Standardize:
-    """Make bytes into floats of zero mean and unit variance: (x · scale - mean) / std for each channel.
+    """Convert bytes to floats of zero mean and unit variance, (x · scale - mean) / std for each channel.
 
     Args:
-        mean: of each channel, after scaling.
-        std: of each channel, after scaling.
-        scale: of the stored numbers; 1 / 255 for bytes.
+        mean: mean of each channel, after scaling.
+        std: standard deviation of each channel, after scaling.
+        scale: factor on the stored numbers; 1 / 255 for bytes.
     """
 
     mean: tuple[float, ...]
@@ -36,13 +52,10 @@ class Standardize:
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         x = batch.inputs
         if x.device not in self._there:
-            shape = (1, -1, *(1,) * (x.dim() - 2))
-            std = torch.tensor(self.std, device=x.device).view(shape)
-            self._there[x.device] = (
-                self.scale / std,
-                torch.tensor(self.mean, device=x.device).view(shape) / std,
-            )
-        gain, offset = self._there[x.device]
+            std = torch.tensor(self.std, device=x.device)
+            self._there[x.device] = self.scale / std, torch.tensor(self.mean, device=x.device) / std
+        shape = (1, -1, *(1,) * (x.dim() - 2))
+        gain, offset = (t.view(shape) for t in self._there[x.device])
         return replace(batch, inputs=x.float() * gain - offset)
 
     def __getstate__(self) -> dict[str, object]:
@@ -51,12 +64,12 @@ class Standardize:
 
 @dataclass(frozen=True, eq=False)
 class Normalize:
-    """Bring measured values to zero mean and unit variance, (x - mean) / std for each channel; 0 where they are NaN.
+    """Normalise measured values to zero mean and unit variance, (x - mean) / std; NaN becomes 0.
 
     Args:
-        mean: (1, channels, …) of each channel.
-        std: (1, channels, …) of each channel.
-        observed: whether to add for each channel one that is 1 where it was seen and 0 elsewhere.
+        mean: means, (1, channels, 1) of each channel or (1, 1, length) of each step.
+        std: standard deviations, of the same shape.
+        observed: whether to add, for each channel, one that is 1 where it was observed and 0 elsewhere.
         limit: largest absolute value afterwards.
     """
 
@@ -71,7 +84,10 @@ class Normalize:
         return replace(batch, inputs=self.values(batch.inputs))
 
     def values(self, x: Tensor) -> Tensor:
-        """Return values (n, channels, …) normalised."""
+        """Return normalised values (n, channels, …)."""
+        steps = self.mean.shape[2:]
+        if steps.numel() > 1 and steps != x.shape[2:]:
+            raise ValueError(f"x must have {steps[0]} steps, as what it is normalised by, got {tuple(x.shape)}")
         if x.device not in self._there:
             self._there[x.device] = (self.mean.to(x.device), self.std.to(x.device))
         mean, std = self._there[x.device]
@@ -86,7 +102,7 @@ class Normalize:
 
 @dataclass(frozen=True)
 class AsFloat:
-    """Make stored integers into floats, nothing more."""
+    """Convert stored integers to floats."""
 
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         return replace(batch, inputs=batch.inputs.float())
@@ -94,7 +110,7 @@ class AsFloat:
 
 @dataclass(frozen=True)
 class AsTokens:
-    """Make stored bytes into token ids, inputs and (n, length) targets alike."""
+    """Convert stored bytes to token ids, in inputs and in (n, length) targets."""
 
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         target = None if batch.target is None else batch.target.long()
@@ -103,15 +119,29 @@ class AsTokens:
 
 @dataclass(frozen=True)
 class CropFlip:
-    """In training, shift images by up to ``pad`` pixels, zeros coming in, and mirror half of them.
+    """In training, shift images at random by up to ``pad`` pixels and mirror half of them.
+
+    The same as padding by ``pad`` pixels on each side and cropping at random.
 
     Args:
-        pad: pixels.
+        pad: largest shift in pixels.
         flip: whether to mirror, left and right exchanged.
+        padding: what comes in at the edge, "zero" or "symmetric", the image mirrored at its edge.
+
+    >>> from kernelfield.data.base import Batch
+    >>> ones = Batch(torch.ones(50, 1, 8, 8))
+    >>> [CropFlip(4, padding=padding)(ones, True).inputs.min().item() for padding in ("zero", "symmetric")]
+    [0.0, 1.0]
     """
 
     pad: int = 4
     flip: bool = True
+    padding: str = "zero"
+    augments = True
+
+    def __post_init__(self) -> None:
+        check_int("pad", self.pad, least=0)
+        check_choice("padding", self.padding, PADDINGS)
 
     def __call__(self, batch: Batch, training: bool) -> Batch:
         if not training:
@@ -123,15 +153,77 @@ class CropFlip:
         column = torch.arange(columns, device=x.device) + shift[1]
         if self.flip:
             column = torch.where(torch.rand(n, 1, device=x.device) < 0.5, column, column.flip(1))
-        padded = F.pad(x, (self.pad,) * 4)
+        if self.padding == "symmetric":
+            row, column = _mirrored(row - self.pad, rows), _mirrored(column - self.pad, columns)
+        else:
+            x = F.pad(x, (self.pad,) * 4)
         sample = torch.arange(n, device=x.device).view(n, 1, 1)
         # Advanced indices around a slice: the channels come last, and go back to their place.
-        return replace(batch, inputs=padded[sample, :, row.unsqueeze(2), column.unsqueeze(1)].movedim(-1, 1))
+        return replace(batch, inputs=x[sample, :, row.unsqueeze(2), column.unsqueeze(1)].movedim(-1, 1))
+
+
+def _mirrored(index: Tensor, size: int) -> Tensor:
+    """Return indices beyond 0 … size - 1 mirrored at the edge, which is repeated."""
+    index = index.remainder(2 * size)
+    return torch.where(index < size, index, 2 * size - 1 - index)
+
+
+@dataclass(frozen=True)
+class ResizeRotateCrop:
+    """Resize images to ``size`` pixels per side; in training with a random rotation, crop and flip (chapter 3, STL-10).
+
+    In training, an image is enlarged to ``enlarged`` pixels, turned by up to ``degrees``, cropped at random to ``size``
+    and mirrored half of the time: one map of coordinates, and one bilinear interpolation, with zeros beyond the edge.
+
+    Args:
+        size: pixels per side of the result.
+        enlarged: pixels per side before the crop, in training.
+        degrees: largest angle.
+        augment: False only resizes.
+
+    >>> from kernelfield.data.base import Batch
+    >>> images = Batch(torch.randint(256, (2, 3, 96, 96), dtype=torch.uint8))
+    >>> ResizeRotateCrop()(images, True).inputs.shape, ResizeRotateCrop(64)(images, False).inputs.shape
+    (torch.Size([2, 3, 256, 256]), torch.Size([2, 3, 64, 64]))
+    """
+
+    size: int = 256
+    enlarged: int = 272
+    degrees: float = 15.0
+    augment: bool = True
+
+    def __post_init__(self) -> None:
+        check_int("enlarged", self.enlarged, least=check_int("size", self.size))
+
+    @property
+    def augments(self) -> bool:
+        """Whether training images differ from call to call."""
+        return self.augment
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:
+        x = batch.inputs.float()
+        if not training or not self.augment:
+            small = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=self.size < x.shape[-1])
+            return replace(batch, inputs=small)
+        n = len(x)
+        angle, across, down, side = torch.rand(4, n, device=x.device)
+        angle = torch.deg2rad((2 * angle - 1) * self.degrees)
+        free = self.enlarged - self.size
+        # Offsets of the crop's centre in whole pixels; 1 is half of the enlarged image.
+        across, down = (((t * (free + 1)).floor() - free / 2) * 2 / self.enlarged for t in (across, down))
+        zoom = self.size / self.enlarged
+        cos, sin, flip = angle.cos(), angle.sin(), torch.where(side < 0.5, -zoom, zoom)
+        rows = [
+            torch.stack([cos * flip, -sin * zoom, cos * across - sin * down], dim=1),
+            torch.stack([sin * flip, cos * zoom, sin * across + cos * down], dim=1),
+        ]
+        grid = F.affine_grid(torch.stack(rows, dim=1), [n, x.shape[1], self.size, self.size], align_corners=False)
+        return replace(batch, inputs=F.grid_sample(x, grid, mode="bilinear", align_corners=False))
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Append a channel that is 1 where a sample was seen and 0 elsewhere, and make the unseen zero."""
+    """Append a channel that is 1 where a sample was observed and 0 elsewhere, and set the others to zero."""
 
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         if batch.mask is None:
@@ -143,10 +235,10 @@ class Observed:
 
 @dataclass(frozen=True)
 class ScaleTarget:
-    """Bring values to predict to zero mean and unit variance, and say so.
+    """Normalise targets to zero mean and unit variance, and keep their scale in the batch.
 
     Args:
-        scale: of the training targets.
+        scale: scale of the training targets.
     """
 
     scale: TargetScale
@@ -158,11 +250,25 @@ class ScaleTarget:
 
 @dataclass(frozen=True)
 class Chain:
-    """One after the other."""
+    """Apply transforms in order."""
 
     steps: tuple[Callable[[Batch, bool], Batch], ...]
+
+    @property
+    def augments(self) -> bool:
+        """Whether training samples differ from call to call."""
+        return any(augments(step) for step in self.steps)
 
     def __call__(self, batch: Batch, training: bool) -> Batch:
         for step in self.steps:
             batch = step(batch, training)
         return batch
+
+
+def augments(prepare: Callable[[Batch, bool], Batch] | None) -> bool:
+    """Return whether a transform augments training samples.
+
+    >>> augments(Chain((CropFlip(), AsFloat()))), augments(AsFloat())
+    (True, False)
+    """
+    return bool(getattr(prepare, "augments", False))

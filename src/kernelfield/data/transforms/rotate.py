@@ -1,7 +1,7 @@
-"""Turned and mirrored digits (chapter 11, section 5): rotated MNIST, MNIST6-180 and MNIST6-M from any digits.
+"""Rotated and mirrored digits (chapter 11, section 5): rotated MNIST, MNIST6-180 and MNIST6-M from any digits.
 
-All of these take images (n, channels, rows, columns) whose background is zero, and labels (n,), as tensors: MNIST as
-its user has read it, or :func:`kernelfield.data.sets.images.digits.digit_images` less its smallest value.
+These functions take images (n, channels, rows, columns) with a background of zero, and labels (n,): MNIST, or
+:func:`kernelfield.data.sets.images.digits.digit_images` minus its smallest value.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch.nn import functional as F
 from ..._checks import check_int
 from ...groups import SO2, warp
 
-__all__ = ["mnist6_180", "mnist6_m", "rotate", "rotated", "sixes"]
+__all__ = ["half_turned_sixes", "mnist6_180", "mnist6_m", "rotate", "rotated", "sixes"]
 
 
 def rotate(images: Tensor, angles: Tensor) -> Tensor:
-    """Return each image turned by its own angle in radians, against the clock: linear between pixels, zeros beyond.
+    """Rotate each image by its own angle in radians, counterclockwise: bilinear, with zeros beyond the edge.
 
     >>> x = torch.randn(3, 1, 5, 5)
     >>> quarter = rotate(x, torch.full((3,), math.pi / 2))
@@ -33,7 +33,7 @@ def rotate(images: Tensor, angles: Tensor) -> Tensor:
 
 
 def rotated(images: Tensor, labels: Tensor, *, copies: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return every image under ``copies`` uniform random turns, and the labels: rotated MNIST from MNIST.
+    """Return ``copies`` of every image, rotated by uniform random angles, and the labels.
 
     >>> x, y = rotated(torch.randn(4, 1, 8, 8), torch.arange(4), copies=2)
     >>> x.shape, y.tolist()
@@ -48,17 +48,17 @@ def rotated(images: Tensor, labels: Tensor, *, copies: int = 1, seed: int = 0) -
 def mnist6_180(
     images: Tensor, labels: Tensor, *, copies: int = 1, margin: float = 0.0, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Return turned sixes, labelled 0 for turns in [-90°, 90°], a six, and 1 for the others, a nine.
+    """Return rotated sixes, labelled 0 (six) for angles in [-90°, 90°] and 1 (nine) otherwise.
 
-    Each six appears under ``copies`` pairs of a uniform turn and the one opposite to it, so that both labels are
-    equally frequent and a network that cannot tell the two apart is right half of the time, exactly.
+    Each six appears ``copies`` times at a uniform random angle and at the opposite one. Both labels are equally
+    frequent, and a network that cannot tell the two apart is right exactly half of the time.
 
     Args:
         images: (n, channels, rows, columns) images, background zero.
         labels: (n,) digits.
         copies: pairs for each six.
-        margin: degrees around ±90° without a sample; handwriting leans, so that close to there nobody can tell.
-        seed: of the turns.
+        margin: degrees around ±90° without a sample; handwriting is slanted, so close to ±90° the label is unclear.
+        seed: seed of the angles.
 
     Returns:
         (2 · copies · sixes, channels, rows, columns) images and their labels.
@@ -74,8 +74,19 @@ def mnist6_180(
     reach = math.radians(90 - margin)
     angles = (torch.rand(len(chosen), generator=generator) * 2 - 1) * reach
     upright = rotate(chosen, angles)
-    # Half a turn more is exact on the grid: no trace of the interpolation tells the two labels apart.
+    # A rotation by 180° is exact on the grid, so no trace of the interpolation tells the two labels apart.
     return _two_classes(upright, upright.flip((-2, -1)))
+
+
+def half_turned_sixes(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return sixes as written and rotated by exactly 180°, labelled 0 and 1: MNIST6-180 as the published code makes it.
+
+    >>> x, y = half_turned_sixes(torch.randn(3, 1, 8, 8), torch.tensor([6, 1, 6]))
+    >>> y.tolist(), torch.equal(x[2], x[0].flip((-2, -1)))
+    ([0, 0, 1, 1], True)
+    """
+    chosen = sixes(images, labels)
+    return _two_classes(chosen, chosen.flip((-2, -1)))
 
 
 def mnist6_m(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,25 +1,26 @@
-"""Other forms of a set of images: sequences of pixels, permuted ones, rows in noise (chapters 2, 3 and 5)."""
+"""Images as sequences: pixel by pixel, permuted, or row by row followed by noise (chapters 2, 3 and 5)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..._checks import check_choice, check_int
+from .batch import augments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..base import Batch, Data, Split
 
-__all__ = ["NoisePadding", "as_sequence", "map_splits", "noise_padded", "permuted"]
+__all__ = ["Flatten", "NoisePadding", "as_sequence", "map_splits", "noise_padded", "permuted"]
 
 
 def map_splits(data: Data, change: Callable[[Split], Split], **fields: object) -> Data:
-    """Return the data with each split changed, and other ``fields`` of it."""
+    """Return the data with ``change`` applied to each split, and with other ``fields`` replaced."""
     held = None if data.validation is None else change(data.validation)
     changed = {"train": change(data.train), "validation": held, "test": change(data.test), **fields}
     return replace(data, **changed)  # type: ignore[arg-type]
@@ -28,19 +29,67 @@ def map_splits(data: Data, change: Callable[[Split], Split], **fields: object) -
 def as_sequence(data: Data, name: str | None = None) -> Data:
     """Return images read row by row: (n, channels, rows, columns) to (n, channels, rows · columns).
 
+    A split that is augmented stays one of images, and each batch becomes sequences after its augmentation.
+
     >>> from kernelfield.data.sets.synthetic.shapes import shapes
     >>> as_sequence(shapes(8, train=4)).size
     (64,)
     """
+    return _flattened(data, None, name)
+
+
+def _flattened(data: Data, order: Tensor | None, name: str | None) -> Data:
     _check_images(data)
     size = data.size[0] * data.size[1]
-    return map_splits(
-        data, lambda s: replace(s, inputs=s.inputs.flatten(2)), name=name or data.name, dim=1, size=(size,)
-    )
+
+    def change(split: Split) -> Split:
+        if augments(split.prepare):
+            return replace(split, prepare=Flatten(split.prepare, order))
+        inputs = split.inputs.flatten(2)
+        return replace(split, inputs=inputs if order is None else inputs.index_select(2, order))
+
+    return map_splits(data, change, name=name or data.name, dim=1, size=(size,))
+
+
+@dataclass(frozen=True, eq=False)
+class Flatten:
+    """Turn prepared images into sequences of pixels.
+
+    Args:
+        before: transform of the images.
+        order: (rows · columns,) order of the pixels; row by row if not given.
+    """
+
+    before: Callable[[Batch, bool], Batch] | None
+    order: Tensor | None = None
+    # Copied to a device once.
+    _there: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def augments(self) -> bool:
+        """Whether training samples differ from call to call."""
+        return augments(self.before)
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:
+        if self.before is not None:
+            batch = self.before(batch, training)
+        flat = batch.inputs.flatten(2)
+        if self.order is not None:
+            order = self._there.setdefault(flat.device, self.order.to(flat.device))
+            flat = flat.index_select(2, order)
+        return replace(batch, inputs=flat, mask=None if batch.mask is None else batch.mask.flatten(1))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_there": {}}
 
 
 def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
-    """Return sequences of pixels in another order, random but the same for all samples and under the same seed.
+    """Return sequences of pixels in a random order, the same for all samples.
+
+    Args:
+        data: images, or sequences of their pixels.
+        seed: seed of the order.
+        name: name of the new data.
 
     >>> from kernelfield.data.sets.synthetic.shapes import shapes
     >>> plain, mixed = as_sequence(shapes(8, train=4)), permuted(shapes(8, train=4), seed=1)
@@ -48,9 +97,10 @@ def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
     >>> bool(same.all()), torch.equal(plain.train.inputs, mixed.train.inputs)
     (True, False)
     """
+    length = data.size[0] * data.size[1] if data.dim == 2 else data.size[0]
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
     if data.dim == 2:
-        data = as_sequence(data)
-    order = torch.randperm(data.size[0], generator=torch.Generator().manual_seed(seed))
+        return _flattened(data, order, name)
     return map_splits(data, lambda s: replace(s, inputs=s.inputs.index_select(2, order)), name=name or data.name)
 
 
@@ -59,16 +109,16 @@ def noise_padded(
 ) -> Data:
     """Return images as sequences of rows, followed by noise (chapter 5, appendix; Chang et al., 2019).
 
-    A row of c channels and w columns is one step of c · w channels; standard normal noise fills up to ``length`` steps.
-    It is made on the device, a batch at a time, for the padded images would be thirty times as large.
+    A row of c channels and w columns is one step of c · w channels. Standard normal noise fills the sequence up to
+    ``length`` steps. It is made on the device, one batch at a time: padded images would be thirty times as large.
 
     Args:
         data: images.
-        length: of the sequences.
-        noise: "fresh" draws anew for every sample in training, and the same for every batch otherwise; "shared" draws
-            once, for all samples alike.
-        seed: of the noise that is drawn once.
-        name: of the new data.
+        length: length of the sequences.
+        noise: "fresh" draws new noise for every sample in training, and the same for every batch otherwise; "shared"
+            is one fixed noise for all samples, as in the published code.
+        seed: seed of the noise that is drawn once.
+        name: name of the new data.
 
     >>> from kernelfield.data.sets.synthetic.shapes import shapes
     >>> data = noise_padded(shapes(8, train=4), 100)
@@ -88,7 +138,7 @@ def noise_padded(
 
 @dataclass(frozen=True)
 class NoisePadding:
-    """Prepare images as rows followed by noise, after whatever prepared them before."""
+    """Turn prepared images into sequences of rows, followed by noise; see :func:`noise_padded`."""
 
     before: Callable[[Batch, bool], Batch] | None
     length: int
@@ -97,6 +147,11 @@ class NoisePadding:
 
     def __post_init__(self) -> None:
         check_choice("noise", self.noise, ("fresh", "shared"))
+
+    @property
+    def augments(self) -> bool:
+        """Whether training samples differ from call to call."""
+        return self.noise == "fresh" or augments(self.before)
 
     def __call__(self, batch: Batch, training: bool) -> Batch:
         if self.before is not None:
@@ -117,4 +172,4 @@ class NoisePadding:
 
 def _check_images(data: Data) -> None:
     if data.dim != 2:
-        raise ValueError(f"data must be images, dim 2, got {data.name} of dim {data.dim}")
+        raise ValueError(f"data must be images (dim 2), got {data.name} of dim {data.dim}")

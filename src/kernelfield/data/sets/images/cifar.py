@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from their python batches: images, sequences of pixels, rows in noise."""
+"""CIFAR-10 and CIFAR-100 from their Python batches: images, sequences of pixels, rows followed by noise."""
 
 from __future__ import annotations
 
@@ -39,30 +39,33 @@ def cifar10(
     download: bool = False,
     form: str = "image",
     augment: bool = False,
+    padding: str = "zero",
     resolution: int = 32,
     noise: str = "fresh",
     validation: int = 5_000,
     seed: int = 0,
 ) -> Data:
-    """Return CIFAR-10: photographs of ten kinds of things, 50,000 to train and 10,000 to test, 32×32.
+    """Return CIFAR-10: photographs of ten classes, 50,000 to train and 10,000 to test, 32×32.
 
-    Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the python version, in ``root`` or
-    ``root/cifar-10-batches-py``. The files are pickles; they are read without running anything in them. Licence: none
+    Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the Python version, in ``root`` or
+    ``root/cifar-10-batches-py``. The files are pickles; they are read without running any code in them. Licence: none
     is stated; free for research, to be cited. Split: the published test set; 5,000 of the training images are held out
-    to choose by (chapter 3), each class in proportion. Normalisation: zero mean and unit variance of each colour over
-    the training images.
+    for validation (chapter 3), stratified by class. Normalisation: zero mean and unit variance of each colour over the
+    training images.
 
     Args:
         root: folder of the files.
-        download: whether to fetch them into ``root`` if they are not there, with a checksum; needs the extra ``data``.
+        download: whether to download missing files into ``root``, with a checksum; needs the extra ``data``.
         form: "image" (n, 3, 32, 32); "gray" (n, 1, 32, 32); "sequence" (n, 3, 1024), sCIFAR10; "gray-sequence"
             (n, 1, 1024), the task Image of the Long Range Arena; "noise-padded" (n, 96, 1000), rows of 32 pixels and
             968 steps of noise, npCIFAR10.
-        augment: whether training images are shifted by up to 4 pixels and mirrored; for images only.
+        augment: whether training images are shifted by up to 4 pixels and mirrored, before they become sequences.
+        padding: what an augmented image has beyond its edge, "zero" or "symmetric".
         resolution: pixels per side; other than 32 by spectral resampling.
-        noise: of the noise-padded form, as :func:`kernelfield.data.transforms.to_sequence.noise_padded` takes it.
-        validation: number of training images held out; 0 for none.
-        seed: of the choice of these, and of the noise.
+        noise: noise of the noise-padded form, "fresh" or "shared"; see
+            :func:`kernelfield.data.transforms.to_sequence.noise_padded`.
+        validation: number of training images held out; 0 trains on all of them.
+        seed: seed of the validation split and of the noise.
 
     Returns:
         Inputs as ``form`` says, kept as bytes; classes (n,) of ten.
@@ -77,7 +80,7 @@ def cifar10(
     train = torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
     test = read_batch(find(where, ["test_batch"], "the test images"), "labels", 10)
     classes = _class_names(find(where, ["batches.meta"], "the names of the classes"), "label_names", 10)
-    return _build("cifar10", train, test, classes, form, augment, resolution, noise, validation, seed)
+    return _build("cifar10", train, test, classes, form, augment, padding, resolution, noise, validation, seed)
 
 
 def cifar100(
@@ -86,17 +89,18 @@ def cifar100(
     download: bool = False,
     form: str = "image",
     augment: bool = False,
+    padding: str = "zero",
     resolution: int = 32,
     noise: str = "fresh",
     validation: int = 5_000,
     seed: int = 0,
 ) -> Data:
-    """Return CIFAR-100: as :func:`cifar10`, of a hundred kinds, from ``root`` or ``root/cifar-100-python``.
+    """Return CIFAR-100: like :func:`cifar10`, with 100 classes, from ``root`` or ``root/cifar-100-python``.
 
-    Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the python version; the classes are the fine
-    ones. Licence: none is stated; free for research, to be cited. Split: the published test set; 5,000 of the training
-    images are held out to choose by, each class in proportion. Normalisation: zero mean and unit variance of each
-    colour over the training images.
+    Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the Python version, with its fine classes.
+    Licence: none is stated; free for research, to be cited. Split: the published test set; 5,000 of the training images
+    are held out for validation, stratified by class. Normalisation: zero mean and unit variance of each colour over
+    the training images.
     """
     if download:
         names = "train", "test", "meta"
@@ -105,7 +109,7 @@ def cifar100(
     train = read_batch(find(where, ["train"], "the training images"), "fine_labels", 100)
     test = read_batch(find(where, ["test"], "the test images"), "fine_labels", 100)
     classes = _class_names(find(where, ["meta"], "the names of the classes"), "fine_label_names", 100)
-    return _build("cifar100", train, test, classes, form, augment, resolution, noise, validation, seed)
+    return _build("cifar100", train, test, classes, form, augment, padding, resolution, noise, validation, seed)
 
 
 def read_batch(path: Path, key: str, classes: int) -> tuple[Tensor, Tensor]:
@@ -145,18 +149,17 @@ def _build(
     classes: tuple[str, ...],
     form: str,
     augment: bool,
+    padding: str,
     resolution: int,
     noise: str,
     validation: int,
     seed: int,
 ) -> Data:
     check_choice("form", form, FORMS)
-    if augment and form not in ("image", "gray"):
-        raise ValueError(f"augment must be False for form {form!r}, got True")
     x, x_test = (_changed(images, resolution, form.startswith("gray")) for images in (train[0], test[0]))
     sums = [x[:, c].float().div(255) for c in range(x.shape[1])]
     normal = Standardize(tuple(float(s.mean()) for s in sums), tuple(float(s.std()) for s in sums))
-    prepare = Chain((CropFlip(), normal)) if augment else normal
+    prepare = Chain((CropFlip(padding=padding), normal)) if augment else normal
     kept, held = hold_out(train[1], validation, seed)
     data = Data(
         name=name,
@@ -176,7 +179,7 @@ def _build(
 
 
 def _changed(images: Tensor, resolution: int, gray: bool) -> Tensor:
-    """Return bytes at another resolution, or their luma (ITU-R 601)."""
+    """Return images as bytes, resized or converted to gray (ITU-R 601 luma)."""
     if not gray and resolution == 32:
         return images
     parts = []

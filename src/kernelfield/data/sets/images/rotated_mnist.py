@@ -1,14 +1,17 @@
-"""Turned digits as data sets: rotated ones, six or nine, MNIST6-180 and MNIST6-M (chapter 11, section 5)."""
+"""Rotated digits as data sets: rotated MNIST, six or nine, MNIST6-180 and MNIST6-M (chapter 11, section 5)."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ...._checks import check_choice, check_int
 from ...base import Data, Split
+from ...io.files import find, folder
 from ...transforms import rotate as rotated
 from ...transforms.batch import Standardize
 from ...transforms.split import divide, hold_out
@@ -26,18 +29,18 @@ Pair = tuple[Tensor, Tensor]
 def rotated_digits(
     resolution: int = 16, *, copies: int = 1, validation: int = 144, test_share: float = 0.2, seed: int = 0
 ) -> Data:
-    """Return the bundled digits, each turned by an angle drawn from the whole circle.
+    """Return the digits bundled with scikit-learn, each rotated by a uniform random angle.
 
     Source: made from the digits bundled with scikit-learn (UCI; extra ``train``). Licence: CC BY 4.0. Split: random
-    under a seed; a digit and its copies are all in the same part. Normalisation: zero mean and unit variance over all
-    pixels of the training images.
+    under a seed; all rotated copies of a digit are in the same part. Normalisation: zero mean and unit variance over
+    all pixels of the training images.
 
     Args:
-        resolution: pixels per side; other than 8 by spectral resampling, before the turn.
-        copies: turns of each digit.
-        validation: number of training digits held out to choose by; 0 for none.
-        test_share: share of the digits held out to report on.
-        seed: of the split and the angles.
+        resolution: pixels per side; other than 8 by spectral resampling, before the rotation.
+        copies: rotated copies of each digit.
+        validation: number of training digits held out for validation; 0 for none.
+        test_share: share of the digits in the test set.
+        seed: seed of the split and the angles.
 
     >>> data = rotated_digits(copies=2)
     >>> data.train.inputs.shape
@@ -55,19 +58,19 @@ def rotated_digits(
 
 
 def six_or_nine(resolution: int = 16, *, shares: tuple[float, float, float] = (0.6, 0.2, 0.2), seed: int = 0) -> Data:
-    """Return sixes and nines, each as written and turned by 180°: does it read as a six or as a nine?
+    """Return sixes and nines, each as written and rotated by 180°, to be read as six or nine.
 
-    A six upside down is a nine. Whoever cannot tell a turn by 180° sees the same under both labels, and is right half
-    of the time, exactly: a task for networks that learn how far to respect a symmetry.
+    A six upside down is a nine. A network that is invariant to rotations by 180° sees the same image under both labels
+    and is right exactly half of the time: a task for networks that learn how far to respect a symmetry.
 
     Source: made from the digits bundled with scikit-learn (UCI; extra ``train``). Licence: CC BY 4.0. Split: random
-    under a seed; both turns of a digit are in the same part. Normalisation: zero mean and unit variance over all pixels
-    of the training images.
+    under a seed; a digit and its rotated copy are in the same part. Normalisation: zero mean and unit variance over all
+    pixels of the training images.
 
     Args:
         resolution: pixels per side; other than 8 by spectral resampling.
-        shares: of training, validation and test.
-        seed: of the split.
+        shares: shares of training, validation and test data.
+        seed: seed of the split.
 
     Returns:
         Inputs (n, 1, resolution, resolution); class 0 reads as six, 1 as nine.
@@ -87,27 +90,39 @@ def six_or_nine(resolution: int = 16, *, shares: tuple[float, float, float] = (0
     return _floats("six_or_nine", parts, ("six", "nine"))
 
 
-def rotated_mnist(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
-    """Return rotated MNIST: 62,000 MNIST digits, each turned by an angle drawn from the whole circle.
+def rotated_mnist(
+    root: str | os.PathLike[str] | None, *, validation: int = 2_000, published: bool = False, seed: int = 0
+) -> Data:
+    """Return rotated MNIST: 12,000 digits to train and 50,000 to test, each rotated by a uniform random angle.
 
-    Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads, as Larochelle et al.
-    (2007) made theirs; not their files. Licence: CC BY-SA 3.0. Split: 10,000 to train, 2,000 to choose by and 50,000
-    to test, drawn from all 70,000 digits under a seed. Normalisation: zero mean and unit variance over all pixels of
-    the training images.
+    Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads, in the way Larochelle et
+    al. (2007) made theirs, or, with ``published``, their own files. Licence: CC BY-SA 3.0. Split: of the 12,000
+    training digits 2,000 are held out for validation; digits made here are drawn from all 70,000 of MNIST.
+    Normalisation: zero mean and unit variance over all pixels of the training images.
 
     Args:
-        root: folder of MNIST's files.
-        seed: of the choice and of the angles.
+        root: folder of MNIST's files, or of the published ones.
+        validation: how many of the 12,000 training digits are held out; 0 trains on all of them.
+        published: whether to read ``mnist_all_rotation_normalized_float_train_valid.amat`` and ``…_test.amat``: 785
+            numbers a line, pixels between 0 and 1 and a label. The first 10,000 lines are for training, as published.
+        seed: seed of the digits and of the angles that are made here.
 
     Returns:
         Inputs (n, 1, 28, 28), kept as bytes; classes (n,) of ten.
     """
+    if not 0 <= check_int("validation", validation, least=0) < 12_000:
+        raise ValueError(f"validation must be below the 12000 training digits, got {validation}")
+    if published:
+        x, y = _read_amat(root, "train_valid")
+        held = round(len(x) * validation / 12_000)
+        parts = [(x[: len(x) - held], y[: len(x) - held]), (x[len(x) - held :], y[len(x) - held :])]
+        return _bytes("rotated_mnist", [*parts, _read_amat(root, "test")], tuple("0123456789"))
     images, labels, test_images, test_labels = read_mnist(root)
     images, labels = torch.cat([images, test_images]), torch.cat([labels, test_labels])
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator)
     # The shares of the published numbers, so that a small set in the same layout works too.
-    counts = [round(len(images) * n / 70_000) for n in (10_000, 2_000, 50_000)]
+    counts = [round(len(images) * n / 70_000) for n in (12_000 - validation, validation, 50_000)]
     order = order[: sum(counts)]
     angles = (torch.rand(len(order), generator=generator) * 2 - 1) * math.pi
     turned = torch.cat(
@@ -116,38 +131,67 @@ def rotated_mnist(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data
             for i, a in zip(order.split(2_000), angles.split(2_000), strict=True)
         ]
     )
-    x, y = turned.split(counts), labels[order].split(counts)
-    return _bytes("rotated_mnist", list(zip(x, y, strict=True)), tuple("0123456789"))
+    splits = zip(turned.split(counts), labels[order].split(counts), strict=True)
+    return _bytes("rotated_mnist", list(splits), tuple("0123456789"))
 
 
-def mnist6_180(root: str | os.PathLike[str] | None, *, margin: float = 0.0, seed: int = 0) -> Data:
-    """Return MNIST6-180: MNIST's sixes turned on the circle; six for turns in [-90°, 90°], and else nine.
+def _read_amat(root: str | os.PathLike[str] | None, part: str) -> Pair:
+    """Return images (n, 1, 28, 28), bytes, and labels (n,) of one of the published files."""
+    where = folder(root, "rotated MNIST", "mnist_rotation_new", "mnist_rotation")
+    path = find(where, [f"mnist_all_rotation_normalized_float_{part}.amat"], "rotated digits")
+    try:
+        rows = np.loadtxt(path, dtype=np.float32, ndmin=2)
+    except ValueError as error:
+        raise ValueError(f"{path} must hold 785 numbers a line: {error}") from error
+    if rows.shape[1:] != (785,) or not len(rows):
+        raise ValueError(f"{path} must hold lines of 785 numbers, found {rows.shape[0]} lines of {rows.shape[-1]}")
+    pixels, labels = rows[:, :784], rows[:, 784]
+    # "not all" rather than "any": NaN compares false.
+    if not ((pixels >= 0) & (pixels <= 1)).all() or not np.isin(labels, np.arange(10)).all():
+        raise ValueError(f"{path} must hold pixels between 0 and 1 and labels of 0 to 9, found others")
+    images = torch.from_numpy(np.rint(pixels * 255).astype(np.uint8)).view(-1, 1, 28, 28)
+    return images, torch.from_numpy(labels.astype(np.int64))
+
+
+def mnist6_180(
+    root: str | os.PathLike[str] | None, *, turns: str = "circle", margin: float = 0.0, seed: int = 0
+) -> Data:
+    """Return MNIST6-180: rotated sixes of MNIST, labelled six for angles in [-90°, 90°] and nine otherwise.
 
     Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0.
-    Split: MNIST's own, a tenth of the training sixes held out to choose by. Normalisation: zero mean and unit variance
-    over all pixels of the training images.
+    Split: MNIST's own, a tenth of the training sixes held out for validation. Normalisation: zero mean and unit
+    variance over all pixels of the training images.
 
     Args:
         root: folder of MNIST's files.
-        margin: degrees around ±90° without a sample.
-        seed: of the turns and of the validation part.
+        turns: "circle" rotates by uniform random angles, as chapter 11 describes; "half" takes sixes as written and
+            rotated by exactly 180°, as the published code does.
+        margin: degrees around ±90° without a sample, for "circle".
+        seed: seed of the angles and of the validation split.
     """
-    parts = [
-        rotated.mnist6_180(x.float(), y, margin=margin, seed=seed + i) for i, (x, y) in enumerate(_parts(root, seed))
-    ]
-    return _bytes("mnist6_180", [(x.round().clamp(0, 255).to(torch.uint8), y) for x, y in parts], ("six", "nine"))
+    check_choice("turns", turns, ("circle", "half"))
+    if turns == "half" and margin:
+        raise ValueError(f"margin must be 0 for turns='half', got {margin}")
+    parts = []
+    for i, (x, y) in enumerate(_parts(root, seed)):
+        if turns == "half":
+            parts.append(rotated.half_turned_sixes(x, y))
+        else:
+            turned, reads = rotated.mnist6_180(x.float(), y, margin=margin, seed=seed + i)
+            parts.append((turned.round().clamp(0, 255).to(torch.uint8), reads))
+    return _bytes("mnist6_180", parts, ("six", "nine"))
 
 
 def mnist6_m(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
-    """Return MNIST6-M: MNIST's sixes and their mirror images; which is it?
+    """Return MNIST6-M: MNIST's sixes and their mirror images, to be told apart.
 
     Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0.
-    Split: MNIST's own, a tenth of the training sixes held out to choose by. Normalisation: zero mean and unit variance
-    over all pixels of the training images.
+    Split: MNIST's own, a tenth of the training sixes held out for validation. Normalisation: zero mean and unit
+    variance over all pixels of the training images.
 
     Args:
         root: folder of MNIST's files.
-        seed: of the validation part.
+        seed: seed of the validation split.
     """
     parts = [rotated.mnist6_m(x, y) for x, y in _parts(root, seed)]
     return _bytes("mnist6_m", parts, ("as written", "mirrored"))
