@@ -72,7 +72,7 @@ def test_observed_marks_and_clears() -> None:
 def test_forms_ask_for_images() -> None:
     data = chirps(128, **FEW)
     for change in (as_sequence, noise_padded):
-        with pytest.raises(ValueError, match="data must be images .*got chirps of dim 1"):
+        with pytest.raises(ValueError, match=r"data must be images .*got chirps of dim 1"):
             change(data)
     assert permuted(data).size == (128,)
     with pytest.raises(ValueError, match="noise must be one of 'fresh', 'shared', got 'none'"):
