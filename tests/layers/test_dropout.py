@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelfield.layers.dropout import Dropout
+from kernelfield import CCNN, CKCNN, CKConv, FlexNet, SeparableConv
+from kernelfield.layers import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
@@ -57,3 +58,52 @@ def test_a_seed_decides() -> None:
         torch.manual_seed(3)
         found.append(drop(x))
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("space", [(), (50,), (5, 6)])
+def test_whole_channels(space: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(100, 50, *space)
+    y = Dropout(0.3, kind="channels")(x)
+    assert (y.flatten(2) == y.flatten(2)[..., :1]).all() if space else True
+    dropped = (y == 0).flatten(2).all(dim=2) if space else y == 0
+    assert abs(dropped.double().mean() - 0.3) < 0.03
+    torch.testing.assert_close(y.max(), torch.tensor(1 / 0.7))
+    assert torch.equal(Dropout(0.3, kind="channels").eval()(x), x)
+
+
+def test_unknown_kinds_are_refused_by_name() -> None:
+    for make in (
+        lambda: Dropout(0.5, kind="rows"),
+        lambda: CCNN(1, 2, size=8, channels=2, dropout_kind="rows"),
+        lambda: CKCNN(1, 2, size=8, channels=2, dropout_kind="rows"),
+        lambda: FlexNet(1, 2, size=8, channels=2, dropout_kind="rows"),
+    ):
+        with pytest.raises(ValueError, match=r"dropout_kind .*'values', 'channels', got 'rows'"):
+            make()
+
+
+@pytest.mark.parametrize("block", ["ccnn", "s4", "resnet"])
+@pytest.mark.parametrize("kind", ["values", "channels"])
+def test_networks_drop_in_training_alone(block: str, kind: str) -> None:
+    net = CCNN(1, 2, size=16, channels=8, blocks=1, block=block, dropout=0.5, dropout_kind=kind, norm="none")
+    x = torch.randn(2, 1, 16)
+    assert not torch.equal(net(x), net(x))
+    net.eval()
+    assert torch.equal(net(x), net(x))
+
+
+def test_values_of_sampled_kernels() -> None:
+    torch.manual_seed(0)
+    layer = CKConv(1, 1, size=64, kernel_dropout=0.25)
+    impulse = torch.zeros(1, 1, 127)
+    impulse[..., 63] = 1
+    kernel = layer.kernel().flatten()
+    y = layer(impulse).flatten().detach()
+    dropped = y.abs() < 1e-5
+    assert 0.1 < dropped.double().mean() < 0.4
+    torch.testing.assert_close(y[~dropped], kernel[~dropped] / 0.75, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(layer.eval()(impulse).flatten(), kernel, rtol=1e-3, atol=1e-4)
+    assert SeparableConv(2, 2, size=8, kernel_dropout=0.1).depthwise.kernel_dropout == 0.1
+    with pytest.raises(ValueError, match="kernel_dropout"):
+        CKConv(1, 1, size=8, kernel_dropout=1.0)

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from kernelfield import CCNN, DNArch
-from kernelfield.layers import BatchNorm, ContinuousConv, Pointwise
-from kernelfield.layers.continuous.active_slice import Band
+from kernelfield.layers import BandLimit, BatchNorm, ContinuousConv, Pointwise
 from kernelfield.layers.continuous.kernel_support import LateReading, held
 from kernelfield.masks import Mask, SigmoidMask
 from kernelfield.models.dnarch.cost import network_cost
@@ -445,16 +444,16 @@ def test_closed_widths_leave_the_identity_path_alive() -> None:
 @pytest.mark.parametrize("fixed_shapes", [True, False])
 def test_masked_width_never_touches_the_identity_branch(fixed_shapes: bool) -> None:
     net = moved(build(1, 32, fixed_shapes=fixed_shapes)).eval()
-    block, extent = net.network.blocks[0], net.extents()[0]
+    block, active = net.network.blocks[0], net.active()[0]
     with torch.no_grad():
         for p in block.linear.parameters():
             p.zero_()
     x = torch.randn(2, 16, 32)
-    assert torch.equal(block(x, extent=extent), x)
+    assert torch.equal(block(x, active=active), x)
     with torch.no_grad():
         block.linear.bias.fill_(1.0)
     written = net.sizes.changing().kept_widths[0][2]
-    change = block(x, extent=extent) - x
+    change = block(x, active=active) - x
     assert (change[:, :written].abs() > 0).all()
     assert torch.equal(change[:, written:], torch.zeros_like(change[:, written:]))
 
@@ -465,7 +464,7 @@ def test_downsampling_equals_resample(n: int, share: float) -> None:
     layer = convs(build(1, n).network)[0]
     x = torch.randn(2, 1, n, dtype=torch.float64)
     # A mask so steep that it is one up to its end: the cut alone.
-    band = Band((share,), (2 * share - 1 + 1e-4,), 1e6, 0.1)
+    band = BandLimit((share,), (2 * share - 1 + 1e-4,), 1e6, 0.1)
     low, told = band.down(layer, x, {})
     length = low.shape[-1]
     assert length == min(n, 2 * int(share * n / 2) + 1)

@@ -15,7 +15,7 @@ from kernelfield.groups import Cyclic
 from kernelfield.layers.group import AttentiveGroupConv, GroupSelfAttention, InputAttention
 from kernelfield.ops import conv, group_attention
 from kernelfield.ops.attention.softmax import softmax_sum
-from kernelfield.ops.fused import activate, batch_norm, map_activate
+from kernelfield.ops.fused import activate, batch_norm, linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +58,8 @@ OPERATORS: dict[str, Callable[[], torch.Tensor]] = {
     "input attention": _input_attention,
     "self-attention": _self_attention,
     "activate": lambda: activate(_signal(2, 3, 8), torch.randn(3)),
-    "map_activate": lambda: map_activate(_signal(2, 3, 8), torch.randn(4, 3)),
-    "batch_norm": lambda: batch_norm(_signal(2, 3, 8), None, None)[0],
+    "linear": lambda: linear(_signal(2, 3, 8), torch.randn(4, 3), activation="gelu"),
+    "batch_norm": lambda: batch_norm(_signal(2, 3, 8)),
     "kernel networks": lambda: CKConv(2, 2, size=4).kernel(),
 }
 #: those that take Triton kernels in the interpreter only if they are told to

@@ -1,19 +1,26 @@
 """Layers: a field, perhaps a mask, perhaps a group, and an operator."""
 
 from .continuous import (
+    ActiveSlice,
+    BandLimit,
     CCNNBlock,
     CKConv,
     ContinuousConv,
+    FixedShapeBandLimit,
     FlexConv,
     SeparableConv,
     TwoConvBlock,
     aliasing_loss,
+    continuous_layers,
     kernel_frequency,
     kernel_l2,
     kernel_norm,
     nyquist,
+    run_blocks,
     sample_kernels,
+    seen_only,
 )
+from .dropout import Dropout
 from .group import (
     AttentiveGroupConv,
     AttentiveLiftingConv,
@@ -41,11 +48,13 @@ from .group import (
     wavelet_loss,
 )
 from .points import Degridify, Gridify, MessageLayer
-from .pointwise import BatchNorm, Pointwise
+from .pointwise import BatchNorm, Pointwise, make_norm, normalise
 
 __all__ = [
+    "ActiveSlice",
     "AttentiveGroupConv",
     "AttentiveLiftingConv",
+    "BandLimit",
     "BatchNorm",
     "CCNNBlock",
     "CKConv",
@@ -53,6 +62,8 @@ __all__ = [
     "ContinuousConv",
     "CyclicSelfAttention",
     "Degridify",
+    "Dropout",
+    "FixedShapeBandLimit",
     "FlexConv",
     "Gridify",
     "GroupBatchNorm",
@@ -79,10 +90,15 @@ __all__ = [
     "TwoConvBlock",
     "WaveletTransform",
     "aliasing_loss",
+    "continuous_layers",
     "kernel_frequency",
     "kernel_l2",
     "kernel_norm",
+    "make_norm",
+    "normalise",
     "nyquist",
+    "run_blocks",
     "sample_kernels",
+    "seen_only",
     "wavelet_loss",
 ]

@@ -1,42 +1,50 @@
-"""Dropout of values, with random bits for all that a CPU draws."""
+"""Dropout of values or of whole channels."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-__all__ = ["Dropout"]
+from .._checks import check_choice
+from ..ops.fused import drop
 
-_BITS = 16
+__all__ = ["DROPOUT_KINDS", "Dropout"]
+
+DROPOUT_KINDS = ("values", "channels")
 
 
 class Dropout(nn.Dropout):
-    r"""Set values to zero with probability p and multiply the others by 1/(1 - p), in training.
+    r"""Set values or whole channels to zero with probability p and multiply the rest by 1/(1 - p), in training.
 
-    As :class:`torch.nn.Dropout`, which on a CPU draws a float64 for every value and takes longer over it than over the
-    convolution before. Here a value costs 16 random bits: p is rounded to the nearest multiple of 1/65,536, and so is
-    what the kept values are multiplied by.
+    On a CPU p is rounded to the nearest multiple of 1/65,536; see :func:`kernelfield.ops.fused.drop`.
 
     Args:
-        p: probability to drop a value.
+        p: probability of a zero.
+        kind: "values" draws for every value; "channels" draws once for each sample and channel of a
+            (batch, channels, \*space) signal, as :class:`torch.nn.Dropout1d` and its siblings do.
 
-    >>> drop = Dropout(0.25)
-    >>> y = drop(torch.ones(1000))
+    >>> import torch
+    >>> y = Dropout(0.25)(torch.ones(1000))
     >>> sorted(set(y.tolist())), bool((y == 0).float().mean() < 0.4)
     ([0.0, 1.3333333730697632], True)
+    >>> Dropout(0.5, kind="channels")(torch.ones(2, 3, 5)).std(dim=2).max()
+    tensor(0.)
     """
 
+    def __init__(self, p: float = 0.5, kind: str = "values") -> None:
+        super().__init__(p)
+        self.kind = check_choice("dropout_kind", kind, DROPOUT_KINDS)
+
     def forward(self, x: Tensor) -> Tensor:
-        dropped = round(self.p * 2**_BITS)
-        plain = x.device.type == "cpu" and not torch.compiler.is_compiling()
-        if not (plain and self.training and 0 < dropped < 2**_BITS) or torch._C._are_functorch_transforms_active():  # noqa: SLF001
-            return super().forward(x)
-        return (x * _kept(x, dropped)).mul_(2**_BITS / (2**_BITS - dropped))
+        return drop(x, self.rate, channels=self.kind == "channels") if self.rate else x
 
+    @property
+    def rate(self) -> float:
+        """The probability now: 0 in evaluation."""
+        return self.p if self.training else 0.0
 
-def _kept(x: Tensor, dropped: int) -> Tensor:
-    """Return which values of ``x`` are kept, laid out in memory as they are."""
-    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    kept = words.view(torch.int16)[: x.numel()] >= dropped - 2 ** (_BITS - 1)
-    like = torch.empty_like(x, device="meta")  # dense, in the order of x's axes
-    return kept.as_strided(x.shape, like.stride())
+    def fused(self) -> dict[str, float | bool]:
+        """Return the arguments with which operators of :mod:`kernelfield.ops.fused` apply this dropout."""
+        return {"dropout": self.rate, "dropout_channels": self.kind == "channels"}
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, kind={self.kind!r}"

@@ -1,20 +1,21 @@
-"""Maps and norms of channels that do not care how many spatial axes follow: grids of any dimension, and points."""
+"""Linear maps and norms of channels, for signals with any number of spatial axes, and for points."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int
-from ..ops.fused import batch_norm, fuses, map_channels
+from ..ops.fused import activate, linear, norm_with_identity
 
-__all__ = ["BatchNorm", "Pointwise", "make_norm"]
+if TYPE_CHECKING:
+    from .continuous.active_slice import ActiveSlice
 
-#: inputs of a map that are far fewer than its outputs usually are
-_FEW = 16
+__all__ = ["BatchNorm", "Pointwise", "make_norm", "normalise", "normalise_with_identity"]
 
 
 class Pointwise(nn.Module):
@@ -25,7 +26,7 @@ class Pointwise(nn.Module):
         out_channels: channels of the output.
         gain: weights are drawn from :math:`N(0, \mathrm{gain}^2 / \mathrm{in})`; √2 after a rectifying nonlinearity and
             1 after a linear map keep the variance.
-        bias: whether to add one, initially zero.
+        bias: whether to add a bias, initially zero.
 
     >>> Pointwise(3, 5)(torch.randn(2, 3, 8, 8)).shape
     torch.Size([2, 5, 8, 8])
@@ -42,73 +43,46 @@ class Pointwise(nn.Module):
         self,
         x: Tensor,
         *,
-        out_channels: int | None = None,
-        rows: Tensor | None = None,
-        columns: Tensor | None = None,
+        offset: Tensor | None = None,
+        active: ActiveSlice | None = None,
+        activation: str | None = None,
+        dropout: float = 0.0,
+        dropout_channels: bool = False,
+        residual: Tensor | None = None,
     ) -> Tensor:
-        """Return (batch, out, *space) for ``x`` (batch, in, *space).
+        r"""Return :math:`r + \mathrm{drop}(\sigma(W (x + o) + b))`, (batch, out, \*space).
 
         Args:
-            x: signal; of fewer channels than the layer takes, it meets the weights of the first ones.
-            out_channels: compute only so many outputs, the first ones.
-            rows: (out,) factors of the outputs, bias included.
-            columns: (in,) factors of the inputs; like ``rows``, on the weights, which are smaller than signals.
+            x: (batch, in, \*space) signal.
+            offset: (in,) numbers o, added to the bias as W o and not to the signal.
+            active: the channels in use, and their factors; all of them if not given.
+            activation: as in :func:`kernelfield.ops.fused.linear`, like the arguments below.
+            dropout: probability of a zero.
+            dropout_channels: drop whole channels.
+            residual: signal r to add at the end.
         """
-        weight, bias = self.part(x.shape[1], out_channels, rows, columns)
-        if not fuses(x):
-            return F.conv1d(x.flatten(2), weight.unsqueeze(-1), bias).unflatten(2, x.shape[2:])
-        return self.apply_part(x, weight, bias)
+        weight, bias = self.active_parameters(active, offset)
+        return linear(
+            x,
+            weight,
+            bias,
+            activation=activation,
+            dropout=dropout,
+            dropout_channels=dropout_channels,
+            residual=residual,
+        )
 
-    def shifted(
-        self,
-        in_channels: int,
-        offset: Tensor | None,
-        out_channels: int | None = None,
-        rows: Tensor | None = None,
-        columns: Tensor | None = None,
+    def active_parameters(
+        self, active: ActiveSlice | None = None, offset: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return :meth:`part` for a signal to which (in,) ``offset`` is still to be added, as a bias that does it."""
-        weight, bias = self.part(in_channels, out_channels, rows, columns)
-        if offset is not None:
-            with torch.autocast(weight.device.type, enabled=False):
-                bias = F.linear(offset.to(weight.dtype), weight, bias)
-        return weight, bias
-
-    @staticmethod
-    def apply_part(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return W x + b at every position, on a GPU."""
-        if x.shape[2:].numel() == 1:
-            return F.linear(x.flatten(1), weight, bias).view(len(x), -1, *x.shape[2:])
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
-        flat = x.flatten(2)
-        if bias is not None and x.shape[1] <= _FEW:
-            # One more input, of ones, is cheaper than another pass over the outputs.
-            flat = torch.cat([flat, torch.ones_like(flat[:, :1])], dim=1)
-            weight, bias = torch.cat([weight, bias.unsqueeze(1)], dim=1), None
-        y = map_channels(flat, weight).unflatten(2, x.shape[2:])
-        return y if bias is None else y + bias.to(y.dtype).view(-1, *(1,) * (y.dim() - 2))
-
-    def part(
-        self,
-        in_channels: int,
-        out_channels: int | None = None,
-        rows: Tensor | None = None,
-        columns: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the weight and bias that :meth:`forward` uses for so many channels and these factors."""
+        """Return the weight and the bias of the channels in use, factors and ``offset`` included."""
         weight: Tensor = self.weight
         bias: Tensor | None = self.bias
-        if in_channels < self.in_channels:
-            weight = weight.narrow(1, 0, in_channels)
-        if out_channels is not None and out_channels < self.out_channels:
-            weight = weight.narrow(0, 0, out_channels)
-            bias = None if bias is None else bias.narrow(0, 0, out_channels)
-        if columns is not None:
-            weight = weight * columns.to(weight.dtype)
-        if rows is not None:
-            weight = weight * rows.to(weight.dtype).unsqueeze(1)
-            bias = None if bias is None else bias * rows.to(bias.dtype)
+        if active is not None:
+            weight, bias = active.of_map(weight, bias)
+        if offset is not None:
+            with torch.autocast(weight.device.type, enabled=False):
+                bias = F.linear(offset[: weight.shape[1]].to(weight.dtype), weight, bias)
         return weight, bias
 
     def extra_repr(self) -> str:
@@ -118,36 +92,49 @@ class Pointwise(nn.Module):
 class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
     """Batch normalisation of signals with any number of spatial axes.
 
-    A signal of fewer channels than there are statistics is taken for the first of them.
-
     >>> BatchNorm(3)(torch.randn(2, 3, 4, 4, 4)).shape
     torch.Size([2, 3, 4, 4, 4])
-    >>> BatchNorm(3)(torch.randn(2, 2, 4)).shape
-    torch.Size([2, 2, 4])
     """
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        return self.apart(input)[0]
+    def forward(
+        self,
+        input: Tensor,  # noqa: A002
+        *,
+        active: ActiveSlice | None = None,
+        activation: str | None = None,
+        with_identity: bool = False,
+    ) -> Any:
+        r"""Return the normalised signal for ``input`` (batch, channels, \*space).
 
-    def apart(self, input: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:  # noqa: A002
-        """Return the normalised signal, or its GELU, and the signal itself, for an identity branch.
-
-        See :func:`kernelfield.ops.fused.batch_norm`: on a GPU the two gradients are added where one is written.
+        Args:
+            input: signal.
+            active: ``input`` has only the first of the channels, ``active.channels[0]`` of them.
+            activation: "gelu" or "relu" of the result.
+            with_identity: return the input too, for an identity branch; see
+                :func:`kernelfield.ops.fused.norm_with_identity`.
         """
-        whole = input.shape[1] >= self.num_features
-        if whole and (self.momentum is None or not fuses(input)):
-            y = super().forward(input)
-            return F.gelu(y) if gelu else y, input
         self._check_input_dim(input)
+        tensors: list[Tensor | None] = [self.running_mean, self.running_var, self.weight, self.bias]
+        if active is not None and active.channels is not None:
+            tensors = [None if t is None else t[: active.channels[0]] for t in tensors]
+        mean, variance, weight, bias = tensors
+        momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        tensors = (self.running_mean, self.running_var, self.weight, self.bias)
-        mean, variance, weight, bias = (t if t is None or whole else t.narrow(0, 0, input.shape[1]) for t in tensors)
-        if self.training or mean is None:
-            held = None if mean is None or variance is None else (mean, variance)
-            return batch_norm(input, weight, bias, held, momentum=self.momentum or 0.0, eps=self.eps, gelu=gelu)
-        y = F.batch_norm(input, mean, variance, weight, bias, False, 0.0, self.eps)
-        return F.gelu(y) if gelu else y, input
+            if self.momentum is None:  # the mean over all batches seen so far
+                momentum = 1.0 / float(self.num_batches_tracked)
+        running = None if mean is None or variance is None else (mean, variance)
+        y, same = norm_with_identity(
+            input,
+            weight,
+            bias,
+            running,
+            training=self.training,
+            momentum=momentum,
+            eps=self.eps,
+            activation=activation,
+        )
+        return (y, same) if with_identity else y
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002
         if input.dim() < 2:
@@ -157,8 +144,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
 def make_norm(name: str, channels: int) -> nn.Module:
     """Return a norm by name: "batch", "batch-statistics", "layer" (over channels and space together), or "none".
 
-    "batch-statistics" takes the mean and variance of the batch at hand in evaluation too: chapter 6's choice for
-    networks whose architecture is still moving, for which running averages come too late.
+    "batch-statistics" uses the mean and variance of the batch in evaluation too. Chapter 6 chose it for networks whose
+    architecture is still changing: running averages would lag behind.
 
     >>> make_norm("layer", 4).num_groups
     1
@@ -167,3 +154,26 @@ def make_norm(name: str, channels: int) -> nn.Module:
     if name.startswith("batch"):
         return BatchNorm(channels, track_running_stats=name == "batch")
     return nn.GroupNorm(1, channels, eps=1e-12) if name == "layer" else nn.Identity()
+
+
+def normalise(norm: nn.Module, x: Tensor, activation: str | None = None) -> Tensor:
+    """Return the activation of ``norm(x)``, in the pass of the norm where that is possible.
+
+    >>> normalise(make_norm("none", 3), torch.tensor([[[-1.0, 2.0]]]), "relu")
+    tensor([[[0., 2.]]])
+    """
+    if isinstance(norm, BatchNorm):
+        return norm(x, activation=activation)
+    return activate(norm(x), activation=activation)
+
+
+def normalise_with_identity(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``norm(x)`` and ``x``; see :func:`kernelfield.ops.fused.norm_with_identity`.
+
+    Any module may be the norm: networks trained on several devices have torch's SyncBatchNorm in its place.
+
+    >>> y, same = normalise_with_identity(make_norm("batch", 3), torch.randn(2, 3, 8))
+    >>> y.shape
+    torch.Size([2, 3, 8])
+    """
+    return norm(x, with_identity=True) if isinstance(norm, BatchNorm) else (norm(x), x)

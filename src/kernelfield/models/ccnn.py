@@ -6,15 +6,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .._checks import check_choice, check_int
 from ..fields import Field, MAGNet
-from ..layers import SeparableConv
-from ..layers.continuous.blocks import CCNNBlock, TwoConvBlock, run_blocks
-from ..layers.continuous.sampling import seen_only
-from ..layers.pointwise import BatchNorm, Pointwise, make_norm
-from ..ops.fused import fuses
+from ..layers import (
+    CCNNBlock,
+    Dropout,
+    Pointwise,
+    SeparableConv,
+    TwoConvBlock,
+    make_norm,
+    normalise,
+    run_blocks,
+    seen_only,
+)
 from .ckcnn import field_options
 from .readout import Embedding, Readout
 from .registry import register
@@ -22,7 +27,7 @@ from .registry import register
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..layers.continuous.active_slice import Extent
+    from ..layers import ActiveSlice
 
 __all__ = ["CCNN"]
 
@@ -54,14 +59,15 @@ class CCNN(nn.Module):
         norm: "batch", "batch-statistics" (those of the batch in evaluation too), "layer" or "none".
         prenorm: norms at the beginning of the blocks; else after the sums.
         dropout: probability inside the blocks.
+        dropout_kind: the blocks drop single "values", or whole "channels".
         input_dropout: probability on the input.
         readout: "mean" over positions, "last" position, or "dense".
         vocabulary: number of tokens, if the input is (batch, length) ids.
         stem: what the input meets first, a "conv" (chapter 3) or a "linear" map of its channels (chapter 6).
-        extents: how much of each block there is, where blocks differ: what :meth:`kernelfield.DNArch.materialize` has
-            learned. One for each block.
+        active: sizes of each block where blocks differ, one for each: what :meth:`kernelfield.DNArch.materialize` has
+            learned.
         options: further arguments of :class:`SeparableConv`: learn_mean, isotropic, boundary, smooth, neighbors,
-            method, gain.
+            method, gain, kernel_dropout.
 
     >>> import torch
     >>> net = CCNN(in_channels=1, out_channels=10, dim=2, size=28, channels=16, blocks=2)
@@ -95,11 +101,12 @@ class CCNN(nn.Module):
         norm: str = "batch",
         prenorm: bool = True,
         dropout: float = 0.0,
+        dropout_kind: str = "values",
         input_dropout: float = 0.0,
         readout: str = "mean",
         vocabulary: int | None = None,
         stem: str = "conv",
-        extents: Sequence[Extent] | None = None,
+        active: Sequence[ActiveSlice] | None = None,
         **options: Any,
     ) -> None:
         arguments = {k: v for k, v in locals().items() if k not in ("self", "options", "__class__")} | options
@@ -118,7 +125,7 @@ class CCNN(nn.Module):
         self.embedding = None
         if vocabulary is not None:
             self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
-        self.input_dropout = nn.Dropout(input_dropout)
+        self.input_dropout = Dropout(input_dropout)
         if check_choice("stem", stem, ("conv", "linear")) == "conv":
             self.stem = make_conv(in_channels, channels)
         else:
@@ -126,46 +133,39 @@ class CCNN(nn.Module):
         self.norm = make_norm(norm, channels)
         make_block: Callable[..., nn.Module]
         if check_choice("block", block, BLOCKS) == "resnet":
-            make_block = partial(
-                TwoConvBlock, make_conv, norm=norm, activation="gelu", dropout=dropout, activate_branch=False
-            )
+            make_block = partial(TwoConvBlock, activation="gelu", activate_branch=False)
         else:
-            make_block = partial(
-                CCNNBlock, make_conv, norm=norm, dropout=dropout, prenorm=prenorm, final_activation=block == "ccnn"
-            )
-        if extents is not None and (block == "resnet" or len(extents) != blocks):
+            make_block = partial(CCNNBlock, prenorm=prenorm, final_activation=block == "ccnn")
+        if active is not None and (block == "resnet" or len(active) != blocks):
             raise ValueError(
-                f"extents must be None or one for each of the {blocks} blocks, not of 'resnet', got {len(extents)}"
+                f"active must be None or one slice for each of the {blocks} blocks, not of 'resnet', got {len(active)}"
             )
-        parts: list[dict[str, Any]] = [{} for _ in range(blocks)]
-        for part, extent in zip(parts, extents or (), strict=False):
-            part |= {"widths": extent.widths, "band": extent.band, "scale": extent.scale}
-        self.blocks = nn.ModuleList(make_block(channels, channels, **part) for part in parts)
-        # What a block with its norm in front leaves behind is not normalised yet.
+        how: list[dict[str, Any]] = [{} for _ in range(blocks)] if active is None else [{"active": a} for a in active]
+        self.blocks = nn.ModuleList(
+            make_block(make_conv, channels, channels, norm=norm, dropout=dropout, dropout_kind=dropout_kind, **part)
+            for part in how
+        )
+        # The output of blocks that begin with their norm is not normalised.
         self.final_norm = make_norm(norm if prenorm and block != "resnet" else "none", channels)
         self.readout = Readout(channels, out_channels, readout)
 
     def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, extents: Sequence[Extent] | None = None, **sampling: Any
+        self, x: Tensor, *, mask: Tensor | None = None, active: Sequence[ActiveSlice] | None = None, **sampling: Any
     ) -> Tensor:
         """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers.
 
-        With ``extents`` only so much of the blocks is used, and of blocks beyond the last of them nothing.
+        With ``active`` only these parts of the blocks are computed; blocks beyond the last part are skipped.
         """
         if self.embedding is not None:
             x = self.embedding(x)
         elif x.dim() < 3 or x.shape[1] != self.arguments["in_channels"]:
-            # A linear stem would take fewer too, as linear maps do in networks that learn their width.
             raise ValueError(
                 f"x must have shape (batch, {self.arguments['in_channels']}, *space), got {tuple(x.shape)}"
             )
         x = self.input_dropout(seen_only(x, mask))
         x = self.stem(x) if isinstance(self.stem, Pointwise) else self.stem(x, mask=mask, **sampling)
-        if isinstance(self.norm, BatchNorm) and fuses(x):
-            x, _ = self.norm.apart(x, gelu=True)  # in the same pass
-        else:
-            x = F.gelu(self.norm(x))
-        x = run_blocks(self.blocks, x, extents=extents, mask=mask, **sampling)
+        x = normalise(self.norm, x, "gelu")
+        x = run_blocks(self.blocks, x, active=active, mask=mask, **sampling)
         return self.readout(self.final_norm(x), mask)
 
 

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from .._checks import check_choice, check_int
 from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field, bind_start
-from ..layers import CKConv, FlexConv
-from ..layers.continuous.blocks import TwoConvBlock, run_blocks
-from ..layers.continuous.sampling import seen_only
+from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
 from .readout import Embedding, Readout
 from .registry import register
 
@@ -68,11 +66,13 @@ class CKCNN(nn.Module):
         causal: causal convolutions; by default for dim 1.
         norm: "layer" (over channels and positions), "batch" or "none".
         dropout: probability inside the blocks.
+        dropout_kind: the blocks drop single "values", or whole "channels".
         input_dropout: probability on the input, or on the embedding.
         readout: "last" position, "mean" over positions, or "dense".
         vocabulary: number of tokens. The input is then (batch, length) ids, and the last linear map shares the
             embedding's weight.
-        options: further arguments of :class:`CKConv` or :class:`FlexConv`: boundary, smooth, neighbors, method, gain.
+        options: further arguments of :class:`CKConv` or :class:`FlexConv`: boundary, smooth, neighbors, method, gain,
+            kernel_dropout.
 
     >>> import torch
     >>> net = CKCNN(in_channels=1, out_channels=10, size=784)
@@ -103,6 +103,7 @@ class CKCNN(nn.Module):
         causal: bool | None = None,
         norm: str = "layer",
         dropout: float = 0.0,
+        dropout_kind: str = "values",
         input_dropout: float = 0.0,
         readout: str = "last",
         vocabulary: int | None = None,
@@ -128,9 +129,9 @@ class CKCNN(nn.Module):
         self.embedding = None
         if vocabulary is not None:
             self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
-        self.input_dropout = nn.Dropout(input_dropout)
+        self.input_dropout = Dropout(input_dropout)
         self.blocks = nn.ModuleList(
-            TwoConvBlock(make_conv, i, o, norm=norm, dropout=dropout)
+            TwoConvBlock(make_conv, i, o, norm=norm, dropout=dropout, dropout_kind=dropout_kind)
             for i, o in zip((in_channels, *widths), widths, strict=False)
         )
         self.readout = Readout(

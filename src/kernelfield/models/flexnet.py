@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..fields import SIREN, Field, MAGNet, Table
-from ..layers import BatchNorm
-from ..layers.continuous.blocks import TwoConvBlock, run_blocks
+from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from .ckcnn import KERNEL_FIELDS, conv_factory, field_options
 from .readout import Readout
 from .registry import register
@@ -38,6 +36,7 @@ class FlexNet(nn.Module):
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels.
         kernel_size: an odd number of points, if the kernels are not to reach over the whole input.
         dropout: probability inside the blocks.
+        dropout_kind: the blocks drop single "values", or whole "channels".
         readout: "mean" over positions, or "dense".
         options: further arguments of :class:`FlexConv`.
 
@@ -63,6 +62,7 @@ class FlexNet(nn.Module):
         sigma: float | None = 0.0375,
         kernel_size: int | None = None,
         dropout: float = 0.2,
+        dropout_kind: str = "values",
         readout: str = "mean",
         **options: Any,
     ) -> None:
@@ -83,14 +83,16 @@ class FlexNet(nn.Module):
         outs = [round(channels * w) for w in widths]
         self.stem, self.norm = make_conv(in_channels, channels), BatchNorm(channels)
         self.blocks = nn.ModuleList(
-            TwoConvBlock(make_conv, i, o, norm="batch", dropout=dropout, activate_branch=False)
+            TwoConvBlock(
+                make_conv, i, o, norm="batch", dropout=dropout, dropout_kind=dropout_kind, activate_branch=False
+            )
             for i, o in zip([channels, *outs], outs, strict=False)
         )
         self.readout = Readout(outs[-1], out_channels, readout)
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
         """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
-        x = F.relu(self.norm(self.stem(x, mask=mask, **sampling)))
+        x = normalise(self.norm, self.stem(x, mask=mask, **sampling), "relu")
         x = run_blocks(self.blocks, x, mask=mask, **sampling)
         return self.readout(x, mask)
 

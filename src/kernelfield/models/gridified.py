@@ -9,10 +9,7 @@ from torch import Tensor, nn
 
 from .._checks import check_choice, check_int, ints_per_axis
 from ..fields import Field, Table
-from ..layers import SeparableConv
-from ..layers.continuous.blocks import CCNNBlock, run_blocks
-from ..layers.points import Degridify, Gridify
-from ..layers.pointwise import make_norm
+from ..layers import CCNNBlock, Degridify, Gridify, SeparableConv, make_norm, run_blocks
 from .readout import Readout
 from .registry import register
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_choice
-from ..layers.pointwise import Pointwise
+from ..layers import Pointwise
 
 __all__ = ["READOUTS", "Embedding", "Readout"]
 

@@ -7,7 +7,7 @@ import torch
 
 from kernelfield import CKConv, FlexConv, SeparableConv
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier, Table
-from kernelfield.layers import BatchNorm, Pointwise
+from kernelfield.layers import ActiveSlice, BatchNorm, Pointwise
 
 
 @pytest.mark.parametrize("field", [MLP, SIREN, RandomFourier, FourierFilter, GaborFilter, MAGNet, BSpline, Table])
@@ -23,22 +23,22 @@ def test_the_first_channels_of_a_depthwise_convolution(causal: bool, channels: i
     layer = FlexConv(5, 5, size=16, depthwise=True, causal=causal, sigma=0.2).double()
     torch.nn.init.normal_(layer.bias)
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    part = x[:, :channels]
-    torch.testing.assert_close(layer(part, channels=channels), layer(x)[:, :channels])
+    part, active = x[:, :channels], ActiveSlice((channels,))
+    torch.testing.assert_close(layer(part, active=active), layer(x)[:, :channels])
     coords = 16 * torch.rand(2, 16, 1, dtype=torch.float64)
-    both = layer(part, channels=channels, coords=coords), layer(x, coords=coords)[:, :channels]
+    both = layer(part, active=active, coords=coords), layer(x, coords=coords)[:, :channels]
     torch.testing.assert_close(*both)
     layer.eval().freeze()
-    torch.testing.assert_close(layer(part, channels=channels), layer(x)[:, :channels])
+    torch.testing.assert_close(layer(part, active=active), layer(x)[:, :channels])
 
 
 def test_channels_are_checked() -> None:
-    with pytest.raises(ValueError, match="channels must be None for a layer that is not depthwise, got 2"):
-        CKConv(3, 3, size=8)(torch.randn(1, 2, 8), channels=2)
-    with pytest.raises(ValueError, match="channels must be 1 to 3, got 4"):
-        CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 4, 8), channels=4)
+    with pytest.raises(ValueError, match="active"):
+        CKConv(3, 3, size=8)(torch.randn(1, 2, 8), active=ActiveSlice((2,)))
+    with pytest.raises(ValueError, match="active"):
+        CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 4, 8), active=ActiveSlice((4,)))
     with pytest.raises(ValueError, match=r"x must have shape \(batch, 2"):
-        CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 3, 8), channels=2)
+        CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 3, 8), active=ActiveSlice((2,)))
 
 
 def test_parts_of_linear_maps() -> None:
@@ -47,9 +47,9 @@ def test_parts_of_linear_maps() -> None:
     x, rows, columns = torch.randn(2, 3, 6), torch.rand(2), torch.rand(3)
     whole = torch.nn.functional.pad(x * columns.view(3, 1), (0, 0, 0, 2))
     wanted = layer(whole)[:, :2] * rows.view(2, 1)
-    torch.testing.assert_close(layer(x, out_channels=2, rows=rows, columns=columns), wanted)
+    torch.testing.assert_close(layer(x, active=ActiveSlice((3, 2), (columns, rows))), wanted)
     separable = SeparableConv(5, 4, size=8, sigma=0.2)
-    part = separable(x, channels=3, out_channels=2)
+    part = separable(x, active=ActiveSlice((3, 2)))
     middle = separable.depthwise(torch.nn.functional.pad(x, (0, 0, 0, 2)))
     middle[:, 3:] = 0
     torch.testing.assert_close(part, separable.pointwise(middle)[:, :2])
@@ -64,7 +64,7 @@ def test_parts_of_batch_norms(track: bool) -> None:
     for mode in (True, False):
         whole.train(mode)
         part.train(mode)
-        torch.testing.assert_close(part(x[:, :2]), whole(x)[:, :2])
+        torch.testing.assert_close(part(x[:, :2], active=ActiveSlice((2,))), whole(x)[:, :2])
     if track:
         torch.testing.assert_close(part.running_mean[:2], whole.running_mean[:2])
         assert int(part.num_batches_tracked) == 1

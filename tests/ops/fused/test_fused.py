@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from kernelfield import CCNN
-from kernelfield.layers.pointwise import BatchNorm, Pointwise
+from kernelfield.layers import ActiveSlice, BatchNorm, Pointwise
 from kernelfield.ops import use_fast_paths
-from kernelfield.ops.fused import activate, batch_norm, fuses, map_activate, map_channels
+from kernelfield.ops.backend import use_triton
+from kernelfield.ops.fused import activate, batch_norm, linear, map_channels, norm_with_identity
 from tests.ops.interpreted import DEVICE, interpreter, poisoned
 from tests.ops.interpreted import channelwise_launch as launch
 
@@ -73,7 +74,7 @@ def test_norm(shape: tuple[int, ...], dtype: torch.dtype, gelu: bool, passed: bo
     held, held64 = ([torch.full((shape[1],), 0.5, dtype=t.dtype, device=DEVICE) for _ in range(2)] for t in (w, w64))
     grads = [torch.randn(shape).to(x) for _ in range(2 if passed else 1)]
     with poisoned():
-        y, same = batch_norm(x, w, b, (held[0], held[1]), momentum=0.3, gelu=gelu)
+        y, same = norm_with_identity(x, w, b, (held[0], held[1]), momentum=0.3, activation="gelu" if gelu else None)
         got = [y, *torch.autograd.grad([y, same][: len(grads)], [x, w, b], grads)]
     exact = F.batch_norm(x64, *held64, w64, b64, True, 0.3, 1e-5)
     exact = F.gelu(exact) if gelu else exact
@@ -84,10 +85,10 @@ def test_norm(shape: tuple[int, ...], dtype: torch.dtype, gelu: bool, passed: bo
 
 def test_norm_of_a_signal_far_from_zero() -> None:
     x = torch.randn(4, 3, 50, device=DEVICE) + 1e4
-    y, _ = batch_norm(x, None, None)
+    y = batch_norm(x)
     exact = F.batch_norm(x.double(), None, None, training=True)
     assert (y - exact).abs().max() < 1e-2  # what is left of the variance in float32
-    constant, _ = batch_norm(torch.full((2, 3, 50), 7.0, device=DEVICE), None, None)
+    constant = batch_norm(torch.full((2, 3, 50), 7.0, device=DEVICE))
     assert constant.abs().max() == 0
 
 
@@ -109,6 +110,34 @@ def test_dropout_is_computed_again_and_follows_the_seed() -> None:
         assert 0.46 < pairs.float().mean() < 0.52
 
 
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("space", [(50,), (6, 7)])
+def test_dropout_of_whole_channels(fused: bool, space: tuple[int, ...]) -> None:
+    x = torch.randn(40, 7, *space, device=DEVICE, requires_grad=True)
+    w, b = torch.randn(24, 7, device=DEVICE), torch.randn(24, device=DEVICE)
+    with use_fast_paths(fused):
+        y = linear(x, w, b, activation="gelu", dropout=0.3, dropout_channels=True)
+    kept = (y != 0).flatten(2).any(dim=2)
+    assert 0.63 < kept.float().mean() < 0.77  # 960 draws
+    assert len({tuple(row) for row in kept.tolist()}) > 30  # samples have draws of their own
+    mask = kept.view(40, 24, *(1,) * len(space)) / 0.7
+    plain = linear(x, w, b, activation="gelu")
+    torch.testing.assert_close(y, plain * mask, rtol=1e-5, atol=1e-5)
+    weights = torch.randn_like(y)
+    (got,) = torch.autograd.grad(y, x, weights)
+    (expected,) = torch.autograd.grad(plain, x, weights * mask)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_seeds_decide_about_dropped_channels() -> None:
+    x, found = torch.randn(4, 64, 5, device=DEVICE), []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        found.append(activate(x, dropout=0.5, dropout_channels=True))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
 def test_second_derivatives_are_the_formulas() -> None:
     x = torch.randn(2, 3, 5, device=DEVICE, requires_grad=True)
     w = torch.rand(3, device=DEVICE, requires_grad=True)
@@ -119,8 +148,8 @@ def test_second_derivatives_are_the_formulas() -> None:
         return torch.autograd.grad(sum(g.square().sum() for g in grads), [x, w, b])
 
     def fused() -> torch.Tensor:
-        n, same = batch_norm(x, w, b, gelu=True)
-        return map_activate(activate(n, b, residual=same), w.outer(b), b, residual=same)
+        n, same = norm_with_identity(x, w, b, activation="gelu")
+        return linear(activate(n, b, residual=same), w.outer(b), b, activation="gelu", residual=same)
 
     def plain() -> torch.Tensor:
         y = F.gelu(F.gelu(F.batch_norm(x, None, None, w, b, True)) + along(b, x)) + x
@@ -152,7 +181,7 @@ def test_map_and_activation(
     wanted, wanted64 = [x, r, w, b], [x64, r64, w64, b64]
     grad = torch.randn(r.shape).to(x)
     with poisoned():
-        y = map_activate(x, w, b if biased else None, residual=r if residual else None)
+        y = linear(x, w, b if biased else None, activation="gelu", residual=r if residual else None)
         got = [y, *torch.autograd.grad(y, wanted, grad, allow_unused=True)]
     mapped = torch.einsum("oi,bin->bon", w64, x64.flatten(2)).view(y.shape)
     # What is kept of the map is rounded to the dtype of the signal.
@@ -224,26 +253,29 @@ def test_half_precision_networks() -> None:
     torch.testing.assert_close(outputs[True].float(), outputs[False].float(), rtol=0.1, atol=0.1)
 
 
-def test_narrow_signals_use_the_first_channels() -> None:
+def test_active_channels_are_the_first() -> None:
     norm, pointwise = BatchNorm(5).to(DEVICE), Pointwise(5, 4).to(DEVICE)
     x = torch.randn(3, 2, 9, device=DEVICE)
-    y = norm(x)
+    y = norm(x, active=ActiveSlice((2,)))
     torch.testing.assert_close(y, F.batch_norm(x, None, None, training=True))
     assert (norm.running_mean[2:] == 0).all()
     assert (norm.running_mean[:2] != 0).all()
     rows, columns = torch.rand(3, device=DEVICE), torch.rand(2, device=DEVICE)
-    offset = torch.randn(2, device=DEVICE)
-    part = pointwise.shifted(2, offset, 3, rows, columns)
-    expected = pointwise(x + along(offset, x), out_channels=3, rows=rows, columns=columns)
-    torch.testing.assert_close(pointwise.apply_part(x, *part), expected)
+    active = ActiveSlice((2, 3), (columns, rows))
+    offset = torch.randn(5, device=DEVICE)
+    expected = pointwise(x + along(offset[:2], x), active=active)
+    torch.testing.assert_close(pointwise(x, active=active, offset=offset), expected)
+    with torch.no_grad():
+        weight = pointwise.weight[:3, :2] * columns * rows[:, None]
+    torch.testing.assert_close(pointwise(x, active=active), torch.einsum("oi,bin->bon", weight, x))
 
 
 def test_what_is_left_to_formulas() -> None:
     x = torch.randn(2, 3, 4, device=DEVICE)
-    assert fuses(x)
-    assert not fuses(x.double())
-    assert not fuses(x[:0])
-    assert not torch.func.vmap(lambda row: torch.tensor(fuses(row)))(x).any()
+    assert use_triton(x)
+    assert not use_triton(x.double())
+    assert not use_triton(x[:0])
+    assert not torch.func.vmap(lambda row: torch.tensor(use_triton(row)))(x).any()
     with use_fast_paths(False):
-        assert not fuses(x)
+        assert not use_triton(x)
         assert torch.equal(activate(x, residual=x), F.gelu(x) + x)

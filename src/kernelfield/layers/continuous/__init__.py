@@ -1,23 +1,32 @@
 """Layers whose kernel is sampled from a field (chapters 2, 3 and 5)."""
 
-from .blocks import CCNNBlock, TwoConvBlock
+from .active_slice import ActiveSlice
+from .band_limit import BandLimit, FixedShapeBandLimit
+from .blocks import CCNNBlock, TwoConvBlock, continuous_layers, run_blocks
 from .ckconv import CKConv, FlexConv
 from .continuous_conv import ContinuousConv
 from .kernel_sampler import sample_kernels
 from .penalties import aliasing_loss, kernel_frequency, kernel_l2, kernel_norm, nyquist
+from .sampling import seen_only
 from .separable import SeparableConv
 
 __all__ = [
+    "ActiveSlice",
+    "BandLimit",
     "CCNNBlock",
     "CKConv",
     "ContinuousConv",
+    "FixedShapeBandLimit",
     "FlexConv",
     "SeparableConv",
     "TwoConvBlock",
     "aliasing_loss",
+    "continuous_layers",
     "kernel_frequency",
     "kernel_l2",
     "kernel_norm",
     "nyquist",
+    "run_blocks",
     "sample_kernels",
+    "seen_only",
 ]

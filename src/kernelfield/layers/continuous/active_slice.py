@@ -1,171 +1,116 @@
-r"""How much of a residual block is in use: channels, frequencies, the branch as a whole (chapter 6, section 2.4).
+r"""How much of a layer or of a residual block is in use (chapter 6, section 2.4).
 
-A block of the largest size is cut to what its masks keep. On the frequency axis 0 is mapped to -1 and the highest
-frequency of the training grid to 1, so that a mask with the offset μ ends at the same physical frequency whatever grid
-its input comes on. A signal of n samples at sampling step s, of which the mask keeps the share c of the training grid's
-band, is computed on
+A network whose architecture is learned has layers of the largest size, of which masks leave the first channels. One
+:class:`ActiveSlice` tells a layer what that is. A layer maps one stage of channels to the next, and a block has three:
 
-.. math:: M = \min\big(n,\; 2 \lfloor c\, n s / 2 \rfloor + 1\big)
+.. code-block:: text
 
-samples, which hold all frequencies that are kept, and no others.
+    stage      0                      1                     2
+             read  ── conv, map ──▶ middle ── linear ──▶ written        × scale, at the resolution of band_limit
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..._checks import floats_per_axis
-from ...ops import resample
-from ...ops.resample import apply_along, resample_matrix
-from .sampling import sample_weight
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .continuous_conv import ContinuousConv
+    from .band_limit import BandLimit, FixedShapeBandLimit
 
-__all__ = ["Band", "Extent", "FixedShapeBand", "cutoff"]
-
-#: shares of the band are rounded up to one of so many, or a mask that moves would mean a new shape every step
-GRAIN = 128
+__all__ = ["ActiveSlice", "add_to_first", "join_channels", "join_first", "split_channels"]
 
 
 @dataclass(frozen=True)
-class Extent:
-    """What of a block is in use.
+class ActiveSlice:
+    """The part of a layer or block that is in use; by default all of it.
 
     Args:
-        widths: channels that are read, in the middle, and written; None for all.
-        masks: factors of these channels, (n,) each; None for ones.
-        band: frequencies at which the branch is computed; None for all.
-        scale: factor of the residual branch; None for one.
+        channels: number of channels in use at each stage, the first ones; None for all.
+        factors: (n,) factors of these channels at each stage; None for ones.
+        band_limit: frequencies at which a block's residual branch is computed; None for all.
+        scale: factor of a block's residual branch; None for one.
+
+    >>> block = ActiveSlice(channels=(2, 3, 4))
+    >>> block.conv.channels, block.linear.channels
+    ((2, 3), (3, 4))
     """
 
-    widths: tuple[int, int, int] | None = None
-    masks: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
-    band: Band | FixedShapeBand | None = None
+    channels: tuple[int, ...] | None = None
+    factors: tuple[Tensor | None, ...] | None = None
+    band_limit: BandLimit | FixedShapeBandLimit | None = None
     scale: Tensor | float | None = None
 
     @property
-    def whole(self) -> bool:
-        """Whether that is all of the block, as it is."""
-        return self.widths is None and self.masks == (None, None, None) and self.band is None and self.scale is None
+    def conv(self) -> ActiveSlice:
+        """The slice of a block's convolution."""
+        return ActiveSlice(self.channels and self.channels[:2], self.factors and self.factors[:2])
+
+    @property
+    def linear(self) -> ActiveSlice:
+        """The slice of a block's linear map; the convolution has applied the middle factors."""
+        return ActiveSlice(self.channels and self.channels[1:], self.factors and (None, *self.factors[2:]))
+
+    def of_map(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the part of an (out, in) ``weight`` and an (out,) ``bias`` that is in use, times the factors."""
+        if self.channels is not None:
+            before, after = self.channels
+            weight = weight[:after, :before]
+            bias = None if bias is None else bias[:after]
+        columns, rows = (None, None) if self.factors is None else self.factors
+        if columns is not None:
+            weight = weight * columns.to(weight.dtype)
+        if rows is not None:
+            weight = weight * rows.to(weight.dtype).unsqueeze(1)
+            bias = None if bias is None else bias * rows.to(bias.dtype)
+        return weight, bias
 
 
-def cutoff(root: Any) -> Any:
-    """Return the share of the training grid's band below ``root``, where -1 is none and 1 all; of numbers or tensors.
+# A residual branch that uses only the first channels leaves the others of the identity branch alone. The identity
+# branch is cut once: the gradients of overlapping views of a tensor would each be padded with zeros and added.
 
-    >>> cutoff(0.0), cutoff(torch.tensor([0.001], dtype=torch.float64)).item()
-    (0.5, 0.5078125)
+
+def split_channels(x: Tensor, *cuts: int) -> Sequence[Tensor]:
+    """Return ``x`` (batch, channels, *space) cut along its channels at ``cuts``."""
+    ends = sorted({x.shape[1], *cuts})
+    sizes = [b - a for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    return [x] if len(sizes) == 1 else x.split(sizes, dim=1)
+
+
+def join_channels(pieces: Sequence[Tensor]) -> Tensor:
+    """Return (batch, channels, *space) signals joined along their channels."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), dim=1)
+
+
+def join_first(pieces: Sequence[Tensor], channels: int) -> Tensor:
+    """Return the first ``channels`` of a signal in pieces; they must end where a piece ends."""
+    return join_channels(_first(pieces, channels))
+
+
+def add_to_first(branch: Tensor, pieces: Sequence[Tensor]) -> Tensor:
+    """Return a signal in pieces, joined, with ``branch`` added to its first channels.
+
+    >>> add_to_first(torch.ones(1, 1, 2), split_channels(torch.zeros(1, 2, 2), 1))
+    tensor([[[1., 1.],
+             [0., 0.]]])
     """
-    up = torch.ceil if isinstance(root, Tensor) else math.ceil
-    return up((root + 1) * (GRAIN / 2)) / GRAIN
+    if len(pieces) == 1:
+        pieces = split_channels(pieces[0], branch.shape[1])
+    touched = _first(pieces, branch.shape[1])
+    parts = branch.split([piece.shape[1] for piece in touched], dim=1)
+    sums = [part + piece for part, piece in zip(parts, touched, strict=True)]
+    return join_channels([*sums, *pieces[len(touched) :]])
 
 
-@dataclass(frozen=True)
-class Band:
-    """The frequencies of a block, known in Python: it is computed at the resolution they need.
-
-    Args:
-        cutoffs: share of the training grid's band that is kept along each axis.
-        offsets: of the sigmoid masks on the spectrum, one per axis, on [-1, 1].
-        temperature: of these masks.
-        threshold: below which they are zero.
-    """
-
-    cutoffs: tuple[float, ...]
-    offsets: Sequence[float] | Tensor
-    temperature: float
-    threshold: float
-
-    def grid(self, lengths: Sequence[int], steps: tuple[float, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Return the lengths and the sampling steps at which a signal on such a grid is computed."""
-        low = tuple(_samples(n, c * s) for n, c, s in zip(lengths, self.cutoffs, steps, strict=True))
-        return low, tuple(s * n / m if m is not n else s for n, m, s in zip(lengths, low, steps, strict=True))
-
-    def down(self, layer: ContinuousConv, x: Tensor, sampling: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Return ``x`` at the low resolution, and how ``layer`` is told."""
-        x, steps = _weighted(layer, x, sampling)
-        lengths = x.shape[2:]
-        low, low_steps = self.grid(lengths, steps)
-        windows = [
-            _window(torch.sym_min(n, m) // 2 + 1, n * s, self.offsets[d], self, x)
-            for d, (n, m, s) in enumerate(zip(lengths, low, steps, strict=True))
-        ]
-        told = {"step": low_steps, "kernel": sampling.get("kernel")}
-        return resample(x, low, window=windows), told
-
-    def up(self, x: Tensor, lengths: Sequence[int], sampling: dict[str, Any]) -> Tensor:  # noqa: ARG002
-        """Return ``x`` at the resolution it came from."""
-        return resample(x, tuple(lengths))
-
-
-@dataclass(frozen=True)
-class FixedShapeBand:
-    """The same frequencies, known to the device alone: the same numbers, in shapes that do not change.
-
-    A signal of M samples lies at the beginning of one as long as the input, and resampling is a product with a matrix
-    whose other rows are zero. That is quadratic in the length of an axis: for images and short sequences.
-
-    Args:
-        cutoffs: (dim,) share of the training grid's band that is kept, float64.
-        offsets: (dim,) of the sigmoid masks on the spectrum.
-        temperature: of these masks.
-        threshold: below which they are zero.
-    """
-
-    cutoffs: Tensor
-    offsets: Tensor
-    temperature: float
-    threshold: float
-
-    def down(self, layer: ContinuousConv, x: Tensor, sampling: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        """Return ``x`` at the low resolution, and how ``layer`` is told."""
-        x, steps = _weighted(layer, x, sampling)
-        lengths = x.shape[2:]
-        low, low_steps = self._samples(lengths, steps)
-        for d, (n, s) in enumerate(zip(lengths, steps, strict=True)):
-            window = _window(n // 2 + 1, n * s, self.offsets[d], self, x)
-            x = apply_along(x, resample_matrix(n, low[d], n, n, window=window, like=x), 2 + d)
-        return x, {"kernel": layer.sample_at(lengths, low_steps, x.shape[1])}
-
-    def up(self, x: Tensor, lengths: Sequence[int], sampling: dict[str, Any]) -> Tensor:
-        """Return ``x`` at the resolution it came from."""
-        low, _ = self._samples(lengths, floats_per_axis("step", sampling.get("step", 1.0), len(lengths)))
-        for d, n in enumerate(lengths):
-            x = apply_along(x, resample_matrix(low[d], n, n, n, like=x), 2 + d)
-        return x
-
-    def _samples(self, lengths: Sequence[int], steps: tuple[float, ...]) -> tuple[list[Tensor], list[Tensor]]:
-        low = [
-            (2 * torch.floor(self.cutoffs[d] * s * n / 2) + 1).clamp(max=n).long()
-            for d, (n, s) in enumerate(zip(lengths, steps, strict=True))
-        ]
-        return low, [s * n / m.double() for n, m, s in zip(lengths, low, steps, strict=True)]
-
-
-def _samples(n: int, share: float) -> int:
-    """Return M for a length that may be symbolic."""
-    return torch.sym_min(n, 2 * torch.sym_int(share * n / 2) + 1)
-
-
-def _window(bins: int, period: float, offset: float | Tensor, band: Band | FixedShapeBand, like: Tensor) -> Tensor:
-    """Return the mask at the frequencies 0, 1, … of a signal that is ``period`` training steps long."""
-    dtype = offset.dtype if isinstance(offset, Tensor) else torch.float64 if like.dtype == torch.float64 else None
-    frequency = torch.arange(bins, dtype=dtype or torch.float32, device=like.device)
-    values = torch.sigmoid(band.temperature * (offset - (frequency * (4 / period) - 1)))
-    return torch.where(values >= band.threshold, values, 0.0)
-
-
-def _weighted(layer: ContinuousConv, x: Tensor, sampling: dict[str, Any]) -> tuple[Tensor, tuple[float, ...]]:
-    """Return ``x`` with unseen samples left out and others weighted by their density, and its sampling steps."""
-    if sampling.get("coords") is not None:
-        raise ValueError("coords must be None for a block with a learned resolution: points have no spectrum")
-    steps = floats_per_axis("step", sampling.get("step", 1.0), layer.dim)
-    weight = sample_weight(None, sampling.get("mask"), sampling.get("density"), steps)
-    return (x if weight is None else x * weight.unsqueeze(1).to(x.dtype)), steps
+def _first(pieces: Sequence[Tensor], channels: int) -> list[Tensor]:
+    first: list[Tensor] = []
+    for piece in pieces:
+        if channels <= 0:
+            break
+        first.append(piece)
+        channels -= piece.shape[1]
+    return first

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..._checks import check_choice, floats_per_axis
-from ...ops.fused import activate, fuses, map_activate
-from ..pointwise import BatchNorm, Pointwise, make_norm
-from .active_slice import Band, Extent
+from ...ops.fused import activate
+from ..dropout import Dropout
+from ..pointwise import BatchNorm, Pointwise, make_norm, normalise, normalise_with_identity
+from .active_slice import ActiveSlice, add_to_first, join_channels, join_first, split_channels
+from .band_limit import BandLimit
 from .continuous_conv import ContinuousConv
 from .kernel_sampler import sample_on
 from .separable import SeparableConv
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CCNNBlock", "TwoConvBlock", "continuous_layers", "run_blocks"]
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+_ACTIVATIONS = ("relu", "gelu")
 
 
 def continuous_layers(block: TwoConvBlock | CCNNBlock) -> list[ContinuousConv]:
@@ -45,6 +46,7 @@ class TwoConvBlock(nn.Module):
         norm: "layer", "batch" or "none".
         activation: "relu" or "gelu".
         dropout: probability.
+        dropout_kind: drop single "values", or whole "channels".
         activate_branch: whether the branch ends in activation and dropout (chapter 2) or in its norm (chapter 5).
     """
 
@@ -57,24 +59,27 @@ class TwoConvBlock(nn.Module):
         norm: str,
         activation: str = "relu",
         dropout: float = 0.0,
+        dropout_kind: str = "values",
         activate_branch: bool = True,
     ) -> None:
         super().__init__()
         self.activation = check_choice("activation", activation, _ACTIVATIONS)
         self.conv1, self.norm1 = make_conv(in_channels, out_channels), make_norm(norm, out_channels)
         self.conv2, self.norm2 = make_conv(out_channels, out_channels), make_norm(norm, out_channels)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout, dropout_kind)
         self.activate_branch = activate_branch
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
 
     def forward(self, x: Tensor, *, kernels: Sequence[Tensor | None] = (None, None), **sampling: Any) -> Tensor:
         """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolutions."""
-        act = _ACTIVATIONS[self.activation]
-        branch = self.dropout(act(self.norm1(self.conv1(x, kernel=kernels[0], **sampling))))
-        branch = self.norm2(self.conv2(branch, kernel=kernels[1], **sampling))
+        branch = self.conv1(x, kernel=kernels[0], **sampling)
+        branch = self.dropout(normalise(self.norm1, branch, self.activation))
+        branch = self.conv2(branch, kernel=kernels[1], **sampling)
         if self.activate_branch:
-            branch = self.dropout(act(branch))
-        return act(branch + self.shortcut(x))
+            branch = self.dropout(normalise(self.norm2, branch, self.activation))
+        else:
+            branch = self.norm2(branch)
+        return activate(branch + self.shortcut(x), activation=self.activation)
 
 
 class CCNNBlock(nn.Module):
@@ -83,17 +88,21 @@ class CCNNBlock(nn.Module):
     .. math:: y = S x + \sigma\big(L\, \mathrm{drop}(\sigma(C\, N x))\big)
 
     Args:
-        make_conv: makes a convolution from ``(in_channels, out_channels)``.
+        make_conv: makes a :class:`SeparableConv` from ``(in_channels, out_channels)``.
         in_channels: channels of the input.
         out_channels: channels of the output; a pointwise shortcut where they differ.
         norm: "batch", "batch-statistics", "layer" or "none".
         dropout: probability.
+        dropout_kind: drop single "values", or whole "channels".
         prenorm: the norm comes first; else after the sum.
         final_activation: False gives the block of S4.
-        widths: channels that the residual branch reads, has in its middle, and writes, where they are not those of the
-            identity branch; what :meth:`kernelfield.DNArch.materialize` leaves of masks on channels.
-        band: frequencies at which the residual branch is computed.
-        scale: factor of the residual branch.
+        active: sizes of the residual branch where they differ from those of the identity branch; what
+            :meth:`kernelfield.DNArch.materialize` leaves of its masks.
+
+    >>> from functools import partial
+    >>> block = CCNNBlock(partial(SeparableConv, size=16), 4, 4, dropout=0.1, dropout_kind="channels")
+    >>> block(torch.randn(2, 4, 16)).shape
+    torch.Size([2, 4, 16])
     """
 
     def __init__(
@@ -104,22 +113,21 @@ class CCNNBlock(nn.Module):
         *,
         norm: str = "batch",
         dropout: float = 0.0,
+        dropout_kind: str = "values",
         prenorm: bool = True,
         final_activation: bool = True,
-        widths: tuple[int, int, int] | None = None,
-        band: Band | None = None,
-        scale: float | None = None,
+        active: ActiveSlice | None = None,
     ) -> None:
         super().__init__()
-        self.prenorm, self.final_activation = prenorm, final_activation
-        read, middle, written = (in_channels, out_channels, out_channels) if widths is None else widths
+        self.prenorm, self.activation = prenorm, "gelu" if final_activation else None
+        #: the part of the block in use if ``forward`` is given no other
+        self.active = ActiveSlice() if active is None else active
+        read, middle, written = self.active.channels or (in_channels, out_channels, out_channels)
         normed = out_channels if not prenorm else read if norm.startswith("batch") else in_channels
         self.norm = make_norm(norm, normed)
         self.conv = make_conv(read, middle)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout, dropout_kind)
         self.linear = Pointwise(middle, written)
-        #: what of the block is in use if its forward is told nothing else
-        self.extent = Extent(widths, band=band, scale=scale)
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
 
     def forward(
@@ -127,157 +135,105 @@ class CCNNBlock(nn.Module):
         x: Tensor,
         *,
         kernels: Sequence[Tensor | None] = (None,),
-        extent: Extent | None = None,
+        active: ActiveSlice | None = None,
         **sampling: Any,
     ) -> Tensor:
-        """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolution.
+        """Return (batch, out, *space) for ``x`` (batch, in, *space).
 
-        With an ``extent`` only that much of the residual branch is computed; the identity branch is always whole.
+        Args:
+            x: signal.
+            kernels: the convolution's kernel, if it has been sampled before.
+            active: the part of the residual branch to compute; the identity branch is always complete.
+            sampling: step, coords, mask and density for the convolution.
         """
-        extent = self.extent if extent is None else extent
-        if extent.whole and fuses(x):
-            return self._fused(x, kernels[0], sampling)
-        read, middle, written = (None, None, None) if extent.widths is None else extent.widths
-        columns, rows, last_rows = extent.masks
-        identity = _Pieces(self.shortcut(x), read, written)
-        branch = self._read(x, identity, read)
-        told: dict[str, Any] = {"kernel": kernels[0], **sampling}
-        if extent.band is not None:
-            branch, told = extent.band.down(continuous_layers(self)[0], branch, told)
-        given = {"channels": read, "out_channels": middle, "rows": rows, "columns": columns}
-        told |= {name: value for name, value in given.items() if value is not None}
-        branch = self.dropout(F.gelu(self.conv(branch, **told)))
-        branch = self.linear(branch, out_channels=written, rows=last_rows)
-        if self.final_activation:
-            branch = F.gelu(branch)
-        if extent.band is not None:
-            branch = extent.band.up(branch, x.shape[2:], sampling)
-        if extent.scale is not None:
-            branch = branch * extent.scale
-        y = identity.add(branch)
+        active = self.active if active is None else active
+        limit = active.band_limit
+        branch, pieces = self._read(x, active)
+        how: dict[str, Any] = {"kernel": kernels[0], **sampling}
+        if limit is not None:
+            branch, how = limit.down(continuous_layers(self)[0], branch, how)
+        branch = self.conv(branch, active=active.conv, activation="gelu", **self.dropout.fused(), **how)
+        if len(pieces) == 1 and limit is None and active.scale is None:  # the sum joins the pass of the linear map
+            residual = self.shortcut(pieces[0])
+            y = self.linear(branch, active=active.linear, activation=self.activation, residual=residual)
+        else:
+            branch = self.linear(branch, active=active.linear, activation=self.activation)
+            if limit is not None:
+                branch = limit.up(branch, x.shape[2:], sampling)
+            if active.scale is not None:
+                branch = branch * active.scale
+            y = add_to_first(branch, pieces if isinstance(self.shortcut, nn.Identity) else [self.shortcut(x)])
         return y if self.prenorm else self.norm(y)
 
-    def _fused(self, x: Tensor, kernel: Tensor | None, sampling: dict[str, Any]) -> Tensor:
-        """Return the same for a block that is used as a whole, in few passes over memory."""
-        branch = x
-        if self.prenorm and isinstance(self.norm, BatchNorm):
-            branch, x = self.norm.apart(x)
-        elif self.prenorm:
-            branch = self.norm(x)
-        dropout = self.dropout.p if self.training else 0.0
-        if isinstance(self.conv, SeparableConv):
-            branch = map_activate(*self.conv.apart(branch, kernel=kernel, **sampling), dropout=dropout)
-        else:
-            branch = activate(self.conv(branch, kernel=kernel, **sampling), dropout=dropout)
-        if self.final_activation:
-            y = map_activate(branch, self.linear.weight, self.linear.bias, residual=self.shortcut(x))
-        else:
-            y = self.linear(branch) + self.shortcut(x)
-        return y if self.prenorm else self.norm(y)
-
-    def _read(self, x: Tensor, identity: _Pieces, channels: int | None) -> Tensor:
-        """Return the first channels of ``x``, normalised."""
-        whole = channels is None or channels == x.shape[1]
-        if whole or not self.prenorm or isinstance(self.norm, BatchNorm):
-            part = x if whole else identity.first(channels)  # type: ignore[arg-type]
-            return self.norm(part) if self.prenorm else part
-        return self.norm(x).narrow(1, 0, channels)
-
-
-class _Pieces:
-    """The identity branch, cut where the residual branch begins to leave channels alone.
-
-    Cut once: the gradients of several overlapping views of one tensor would each be filled up with zeros and added.
-    """
-
-    def __init__(self, x: Tensor, *bounds: int | None) -> None:
-        cuts = sorted({x.shape[1], *(n for n in bounds if n is not None)})
-        sizes = [b - a for a, b in zip([0, *cuts[:-1]], cuts, strict=True)]
-        self.pieces = (x,) if len(sizes) == 1 else x.split(sizes, dim=1)
-
-    def first(self, channels: int) -> Tensor:
-        """Return the first channels, up to one of the cuts."""
-        return _joined(self._up_to(channels))
-
-    def add(self, branch: Tensor) -> Tensor:
-        """Return the whole with ``branch`` added to its first channels."""
-        if len(self.pieces) == 1:
-            return branch + self.pieces[0]
-        touched = self._up_to(branch.shape[1])
-        parts = branch.split([piece.shape[1] for piece in touched], dim=1)
-        sums = [part + piece for part, piece in zip(parts, touched, strict=True)]
-        return _joined([*sums, *self.pieces[len(touched) :]])
-
-    def _up_to(self, channels: int) -> list[Tensor]:
-        pieces: list[Tensor] = []
-        for piece in self.pieces:
-            if channels <= 0:
-                break
-            pieces.append(piece)
-            channels -= piece.shape[1]
-        return pieces
-
-
-def _joined(pieces: Sequence[Tensor]) -> Tensor:
-    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), dim=1)
+    def _read(self, x: Tensor, active: ActiveSlice) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the residual branch's input, normalised, and the identity branch in pieces of its channels."""
+        if active.channels is None:
+            branch, x = normalise_with_identity(self.norm, x) if self.prenorm else (x, x)
+            return branch, [x]
+        read, _, written = active.channels
+        pieces = split_channels(x, read, written)
+        if self.prenorm and not isinstance(self.norm, (BatchNorm, nn.Identity)):  # a norm over all channels
+            return self.norm(x)[:, :read], pieces
+        branch = join_first(pieces, read)
+        return self.norm(branch, active=active) if isinstance(self.norm, BatchNorm) and self.prenorm else branch, pieces
 
 
 def run_blocks(
     blocks: Sequence[nn.Module] | nn.ModuleList,
     x: Tensor,
     *,
-    extents: Sequence[Extent] | None = None,
+    active: Sequence[ActiveSlice] | None = None,
     **sampling: Any,
 ) -> Tensor:
-    """Return what ``blocks``, one after the other, make of ``x``, with all their kernels sampled together first.
+    """Apply ``blocks`` to ``x`` in order, with all their kernels sampled together first.
 
     Args:
         blocks: the blocks.
         x: (batch, channels, *space) signal.
-        extents: how much of each block to use; blocks beyond the last extent are skipped.
-        sampling: goes to the blocks.
+        active: the part of each block to compute; blocks beyond the last are skipped.
+        sampling: step, coords, mask and density, for the blocks.
     """
-    used = list(blocks) if extents is None else list(blocks)[: len(extents)]
-    told: list[dict[str, Any]] = [{} for _ in used] if extents is None else [{"extent": e} for e in extents]
-    kernels = iter(_sample_all(used, told, x, sampling))
-    # Channels that no branch reads or writes go around all blocks at once, and not around each of them.
-    touched = _touched(used, extents)
-    rest: tuple[Tensor, ...] = ()
+    used = list(blocks) if active is None else list(blocks)[: len(active)]
+    slices = [getattr(block, "active", None) for block in used] if active is None else list(active)
+    kernels = iter(_sample_all(used, slices, x, sampling))
+    # Channels that no branch reads or writes go around all blocks at once, not around each of them.
+    touched = _touched(used, slices)
+    rest: list[Tensor] = []
     if touched is not None and touched < x.shape[1]:
-        x, *others = x.split([touched, x.shape[1] - touched], dim=1)
-        rest = tuple(others)
-    for block, how in zip(used, told, strict=True):
-        x = block(x, kernels=[next(kernels) for _ in continuous_layers(block)], **how, **sampling)  # type: ignore[arg-type]
-    return _joined([x, *rest])
+        x, *rest = x.split([touched, x.shape[1] - touched], dim=1)
+    for block, part in zip(used, slices, strict=True):
+        how = sampling if part is None else {"active": part, **sampling}
+        x = block(x, kernels=[next(kernels) for _ in continuous_layers(block)], **how)  # type: ignore[arg-type]
+    return join_channels([x, *rest])
 
 
-def _touched(blocks: Sequence[nn.Module], extents: Sequence[Extent] | None) -> int | None:
-    """Return how many channels, the first ones, blocks read or write; None if some look at all of them."""
+def _touched(blocks: Sequence[nn.Module], slices: Sequence[ActiveSlice | None]) -> int | None:
+    """Return how many channels, the first ones, the blocks read or write; None if a block reads all of them."""
     most = 0
-    for i, block in enumerate(blocks):
-        extent = getattr(block, "extent", Extent()) if extents is None else extents[i]
-        apart = isinstance(block, CCNNBlock) and block.prenorm and isinstance(block.norm, (BatchNorm, nn.Identity))
-        if extent.widths is None or not apart or not isinstance(block.shortcut, nn.Identity):
+    for block, active in zip(blocks, slices, strict=True):
+        if active is None or active.channels is None or not isinstance(block, CCNNBlock):
             return None
-        most = max(most, extent.widths[0], extent.widths[2])
+        per_channel = block.prenorm and isinstance(block.norm, (BatchNorm, nn.Identity))
+        if not per_channel or not isinstance(block.shortcut, nn.Identity):
+            return None
+        most = max(most, active.channels[0], active.channels[2])
     return most or None
 
 
 def _sample_all(
-    blocks: Sequence[nn.Module], told: Sequence[dict[str, Any]], x: Tensor, sampling: dict[str, Any]
+    blocks: Sequence[nn.Module], slices: Sequence[ActiveSlice | None], x: Tensor, sampling: dict[str, Any]
 ) -> Iterable[Tensor | None]:
     """Return the kernels of all blocks, sampled together where they lie on the same grid."""
-    meetings: list[Any] = []
+    requests: list[Any] = []
     channels: list[int | None] = []
-    free = sampling.get("coords") is not None or torch.compiler.is_compiling()
-    for block, how in zip(blocks, told, strict=True):
-        extent = how.get("extent", getattr(block, "extent", Extent()))
-        band = extent.band
+    alone = sampling.get("coords") is not None or torch.compiler.is_compiling()
+    for block, active in zip(blocks, slices, strict=True):
+        limit = None if active is None else active.band_limit
         for layer in continuous_layers(block):  # type: ignore[arg-type]
-            channels.append(None if extent.widths is None else extent.widths[0])
-            if free or not (band is None or isinstance(band, Band)):
-                meetings.append(None)
+            channels.append(None if active is None or active.channels is None else active.channels[0])
+            if alone or not (limit is None or isinstance(limit, BandLimit)):
+                requests.append(None)
                 continue
             lengths, steps = tuple(x.shape[2:]), floats_per_axis("step", sampling.get("step", 1.0), layer.dim)
-            meetings.append((layer, *((lengths, steps) if band is None else band.grid(lengths, steps))))
-    return sample_on(meetings, channels)
+            requests.append((layer, *((lengths, steps) if limit is None else limit.grid(lengths, steps))))
+    return sample_on(requests, channels)

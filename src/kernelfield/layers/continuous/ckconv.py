@@ -39,6 +39,7 @@ class CKConv(ContinuousConv):
         gain: "start" scales the kernel as the publication did whose starting values the field has
             (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
             gain² at initialisation (chapter 3, section 3.3). None leaves the field as it was drawn.
+        kernel_dropout: probability to set a value of the sampled kernel to zero, in training, on grids.
 
     >>> import torch
     >>> layer = CKConv(4, 8, dim=2, size=16)
@@ -66,6 +67,7 @@ class CKConv(ContinuousConv):
         neighbors: int | None = None,
         method: str = "auto",
         gain: float | str | None = "start",
+        kernel_dropout: float = 0.0,
     ) -> None:
         super().__init__(
             in_channels,
@@ -83,6 +85,7 @@ class CKConv(ContinuousConv):
             neighbors=neighbors,
             method=method,
             gain=gain,
+            kernel_dropout=kernel_dropout,
             mean_range=(0.0 if causal else -1.0, 1.0),
         )
 
@@ -116,6 +119,7 @@ class FlexConv(ContinuousConv):
         neighbors: with ``coords``, meet only this many nearest points.
         method: how to convolve; see :func:`kernelfield.ops.conv`.
         gain: as in :class:`CKConv`.
+        kernel_dropout: probability to set a value of the sampled kernel to zero, in training, on grids.
 
     >>> import torch
     >>> layer = FlexConv(4, 8, dim=1, size=784, causal=True, sigma=0.04)
@@ -147,6 +151,7 @@ class FlexConv(ContinuousConv):
         neighbors: int | None = None,
         method: str = "auto",
         gain: float | str | None = "start",
+        kernel_dropout: float = 0.0,
     ) -> None:
         mask = GaussianMask(
             check_dim(dim),
@@ -175,5 +180,6 @@ class FlexConv(ContinuousConv):
             neighbors=neighbors,
             method=method,
             gain=gain,
+            kernel_dropout=kernel_dropout,
             mean_range=(0.0 if causal else -spread, spread),
         )

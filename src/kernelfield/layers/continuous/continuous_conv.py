@@ -21,6 +21,7 @@ from ..._checks import (
 )
 from ...fields import Field, build_field
 from ...ops import conv, point_conv, point_sums
+from ...ops.fused import drop
 from .kernel_sampler import remember_kernel, sample_alone
 from .kernel_support import Crop, refresh
 from .sampling import check_points, first_lag, sample_weight, seen_only, smooth_kernel
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...masks import Mask
+    from .active_slice import ActiveSlice
 
 __all__ = ["ContinuousConv"]
 
@@ -60,6 +62,7 @@ class ContinuousConv(nn.Module):
         neighbors: int | None,
         method: str,
         gain: float | str | None,
+        kernel_dropout: float,
         mean_range: tuple[float, float],
     ) -> None:
         super().__init__()
@@ -78,6 +81,9 @@ class ContinuousConv(nn.Module):
         self.smooth = check_bool("smooth", smooth)
         self.neighbors = neighbors if neighbors is None else check_int("neighbors", neighbors)
         self.method = check_choice("method", method, ("auto", "direct", "fft"))
+        if not 0 <= kernel_dropout < 1:
+            raise ValueError(f"kernel_dropout must be at least 0 and below 1, got {kernel_dropout}")
+        self.kernel_dropout = kernel_dropout
         self.field = build_field(
             field,
             dim,
@@ -111,45 +117,46 @@ class ContinuousConv(nn.Module):
         mask: Tensor | None = None,
         density: Tensor | str | None = None,
         kernel: Tensor | None = None,
-        channels: int | None = None,
-        biased: bool = True,
+        active: ActiveSlice | None = None,
+        add_bias: bool = True,
     ) -> Tensor:
         """Convolve a signal on a grid, or values at points.
 
         Args:
             x: (batch, in, *space) signal, or (batch, in, points) values if ``coords`` are given.
-            step: sampling step of this input in training steps, one or one per axis. The measure it changes is
+            step: sampling step of this input in training steps, one or one per axis. The change of measure is
                 accounted for: outputs agree across steps.
             coords: (batch, points, dim) coordinates in training steps, or (points, dim) shared by the batch.
             mask: (batch, *space) or (batch, points) whether a sample was seen; unseen ones contribute nothing.
             density: (batch, points) samples per unit of space, by which their contributions are divided; "estimate"
-                takes :func:`kernelfield.ops.sample_density`. Relative to one sample per ``step``.
-            kernel: the kernel for this input, if it was sampled before, by :func:`sample_kernels`.
-            channels: ``x`` has only so many channels, the first ones; of depthwise layers.
-            biased: False leaves the bias to whoever has a better place for it.
+                uses :func:`kernelfield.ops.sample_density`. Relative to one sample per ``step``.
+            kernel: the kernel for this input, if :func:`sample_kernels` has sampled it before.
+            active: ``x`` has only the first of the channels, ``active.channels[0]`` of them; for depthwise layers.
+            add_bias: False leaves the bias out, for callers that add it in a cheaper place.
 
         Returns:
             (batch, out, *space) signal, or (batch, out, points) values at the same points.
         """
         steps = floats_per_axis("step", step, self.dim)
-        points = check_points(x, coords, mask, self._channels(channels), self.dim)
+        points = check_points(x, coords, mask, self._channels(active), self.dim)
         x, weight = seen_only(x, mask), sample_weight(points, mask, density, steps)
         if points is not None:
             y = self._point_conv(x, points, weight, steps, mask)
         else:
             y = self._grid_conv(x if weight is None else x * weight.unsqueeze(1).to(x.dtype), steps, kernel)
-        if biased and self.bias is not None:
-            bias = self.bias if channels is None else self.bias.narrow(0, 0, channels)
-            y = y + bias.view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
-        return y
+        if self.bias is None or not add_bias:
+            return y
+        return y + self.bias[: y.shape[1]].view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
 
-    def _channels(self, channels: int | None) -> int:
-        if channels is None:
+    def _channels(self, active: ActiveSlice | None) -> int:
+        """Return how many channels the input has."""
+        if active is None or active.channels is None:
             return self.in_channels
+        channels = active.channels[0]
         if self.groups == 1 and self.in_channels > 1:
-            raise ValueError(f"channels must be None for a layer that is not depthwise, got {channels}")
+            raise ValueError(f"active must be None for a layer that is not depthwise, got {channels} channels")
         if not 0 < channels <= self.in_channels:
-            raise ValueError(f"channels must be 1 to {self.in_channels}, got {channels}")
+            raise ValueError(f"active must have 1 to {self.in_channels} channels, got {channels}")
         return channels
 
     def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
@@ -339,6 +346,8 @@ class ContinuousConv(nn.Module):
         if self.groups > 1:  # of a depthwise layer as many as the signal has channels
             groups = x.shape[1]
             kernel = kernel if kernel.shape[0] == groups else kernel.narrow(0, 0, groups)
+        if self.training and self.kernel_dropout:
+            kernel = drop(kernel, self.kernel_dropout)
         if not torch.is_autocast_enabled(x.device.type):
             kernel = kernel.to(x.dtype)
         return conv(x, kernel, causal=self.causal, boundary=self.boundary, groups=groups, method=self.method)

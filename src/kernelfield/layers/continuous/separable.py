@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ...fields import Field, MAGNet, bind_start
-from ...ops.fused import fuses
 from ..pointwise import Pointwise
 from .ckconv import CKConv, FlexConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .active_slice import ActiveSlice
     from .continuous_conv import ContinuousConv
 
 __all__ = ["SeparableConv"]
@@ -42,7 +42,7 @@ class SeparableConv(nn.Module):
         causal: the output depends on no later input; dim 1.
         bias: whether both parts add one, initially zero.
         options: further arguments of :class:`FlexConv` and :class:`CKConv`: threshold, boundary, smooth, neighbors,
-            method, gain.
+            method, gain, kernel_dropout.
 
     >>> import torch
     >>> layer = SeparableConv(6, 16, dim=3, size=8)
@@ -91,36 +91,34 @@ class SeparableConv(nn.Module):
         self,
         x: Tensor,
         *,
-        channels: int | None = None,
-        out_channels: int | None = None,
-        rows: Tensor | None = None,
-        columns: Tensor | None = None,
+        active: ActiveSlice | None = None,
+        activation: str | None = None,
+        dropout: float = 0.0,
+        dropout_channels: bool = False,
+        residual: Tensor | None = None,
         **sampling: Any,
     ) -> Tensor:
-        """Convolve; arguments as in :meth:`ContinuousConv.forward` and, of the map, :meth:`Pointwise.forward`."""
-        if fuses(x):
-            return self.pointwise.apply_part(
-                *self.apart(x, channels=channels, out_channels=out_channels, rows=rows, columns=columns, **sampling)
-            )
-        between = self.depthwise(x, channels=channels, **sampling)
-        return self.pointwise(between, out_channels=out_channels, rows=rows, columns=columns)
+        """Convolve, map the channels, and apply what the map's epilogue asks for.
 
-    def apart(
-        self,
-        x: Tensor,
-        *,
-        channels: int | None = None,
-        out_channels: int | None = None,
-        rows: Tensor | None = None,
-        columns: Tensor | None = None,
-        **sampling: Any,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the depthwise part alone, and weight and bias of the linear map, the depthwise bias taken in."""
-        between = self.depthwise(x, biased=False, channels=channels, **sampling)
-        offset: Tensor | None = self.depthwise.bias
-        if offset is not None and x.shape[1] < len(offset):
-            offset = offset.narrow(0, 0, x.shape[1])
-        return between, *self.pointwise.shifted(x.shape[1], offset, out_channels, rows, columns)
+        Args:
+            x: (batch, in, *space) signal, or (batch, in, points) values.
+            active: the channels in use, of the input and of the output; all of them if not given.
+            activation: as in :func:`kernelfield.ops.fused.linear`, like the arguments below.
+            dropout: probability of a zero.
+            dropout_channels: drop whole channels.
+            residual: signal to add at the end.
+            sampling: step, coords, mask, density and kernel, as in :meth:`ContinuousConv.forward`.
+        """
+        x = self.depthwise(x, active=active, add_bias=False, **sampling)
+        return self.pointwise(
+            x,
+            offset=self.depthwise.bias,
+            active=active,
+            activation=activation,
+            dropout=dropout,
+            dropout_channels=dropout_channels,
+            residual=residual,
+        )
 
     def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
         """Return the depthwise kernel sampled at ``step``, (in, 1, *points); see :meth:`ContinuousConv.kernel`."""

@@ -99,13 +99,13 @@ def network_cost(network: CCNN) -> float:
     True
     """
     size, channels = training_size(network), network.arguments["channels"]
-    blocks = network.arguments["extents"] or [None] * network.arguments["blocks"]
+    blocks = network.arguments["active"] or [None] * network.arguments["blocks"]
     total = outer_cost(network)
-    for extent in blocks:
-        widths = (channels, channels, channels) if extent is None or extent.widths is None else extent.widths
+    for active in blocks:
+        widths = (channels, channels, channels) if active is None or active.channels is None else active.channels
         lengths = size
-        if extent is not None and extent.band is not None:
-            lengths, _ = extent.band.grid(size, (1.0,) * len(size))
+        if active is not None and active.band_limit is not None:
+            lengths, _ = active.band_limit.grid(size, (1.0,) * len(size))
         total += block_cost(network, BlockSizes(widths[0], widths[1], widths[2], lengths))
     return float(total)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...layers.continuous.active_slice import cutoff
+from ...layers.continuous.band_limit import cutoff
 from ...layers.continuous.kernel_support import Reading, refresh
 from ...masks import GaussianMask
 

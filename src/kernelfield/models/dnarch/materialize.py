@@ -7,37 +7,32 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ...layers import ContinuousConv
-from ...layers.continuous.active_slice import Band, Extent
+from ...layers import ActiveSlice, BandLimit, ContinuousConv
 
 if TYPE_CHECKING:
     from ...layers import CCNNBlock
 
-__all__ = ["conv_layers", "copy_common", "fixed_extent", "fold_masks", "kernel_points"]
+__all__ = ["conv_layers", "copy_common", "fixed_slice", "fold_masks", "kernel_points"]
 
 
-def fixed_extent(extent: Extent) -> Extent:
-    """Return an extent in plain numbers, without the masks that are multiplied into the weights."""
-    band = extent.band
-    if band is not None:
-        offsets = tuple(band.offsets.tolist()) if isinstance(band.offsets, Tensor) else tuple(band.offsets)
-        band = Band(band.cutoffs, offsets, band.temperature, band.threshold)  # type: ignore[arg-type]
-    scale = float(extent.scale) if extent.scale is not None else None
-    return Extent(extent.widths, band=band, scale=scale)
+def fixed_slice(active: ActiveSlice) -> ActiveSlice:
+    """Return a slice in plain numbers, for weights that contain its factors."""
+    limit = active.band_limit
+    if limit is not None:
+        offsets = tuple(limit.offsets.tolist()) if isinstance(limit.offsets, Tensor) else tuple(limit.offsets)
+        limit = BandLimit(limit.cutoffs, offsets, limit.temperature, limit.threshold)  # type: ignore[arg-type]
+    scale = None if active.scale is None else float(active.scale)
+    return ActiveSlice(active.channels, None, limit, scale)
 
 
-def fold_masks(old: CCNNBlock, new: CCNNBlock, extent: Extent) -> None:
-    """Multiply the masks on channels into the weights of ``new``."""
-    read, middle, written = (None, None, None) if extent.widths is None else extent.widths
-    columns, rows, last_rows = extent.masks
-    for map_old, map_new, before, after, factors in (
-        (old.conv.pointwise, new.conv.pointwise, read, middle, (rows, columns)),
-        (old.linear, new.linear, middle, written, (last_rows, None)),
-    ):
-        weight, bias = map_old.part(map_old.in_channels if before is None else before, after, *factors)  # type: ignore[union-attr, operator]
-        map_new.weight.copy_(weight)  # type: ignore[union-attr, operator]
+def fold_masks(old: CCNNBlock, new: CCNNBlock, active: ActiveSlice) -> None:
+    """Copy the linear maps of ``old`` to ``new``, with the masks on channels multiplied into the weights."""
+    maps = ((old.conv.pointwise, new.conv.pointwise, active.conv), (old.linear, new.linear, active.linear))
+    for source, target, part in maps:
+        weight, bias = source.active_parameters(part)  # type: ignore[union-attr, operator]
+        target.weight.copy_(weight)  # type: ignore[union-attr, operator]
         if bias is not None:
-            map_new.bias.copy_(bias)  # type: ignore[union-attr, operator]
+            target.bias.copy_(bias)  # type: ignore[union-attr, operator]
 
 
 @torch.no_grad()

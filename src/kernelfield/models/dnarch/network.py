@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._checks import check_bool, check_choice, check_positive
-from ...layers.continuous.active_slice import Band, Extent, FixedShapeBand, cutoff
-from ...layers.continuous.blocks import CCNNBlock, continuous_layers
+from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, continuous_layers
+from ...layers.continuous.band_limit import cutoff
 from ...layers.continuous.kernel_support import refresh
 from ...masks import Mask, SigmoidMask
 from ..ccnn import CCNN
@@ -17,7 +17,7 @@ from ..registry import register
 from .architecture import Architecture, BlockArchitecture
 from .cost import BlockSizes, block_cost, network_cost, outer_cost, training_size
 from .masks import MaskSizes, cells
-from .materialize import conv_layers, copy_common, fixed_extent, fold_masks, kernel_points
+from .materialize import conv_layers, copy_common, fixed_slice, fold_masks, kernel_points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ class DNArch(nn.Module):
         super().__init__()
         if not isinstance(network, CCNN) or not all(isinstance(block, CCNNBlock) for block in network.blocks):
             raise TypeError(f"network must be a CCNN with blocks 'ccnn' or 's4', got {type(network).__name__}")
-        if network.arguments["extents"] is not None:
+        if network.arguments["active"] is not None:
             raise ValueError("network must be a CCNN with blocks of one size, got one that was materialized")
         names = (learn,) if isinstance(learn, str) else tuple(learn)
         self.learn = frozenset(check_choice("learn", name, LEARN) for name in names)
@@ -134,21 +134,21 @@ class DNArch(nn.Module):
 
     def forward(self, x: Tensor, **sampling: Any) -> Tensor:
         """Return predictions for ``x`` (batch, in, *space); step, mask and density as in :class:`CCNN`."""
-        return self.network(x, extents=self.extents(), **sampling)
+        return self.network(x, active=self.active(), **sampling)
 
-    def extents(self) -> list[Extent] | None:
-        """Return how much of each block is in use, for :meth:`CCNN.forward`; None if all of every block is."""
+    def active(self) -> list[ActiveSlice] | None:
+        """Return the part of each block that is in use, for :meth:`CCNN.forward`; None for all of every block."""
         if not self.fixed_shapes and not torch.compiler.is_compiling() and self.sizes.stale:
             refresh([self.sizes])
-        return self._extents(self.sizes)
+        return self._slices(self.sizes)
 
-    def _extents(self, sizes: MaskSizes) -> list[Extent] | None:
+    def _slices(self, sizes: MaskSizes) -> list[ActiveSlice] | None:
         if self.width is None and self.resolution is None and self.depth is None:
             return None
         widths = None if self.width is None else self.width.values(cells(sizes.channels, self.width.offset))
         depths = None if self.depth is None else self.depth.values(cells(sizes.blocks, self.depth.offset))
-        bands = self._bands(sizes)
-        extents = []
+        limits = self._band_limits(sizes)
+        slices = []
         for b in range(sizes.kept_blocks):
             kept: tuple[int, int, int] | None = None
             factors: Any = (None, None, None)
@@ -157,10 +157,10 @@ class DNArch(nn.Module):
                 columns = widths[:, 3 * b : 3 * b + 3].unbind(1)
                 factors = columns if kept is None else tuple(c[:n] for c, n in zip(columns, kept, strict=True))
             scale = None if depths is None else depths[b, 0]
-            extents.append(Extent(kept, factors, None if bands is None else bands[b], scale))
-        return extents
+            slices.append(ActiveSlice(kept, factors, None if limits is None else limits[b], scale))
+        return slices
 
-    def _bands(self, sizes: MaskSizes) -> list[Band | FixedShapeBand] | None:
+    def _band_limits(self, sizes: MaskSizes) -> list[BandLimit | FixedShapeBandLimit] | None:
         mask = self.resolution
         if mask is None:
             return None
@@ -168,9 +168,9 @@ class DNArch(nn.Module):
         how = mask.temperature, mask.threshold
         if sizes.fixed:
             shares = cutoff(mask.roots()[1].detach().double()).view(offsets.shape)
-            return [FixedShapeBand(share, offset, *how) for share, offset in zip(shares, offsets, strict=True)]
+            return [FixedShapeBandLimit(share, offset, *how) for share, offset in zip(shares, offsets, strict=True)]
         kept = sizes.kept_bands
-        return [Band(share, offset, *how) for share, offset in zip(kept, offsets, strict=True)]
+        return [BandLimit(share, offset, *how) for share, offset in zip(kept, offsets, strict=True)]
 
     # What it costs
 
@@ -234,7 +234,7 @@ class DNArch(nn.Module):
             layer = continuous_layers(self.network.blocks[b])[0]  # type: ignore[arg-type]
             resolution = size
             if self.resolution is not None:
-                resolution, _ = Band(numbers.kept_bands[b], (), 1.0, 0.5).grid(size, (1.0,) * len(size))
+                resolution, _ = BandLimit(numbers.kept_bands[b], (), 1.0, 0.5).grid(size, (1.0,) * len(size))
             widths = (numbers.channels,) * 3 if self.width is None else numbers.kept_widths[b]
             blocks.append(BlockArchitecture(kernel_points(layer), tuple(resolution), widths, costs[b] / total))
         return Architecture(tuple(blocks), total / self.base_cost, self.budget)
@@ -266,19 +266,19 @@ class DNArch(nn.Module):
         Masks on channels are multiplied into the weights, what they close is left out, and what remains of the masks on
         kernels, spectra and blocks are fixed numbers. It gives the same outputs to rounding.
         """
-        extents = self._extents(self.sizes.changing())
-        arguments = {**self.network.arguments, "extents": None}
+        slices = self._slices(self.sizes.changing())
+        arguments = {**self.network.arguments, "active": None}
         arguments["crop"] = True
         if arguments["sigma"] is not None:
             arguments |= {"learn_sigma": False, "learn_mean": False}
-        if extents is not None:
-            arguments |= {"blocks": len(extents), "extents": tuple(fixed_extent(extent) for extent in extents)}
+        if slices is not None:
+            arguments |= {"blocks": len(slices), "active": tuple(fixed_slice(part) for part in slices)}
         small = CCNN(**arguments)
         like = next(self.network.parameters())
         small.to(dtype=like.dtype, device=like.device)
         copy_common(self.network, small)
-        for old, new, extent in zip(self.network.blocks, small.blocks, extents or (), strict=False):
-            fold_masks(old, new, extent)  # type: ignore[arg-type]
+        for old, new, part in zip(self.network.blocks, small.blocks, slices or (), strict=False):
+            fold_masks(old, new, part)  # type: ignore[arg-type]
         return small.train(self.training)
 
     # Building

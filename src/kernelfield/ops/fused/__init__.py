@@ -1,132 +1,159 @@
-r"""What networks do between convolutions: linear maps of channels, norms, GELU, dropout, residual sums.
+r"""What networks do between convolutions: norms, linear maps of the channels, GELU, dropout, residual sums.
 
-Each of these does next to no arithmetic and reads and writes all of a signal, so that their time is their passes over
-memory. On a GPU they are done in as few passes as there are dependences: bias, GELU, dropout and residual sum in one,
-batch statistics in one and the norm in another, and in the backward pass likewise, the gradient of an identity branch
-added where the norm's is written. Nothing is kept for the backward pass but inputs; dropout's choice is computed again.
+None of these does much arithmetic, and each reads and writes a whole signal, so their cost is their number of passes
+over memory. On a GPU the operators here take as few passes as their dependences allow: bias, GELU, dropout and residual
+sum in one; batch statistics in one and the norm in another; likewise in the backward pass. Nothing but inputs is kept
+for the backward pass; the dropout mask is computed again.
 
-Elsewhere, under torch.compile (which does its own fusing), torch.export and torch.func, and for second derivatives, the
-formula stands; so it does where fast paths are turned off (:mod:`kernelfield.ops.backend`).
+Layers call these functions and never ask which path runs; :mod:`kernelfield.ops.backend` decides it. The plain formulas
+of :mod:`.reference` run on the CPU, in torch.compile (which fuses by itself), in torch.export and torch.func, for second
+derivatives, and where fast paths are turned off. Triton is imported by the first call that needs it.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ..backend import use_triton as fuses
-from .linear import map_channels
+from ..backend import use_triton
+from . import reference
+from .channel_map import map_channels, map_with_bias
+from .dropout import drop
 
-__all__ = ["activate", "batch_norm", "fuses", "map_activate", "map_channels"]
+__all__ = ["activate", "batch_norm", "drop", "fuses", "linear", "map_channels", "norm_with_identity"]
 
+fuses = use_triton
 
-def activate(x: Tensor, bias: Tensor | None = None, *, residual: Tensor | None = None, dropout: float = 0.0) -> Tensor:
-    r"""Return :math:`r + \mathrm{drop}(\mathrm{GELU}(x + b))`.
+def activate(
+    x: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = "gelu",
+    dropout: float = 0.0,
+    dropout_channels: bool = False,
+    residual: Tensor | None = None,
+) -> Tensor:
+    r"""Return :math:`r + \mathrm{drop}(\sigma(x + b))`.
 
     Args:
         x: (batch, channels, \*space) signal.
-        bias: (channels,) what to add to it.
-        residual: signal to add at the end.
-        dropout: probability of a zero; the others are multiplied by 1/(1 - p). 0 in evaluation.
+        bias: (channels,) bias b.
+        activation: "gelu", "relu", or None for none.
+        dropout: probability p of a zero; what is kept is multiplied by 1/(1 - p). Pass 0 in evaluation.
+        dropout_channels: drop whole channels, with one draw per sample and channel, instead of single values.
+        residual: signal r to add at the end.
 
     >>> x, b = torch.randn(2, 3, 8), torch.randn(3)
-    >>> torch.equal(activate(x, b, residual=x), F.gelu(x + b[:, None]) + x)
+    >>> torch.equal(activate(x, b, residual=x), torch.nn.functional.gelu(x + b[:, None]) + x)
     True
     """
-    if dropout < 1 and fuses(x) and (residual is None or residual.shape == x.shape):
+    fits = activation == "gelu" and dropout < 1 and (residual is None or residual.shape == x.shape)
+    if fits and use_triton(x):
         from .triton.launch import fused_activate  # noqa: PLC0415
 
-        return fused_activate(x, bias, residual, dropout, _kept_gelu)
-    y = F.dropout(_kept_gelu(x, bias, None), dropout)
-    return y if residual is None else y + residual
+        return fused_activate(x, bias, residual, dropout, dropout_channels)
+    return reference.activate(x, bias, activation, dropout, dropout_channels, residual)
 
 
-def map_activate(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, residual: Tensor | None = None, dropout: float = 0.0
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    dropout: float = 0.0,
+    dropout_channels: bool = False,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    r"""Return :math:`r + \mathrm{drop}(\mathrm{GELU}(W x + b))`, W applied to the channels.
+    r"""Return :math:`r + \mathrm{drop}(\sigma(W x + b))`, with W applied to the channels at every position.
 
     Args:
         x: (batch, in, \*space) signal.
-        weight: (out, in) matrix.
-        bias: (out,) what to add to the mapped signal.
-        residual: (batch, out, \*space) signal to add at the end.
-        dropout: probability of a zero.
+        weight: (out, in) matrix W.
+        bias: (out,) bias b.
+        activation: "gelu", "relu", or None for none.
+        dropout: probability of a zero; pass 0 in evaluation.
+        dropout_channels: drop whole channels instead of single values.
+        residual: (batch, out, \*space) signal r to add at the end.
+
+    Returns:
+        (batch, out, \*space) signal.
 
     >>> x, w, b = torch.randn(2, 3, 8), torch.randn(5, 3), torch.randn(5)
-    >>> torch.allclose(map_activate(x, w, b), activate(map_channels(x, w), b), atol=1e-6)
+    >>> torch.allclose(linear(x, w, b), torch.einsum("oi,bit->bot", w, x) + b[:, None], atol=1e-5)
     True
     """
+    if not use_triton(x):
+        return reference.linear(x, weight, bias, activation, dropout, dropout_channels, residual)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    shape = (len(x), len(weight), *x.shape[2:])
-    if dropout < 1 and fuses(x) and (residual is None or residual.shape == shape):
-        from .triton.launch import fused_map_activate  # noqa: PLC0415
+    fits = residual is None or residual.shape == (len(x), len(weight), *x.shape[2:])
+    if activation == "gelu" and dropout < 1 and fits:
+        from .triton.launch import fused_linear  # noqa: PLC0415
 
-        return fused_map_activate(x, weight, bias, residual, dropout, _kept_gelu_of_map)
-    return activate(map_channels(x.flatten(2), weight).view(shape), bias, residual=residual, dropout=dropout)
-
-
-def _kept_gelu_of_map(x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tensor | None) -> Tensor:
-    mapped = map_channels(x.flatten(2), weight)
-    return _kept_gelu(mapped.view(len(x), -1, *x.shape[2:]), bias, kept)
-
-
-def _kept_gelu(x: Tensor, bias: Tensor | None, kept: Tensor | None) -> Tensor:
-    if bias is not None:
-        x = x + bias.to(x.dtype).view(-1, *(1,) * (x.dim() - 2))
-    y = F.gelu(x)
-    return y if kept is None else y * kept
+        return fused_linear(x, weight, bias, residual, dropout, dropout_channels)
+    return reference.activate(map_with_bias(x, weight, bias), None, activation, dropout, dropout_channels, residual)
 
 
 def batch_norm(
     x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    held: tuple[Tensor, Tensor] | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    running: tuple[Tensor, Tensor] | None = None,
     *,
+    training: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
-    gelu: bool = False,
-) -> tuple[Tensor, Tensor]:
-    r"""Return :math:`w (x - \mu)/\sqrt{\sigma^2 + \epsilon} + b` by the statistics of the batch, and x.
+    activation: str | None = None,
+) -> Tensor:
+    r"""Return :math:`\sigma\big(w (x - \mu)/\sqrt{s^2 + \epsilon} + b\big)`.
 
-    The second result is for an identity branch around what follows: the two gradients of x are then added where the
-    first is written.
+    Mean and variance are those of the batch in training and where there are no running ones.
 
     Args:
         x: (batch, channels, \*space) signal.
         weight: (channels,) factors w; None for 1 and no bias.
-        bias: (channels,) b.
-        held: running mean and variance, to be moved towards those of the batch.
-        momentum: by how much.
+        bias: (channels,) bias b.
+        running: running mean and variance, (channels,) each; updated in place in training.
+        training: whether to use the statistics of the batch.
+        momentum: weight of the batch in the running averages.
         eps: added to the variance.
-        gelu: whether to take the GELU of the result.
+        activation: "gelu", "relu", or None for none.
 
-    >>> y, same = batch_norm(torch.randn(4, 3, 100), None, None)
-    >>> bool(y.mean().abs() < 1e-6), same.shape
-    (True, torch.Size([4, 3, 100]))
+    >>> y = batch_norm(torch.randn(4, 3, 100))
+    >>> bool(y.mean().abs() < 1e-6)
+    True
     """
-    if fuses(x) and x.numel() > x.shape[1] and (weight is None) == (bias is None):
+    y, _ = norm_with_identity(
+        x, weight, bias, running, training=training, momentum=momentum, eps=eps, activation=activation
+    )
+    return y
+
+
+def norm_with_identity(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    running: tuple[Tensor, Tensor] | None = None,
+    *,
+    training: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    activation: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`batch_norm` of ``x``, and ``x`` itself for an identity branch.
+
+    Use the second result in place of ``x`` from here on: the gradient of the identity branch is then added in the pass
+    that writes the gradient of the norm.
+
+    >>> x = torch.randn(4, 3, 100)
+    >>> y, same = norm_with_identity(x)
+    >>> torch.equal(same, x)
+    True
+    """
+    fits = (training or running is None) and activation in (None, "gelu") and (weight is None) == (bias is None)
+    if fits and x.numel() > x.shape[1] and use_triton(x):
         from .triton.launch import fused_norm  # noqa: PLC0415
 
-        def formula(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-            return _norm(x, weight, bias, None, 0.0, eps, gelu)
-
-        return fused_norm(x, weight, bias, held, momentum, eps, gelu, formula)
-    return _norm(x, weight, bias, held, momentum, eps, gelu), x
-
-
-def _norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    held: tuple[Tensor, Tensor] | None,
-    momentum: float,
-    eps: float,
-    gelu: bool,
-) -> Tensor:
-    mean, variance = (None, None) if held is None else held
-    y = F.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
-    return F.gelu(y) if gelu else y
+        return fused_norm(x, weight, bias, running, momentum, eps, activation == "gelu")
+    return reference.batch_norm(x, weight, bias, running, training, momentum, eps, activation), x

@@ -1,14 +1,15 @@
-"""What happens to every channel between convolutions and linear maps, as Triton kernels: one pass over a signal each.
+"""Triton kernels of norms and activations: each is one pass over a signal.
 
-A signal is (batch, channels, length), contiguous. A program has one channel and a part of its tiles, (BB, LB) signals
-by positions each, so that what belongs to the channel, a bias, statistics, sums for gradients, is one number a program:
+A signal is (batch, channels, length), contiguous. A program works on one channel and on some of its tiles of
+(BB, LB) samples by positions, so a bias, a statistic or a sum for a gradient is one number per program:
 
     program (c, part)      tiles of channel c      0 1 2 3 | 4 5 6 7 | 8 9 · ·      PER = 4, parts = 3
 
-Sums leave a program as one number for its part and are added up by whoever reads them: the same numbers in every run.
+Each program writes its sums as one number for its part. The kernel that reads them adds the parts in a fixed order, so
+results are the same in every run.
 
-The normal distribution's Φ is taken from Abramowitz and Stegun's formula 7.1.26, which is off by at most 1.5e-7 and has
-the exponential of the density in it, so that GELU and its derivative cost one exponential together.
+The normal distribution's Φ comes from formula 7.1.26 of Abramowitz and Stegun. Its error is at most 1.5e-7, and it
+shares its exponential with the density, so GELU and its derivative cost one exponential together.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -26,14 +27,14 @@ __all__ = [
     "sums_kernel",
 ]
 
-# What tl.sum reduces by: tl.sum itself is compiled for a GPU where Triton was imported before the interpreter was asked
-# for.
+# The function that tl.sum reduces with. tl.sum itself is compiled for a GPU if Triton was imported before the
+# interpreter was selected.
 _add = tl.standard._sum_combine  # noqa: SLF001
 
 
 @triton.jit
 def _tile(tile, c, B, C, L, columns, BB: tl.constexpr, LB: tl.constexpr):
-    """Return signals and positions of a tile, which of them exist, and their addresses."""
+    """Return the samples and positions of a tile, which of them exist, and their addresses."""
     batch = ((tile // columns) * BB + tl.arange(0, BB)).to(tl.int64)
     column = (tile % columns) * LB + tl.arange(0, LB)
     return batch, column, (batch < B)[:, None] & (column < L)[None, :], _at(batch, column, c, C, L)
@@ -41,7 +42,7 @@ def _tile(tile, c, B, C, L, columns, BB: tl.constexpr, LB: tl.constexpr):
 
 @triton.jit
 def _at(batch, column, c, C, L):
-    """Return the addresses of channel c of signals that have C of them."""
+    """Return the addresses of channel c in signals of C channels."""
     return ((batch * C + c) * L)[:, None] + column[None, :]
 
 
@@ -73,10 +74,10 @@ def _gelu_slope(x):
 
 
 @triton.jit
-def _kept(seed, at, threshold):
-    """Return whether dropout keeps each position: a hash of its index and two random words, below a threshold."""
+def _kept(seed, index, threshold):
+    """Return whether dropout keeps each index: a hash of the index and two random words lies below a threshold."""
     low, high = tl.load(seed).to(tl.uint32), tl.load(seed + 1).to(tl.uint32)
-    h = at.to(tl.uint32) * 0x9E3779B1 + low
+    h = index.to(tl.uint32) * 0x9E3779B1 + low
     h = (h ^ (h >> 16)) * 0x7FEB352D
     h = (h ^ (h >> 15)) + high
     h = (h ^ (h >> 16)) * 0x846CA68B
@@ -85,21 +86,28 @@ def _kept(seed, at, threshold):
 
 
 @triton.jit
+def _dropped(value, seed, batch, at, c, C, threshold, factor, CHANNELS: tl.constexpr):
+    """Return ``value`` after dropout; whole channels have one index for all of their positions."""
+    index = (batch * C + c)[:, None] if CHANNELS else at
+    return tl.where(_kept(seed, index, threshold), value * factor, 0.0)
+
+
+@triton.jit
 def activate_kernel(
     x, bias, residual, seed, out, B, C, L, columns, rows, threshold, factor,
-    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, DROP: tl.constexpr,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, DROP: tl.constexpr, CHANNELS: tl.constexpr,
     PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr,
 ):  # fmt: skip
-    """Write residual + drop(gelu(x + bias)); in ``x`` a signal has ``rows`` channels, of which C are used."""
+    """Write residual + drop(gelu(x + bias)); ``x`` has ``rows`` channels, of which the first C are used."""
     c = tl.program_id(0)
     first = tl.program_id(1) * PER
     shift = tl.load(bias + c).to(tl.float32) if BIAS else 0.0
-    for i in range(PER):  # tiles beyond the last have no signal that exists
+    for i in range(PER):  # tiles past the end are masked out
         batch, column, there, at = _tile(first + i, c, B, C, L, columns, BB, LB)
         value = tl.load(x + _at(batch, column, c, rows, L), mask=there, other=0.0).to(tl.float32)
         value = _gelu(value + shift)
         if DROP:
-            value = tl.where(_kept(seed, at, threshold), value * factor, 0.0)
+            value = _dropped(value, seed, batch, at, c, C, threshold, factor, CHANNELS)
         if RESIDUAL:
             value += tl.load(residual + at, mask=there, other=0.0).to(tl.float32)
         tl.store(out + at, value, mask=there)
@@ -108,9 +116,10 @@ def activate_kernel(
 @triton.jit
 def activate_grads_kernel(
     grad, x, bias, seed, out, sums, B, C, L, columns, rows, threshold, factor,
-    BIAS: tl.constexpr, DROP: tl.constexpr, PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr,
+    BIAS: tl.constexpr, DROP: tl.constexpr, CHANNELS: tl.constexpr,
+    PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of x, zero for channels that are not used, and its sums, (parts, channels): the bias's."""
+    """Write the gradient of x, zero in unused channels, and its sums for the bias, (parts, channels)."""
     c = tl.program_id(0)
     first = tl.program_id(1) * PER
     used = c < C
@@ -122,7 +131,7 @@ def activate_grads_kernel(
         value = tl.load(x + spot, mask=there & used, other=0.0).to(tl.float32) + shift
         slope = tl.load(grad + at, mask=there & used, other=0.0).to(tl.float32) * _gelu_slope(value)
         if DROP:
-            slope = tl.where(_kept(seed, at, threshold), slope * factor, 0.0)
+            slope = _dropped(slope, seed, batch, at, c, C, threshold, factor, CHANNELS)
         tl.store(out + spot, slope, mask=there)
         total += slope
     if BIAS:
@@ -131,9 +140,9 @@ def activate_grads_kernel(
 
 @triton.jit
 def sums_kernel(x, sums, B, C, L, columns, parts, PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr):
-    """Write Σ(x - x₀) and Σ(x - x₀)², (2, parts, channels), x₀ being the channel's first value.
+    """Write Σ(x - x₀) and Σ(x - x₀)², (2, parts, channels), where x₀ is the channel's first value.
 
-    Relative to a value that occurs, so that a mean far from zero does not drown the variance.
+    The shift by x₀ keeps the variance accurate when the mean is far from zero.
     """
     c = tl.program_id(0)
     first = tl.program_id(1) * PER
@@ -160,12 +169,12 @@ def _added(sums, c, C, parts, PARTS: tl.constexpr):
 
 @triton.jit
 def norm_kernel(
-    x, sums, weight, bias, held_mean, held_variance, statistics, out,
+    x, sums, weight, bias, running_mean, running_variance, statistics, out,
     B, C, L, columns, parts, count, momentum, eps,
-    AFFINE: tl.constexpr, HELD: tl.constexpr, GELU: tl.constexpr,
+    AFFINE: tl.constexpr, RUNNING: tl.constexpr, GELU: tl.constexpr,
     PARTS: tl.constexpr, PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr,
 ):  # fmt: skip
-    """Write the normalised signal, the mean and 1/deviation of each channel, (2, channels); move running averages."""
+    """Write the normalised signal and each channel's mean and 1/deviation, (2, channels); update running averages."""
     c = tl.program_id(0)
     first = tl.program_id(1) * PER
     once, twice = _added(sums, c, C, parts, PARTS)
@@ -176,10 +185,10 @@ def norm_kernel(
     if tl.program_id(1) == 0:
         tl.store(statistics + c, mean)
         tl.store(statistics + C + c, inverse)
-        if HELD:
+        if RUNNING:
             unbiased = variance * (count / tl.maximum(count - 1.0, 1.0))
-            tl.store(held_mean + c, tl.load(held_mean + c) * (1.0 - momentum) + momentum * mean)
-            tl.store(held_variance + c, tl.load(held_variance + c) * (1.0 - momentum) + momentum * unbiased)
+            tl.store(running_mean + c, tl.load(running_mean + c) * (1.0 - momentum) + momentum * mean)
+            tl.store(running_variance + c, tl.load(running_variance + c) * (1.0 - momentum) + momentum * unbiased)
     scale = inverse * tl.load(weight + c).to(tl.float32) if AFFINE else inverse
     shift = tl.load(bias + c).to(tl.float32) if AFFINE else 0.0
     for i in range(PER):
@@ -193,7 +202,7 @@ def norm_sums_kernel(
     grad, x, statistics, weight, bias, sums, B, C, L, columns, parts,
     AFFINE: tl.constexpr, GELU: tl.constexpr, PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr,
 ):  # fmt: skip
-    """Write Σg and Σg·x̂, (2, parts, channels): g the gradient before GELU, x̂ the signal before weight and bias."""
+    """Write Σg and Σg·x̂, (2, parts, channels): g is the gradient before GELU, x̂ the signal before weight and bias."""
     c = tl.program_id(0)
     first = tl.program_id(1) * PER
     mean, inverse = tl.load(statistics + c), tl.load(statistics + C + c)
@@ -215,11 +224,11 @@ def norm_sums_kernel(
 
 @triton.jit
 def norm_grads_kernel(
-    grad, x, passed, statistics, weight, bias, sums, out, parameters, B, C, L, columns, parts, count,
-    AFFINE: tl.constexpr, PASSED: tl.constexpr, GELU: tl.constexpr,
+    grad, x, identity, statistics, weight, bias, sums, out, parameters, B, C, L, columns, parts, count,
+    AFFINE: tl.constexpr, IDENTITY: tl.constexpr, GELU: tl.constexpr,
     PARTS: tl.constexpr, PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of x, that of an identity branch added to it, and those of weight and bias, (2, channels)."""
+    """Write the gradient of x, plus that of an identity branch, and those of weight and bias, (2, channels)."""
     c = tl.program_id(0)
     first = tl.program_id(1) * PER
     mean, inverse = tl.load(statistics + c), tl.load(statistics + C + c)
@@ -237,6 +246,6 @@ def norm_grads_kernel(
         if GELU:
             slope *= _gelu_slope(value * scale + shift)
         slope = scale * inverse * (slope - once - value * twice)
-        if PASSED:
-            slope += tl.load(passed + at, mask=there, other=0.0).to(tl.float32)
+        if IDENTITY:
+            slope += tl.load(identity + at, mask=there, other=0.0).to(tl.float32)
         tl.store(out + at, slope, mask=there)

@@ -1,0 +1,102 @@
+"""How much Python of the library runs on the way of one call: files entered, and calls of functions in them.
+
+    python benchmarks/call_counts.py            # a table
+    python benchmarks/call_counts.py --where    # and the calls of each file
+
+Each case runs once before it is counted, so that imports and first-call caches do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import kernelfield
+from kernelfield import CCNN, groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = str(Path(kernelfield.__file__).parent)
+
+
+def count_calls(run: Callable[[], Any]) -> Counter[str]:
+    """Return the calls of Python functions in each file of the library while ``run`` runs."""
+    calls: Counter[str] = Counter()
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(ROOT):
+            calls[name[len(ROOT) + 1 :]] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def ccnn() -> Callable[[], Any]:
+    """Return a forward pass of CCNN_4,140 on a sequence."""
+    net = kernelfield.create_model("ccnn_4_140", dim=1, size=784, in_channels=1, out_channels=10)
+    assert isinstance(net, CCNN)
+    x = torch.randn(1, 1, 784)
+    return lambda: net(x)
+
+
+def group_conv() -> Callable[[], Any]:
+    """Return a forward pass of one group convolution."""
+    layer = kernelfield.GroupConv(2, 2, group=groups.Cyclic(4), kernel_size=3)
+    x = torch.randn(1, 2, 4, 8, 8)
+    return lambda: layer(x)
+
+
+def train() -> Callable[[], Any]:
+    """Return ``kernelfield train`` on the digits, for one epoch."""
+    from kernelfield.cli import main  # noqa: PLC0415
+
+    folder = tempfile.mkdtemp()
+
+    def run() -> None:
+        arguments = ["kernelfield", "train", "digits", "--folder", folder, "--set", "training.epochs=1"]
+        before, sys.argv = sys.argv, arguments
+        try:
+            main()
+        except SystemExit:
+            pass
+        finally:
+            sys.argv = before
+
+    return run
+
+
+CASES = {"CCNN forward": ccnn, "GroupConv forward": group_conv}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--where", action="store_true", help="list the calls of each file")
+    where = parser.parse_args().where
+    torch.manual_seed(0)
+    print("| case | files | calls |\n|---|---:|---:|")
+    for name, make in CASES.items():
+        run = make()
+        run()
+        calls = count_calls(run)
+        print(f"| {name} | {len(calls)} | {sum(calls.values())} |")
+        if where:
+            for path, n in calls.most_common():
+                print(f"    {n:6d}  {path}")
+
+
+if __name__ == "__main__":
+    main()
