@@ -5,9 +5,9 @@ over memory. On a GPU the operators here take as few passes as their dependences
 sum in one; batch statistics in one and the norm in another; likewise in the backward pass. Nothing but inputs is kept
 for the backward pass; the dropout mask is computed again.
 
-Layers call these functions and never ask which path runs; :mod:`kernelfield.ops.backend` decides it. The plain formulas
-of :mod:`.reference` run on the CPU, in torch.compile (which fuses by itself), in torch.export and torch.func, for second
-derivatives, and where fast paths are turned off. Triton is imported by the first call that needs it.
+Layers call these functions and never ask which path runs: :mod:`kernelfield.ops.backend` decides it. The plain
+formulas of :mod:`.reference` run on the CPU, in torch.compile (which fuses by itself), in torch.export and torch.func,
+for second derivatives, and where fast paths are turned off. Triton is imported by the first call that needs it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .dropout import drop
 __all__ = ["activate", "batch_norm", "drop", "fuses", "linear", "map_channels", "norm_with_identity"]
 
 fuses = use_triton
+
 
 def activate(
     x: Tensor,
