@@ -28,6 +28,8 @@ from _tables import describe, number, replace_section, save, table
 
 from kernelfield.fields import SIREN, Field, FourierFilter, GaborFilter, MAGNet
 from kernelfield.grids import KernelGrid
+from kernelfield.ops.backend import use_triton
+from kernelfield.ops.fieldnet import sample_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,10 +71,9 @@ def by_formula(fields: Sequence[Field], grid: KernelGrid) -> torch.Tensor:
 
 
 def fused(fields: Sequence[Field], grid: KernelGrid) -> torch.Tensor:
-    values = type(fields[0]).on_grid(fields, grid)
-    if values is None:
+    if not use_triton(next(fields[0].parameters())):
         raise RuntimeError("these networks have no fused kernels here; is KERNELFIELD_FAST=0 set?")
-    return values
+    return sample_fields(fields, grid)
 
 
 def results(

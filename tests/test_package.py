@@ -20,11 +20,13 @@ EXTRAS = (
     *("onnx", "onnxruntime", "onnxscript", "pytest", "hypothesis", "torchvision", "torchaudio"),
 )
 
-FOUNDATION = {"fields", "masks", "grids", "groups", "ops"}
+CONTRACTS = {"grids", "masks", "fields", "groups"}
+FOUNDATION = CONTRACTS | {"ops"}
 #: which parts of the package a part may import, besides itself and private helpers; a part that is not named
 #: may not exist. The command line and the package's front door see everything.
 MAY_IMPORT = {
-    **dict.fromkeys(FOUNDATION, FOUNDATION),
+    **dict.fromkeys(CONTRACTS, CONTRACTS),
+    "ops": CONTRACTS,
     "testing": set(),
     "layers": FOUNDATION,
     "models": FOUNDATION | {"layers"},
@@ -63,6 +65,25 @@ def test_imports_point_down(name: str) -> None:
     allowed = {part} if part.startswith("_") and part not in MAY_IMPORT else {part} | MAY_IMPORT[part]
     imported = {other for other in imported_parts(FILES[name]) if not other.startswith("_") or other == "__init__"}
     assert imported <= allowed, f"{name} imports {sorted(imported - allowed)}"
+
+
+def triton_words(path: Path) -> list[str]:
+    """Return the lines of a file that name Triton, in code or text, but for the name of a method that users choose."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if "triton" in line.replace('"triton"', "").lower()]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if Path(name).parts[0] != "ops"])
+def test_nothing_outside_of_operators_knows_triton(name: str) -> None:
+    assert triton_words(FILES[name]) == []
+
+
+def test_words_of_triton_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "layer.py"
+    file.write_text(
+        'import triton\nfrom .ops.conv.triton import launch\n#: Triton\'s kernels\nmethod="triton"\nx = 1\n'
+    )
+    assert len(triton_words(file)) == 3
 
 
 def test_imports_are_read_wherever_they_stand(tmp_path: Path) -> None:

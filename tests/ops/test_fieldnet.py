@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelfield import CKConv, FlexConv
-from kernelfield.fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet
+from kernelfield.fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, Table
 from kernelfield.grids import KernelGrid, kernel_grid
 from kernelfield.layers import kernel_l2
 from kernelfield.layers.continuous.kernel_sampler import sample_kernels, sampled_once
 from kernelfield.ops import use_fast_paths
-from kernelfield.ops.fieldnet import Shape, features_on
+from kernelfield.ops.fieldnet import _architectures, sample_fields
 from tests.ops.interpreted import DEVICE, interpreter, poisoned
 from tests.ops.interpreted import features_launch as launch
 
@@ -63,7 +63,7 @@ def assert_right(make: Callable[..., Field], grid: KernelGrid, channels: int | N
         return [values, *torch.autograd.grad(values, parameters, weights.to(values.dtype))]
 
     with poisoned():
-        values = type(fields[0]).on_grid(fields, grid, channels)
+        values = sample_fields(fields, grid, channels)
         assert values.shape == weights.shape
         got = all_of(values, fields)
     plain = all_of(torch.stack([f(coords.float(), channels).mT for f in fields]), fields)
@@ -97,7 +97,7 @@ def test_second_derivatives_are_the_formulas(name: str) -> None:
         grads = torch.autograd.grad(values.square().sum(), parameters, create_graph=True)
         return torch.autograd.grad(sum(g.square().sum() for g in grads), parameters)
 
-    got = second(type(field).on_grid([field], grid)[0])
+    got = second(sample_fields([field], grid)[0])
     expected = second(field(grid.coords(device=DEVICE).flatten(0, -2)).mT)
     for a, b in zip(got, expected, strict=True):
         assert (a - b).abs().max() <= 1e-3 * b.abs().max() + 1e-6
@@ -138,10 +138,14 @@ def test_fields_that_are_left_to_formulas() -> None:
         def envelope(self, coords: torch.Tensor, *shape: torch.Tensor) -> torch.Tensor:
             return 2 * super().envelope(coords, *shape)
 
-    for field in (MLP(1, 2), MLP(1, 2, activation="sine", norm=True), MAGNet(1, 2, hidden=65), Other(1, 2)):
+    others = [MLP(1, 2), MLP(1, 2, activation="sine", norm=True), MAGNet(1, 2, hidden=65), Other(1, 2)]
+    for field in (*others, Table(1, 2, size=3), MAGNet(1, 2).double()):
         field.to(DEVICE)
-        assert type(field).on_grid([field], grid) is None
-    assert MAGNet.on_grid([MAGNet(1, 2).double().to(DEVICE)], grid) is None
+        dtype = next(field.parameters()).dtype
+        with mock.patch.object(launch, "fused_features") as fused:
+            values = sample_fields([field], grid)
+        assert not fused.called
+        torch.testing.assert_close(values[0].mT, field(grid.coords(dtype=dtype, device=DEVICE).flatten(0, -2)))
 
 
 def test_kernels_of_a_step_are_sampled_once() -> None:
@@ -162,8 +166,7 @@ def test_kernels_of_a_step_are_sampled_once() -> None:
 
 def test_grids_beyond_32_bits_are_left_to_formulas() -> None:
     """The kernels count through the values of all layers of a network in 32 bits."""
-    shape, networks = Shape(64, 4, widths=1), [[torch.zeros(1, device=DEVICE)]]
+    field = MAGNet(1, 1, hidden=64).to(DEVICE)
     fits, beyond = (KernelGrid.of((points,), (1.0,), causal=True) for points in ((1 << 23) - 1, 1 << 23))
-    with mock.patch.object(launch, "fused_features") as fused:
-        assert features_on(shape, networks, fits, mock.Mock()) is fused.return_value
-        assert features_on(shape, networks, beyond, mock.Mock()) is None
+    assert _architectures([field], fits) is not None
+    assert _architectures([field], beyond) is None

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["WeightNormLinear", "affine", "first_outputs", "read_out", "scale_linear_", "stack_linears"]
+__all__ = ["WeightNormLinear", "affine", "first_outputs", "scale_linear_", "stack_linears"]
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -28,16 +28,6 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
     return torch.baddbmm(bias.unsqueeze(1), x.expand(len(weight), *x.shape[-2:]), weight.mT)
-
-
-def read_out(linears: Sequence[nn.Module], features: Tensor, channels: int | None) -> Tensor:
-    """Return the last maps of n fields, or their first ``channels`` outputs, of (n, hidden, points) features.
-
-    Returns:
-        (n, channels, points) values.
-    """
-    weight, bias = first_outputs(stack_linears(linears), channels)
-    return torch.baddbmm(bias.unsqueeze(2), weight, features)
 
 
 def stack_linears(linears: Sequence[nn.Module]) -> tuple[Tensor, Tensor]:

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from .._checks import check_coords, check_dim, check_int
+from ._linear import first_outputs
 from .start import SCALING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..grids import KernelGrid
+__all__ = ["Architecture", "Field"]
 
-__all__ = ["Field"]
+
+@dataclass(frozen=True)
+class Architecture:
+    """The layers below a field's last linear map, for code that evaluates them by itself.
+
+    Args:
+        kind: "filters", a product of filters and linear maps, or "sines", linear maps and sines by turns.
+        hidden: units of a layer.
+        layers: number of filters, or of layers of sines.
+        widths: inverse widths of a filter's envelope: one, one per axis, or 0 without an envelope.
+        omega: factor on what enters a sine.
+        parameters: tensors that the features depend on, in the order in which :meth:`Field.features_from` takes them.
+
+    >>> from kernelfield.fields import SIREN
+    >>> SIREN(dim=1, channels=8).architecture()
+    Architecture(kind='sines', hidden=32, layers=2, widths=0, omega=30.0)
+    """
+
+    kind: str
+    hidden: int
+    layers: int
+    widths: int = 0
+    omega: float = 1.0
+    parameters: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
 
 
 class Field(nn.Module):
@@ -64,6 +89,28 @@ class Field(nn.Module):
         """Return the last linear map, (channels, hidden) and (channels,), of a field that has :meth:`features`."""
         raise NotImplementedError
 
+    @classmethod
+    def readouts(cls, fields: Sequence[Field], channels: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the last linear maps of n fields, or their first ``channels`` outputs: weights and biases."""
+        weight, bias = (torch.stack(same) for same in zip(*(f.readout() for f in fields), strict=True))
+        return first_outputs((weight, bias), channels)
+
+    def architecture(self) -> Architecture | None:
+        """Return the layers below the last linear map; None for a field that has no such description."""
+        return None
+
+    def features_from(self, coords: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """Return :meth:`features` of a field with an :meth:`architecture`, with other values of its parameters.
+
+        Args:
+            coords: (points, dim) coordinates.
+            parameters: as in the architecture, of one field or stacked ones of n fields.
+
+        Returns:
+            (points, hidden) or (n, points, hidden) features.
+        """
+        raise NotImplementedError
+
     def evaluate_first(self, coords: Tensor, channels: int) -> Tensor:
         """Return the first ``channels`` values at checked ``coords``; of a field with features, no others are made."""
         features = self.features(coords)
@@ -95,20 +142,6 @@ class Field(nn.Module):
             (n, points, channels) values.
         """
         return torch.stack([field(coords, channels) for field in fields])
-
-    @classmethod
-    def on_grid(cls, fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor | None:  # noqa: ARG003
-        """Return the values of several fields that are :meth:`alike` on a regular grid, in a launch or two.
-
-        Args:
-            fields: n fields of this class.
-            grid: where.
-            channels: how many values, the first ones; all if not given.
-
-        Returns:
-            (n, channels, points) values; None for a field, or on a device, that has no kernel for it.
-        """
-        return None
 
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Field:

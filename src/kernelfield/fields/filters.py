@@ -9,16 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_choice, check_int, check_positive
-from ..ops.fieldnet import Shape, features_on
-from ..ops.fused import fuses
-from ._linear import affine, first_outputs, read_out, scale_linear_, stack_linears
-from .base import Field
+from ._linear import affine, first_outputs, scale_linear_, stack_linears
+from .base import Architecture, Field
 from .start import FILTER_STARTS, start_maps_, start_sines_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ..grids import KernelGrid
 
 __all__ = ["FilterNetwork", "FourierFilter"]
 
@@ -90,8 +86,7 @@ class FilterNetwork(Field):
 
     #: names of the parameters that shape the envelope
     envelope_parameters: tuple[str, ...] = ()
-    #: whether :mod:`kernelfield.ops.fieldnet` computes the filters of just this class: one that is derived from it may
-    #: have another envelope
+    #: whether :meth:`architecture` describes this very class: one that is derived from it may have another envelope
     known_filters = False
 
     def evaluate(self, coords: Tensor) -> Tensor:
@@ -132,35 +127,26 @@ class FilterNetwork(Field):
             [stacked(name) for name in first.envelope_parameters],
             [stack_linears(maps) for maps in linears],
         )
-        return affine(values, *first_outputs(stack_linears([f.out for f in fields]), channels))  # type: ignore[misc]
+        return affine(values, *cls.readouts(fields, channels))
 
     @classmethod
-    def on_grid(cls, fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor | None:
-        first = fields[0]
-        assert isinstance(first, FilterNetwork)
-        if not vars(cls).get("known_filters") or not fuses(first.phase):
+    def readouts(cls, fields: Sequence[Field], channels: int | None = None) -> tuple[Tensor, Tensor]:
+        return first_outputs(stack_linears([f.out for f in fields]), channels)  # type: ignore[misc]
+
+    def architecture(self) -> Architecture | None:
+        if not vars(type(self)).get("known_filters"):
             return None
-        filters, hidden = first.phase.shape
-        envelope = [getattr(first, name) for name in first.envelope_parameters]
-        shape = Shape(hidden, filters, widths=envelope[0].shape[-1] if envelope else 0)
-        networks = [FilterNetwork._in_order(f) for f in fields]  # type: ignore[arg-type]
-
-        def formula(*parameters: Tensor) -> Tensor:
-            each = len(parameters) // len(fields)
-            coords = grid.coords(dtype=first.phase.dtype, device=first.phase.device).flatten(0, -2)
-            split = [parameters[i * each : (i + 1) * each] for i in range(len(fields))]
-            frequency, phase, *rest = (torch.stack(same) for same in zip(*split, strict=True))
-            maps = rest[len(envelope) :]
-            linears = list(zip(maps[::2], maps[1::2], strict=True))
-            return first._compute(coords, frequency, phase, rest[: len(envelope)], linears).mT  # noqa: SLF001
-
-        features = features_on(shape, networks, grid, formula)
-        return None if features is None else read_out([f.out for f in fields], features, channels)  # type: ignore[misc]
-
-    def _in_order(self) -> list[Tensor]:
-        """Return what the features depend on, in the order of :mod:`kernelfield.ops.fieldnet`."""
+        filters, hidden = self.phase.shape
+        envelope = [getattr(self, name) for name in self.envelope_parameters]
         maps: Any = [t for m in self.linears for t in (m.weight, m.bias)]
-        return [self.frequency, self.phase, *(getattr(self, name) for name in self.envelope_parameters), *maps]
+        widths = envelope[0].shape[-1] if envelope else 0
+        parameters = (self.frequency, self.phase, *envelope, *maps)
+        return Architecture("filters", hidden, filters, widths=widths, parameters=parameters)
+
+    def features_from(self, coords: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        frequency, phase, *rest = parameters
+        shape, maps = rest[: len(self.envelope_parameters)], rest[len(self.envelope_parameters) :]
+        return self._compute(coords, frequency, phase, shape, list(zip(maps[::2], maps[1::2], strict=True)))
 
     def _compute(
         self,

@@ -10,16 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int, check_positive
-from ..ops.fieldnet import Shape, features_on
-from ..ops.fused import fuses
-from ._linear import WeightNormLinear, affine, first_outputs, read_out, scale_linear_, stack_linears
-from .base import Field
+from ._linear import WeightNormLinear, affine, first_outputs, scale_linear_, stack_linears
+from .base import Architecture, Field
 from .start import SIREN_STARTS, start_siren_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from ..grids import KernelGrid
 
 __all__ = ["MLP", "SIREN"]
 
@@ -110,37 +106,33 @@ class MLP(Field):
         first = fields[0]
         assert isinstance(first, MLP)
         x = coords
-        *hidden, last = zip(*(f.linears for f in fields), strict=True)
+        *hidden, _ = zip(*(f.linears for f in fields), strict=True)
         for i, linears in enumerate(hidden):
             x = first._activate(affine(x, *stack_linears(linears)), i)  # noqa: SLF001
-        return affine(x, *first_outputs(stack_linears(last), channels))
+        return affine(x, *cls.readouts(fields, channels))
 
     @classmethod
-    def on_grid(cls, fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor | None:
-        first = fields[0]
-        assert isinstance(first, MLP)
-        parameter = next(first.parameters())
-        sines = cls in (MLP, SIREN) and first.activation == "sine" and first.norms is None
-        if not sines or not fuses(parameter):
+    def readouts(cls, fields: Sequence[Field], channels: int | None = None) -> tuple[Tensor, Tensor]:
+        last: list[Any] = [f.linears[-1] for f in fields]  # type: ignore[index]
+        return first_outputs(stack_linears(last), channels)
+
+    def architecture(self) -> Architecture | None:
+        if type(self) not in (MLP, SIREN) or self.activation != "sine" or self.norms is not None:
             return None
-        *hidden, last = zip(*(f.linears for f in fields), strict=True)
-        shape = Shape(first.linears[0].out_features, len(hidden), omega=first.omega_0)  # type: ignore[arg-type]
-        # The kernel knows one factor for all layers: what another one has more of goes into its weights.
-        ratio = first.hidden_omega_0 / first.omega_0
-        tensors = (t for i, maps in enumerate(hidden) for t in _weights_and_biases(maps, ratio if i else 1.0))
-        networks = [list(same) for same in zip(*tensors, strict=True)]
+        maps: Any = list(self.linears[:-1])
+        # There is one factor for all layers. Where hidden layers have another, the rest goes into their weights.
+        ratio = self.hidden_omega_0 / self.omega_0
+        factors = [1.0, *[ratio] * (len(maps) - 1)]
+        parameters = tuple(
+            t if f == 1 else t * f for m, f in zip(maps, factors, strict=True) for t in (m.weight, m.bias)
+        )
+        return Architecture("sines", maps[0].out_features, len(maps), omega=self.omega_0, parameters=parameters)
 
-        def formula(*parameters: Tensor) -> Tensor:
-            each = len(parameters) // len(fields)
-            split = [parameters[i * each : (i + 1) * each] for i in range(len(fields))]
-            maps = [torch.stack(same) for same in zip(*split, strict=True)]
-            x = grid.coords(dtype=maps[0].dtype, device=maps[0].device).flatten(0, -2)
-            for weight, bias in zip(maps[::2], maps[1::2], strict=True):
-                x = torch.sin(first.omega_0 * affine(x, weight, bias))
-            return x.mT
-
-        features = features_on(shape, networks, grid, formula)
-        return None if features is None else read_out(last, features, channels)
+    def features_from(self, coords: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        x = coords
+        for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+            x = torch.sin(self.omega_0 * affine(x, weight, bias))
+        return x
 
     def scale_(self, factor: float | Tensor) -> MLP:
         scale_linear_(self.linears[-1], factor)
@@ -169,13 +161,6 @@ class MLP(Field):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, activation={self.activation!r}, omega_0={self.omega_0}"
-
-
-def _weights_and_biases(linears: Sequence[Any], factor: float) -> tuple[list[Tensor], list[Tensor]]:
-    """Return ``factor`` times the weights and biases of linear maps."""
-    if factor == 1:
-        return [m.weight for m in linears], [m.bias for m in linears]
-    return [m.weight * factor for m in linears], [m.bias * factor for m in linears]
 
 
 class SIREN(MLP):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..._checks import floats_per_axis
+from ...ops.fieldnet import sample_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,17 +86,14 @@ def sample_on(
 def sample_alone(
     layer: ContinuousConv, lengths: Sequence[int] | None, steps: tuple[float, ...], channels: int
 ) -> Tensor | None:
-    """Return the kernel of one layer, or of its first channels, if it is known already or made by a kernel of the GPU.
-
-    None for a layer that has to evaluate its field the usual way.
-    """
+    """Return the kernel of one layer, or of its first channels; None in traced code, which samples it itself."""
     if torch.compiler.is_compiling():
         return None
-    known = _known((layer, layer.lattice(lengths, steps), channels))
+    key = (layer, layer.lattice(lengths, steps), channels)
+    known = _known(key)
     if known is not None:
         return known
-    kernels = _fused([layer], lengths, steps, None if channels == layer.in_channels else channels)
-    return None if kernels is None else _remember((layer, layer.lattice(lengths, steps), channels), kernels[0])
+    return _remember(key, _kernels([layer], lengths, steps, None if channels == layer.in_channels else channels)[0])
 
 
 def _sample(
@@ -107,30 +105,18 @@ def _sample(
     known = [_known(key) for key in keys]
     if all(kernel is not None for kernel in known):
         return known  # type: ignore[return-value]
-    kernels = _fused(layers, lengths, steps, channels)
-    if kernels is None:
-        grid = first.kernel_coords(lengths, steps)
-        flat = grid.flatten(0, -2)
-        with torch.autocast(flat.device.type, enabled=False):
-            values = type(first.field).together([layer.field for layer in layers], flat, channels)
-            if first.mask is not None:
-                masks = [layer.mask for layer in layers]
-                values = values * type(first.mask).together(masks, flat).unsqueeze(-1)  # type: ignore[arg-type]
-            kernels = values.mT.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, grid.shape[:-1])
-            kernels = first.finish(kernels, steps)
+    kernels = _kernels(layers, lengths, steps, channels)
     return [_remember(key, kernel) for key, kernel in zip(keys, kernels.unbind(0), strict=True)]
 
 
-def _fused(
+def _kernels(
     layers: list[ContinuousConv], lengths: Sequence[int] | None, steps: tuple[float, ...], channels: int | None
-) -> Tensor | None:
-    """Return the kernels of layers that are sampled alike, without coordinates, where there is a kernel for it."""
+) -> Tensor:
+    """Return the kernels of layers that are sampled alike, (layers, out, in / groups, *points)."""
     first = layers[0]
     grid = first.lattice(lengths, steps)
     with torch.autocast(first.reach.device.type, enabled=False):
-        values = type(first.field).on_grid([layer.field for layer in layers], grid, channels)
-        if values is None:
-            return None
+        values = sample_fields([layer.field for layer in layers], grid, channels)
         if first.mask is not None:
             coords = grid.coords(dtype=first.reach.dtype, device=first.reach.device).flatten(0, -2)
             masks = [layer.mask for layer in layers]

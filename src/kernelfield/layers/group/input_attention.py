@@ -6,22 +6,17 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..._checks import check_int
 from ...fields import Table
-from ...ops.backend import use_triton
+from ...ops.attentive.input_attention import input_attention, input_attention_maps
 from .gconv import folded
 from .kernel import GroupKernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...groups import Group
 
-__all__ = ["InputAttention", "hidden_width", "same_conv", "takes_kernels"]
-
-_CONVS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+__all__ = ["InputAttention", "hidden_width"]
 
 
 class InputAttention(nn.Module):
@@ -80,52 +75,21 @@ class InputAttention(nn.Module):
 
     def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Return the residual maps α_C, (batch, channels, [group,] 1, …), and α_X, (batch, 1, [group,] \*space)."""
-        space = tuple(range(x.dim() - self.group.dim, x.dim()))
-        mean, peak = x.mean(dim=space), x.amax(dim=space)
-        channel = torch.sigmoid(self._channel(mean) + self._channel(peak))
-        channel = channel.view(*channel.shape, *[1] * len(space))
-        weighted = channel * x
-        statistics = torch.stack([weighted.mean(dim=1), weighted.amax(dim=1)], dim=1)
-        return channel, torch.sigmoid(self._space(statistics))
+        channel, space = input_attention_maps(*self._arguments(x), lifting=self.lifting, dilation=self.dilation)
+        return (channel.squeeze(2), space.squeeze(2)) if self.lifting else (channel, space)
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return (batch, channels, \*space), with a group axis before space unless ``lifting``, attended to."""
-        if not self.lifting and takes_kernels(x, self.group.dim):
-            return self._fused(x)
-        channel, space = self.maps(x)
-        return x - space * channel * x
+        y = input_attention(*self._arguments(x), lifting=self.lifting, dilation=self.dilation)
+        return y.squeeze(2) if self.lifting else y
 
-    def _fused(self, x: Tensor) -> Tensor:
-        from ...ops.attentive.triton.input_launch import attend_to_input  # noqa: PLC0415
-
-        with torch.autocast("cuda", enabled=False):
-            psi = folded(self.kernel()).flip((2, 3))
-            return attend_to_input(x, _matrix(self.squeeze()), _matrix(self.excite()), psi, self.dilation)
-
-    def _channel(self, statistic: Tensor) -> Tensor:
-        if self.lifting:
-            return self.excite(F.relu(self.squeeze(statistic)))
-        shape = statistic.shape
-        hidden = F.relu(F.linear(statistic.flatten(1), _matrix(self.squeeze())))
-        return F.linear(hidden, _matrix(self.excite())).view(shape)
-
-    def _space(self, statistics: Tensor) -> Tensor:
-        flat = statistics if self.lifting else statistics.flatten(1, 2)
-        y = same_conv(flat, folded(self.kernel()), dilation=self.dilation).unsqueeze(1)
-        return y.amax(dim=2) if self.lifting else y
-
-
-def same_conv(x: Tensor, kernel: Tensor, *, groups: int = 1, dilation: int = 1) -> Tensor:
-    """Convolve with zeros beyond the signal, which may be much smaller than the kernel; kernels are odd."""
-    dim = x.dim() - 2
-    flipped = kernel.flip(tuple(range(2, 2 + dim))).to(x.dtype)  # torch correlates
-    padding = [dilation * (n // 2) for n in kernel.shape[2:]]
-    return _CONVS[dim](x, flipped, padding=padding, dilation=dilation, groups=groups)
-
-
-def takes_kernels(x: Tensor, dim: int) -> bool:
-    """Return whether a signal is one that Triton's kernels take, and they run here."""
-    return dim == 2 and use_triton(x)
+    def _arguments(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the signal, with a group axis of one if it has none, the matrices W₁ and W₂, and ψ."""
+        with torch.autocast(x.device.type, enabled=False):
+            psi = folded(self.kernel())
+            if self.lifting:
+                return x.unsqueeze(2), self.squeeze.weight, self.excite.weight, psi  # type: ignore[return-value]
+            return x, _matrix(self.squeeze()), _matrix(self.excite()), psi
 
 
 def hidden_width(channels: int, hidden: int | None, lifting: bool) -> int:

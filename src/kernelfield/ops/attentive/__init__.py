@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ...layers.group.input_attention import same_conv, takes_kernels
 from ..attention.windows import windows
-from ..backend import recompute
+from ..backend import recompute, use_triton
 from ..conv.shape import is_symbolic
+from .same_conv import same_conv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ def attended(x: Tensor, kernel: Tensor, maps: Maps, boundary: str, chunk: int | 
         chunk: output channels, of all samples, whose responses are held at once.
     """
     # Kernels add the gradients of maxima over space in no certain order.
-    if chunk is None and takes_kernels(x, x.dim() - 3) and not torch.are_deterministic_algorithms_enabled():
+    if chunk is None and x.dim() == 5 and use_triton(x) and not torch.are_deterministic_algorithms_enabled():
         return _without_responses(x, kernel, maps, boundary)
 
     def block(x: Tensor, kernel: Tensor, *maps: Tensor | None) -> Tensor:

@@ -1,16 +1,18 @@
-"""Kernel networks on regular grids, in one launch: coordinates are computed where they are used and stored nowhere.
+r"""Kernel networks on regular grids: the values of several fields at all points of a grid.
 
-A kernel network is small: what takes time is that each of its operations reads and writes all of its hidden units at
-all points, and that there are a hundred of them. Here one kernel computes the last hidden layer of any number of
-networks from the numbers that describe the grid, and one their gradients, hidden units computed again. The last linear
-map, which may have a thousand outputs, is a matrix product like any other and left to whoever makes those.
+A kernel network is small. Its time on a GPU goes into launches and memory: each of its hundred operations reads and
+writes all hidden units at all points. The Triton kernels of this folder compute the last hidden layer of any number of
+networks in one launch. They compute coordinates from the numbers that describe the grid, and their backward pass
+recomputes the hidden units. The last linear map, which may have a thousand outputs, is a matrix product.
 
-Products are of float32 with three products of tf32 each: what comes out is multiplied by large frequencies.
+Products are in float32, as three tf32 products each, because large frequencies multiply their errors.
+
+The reference is the field itself. It also computes second derivatives and everything that the kernels do not: other
+fields and dtypes, wide layers, traced code.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,55 +20,84 @@ import torch
 from ..backend import use_triton
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from torch import Tensor
 
+    from ...fields.base import Architecture, Field
     from ...grids import KernelGrid
 
-__all__ = ["Shape", "features_on"]
+__all__ = ["sample_fields"]
 
 #: widest hidden layer that fits the registers of a program
-MOST_HIDDEN = 64
-#: values of all layers of a network on a grid, which programs index with 32 bits: fewer than these
-MOST_VALUES = 1 << 31
+MAX_HIDDEN = 64
+#: kernels index the values of all layers of a network on a grid with 32 bits
+MAX_VALUES = 1 << 31
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What kernel networks that are evaluated together have in common.
-
-    Args:
-        hidden: units of a layer.
-        layers: filters, or layers of sines.
-        widths: inverse widths of a unit's envelope: one, one per axis, or none at all; of filter networks.
-        omega: factor on what enters a sine; None for a filter network.
-    """
-
-    hidden: int
-    layers: int
-    widths: int = 0
-    omega: float | None = None
-
-
-def features_on(
-    shape: Shape, networks: list[list[Tensor]], grid: KernelGrid, formula: Callable[..., Tensor]
-) -> Tensor | None:
-    """Return the last hidden layers of kernel networks on a grid, or None where the kernels cannot.
+def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor:
+    """Return the values of fields on a regular grid, in one launch and a matrix product where possible.
 
     Args:
-        shape: of the networks.
-        networks: parameters of each, in the order in which ``kernels.py`` lists them.
-        grid: where.
-        formula: the same, of all parameters in a row, for second derivatives.
+        fields: n fields that are :meth:`~kernelfield.fields.Field.alike`, or one field of any kind.
+        grid: the points.
+        channels: number of values, the first ones; all by default.
 
     Returns:
-        (networks, hidden, points) features.
+        (n, channels, points) values.
+
+    >>> from kernelfield.fields import SIREN
+    >>> from kernelfield.grids import KernelGrid
+    >>> field, grid = SIREN(dim=1, channels=3), KernelGrid.of((8,), (1.0,))
+    >>> torch.allclose(sample_fields([field], grid)[0], field(grid.coords().flatten(0, -2)).mT)
+    True
     """
-    single = all(p.dtype == torch.float32 for network in networks for p in network)
-    fits = shape.hidden <= MOST_HIDDEN and shape.layers * shape.hidden * grid.points < MOST_VALUES
-    if not (single and fits and len(grid.count) <= 3 and use_triton(networks[0][0])):
+    first = fields[0]
+    architectures = _architectures(fields, grid)
+    if architectures is not None:
+        features = _fused_features(fields, architectures, grid)
+        weight, bias = type(first).readouts(fields, channels)
+        return torch.baddbmm(bias.unsqueeze(2), weight, features)
+    like = _any_tensor(first)
+    coords = grid.coords(dtype=like.dtype, device=like.device).flatten(0, -2)
+    values = (
+        first(coords, channels).unsqueeze(0) if len(fields) == 1 else type(first).together(fields, coords, channels)
+    )
+    return values.mT
+
+
+def _architectures(fields: Sequence[Field], grid: KernelGrid) -> list[Architecture] | None:
+    """Return the layers of fields whose features Triton kernels compute on this grid; None if they do not."""
+    if len(grid.count) > 3 or not use_triton(_any_tensor(fields[0]), (torch.float32,)):
         return None
+    found = []
+    for field in fields:
+        architecture = field.architecture()
+        if architecture is None or architecture.hidden > MAX_HIDDEN:
+            return None
+        if architecture.layers * architecture.hidden * grid.points >= MAX_VALUES:
+            return None
+        if any(p.dtype != torch.float32 for p in architecture.parameters):
+            return None
+        found.append(architecture)
+    return found
+
+
+def _fused_features(fields: Sequence[Field], architectures: Sequence[Architecture], grid: KernelGrid) -> Tensor:
+    """Return the (n, hidden, points) inputs of the last linear maps."""
     from .triton.launch import fused_features  # noqa: PLC0415
 
-    return fused_features(shape, networks, grid, formula)
+    def formula(*parameters: Tensor) -> Tensor:
+        each = len(parameters) // len(fields)
+        split = [parameters[i * each : (i + 1) * each] for i in range(len(fields))]
+        stacked = [torch.stack(same) for same in zip(*split, strict=True)]
+        coords = grid.coords(dtype=stacked[0].dtype, device=stacked[0].device).flatten(0, -2)
+        return fields[0].features_from(coords, stacked).mT
+
+    return fused_features(architectures, grid, formula)
+
+
+def _any_tensor(field: Field) -> Tensor:
+    """Return a parameter, or else a buffer, for its dtype and device."""
+    tensor = next(field.parameters(), None)
+    return next(field.buffers(), torch.empty(0)) if tensor is None else tensor

@@ -1,0 +1,71 @@
+"""Attention on the input of a group convolution (chapter 8, section 3.5)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..backend import use_triton
+from .same_conv import same_conv
+
+__all__ = ["input_attention", "input_attention_maps"]
+
+
+def input_attention(
+    x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, *, lifting: bool = False, dilation: int = 1
+) -> Tensor:
+    r"""Attend to the channels and positions of a signal on a group, as a residual (chapter 8, Eq. 19).
+
+    .. math::
+        \alpha_C(h) &= \sigma\big(W_2 [W_1 \bar f]^+ + W_2 [W_1 \hat f]^+\big), \\
+        \alpha_X(x, h) &= \sigma\big([\overline{\alpha_C f}, \widehat{\alpha_C f}] * \psi\big), \qquad
+        f \mapsto (1 - \alpha_X \alpha_C)\, f
+
+    with mean and maximum over space for the channels, and over channels for space.
+
+    Args:
+        x: (batch, c, g, \*space) signal; g is 1 if ``lifting``.
+        squeeze: (hidden, c·g) matrix W₁.
+        excite: (c·g, hidden) matrix W₂.
+        psi: (g, 2·g, \*points) kernels ψ on mean and maximum over the channels, points odd; (h, 2, \*points) if
+            ``lifting``.
+        lifting: the signal lives on space, and the attention is the largest over the h elements of ψ.
+        dilation: distance of the points of ψ.
+
+    Returns:
+        (batch, c, g, \*space) signal, with the memory layout of ``x``.
+
+    >>> x, w = torch.randn(2, 3, 4, 9, 9), torch.randn(5, 12)
+    >>> input_attention(x, w, w.mT, torch.randn(4, 8, 7, 7)).shape
+    torch.Size([2, 3, 4, 9, 9])
+    """
+    if not lifting and x.dim() == 5 and use_triton(x):
+        from .triton.input_launch import attend_to_input  # noqa: PLC0415
+
+        with torch.autocast(x.device.type, enabled=False):
+            return attend_to_input(x, squeeze, excite, psi.flip((2, 3)), dilation)
+    channel, space = input_attention_maps(x, squeeze, excite, psi, lifting=lifting, dilation=dilation)
+    return x - space * channel * x
+
+
+def input_attention_maps(
+    x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, *, lifting: bool = False, dilation: int = 1
+) -> tuple[Tensor, Tensor]:
+    r"""Return the maps of :func:`input_attention`: α_C, (batch, c, g, 1, …), and α_X, (batch, 1, g, \*space).
+
+    >>> x, w = torch.randn(2, 3, 4, 9), torch.randn(5, 12)
+    >>> [tuple(a.shape) for a in input_attention_maps(x, w, w.mT, torch.randn(4, 8, 7))]
+    [(2, 3, 4, 1), (2, 1, 4, 9)]
+    """
+    space = tuple(range(3, x.dim()))
+    statistics = (x.mean(dim=space), x.amax(dim=space))
+    both = [F.linear(F.relu(F.linear(s.flatten(1), squeeze)), excite).view(s.shape) for s in statistics]
+    channel = torch.sigmoid(both[0] + both[1])
+    channel = channel.view(*channel.shape, *[1] * len(space))
+    weighted = channel * x
+    found = torch.cat([weighted.mean(dim=1), weighted.amax(dim=1)], dim=1)  # (batch, 2·g, *space)
+    spatial = same_conv(found, psi, dilation=dilation).unsqueeze(1)
+    if lifting:
+        spatial = spatial.amax(dim=2, keepdim=True)
+    return channel, torch.sigmoid(spatial)
