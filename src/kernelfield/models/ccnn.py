@@ -51,7 +51,7 @@ class CCNN(nn.Module):
         field: makes each kernel's field.
         hidden: width of the kernel networks.
         omega_0: published frequency scale of the kernel networks. By default a filter network's sines are spread up to
-            the Nyquist frequency of ``size``, so that the network works at other resolutions too.
+            half of the Nyquist frequency of ``size``, so that the network works at other resolutions too.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 3's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
         causal: causal convolutions; by default for dim 1.

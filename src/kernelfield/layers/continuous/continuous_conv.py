@@ -89,7 +89,8 @@ class ContinuousConv(nn.Module):
             dim,
             out_channels * in_channels // self.groups,
             mean_range=mean_range,
-            bandwidth=min(self.size) / 2,  # the training grid's Nyquist frequency
+            # Half of the training grid's Nyquist frequency: products of a few sines stay within what the grid can hold.
+            bandwidth=min(self.size) / 4,
             beta=0.5,  # the thesis's envelopes, Gamma(α, 1) for coordinates that span [-1, 1] over one input
             # A table or spline has a coefficient for each offset of the training grid.
             size=self.size if causal else tuple(2 * n - 1 for n in self.size),
