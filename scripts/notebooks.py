@@ -108,7 +108,7 @@ def execute(content: dict[str, Any], timeout: float = 1200) -> dict[str, Any]:
     import nbformat  # noqa: PLC0415
     from nbclient import NotebookClient  # noqa: PLC0415
 
-    book = nbformat.from_dict(content)
+    book = nbformat.reads(json.dumps(content), as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         NotebookClient(book, timeout=timeout, resources={"metadata": {"path": folder}}).execute()
     for cell in book["cells"]:
