@@ -83,6 +83,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_files_that_are_named_exist(page: Path) -> None:
+    paths = re.findall(r"`(?:python |bash )?((?:\w+/)+[\w.-]+\.(?:py|sh|json|txt))\b", prose(page))
+    roots = (ROOT, ROOT / "src" / "kernelfield")
+    assert [p for p in paths if not any((root / p).exists() for root in roots) and "yours" not in p] == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     listed = {DOCS / "index.md"}
     for page in SITE:
