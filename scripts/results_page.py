@@ -29,6 +29,8 @@ schedules used here. Rows of PointNet++ come from `benchmarks/points_accuracy.py
 """
 
 SHOWN = ["experiment", "metric", "published", "ours", "size", "epochs", "time", "machine"]
+RULE = "|---|---" + "|---:" * 5 + "|---"  # numbers are right-aligned
+MACHINES = {"NVIDIA H200": "H200", "x86_64": "CPU"}
 CHAPTERS = {
     "2": "CKConv",
     "3": "CCNN",
@@ -53,11 +55,11 @@ def page(folder: Path) -> str:
     header, _, *lines = results_table(folder).splitlines()
     names = cells(header)
     rows = [dict(zip(names, cells(line), strict=False)) for line in lines]
+    for row in rows:
+        row["machine"] = MACHINES.get(row.get("machine", ""), row.get("machine", ""))
     text = HEAD
     for chapter in sorted({row["chapter"] for row in rows}, key=int):
-        text += (
-            f"## Chapter {chapter}: {CHAPTERS.get(chapter, '')}\n\n| {' | '.join(SHOWN)} |\n{'|---' * len(SHOWN)}|\n"
-        )
+        text += f"## Chapter {chapter}: {CHAPTERS.get(chapter, '')}\n\n| {' | '.join(SHOWN)} |\n{RULE}|\n"
         for row in rows:
             if row["chapter"] == chapter:
                 text += f"| {' | '.join(row.get(name, '') for name in SHOWN)} |\n"
