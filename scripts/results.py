@@ -1,187 +1,295 @@
-"""Run rows of the thesis's tables with the shortened schedules that docs/results.md reports, several at a time.
+"""Run rows of the tables of the thesis, several trainings side by side on one device.
 
-    python scripts/results.py memory mnist --data DATA --jobs 4
+    python scripts/results.py memory mnist --data DATA --at-once 4 --seeds 3
+    python scripts/results.py cifar --time-limit 540 --copy-to OUT        # stops in time; the same call continues
+    python scripts/results.py cifar --continue-from OUT --copy-to OUT     # on another machine
     python scripts/results.py --list
 
-A row is ``kernelfield reproduce RECIPE`` with the settings below; its JSON goes to results/. DATA is a folder with the
-files of MNIST and CIFAR-10 in their usual places and folders ``fsdd``, ``physionet2012``, ``kodak`` and ``darcy``. A
-row that has not ended after ``--limit`` seconds is stopped and leaves nothing behind but its run, which is taken up
-again.
+A row is ``kernelfield reproduce RECIPE`` with the settings below. Its JSON is written to results/ the moment its last
+seed ends, and copied to ``--copy-to`` with the run and its last checkpoint. A recipe that is in no set can be named
+too, and runs with its own settings. DATA is a folder with the files of MNIST and CIFAR-10 in their usual places and
+folders ``fsdd``, ``physionet2012``, ``kodak`` and ``darcy``. Exit status: 1 if a row failed, 3 if one was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import os
-import subprocess
+import shutil
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernelfield.experiments.recipe import find_recipe
-from kernelfield.experiments.reproduce import reproduce
+from kernelfield.experiments.fitting import make_fabric
+from kernelfield.experiments.recipe import find_recipe, list_recipes
+from kernelfield.experiments.reproduce import Row, reproduce_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernelfield.experiments.loop import Progress
 
 ROOT = Path(__file__).parents[1]
-#: folders of data that have one of their own
+#: subfolders of data sets that have one
 FOLDERS = {"fsdd": "fsdd", "physionet2012": "physionet2012", "photograph": "kodak", "darcy": "darcy"}
 
 
 @dataclass(frozen=True)
-class Row:
-    """A recipe and what is changed of it.
+class Plan:
+    """A recipe and the settings to run it with.
 
     Args:
         recipe: its name.
-        epochs: instead of the published ones.
-        settings: further ones.
-        folds: of a cross-validation, such as "0,1,2,3,4".
+        epochs: number of epochs; that of the recipe if not given.
+        settings: further settings.
+        folds: folds of a cross-validation.
+        floor: smallest validation score after an epoch, by epoch; a training that is worse ends there.
     """
 
     recipe: str
-    epochs: int
+    epochs: int | None = None
     settings: tuple[str, ...] = ()
-    folds: str = ""
+    folds: tuple[int, ...] = ()
+    floor: dict[int, float] = field(default_factory=dict)
 
 
 FAST = ("training.eval_batch=500", "training.matmul=high")
 SHORT = ("schedule.name=cosine", "schedule.warmup=1", *FAST)
 BF16 = ("training.precision=bf16",)
 
-SETS: dict[str, list[Row]] = {
+SETS: dict[str, list[Plan]] = {
     "memory": [
-        *(Row(f"ch02-copy-{n}", 20, SHORT) for n in (6000, 3000, 1000, 200, 100)),
-        *(Row(f"ch02-adding-{n}", 5, SHORT) for n in (6000, 3000, 1000, 200, 100)),
+        *(Plan(f"ch02-copy-{n}", 20, SHORT) for n in (6000, 3000, 1000, 200, 100)),
+        *(Plan(f"ch02-adding-{n}", 5, SHORT) for n in (6000, 3000, 1000, 200, 100)),
     ],
     "mnist": [
-        *(Row(f"ch03-{task}-ccnn-4-140", 5, SHORT) for task in ("smnist", "pmnist")),
-        *(Row(f"ch02-{task}-ckcnn-2-30", 8, SHORT) for task in ("smnist", "pmnist")),
-        *(Row(f"ch05-{task}-flextcn-2", 8, SHORT) for task in ("smnist", "pmnist")),
+        *(Plan(f"ch03-{task}-ccnn-4-140", 5, SHORT) for task in ("smnist", "pmnist")),
+        *(Plan(f"ch02-{task}-ckcnn-2-30", 8, SHORT) for task in ("smnist", "pmnist")),
+        *(Plan(f"ch05-{task}-flextcn-2", 8, SHORT) for task in ("smnist", "pmnist")),
     ],
     "cifar": [
-        Row("ch03-cifar10-ccnn-4-140", 8, (*SHORT, *BF16)),
-        Row("ch05-cifar10-flexnet-16", 5, (*SHORT, *BF16)),
-        Row("ch03-scifar10-ccnn-4-140", 6, (*SHORT, *BF16)),
-        Row("ch05-cifar16-flexnet-16-plain", 5, SHORT),
-        Row("ch05-cifar16-flexnet-16-aliasing", 5, SHORT),
+        Plan("ch03-cifar10-ccnn-4-140", 8, (*SHORT, *BF16)),
+        Plan("ch05-cifar10-flexnet-16", 5, (*SHORT, *BF16)),
+        Plan("ch03-scifar10-ccnn-4-140", 6, (*SHORT, *BF16)),
+        Plan("ch05-cifar16-flexnet-16-plain", 5, SHORT),
+        Plan("ch05-cifar16-flexnet-16-aliasing", 5, SHORT),
     ],
     "series": [
-        Row("ch03-fsdd-ccnn-4-140", 12, SHORT),
-        Row("ch02-physionet2012-ckcnn-2-30", 4, (*SHORT, "data.sets=[a, b]")),
+        Plan("ch03-fsdd-ccnn-4-140", 12, SHORT),
+        Plan("ch02-physionet2012-ckcnn-2-30", 4, (*SHORT, "data.sets=[a, b]")),
     ],
     "groups": [
-        Row("ch11-rotmnist-se2-8-full", 20, (*SHORT, *BF16)),
-        Row("ch11-rotmnist-se2-8-partial", 20, (*SHORT, *BF16, "optimizer.subset_lr=1")),
-        Row("ch11-mnist6-m-mirror-full", 10, SHORT),
-        Row("ch11-mnist6-m-mirror-partial", 10, (*SHORT, "optimizer.subset_lr=20")),
-        Row("ch11-mnist6-180-se2-8-full", 6, (*SHORT, *BF16)),
-        Row("ch11-mnist6-180-se2-8-partial", 6, (*SHORT, *BF16, "optimizer.subset_lr=5")),
-        *(Row(f"ch11-cifar10-{group}-8-full", 3, (*SHORT, *BF16)) for group in ("se2", "e2")),
+        Plan("ch11-rotmnist-se2-8-full", 20, (*SHORT, *BF16)),
+        Plan("ch11-rotmnist-se2-8-partial", 20, (*SHORT, *BF16, "optimizer.subset_lr=1")),
+        Plan("ch11-mnist6-m-mirror-full", 10, SHORT),
+        Plan("ch11-mnist6-m-mirror-partial", 10, (*SHORT, "optimizer.subset_lr=20")),
+        Plan("ch11-mnist6-180-se2-8-full", 6, (*SHORT, *BF16)),
+        Plan("ch11-mnist6-180-se2-8-partial", 6, (*SHORT, *BF16, "optimizer.subset_lr=5")),
+        *(Plan(f"ch11-cifar10-{group}-8-full", 3, (*SHORT, *BF16)) for group in ("se2", "e2")),
         *(
-            Row(f"ch11-cifar10-{group}-8-partial", 3, (*SHORT, *BF16, "optimizer.subset_lr=5"))
+            Plan(f"ch11-cifar10-{group}-8-partial", 3, (*SHORT, *BF16, "optimizer.subset_lr=5"))
             for group in ("se2", "e2")
         ),
     ],
     "attentive": [
-        Row(f"ch08-rotmnist-p4cnn{kind}", 100, FAST)
+        Plan(f"ch08-rotmnist-p4cnn{kind}", 100, FAST)
         for kind in ("", "-co", "-input", "-channel", "-spatial", "-full", "-11", "-15", "-19")
     ],
     "self-attention": [
-        Row(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=64", "optimizer.lr=0.003"))
+        Plan(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=64", "optimizer.lr=0.003"))
         for n in ("z2", "r4", "r8", "r12")
     ],
     "dnarch": [
-        Row(f"ch06-cifar10-{kind}-4-140", 6, (*SHORT, *BF16, "training.batch=100"))
+        Plan(f"ch06-cifar10-{kind}-4-140", 6, (*SHORT, *BF16, "training.batch=100"))
         for kind in ("dnarch-krwd", "ccnn", "dnarch-k", "dnarch-kr")
     ],
-    "darcy": [Row(f"ch06-darcy-small-{kind}-4-140", 40, FAST) for kind in ("ccnn", "dnarch-krwd")],
+    "darcy": [Plan(f"ch06-darcy-small-{kind}-4-140", 40, FAST) for kind in ("ccnn", "dnarch-krwd")],
     "wavelets": [
-        Row(f"ch10-fsdd-{net}", 6, (*SHORT, *BF16, "training.eval_batch=100"), folds="0,1,2,3,4")
+        Plan(f"ch10-fsdd-{net}", 6, (*SHORT, *BF16, "training.eval_batch=100"), folds=(0, 1, 2, 3, 4))
         for net in ("w11", "w11-wl", "w5", "w5-wl", "m11", "m5")
     ],
-    "kodak": [Row(f"ch05-kodak-{field}", 15, FAST) for field in ("magnet", "gabor", "fourier", "siren")],
+    "kodak": [Plan(f"ch05-kodak-{kind}", 15, FAST) for kind in ("magnet", "gabor", "fourier", "siren")],
 }
 
 
-def arguments(row: Row, options: argparse.Namespace) -> tuple[Path, list[str]]:
-    """Return the folder of a row's data, and its settings."""
-    folder = options.data / FOLDERS.get(find_recipe(row.recipe).data["name"], "")
-    settings = [f"training.epochs={row.epochs}", *row.settings, *options.set]
-    return folder, list(
-        {setting.split("=")[0]: setting for setting in settings}.values()
-    )  # the last one of each counts
-
-
-def run_here(row: Row, options: argparse.Namespace) -> tuple[str, int, float]:
-    """Run a row in this process, without a report; return its name, exit status and seconds."""
-    begun = time.perf_counter()
-    folder, settings = arguments(row, options)
-    folds = [int(fold) for fold in row.folds.split(",") if fold]
-    result = reproduce(
-        row.recipe, options.results, options.runs, settings=settings, folds=folds, folder=str(folder), report=False
-    )
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # graphs of the next row find the memory of those before
-    return row.recipe, int(result["status"] != "done"), time.perf_counter() - begun
-
-
-def run(row: Row, options: argparse.Namespace) -> tuple[str, int, float]:
-    """Run a row in a process of its own; return its name, exit status and seconds."""
-    folder, settings = arguments(row, options)
-    command = [sys.executable, "-m", "kernelfield", "reproduce", row.recipe, "--json", "--data", str(folder)]
-    command += ["--results", str(options.results), "--runs", str(options.runs)]
-    command += [part for setting in settings for part in ("--set", setting)]
-    command += ["--folds", row.folds] if row.folds else []
-    # Several processes share the cores: a pool of threads in each would have them wait for each other.
-    env = {"OMP_NUM_THREADS": "2", **os.environ}
-    begun = time.perf_counter()
-    log = options.runs / f"{row.recipe}.out"
-    with log.open("w") as out:
-        try:
-            status = subprocess.run(
-                command, env=env, stdout=out, stderr=subprocess.STDOUT, timeout=options.limit, check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            status = 124
-    return row.recipe, status, time.perf_counter() - begun
-
-
 def main() -> None:
+    options = parse(sys.argv[1:])
+    if options.list:
+        for name, plans in SETS.items():
+            for plan in plans:
+                print(name, plan.recipe, f"epochs={plan.epochs}", *plan.settings)
+        return
+    sys.exit(run(choose(options.sets), options))
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="*", metavar="SET", help=f"{', '.join(SETS)}, or the name of a row in one")
+    parser.add_argument("sets", nargs="*", metavar="SET", help=f"{', '.join(SETS)}, or the name of a recipe")
     parser.add_argument("--list", action="store_true", help="print the rows and their settings")
     parser.add_argument("--data", type=Path, default=Path(".data"))
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="rows at a time, each a process; 0 for all in this one, which starts once"
-    )
-    parser.add_argument("--limit", type=float, help="seconds for a row")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds of each row")
+    parser.add_argument("--at-once", type=int, default=4, help="trainings side by side, over all rows and seeds")
+    parser.add_argument("--epochs", type=int, help="epochs of all rows")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting for all rows")
-    options = parser.parse_args()
-    if options.list:
-        for name, rows in SETS.items():
-            for row in rows:
-                print(name, row.recipe, f"epochs={row.epochs}", *row.settings)
-        return
-    every = {row.recipe: row for rows in SETS.values() for row in rows}
-    unknown = [name for name in options.sets if name not in SETS and name not in every]
-    if unknown or not options.sets:
-        parser.error(f"SET must be one of {', '.join(SETS)} or a row of one, got {unknown or 'nothing'}")
-    rows = [row for name in options.sets for row in (SETS.get(name) or [every[name]])]
-    options.runs.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    with ThreadPoolExecutor(max_workers=max(1, options.jobs)) as pool:
-        done = pool.map(lambda row: run(row, options), rows) if options.jobs else (run_here(r, options) for r in rows)
-        for recipe, status, seconds in done:
-            print(f"{recipe}: exit {status} after {seconds:.0f} s", flush=True)
-            failed += status != 0
-    sys.exit(1 if failed else 0)
+    parser.add_argument("--note", default="", help="written to each result")
+    parser.add_argument("--time-limit", type=float, help="seconds after which trainings stop, with checkpoints")
+    parser.add_argument(
+        "--floor",
+        action="append",
+        default=[],
+        metavar="EPOCH:SCORE",
+        help="end a training whose best validation score after EPOCH is worse than SCORE",
+    )
+    parser.add_argument("--copy-to", type=Path, help="folder to copy results, runs and checkpoints to")
+    parser.add_argument("--copy-every", type=float, default=60.0, help="seconds between copies of a run in progress")
+    parser.add_argument("--continue-from", type=Path, help="a folder that --copy-to wrote, to continue its runs")
+    parser.add_argument("--accelerator", default="auto")
+    parser.add_argument("--synthetic", action="store_true", help="synthetic data, to try the script")
+    options = parser.parse_args(arguments)
+    if not options.list and not options.sets:
+        parser.error(f"SET must be one of {', '.join(SETS)} or a recipe, got nothing")
+    try:
+        pairs = [text.split(":") for text in options.floor]
+        options.floor = {int(epoch): float(score) for epoch, score in pairs}
+    except ValueError:
+        parser.error(f"--floor must be EPOCH:SCORE such as 10:0.5, got {' '.join(options.floor)}")
+    return options
+
+
+def choose(names: list[str]) -> list[Plan]:
+    """Return the plans of sets and of single recipes."""
+    every = {plan.recipe: plan for plans in SETS.values() for plan in plans}
+    unknown = [name for name in names if name not in SETS and name not in every and name not in list_recipes()]
+    if unknown:
+        sys.exit(f"results.py: SET must be one of {', '.join(SETS)} or a recipe, got {', '.join(unknown)}")
+    return [plan for name in names for plan in SETS.get(name) or [every.get(name) or Plan(name)]]
+
+
+def make_row(plan: Plan, options: argparse.Namespace, should_stop: Callable[[], bool] | None) -> Row:
+    """Return the row of a plan; of several values of a setting, the last one counts."""
+    epochs = options.epochs or plan.epochs
+    settings = [*([f"training.epochs={epochs}"] if epochs else []), *plan.settings, *options.set]
+    last = {setting.split("=")[0]: setting for setting in settings}
+    folder = options.data / FOLDERS.get(find_recipe(plan.recipe).data["name"], "")
+    further = {"folder": str(folder), "report": False, "made": options.synthetic, "should_stop": should_stop}
+    seeds = 1 if plan.folds else options.seeds
+    return Row(plan.recipe, tuple(last.values()), seeds, plan.folds, options.note, further)
+
+
+def run(plans: list[Plan], options: argparse.Namespace) -> int:
+    """Run all plans and return the exit status."""
+    begun = time.monotonic()
+    deadline = None if options.time_limit is None else begun + options.time_limit
+    should_stop = None if deadline is None else lambda: time.monotonic() > deadline
+    rows = [make_row(plan, options, should_stop) for plan in plans]
+    floors = {plan.recipe: {**plan.floor, **options.floor} for plan in plans}
+    if options.continue_from is not None:
+        continue_from(options.continue_from, options.runs)
+    copies = Copies(options)
+
+    def on_progress(row: Row, now: Progress) -> None:
+        if now.metrics:
+            check_floor(row, now, floors[row.recipe])
+        copies.in_progress(row, now)
+
+    def on_result(row: Row, result: dict[str, Any]) -> None:
+        copies.finished(row, result)
+        print(f"{time.monotonic() - begun:.0f} s: {line(result)}", flush=True)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # the graphs of the next row use this memory
+
+    found = reproduce_rows(
+        rows,
+        options.results,
+        options.runs,
+        fabric=make_fabric(options.accelerator),
+        at_once=options.at_once,
+        on_progress=on_progress,
+        on_result=on_result,
+    )
+    states = {result["status"] for result in found}
+    return 1 if "failed" in states else 3 if "interrupted" in states else 0
+
+
+def check_floor(row: Row, now: Progress, floor: dict[int, float]) -> None:
+    """Raise if the validation score of a row is below the floor of its epoch."""
+    recipe = row.resolved()
+    metric = recipe.metric or "accuracy"
+    due = max((epoch for epoch in floor if epoch <= now.epoch), default=None)
+    if due is not None and now.metrics.get(metric, floor[due]) < floor[due]:
+        score = now.metrics[metric]
+        raise RuntimeError(f"stopped: validation {metric} {score:.4f} after epoch {now.epoch} is below {floor[due]}")
+
+
+def line(result: dict[str, Any]) -> str:
+    """Return one line about a result."""
+    if result["status"] != "done":
+        return f"{result['recipe']}: {result['status']}: {result['error']}"
+    metric = result["metric"]
+    scale = 100 if metric in ("accuracy", "iou") else 1  # as published
+    shown = {"test": result["metrics"]["test"][metric], "last epoch": result["last"]["test"][metric]}
+    if "deviation" in result:
+        shown["spread"] = result["deviation"]["test"][metric]
+    parts = [f"{name} {scale * value:.4g}" for name, value in shown.items()]
+    published = result["published"].get(metric)
+    parts += [] if published is None else [f"published {published}"]
+    return f"{result['recipe']}: {metric} {', '.join(parts)}; {result['seconds_per_epoch']} s an epoch"
+
+
+class Copies:
+    """Copies of results and runs in ``--copy-to``, so that nothing is lost if the machine is."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.copied: dict[str, float] = {}
+
+    def in_progress(self, row: Row, now: Progress) -> None:
+        """Print the progress of a row and copy its run, from time to time."""
+        before = self.copied.setdefault(row.recipe, time.monotonic())
+        if time.monotonic() - before < self.options.copy_every:
+            return
+        self.copied[row.recipe] = time.monotonic()
+        scores = " ".join(f"{name} {value:.4f}" for name, value in now.metrics.items())
+        print(f"  {row.recipe}: epoch {now.epoch}, loss {now.loss:.4f} {scores}, {now.rate:,.0f} samples/s", flush=True)
+        self._copy_run(row)
+
+    def finished(self, row: Row, result: dict[str, Any]) -> None:
+        """Copy the result of a row and its run."""
+        if self.options.copy_to is None:
+            return
+        self._copy_run(row)
+        path = self.options.results / f"{result['recipe']}.json"
+        if path.exists():
+            target = self.options.copy_to / "results" / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+    def _copy_run(self, row: Row) -> None:
+        folder = row.folder(self.options.runs)
+        if self.options.copy_to is None or not folder.exists():
+            return
+        target = self.options.copy_to / "runs" / folder.name
+        draft = target.with_name(f".{target.name}")
+        shutil.rmtree(draft, ignore_errors=True)
+        shutil.copytree(folder, draft, ignore=shutil.ignore_patterns(".lock", ".step-*", ".best-*"))
+        shutil.rmtree(target, ignore_errors=True)
+        draft.replace(target)
+
+
+def continue_from(folder: Path, runs: Path) -> None:
+    """Copy runs that ``--copy-to`` has written to the folder of runs, unless they are there."""
+    for run_folder in sorted((folder / "runs").glob("[!.]*")):
+        if not (runs / run_folder.name).exists():
+            shutil.copytree(run_folder, runs / run_folder.name, copy_function=shutil.copyfile)
+    for path in [p for p in runs.rglob("*") if p.is_dir()]:
+        path.chmod(0o755)  # copies of files that are read-only
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from .._checks import check_choice
 from .datasets import recipe_data
 from .finish import count_parameters, finish, write_rows
 from .folder_lock import FolderLock
-from .loop import Loop, resident
+from .loop import Loop, TrainingInterrupted, resident
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task
 from .side_by_side import Stepwise, side_by_side
@@ -169,7 +169,10 @@ def fit_many(
     shared = _SharedData(jobs, fabric.device)
 
     def begin(job: Job) -> Generator[None, None, Run]:
+        should_stop = job.options.get("should_stop")
         try:
+            if should_stop is not None and should_stop():
+                raise TrainingInterrupted(f"training {job.recipe.name!r} was stopped before it began")
             data = job.options.get("data") or (None if Run(job.out).finished else shared.load(job))
             return (yield from fit.steps(job.recipe, job.out, **{**job.options, "data": data, "fabric": fabric}))
         finally:

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,11 @@ class Row:
         """Return the recipe with the settings of the row."""
         return with_settings(find_recipe(self.recipe), list(self.settings))
 
-    def jobs(self, runs: Path, on_progress: Callable[[Progress], None] | None) -> dict[int, Job]:
+    def folder(self, runs: Path) -> Path:
+        """Return the folder of the row: a run, or one that holds a run for each seed or fold."""
+        return runs / self.resolved().name
+
+    def jobs(self, runs: Path, on_progress: Callable[[Progress], None] | None = None) -> dict[int, Job]:
         """Return the trainings of the row, by seed or fold."""
         from .fitting import Job  # noqa: PLC0415
 
@@ -141,7 +146,12 @@ def reproduce(
     aside = "made" if made else ""
     at_once = 1 if folds else None
     found = reproduce_rows(
-        [row], Path(results) / aside, Path(runs) / aside, fabric=fabric, at_once=at_once, on_progress=on_progress
+        [row],
+        Path(results) / aside,
+        Path(runs) / aside,
+        fabric=fabric,
+        at_once=at_once,
+        on_progress=None if on_progress is None else lambda _, now: on_progress(now),
     )
     return found[0]
 
@@ -153,7 +163,7 @@ def reproduce_rows(
     *,
     fabric: Fabric | None = None,
     at_once: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Row, Progress], None] | None = None,
     on_result: Callable[[Row, dict[str, Any]], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Run several rows side by side; write the result of each as soon as its last seed or fold ends.
@@ -166,14 +176,18 @@ def reproduce_rows(
         runs: folder of runs.
         fabric: device; see :func:`~.fitting.make_fabric`.
         at_once: how many trainings run at a time; all if not given.
-        on_progress: called with the progress of a row.
+        on_progress: called with a row and its progress, over all its seeds or folds. What it raises ends the training.
         on_result: called with each row and its result as soon as it is written.
     """
     from .fitting import fit_many  # noqa: PLC0415
 
     target = Path(results)
     target.mkdir(parents=True, exist_ok=True)  # before the work
-    jobs = [(row, key, job) for row in rows for key, job in row.jobs(Path(runs), on_progress).items()]
+    jobs = [
+        (row, key, job)
+        for row in rows
+        for key, job in row.jobs(Path(runs), None if on_progress is None else partial(on_progress, row)).items()
+    ]
     ended: dict[int, dict[int, dict[str, Any]]] = {index: {} for index in range(len(rows))}
     position = {id(row): index for index, row in enumerate(rows)}
     wanted = Counter(position[id(row)] for row, _, _ in jobs)

@@ -1,0 +1,81 @@
+"""scripts/results.py: rows are copied as they end, stop in time and continue."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+SETTINGS = ("model.channels=4", "model.blocks=1", "model.hidden=4", "training.batch=4", "training.log_every=1")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = Path(__file__).parents[2] / "scripts" / "results.py"
+    spec = importlib.util.spec_from_file_location("results_script", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def arguments(folder: Path, *further: str) -> list[str]:
+    paths = [part for name in ("results", "runs") for part in (f"--{name}", str(folder / name))]
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    common = ("--synthetic", "--accelerator", "cpu", "--copy-every", "0", "--copy-to", str(folder / "out"))
+    return ["digits", *paths, *settings, *common, *further]
+
+
+def test_stopped_rows_continue_elsewhere(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = script.parse(arguments(tmp_path, "--seeds", "2", "--epochs", "3"))
+    calls = itertools.count()
+    make_row = script.make_row
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "make_row", lambda plan, o, _: make_row(plan, o, lambda: next(calls) >= 8))
+        assert script.run(script.choose(options.sets), options) == 3
+    assert not list((tmp_path / "results").iterdir())
+    assert list((tmp_path / "out" / "runs" / "digits" / "seed-1" / "checkpoints").glob("step-*"))
+    shutil.rmtree(tmp_path / "runs")  # another machine has only the copy
+    again = script.parse(arguments(tmp_path, "--seeds", "2", "--epochs", "3", "--continue-from", str(tmp_path / "out")))
+    assert script.run(script.choose(again.sets), again) == 0
+    log = (tmp_path / "runs" / "digits" / "seed-0" / "log.txt").read_text()
+    assert log.count("training digits") == 2
+    copied = json.loads((tmp_path / "out" / "results" / "digits.json").read_text())
+    assert copied["status"] == "done"
+    assert list(copied["seeds"]) == ["0", "1"]
+    assert copied["last"]["validation"]
+    assert copied["settings"][0] == "training.epochs=3"
+
+
+def test_a_row_below_its_floor_ends(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = script.parse(arguments(tmp_path, "--epochs", "3", "--floor", "2:1.5"))
+    assert script.run(script.choose(options.sets), options) == 1
+    result: dict[str, Any] = json.loads((tmp_path / "out" / "results" / "digits.json").read_text())
+    assert "after epoch 2 is below 1.5" in result["error"]
+    assert "digits: failed: stopped" in capsys.readouterr().out
+
+
+def test_plans_and_settings(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    options = script.parse(["cifar", "--epochs", "2", "--set", "training.matmul=highest"])
+    plans = script.choose(["cifar", "ch03-smnist-ccnn-6-380"])
+    assert [plan.recipe for plan in plans[-2:]] == ["ch05-cifar16-flexnet-16-aliasing", "ch03-smnist-ccnn-6-380"]
+    row = script.make_row(plans[0], options, None)
+    assert row.settings[0] == "training.epochs=2"
+    assert "training.matmul=highest" in row.settings
+    assert "training.matmul=high" not in row.settings
+    with pytest.raises(SystemExit, match="SET must be one of"):
+        script.choose(["nothing"])
+    with pytest.raises(SystemExit):
+        script.parse(["cifar", "--floor", "ten"])
+    assert "EPOCH:SCORE" in capsys.readouterr().err
