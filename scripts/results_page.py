@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kernelfield.experiments.reproduce import results_table
+from kernelfield.experiments.results import results_table
 
 ROOT = Path(__file__).parents[1]
 

@@ -43,7 +43,7 @@ def test_a_run_that_is_finished_is_told_again(run: Path) -> None:
 
 def test_the_demo_prints_what_train_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
-    monkeypatch.setattr("kernelfield.cli.train", lambda recipe, **options: seen.update(options, recipe=recipe))
+    monkeypatch.setattr("kernelfield.cli.training.train", lambda recipe, **options: seen.update(options, recipe=recipe))
     call("demo", "--out", tmp_path / "demo", "--epochs", "2", "--seed", "3")
     assert seen["recipe"] == "digits"
     assert (seen["epochs"], seen["seed"]) == (2, 3)
@@ -107,16 +107,16 @@ def test_bench() -> None:
 
 
 def test_reproduce_writes_results_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelfield.experiments.reproduce import results_table  # noqa: PLC0415
+    from kernelfield.experiments.results import results_table  # noqa: PLC0415
 
     monkeypatch.chdir(tmp_path)
     options = ("--accelerator", "cpu", "--set", "training.epochs=1", "--set", "training.batch=4")
-    output = call("reproduce", "ch02-adding-100", "--made", *options, "--note", "made up")
-    assert "published mse 0.0" in output
-    # What came of made data lies apart; as if it were real, to see it in a table.
-    assert [path.name for path in (tmp_path / "results").iterdir()] == ["made"]
+    output = call("reproduce", "ch02-adding-100", "--synthetic", *options, "--note", "made up")
+    assert "test mse: published 0, ours " in output
+    # What came of synthetic data lies apart; as if it were real, to see it in a table.
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["synthetic"]
     finished = tmp_path / "results" / "ch02-adding-100.json"
-    finished.write_text((tmp_path / "results" / "made" / finished.name).read_text())
+    finished.write_text((tmp_path / "results" / "synthetic" / finished.name).read_text())
     failed = call("reproduce", "ch02-smnist-ckcnn-2-30", *options, code=FAILED)
     assert "failed: root must be the folder" in failed
     table = results_table(tmp_path / "results").splitlines()
@@ -176,7 +176,7 @@ def test_what_cannot_be_is_a_line_and_an_exit_code(tmp_path: Path) -> None:
     assert "out must be a folder" in call("train", *SMALL, *cpu, "--out", tmp_path / "file", code=WRONG)
     below = call("train", *SMALL, *cpu, "--out", tmp_path / "file" / "run", code=WRONG)
     assert "cannot be read or written" in below
-    options = ("--accelerator", "cpu", "--results", tmp_path / "file", "--made")
+    options = ("--accelerator", "cpu", "--results", tmp_path / "file", "--synthetic")
     assert "folds must be ints such as 0,1,2, got 'a'" in call(
         "reproduce", "ch02-adding-100", *options, "--folds", "a", code=WRONG
     )
@@ -190,12 +190,14 @@ def test_what_cannot_be_is_a_line_and_an_exit_code(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_made_data_and_real_ones_share_no_folder(tmp_path: Path) -> None:
+def test_synthetic_data_and_real_ones_share_no_folder(tmp_path: Path) -> None:
     options = ("--accelerator", "cpu", *SMALL, "--out", tmp_path / "run")
-    assert "made data: noise of the right shape" in call("train", "--made", *options)
-    assert "holds a run on made data" in call("train", *options, code=WRONG)
+    assert "synthetic data: noise of the right shape" in call("train", "--synthetic", *options)
+    assert "holds a run on synthetic data" in call("train", *options, code=WRONG)
 
 
 def test_json_without_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelfield.experiments.inspect.run_test", lambda *_, **__: {"test": {"auc": float("nan")}})
+    monkeypatch.setattr(
+        "kernelfield.experiments.finished_run.run_test", lambda *_, **__: {"test": {"auc": float("nan")}}
+    )
     assert call("test", tmp_path, "--json").strip() == '{"test": {"auc": null}}'

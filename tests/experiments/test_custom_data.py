@@ -15,7 +15,7 @@ from kernelfield.cli import NO_DATA, WRONG
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.experiments.custom_data import recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
-from kernelfield.experiments.predict_input import read_samples
+from kernelfield.experiments.predict import read_samples
 from kernelfield.experiments.recipe import find_recipe, with_settings
 from tests.commands import call
 

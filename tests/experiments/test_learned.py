@@ -63,7 +63,7 @@ def test_a_run_tells_the_architecture(tmp_path: Path) -> None:
             "regularizers": {"complexity": 1.0},
         }
     )
-    run = fit(recipe, tmp_path / "run", made=True)
+    run = fit(recipe, tmp_path / "run", synthetic=True)
     rows = run.read_rows("masks.csv")
     assert [row["epoch"] for row in rows] == [1, 2]
     assert rows[0]["block1.resolution.1"] == 8

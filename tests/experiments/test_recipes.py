@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kernelfield.data.registry import describe, list_data
-from kernelfield.experiments.datasets import made_data
+from kernelfield.experiments.datasets import synthetic_data
 from kernelfield.experiments.evaluation import evaluate
 from kernelfield.experiments.families import FOLDER, bundled_names, family_rows
 from kernelfield.experiments.loop import Loop
@@ -156,7 +156,7 @@ HEAVY = re.compile(
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if HEAVY.match(name) else name for name in RECIPES]
 )
-def test_recipe_steps_once_on_made_data(name: str) -> None:
+def test_recipe_steps_once_on_synthetic_data(name: str) -> None:
     recipe = find_recipe(name)
     recipe = with_settings(recipe, ["training.batch=2", "training.epochs=1", "training.precision=32"])
     # One second of sound takes a CPU a few seconds for every sample; the network is the whole one all the same.
@@ -166,7 +166,7 @@ def test_recipe_steps_once_on_made_data(name: str) -> None:
     if recipe.model.get("samples", 0) > 2:
         # Kernels on a group grow with the square of the number of its elements; two show what sixteen would.
         recipe = with_settings(recipe, ["model.samples=2"])
-    data = made_data(replace(recipe.shape, size=size), samples=2)
+    data = synthetic_data(replace(recipe.shape, size=size), samples=2)
     task = make_task(recipe, make_network(recipe), data)
     before = [p.detach().clone() for p in task.network.parameters()]
     loop = Loop(task, data.train, None, recipe.training, name=name)

@@ -227,10 +227,10 @@ SHORT = ("training.epochs=1", "model.channels=4", "model.blocks=1", "model.hidde
 
 def test_rows_side_by_side(tmp_path: Path) -> None:
     rows = [
-        Row("digits", (*SHORT, f"optimizer.lr={lr}"), seeds=seeds, options={"made": True, "report": False})
+        Row("digits", (*SHORT, f"optimizer.lr={lr}"), seeds=seeds, options={"synthetic": True, "report": False})
         for lr, seeds in ((0.01, 2),)
     ]
-    rows.append(Row("ch03-smnist-ccnn-4-140", SHORT, note="short", options={"made": True, "report": False}))
+    rows.append(Row("ch03-smnist-ccnn-4-140", SHORT, note="short", options={"synthetic": True, "report": False}))
     written: list[str] = []
 
     def check(row: Row, result: dict[str, Any]) -> None:
@@ -246,7 +246,7 @@ def test_rows_side_by_side(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_row_is_not_written(tmp_path: Path) -> None:
-    options = {"made": True, "report": False, "should_stop": lambda: True}
+    options = {"synthetic": True, "report": False, "should_stop": lambda: True}
     found = reproduce_rows([Row("digits", SHORT, options=options)], tmp_path / "results", tmp_path / "runs")
     assert found[0]["status"] == "interrupted"
     assert not list((tmp_path / "results").iterdir())

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from kernelfield.data.base import Batch, Split
-from kernelfield.experiments.reproduce import reproduce, results_table
+from kernelfield.experiments.reproduce import reproduce
+from kernelfield.experiments.results import results_table
 from kernelfield.experiments.robustness import at_speed
 from kernelfield.experiments.scores import Meter, area_under_curve, average_precision
 from kernelfield.experiments.task import Task
@@ -67,11 +68,11 @@ def test_folds_are_averaged(tmp_path: Path) -> None:
     settings = ["training.epochs=1", "training.batch=4", "shape.size=[256]", "test.speed=[2.0]"]
     settings += ["model.scales=0"]
     result = reproduce(
-        "ch10-fsdd-m5", tmp_path / "results", tmp_path / "runs", settings=settings, folds=(0, 1), made=True
+        "ch10-fsdd-m5", tmp_path / "results", tmp_path / "runs", settings=settings, folds=(0, 1), synthetic=True
     )
     assert result["status"] == "done"
     assert list(result["folds"]) == ["0", "1"]
     each = [fold["speed 2.0"]["accuracy"] for fold in result["folds"].values()]
     assert result["metrics"]["speed 2.0"]["accuracy"] == pytest.approx(sum(each) / 2)
-    assert (tmp_path / "runs" / "made" / "ch10-fsdd-m5" / "fold-1" / "recipe.yaml").exists()
-    assert " ± " in results_table(tmp_path / "results" / "made")
+    assert (tmp_path / "runs" / "synthetic" / "ch10-fsdd-m5" / "fold-1" / "recipe.yaml").exists()
+    assert " ± " in results_table(tmp_path / "results" / "synthetic")

@@ -11,7 +11,8 @@ import pytest
 
 from kernelfield.experiments import fitting
 from kernelfield.experiments.fitting import fit
-from kernelfield.experiments.reproduce import reproduce, results_table
+from kernelfield.experiments.reproduce import reproduce
+from kernelfield.experiments.results import results_table
 from kernelfield.experiments.run import Run
 
 from .helpers import small_data, small_recipe
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
     from kernelfield.experiments.loop import Progress
 
 
-def test_a_finished_run_on_made_data_is_no_result_of_real_ones(tmp_path: Path) -> None:
+def test_a_finished_run_on_synthetic_data_is_no_result_of_real_ones(tmp_path: Path) -> None:
     recipe = small_recipe("training.epochs=1")
-    made = fit(recipe, tmp_path / "made", made=True, report=False)
-    assert made.result()["made"]
-    assert fit(recipe, made.folder, made=True).result() == made.result()
-    with pytest.raises(ValueError, match=r"made holds a run on made data, .* real data cannot.* name another folder"):
-        fit(recipe, made.folder, data=small_data(), report=False)
-    (made.folder / "made.txt").unlink()  # as earlier versions left it
-    with pytest.raises(ValueError, match="holds a run on made data"):
-        fit(recipe, made.folder, data=small_data(), report=False)
+    synthetic = fit(recipe, tmp_path / "synthetic", synthetic=True, report=False)
+    assert synthetic.result()["synthetic"]
+    assert fit(recipe, synthetic.folder, synthetic=True).result() == synthetic.result()
+    with pytest.raises(ValueError, match=r"holds a run on synthetic data, .* real data cannot.* name another folder"):
+        fit(recipe, synthetic.folder, data=small_data(), report=False)
+    (synthetic.folder / "synthetic.txt").unlink()
+    with pytest.raises(ValueError, match="holds a run on synthetic data"):
+        fit(recipe, synthetic.folder, data=small_data(), report=False)
     real = fit(recipe, tmp_path / "real", data=small_data(), report=False)
-    with pytest.raises(ValueError, match=r"real holds a run on real data, .* made data cannot"):
-        fit(recipe, real.folder, made=True, report=False)
+    with pytest.raises(ValueError, match=r"real holds a run on real data, .* synthetic data cannot"):
+        fit(recipe, real.folder, synthetic=True, report=False)
 
 
-def test_weights_trained_on_made_data_are_not_taken_up(tmp_path: Path) -> None:
+def test_weights_trained_on_synthetic_data_are_not_taken_up(tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
@@ -46,9 +47,9 @@ def test_weights_trained_on_made_data_are_not_taken_up(tmp_path: Path) -> None:
 
     recipe = small_recipe("training.log_every=1", "training.batch=4")
     with pytest.raises(Killed):
-        fit(recipe, tmp_path, made=True, report=False, on_progress=stop)
+        fit(recipe, tmp_path, synthetic=True, report=False, on_progress=stop)
     assert not Run(tmp_path).finished
-    with pytest.raises(ValueError, match="holds a run on made data"):
+    with pytest.raises(ValueError, match="holds a run on synthetic data"):
         fit(recipe, tmp_path, data=small_data(), report=False)
 
 
@@ -67,7 +68,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         if "error" in next_one:
             raise next_one["error"]
         result = {"status": "done", "recipe": recipe.name, "metric": "mse", "published": {}, **next_one}
-        result |= {"made": True} if options["made"] else {}
+        result |= {"synthetic": True} if options["synthetic"] else {}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "result.json").write_text(json.dumps(result))
         return Run(folder)
@@ -95,11 +96,11 @@ def test_finished_results_are_kept(tmp_path: Path, trained: dict[str, Any]) -> N
     first = stored()
     assert first["metrics"]["test"] == {"mse": 0.25, "l2": None}
     # Made data.
-    made = row(made=True)
-    assert made["made"]
+    synthetic = row(synthetic=True)
+    assert synthetic["synthetic"]
     assert stored() == first
-    assert stored(tmp_path / "results" / "made" / f"{NAME}.json")["made"]
-    assert (tmp_path / "runs" / "made" / NAME / "result.json").exists()
+    assert stored(tmp_path / "results" / "synthetic" / f"{NAME}.json")["synthetic"]
+    assert (tmp_path / "runs" / "synthetic" / NAME / "result.json").exists()
     # A failure.
     trained["error"] = ValueError("holds a run of another recipe")
     failed = row()

@@ -1,4 +1,4 @@
-"""What the commands share: recipes by their name, results printed, and errors as one line and an exit code."""
+"""Helpers of the commands: find recipes, print results, turn errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
     from ..experiments.run import Run
 
 __all__ = [
-    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "errors", "ints", "is_data", "print_json", "print_result", "recipe_of",
-    "short_settings", "short_value", "stop", "whole",
+    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "ints", "is_data", "print_json",
+    "print_result", "recipe_of", "short_settings", "short_value", "stop",
 ]  # fmt: skip
 
 FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
 
 
 def is_data(name: str) -> bool:
-    """Whether what is named are data rather than a recipe."""
+    """Whether the name is a path of data rather than a recipe."""
     path = Path(name)
     return path.suffix not in (".yaml", ".yml") and (path.is_file() or path.is_dir())
 
 
 def recipe_of(name: str, model: str, settings: list[str]) -> Any:
-    """Return the recipe of that name, or one for the data at that path, with values replaced."""
+    """Return the recipe of that name, or one for the data at that path, with ``settings`` replaced."""
     from ..experiments.custom_data import data_settings, recipe_for_path  # noqa: PLC0415
     from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
 
     if is_data(name):
-        # How data are to be read must be known before their shape is.
+        # Options of the loader come first: the shape of the data depends on them.
         return with_settings(recipe_for_path(name, data_settings(settings), model=model), settings)
     return with_settings(find_recipe(name), [*([f"model.name={model}"] if model else []), *settings])
 
 
-def whole(folder: Path | None) -> str | None:
-    """Return the path in full, for a run remembers it and may be asked from elsewhere."""
+def absolute_path(folder: Path | None) -> str | None:
+    """Return the absolute path: a run stores it and may be read from another folder."""
     return None if folder is None else str(folder.expanduser().resolve())
 
 
 def short_settings(epochs: int | None, seed: int | None) -> list[str]:
-    """Return the settings that the short options stand for."""
+    """Return the settings that --epochs and --seed stand for."""
     given = {"training.epochs": epochs, "training.seed": seed}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 
@@ -95,11 +95,11 @@ def stop(message: str, code: int) -> None:
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Turn what a user can cause into a line and an exit code; anything else keeps its traceback."""
+    """Turn errors that a user can cause into a line and an exit code; others keep their traceback."""
     try:
         yield
     except KeyboardInterrupt:
-        stop("interrupted; name the run's folder with --out to go on", 130)
+        stop("interrupted; continue with --out and the folder of the run", 130)
     except ModuleNotFoundError as error:
         stop(f"{error}", FAILED)
     except FileNotFoundError as error:

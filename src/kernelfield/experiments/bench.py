@@ -1,4 +1,4 @@
-"""How fast a recipe trains: steps a second on made data of its shape."""
+"""How fast a recipe trains: steps a second on synthetic data of its shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .datasets import made_data
+from .datasets import synthetic_data
 from .loop import Loop
 from .recipe import Recipe, find_recipe, with_settings
 from .run import machine, make_network, make_task
@@ -39,7 +39,7 @@ def bench_step(
     recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
     batch = recipe.training.batch
     # Enough batches that they are not all in a cache, few enough that making them takes no time.
-    data = made_data(recipe.shape, samples=4 * batch)
+    data = synthetic_data(recipe.shape, samples=4 * batch)
     loop = Loop(make_task(recipe, make_network(recipe)), data.train, None, recipe.training, fabric=fabric)
     device = loop.fabric.device
     loop.task.train()

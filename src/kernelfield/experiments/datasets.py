@@ -1,4 +1,4 @@
-"""Data by name, and made data that stand in for them."""
+"""Data by name, and synthetic data that stand in for them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ..data.shape import DataShape
     from .recipe import Recipe
 
-__all__ = ["load_source", "made_data", "recipe_data"]
+__all__ = ["load_source", "recipe_data", "synthetic_data"]
 
 
 def recipe_data(
-    recipe: Recipe, *, folder: str | None = None, download: bool = False, made: bool = False, check: bool = True
+    recipe: Recipe, *, folder: str | None = None, download: bool = False, synthetic: bool = False, check: bool = True
 ) -> Data:
     """Return the data of a recipe, checked against the shape it gives.
 
@@ -33,11 +33,11 @@ def recipe_data(
         recipe: the recipe.
         folder: where the files are, for loaders that read some; counts more than the recipe's own ``data.root``.
         download: let such a loader fetch what is missing.
-        made: made data of the same shape instead.
+        synthetic: synthetic data of the same shape instead.
         check: compare with the recipe's shape.
     """
-    if made:
-        return made_data(recipe.shape, samples=2 * min(recipe.training.batch, 4))
+    if synthetic:
+        return synthetic_data(recipe.shape, samples=2 * min(recipe.training.batch, 4))
     data = load_source(recipe.data, f"data of recipe {recipe.name!r}", folder=folder, download=download)
     return _check_shape(data, recipe) if check else data
 
@@ -81,20 +81,20 @@ def _check_shape(data: Data, recipe: Recipe) -> Data:
     return data
 
 
-def made_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
+def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
     """Return noise of a shape, with targets to match: what a recipe is tried on where its data are not at hand.
 
     >>> from kernelfield.data.shape import DataShape
-    >>> data = made_data(DataShape(in_channels=1, out_channels=10, size=[28, 28]))
+    >>> data = synthetic_data(DataShape(in_channels=1, out_channels=10, size=[28, 28]))
     >>> data.train.inputs.shape, data.train.target.shape
     (torch.Size([8, 1, 28, 28]), torch.Size([8]))
     """
     check_choice("task", shape.task, tuple(_TARGETS))
     generator = torch.Generator().manual_seed(seed)
     size = tuple(shape.size)
-    splits = [_made_split(shape, samples, size, generator) for _ in range(3)]
+    splits = [_synthetic_split(shape, samples, size, generator) for _ in range(3)]
     return Data(
-        name="made",
+        name="synthetic",
         train=splits[0],
         validation=splits[1],
         test=splits[2],
@@ -109,7 +109,7 @@ def made_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
     )
 
 
-def _made_split(shape: DataShape, n: int, size: tuple[int, ...], generator: torch.Generator) -> Split:
+def _synthetic_split(shape: DataShape, n: int, size: tuple[int, ...], generator: torch.Generator) -> Split:
     space = (min(64, math.prod(size)),) if shape.irregular else size
     if shape.vocabulary is not None:
         inputs = torch.randint(shape.vocabulary, (n, *space), generator=generator)

@@ -54,7 +54,7 @@ def finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where
     test = data.test.to(device)
     meter = evaluate(task, test, batch)
     tests = {"test": meter.compute(), **run_tests(task, data, recipe.test, batch=batch, device=device)}
-    if data.name != "made":
+    if data.name != "synthetic":
         tests |= other_data_tests(task, recipe, data, batch=batch, device=device, **where)
     result: dict[str, Any] = {
         "status": "done",
@@ -83,8 +83,8 @@ def finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where
         result["notes"] = "; ".join(part for part in (recipe.notes, says) if part)
     if device.type == "cuda":
         result["peak_bytes"] = torch.cuda.max_memory_allocated(device)
-    if data.name == "made":
-        result |= {"made": True, "notes": "made data of the right shape: no result"}
+    if data.name == "synthetic":
+        result |= {"synthetic": True, "notes": "synthetic data of the right shape: no result"}
     if where.get("folder"):
         result["data_folder"] = where["folder"]
     if meter.confusion.numel():

@@ -40,7 +40,7 @@ def fit(
     data: Data | None = None,
     folder: str | None = None,
     download: bool = False,
-    made: bool = False,
+    synthetic: bool = False,
     fabric: Fabric | None = None,
     report: bool = True,
     on_progress: Callable[[Progress], None] | None = None,
@@ -59,7 +59,7 @@ def fit(
         data: to train on; the data that the recipe names if not given.
         folder: of the files of the data.
         download: let the loader of the data download missing files.
-        made: train on synthetic data of the recipe's shape.
+        synthetic: train on synthetic data of the recipe's shape.
         fabric: devices, processes and precision; see :func:`make_fabric`.
         report: whether to write report.html and kernels.png.
         on_progress: called from time to time with a :class:`Progress`.
@@ -72,21 +72,21 @@ def fit(
     # Processes that start one after the other must agree on the new folder.
     target = Path(fabric.broadcast(str(target)))
     run = Run(target)
-    made = made if data is None else data.name == "made"
-    run.check(recipe, made=made)
+    synthetic = synthetic if data is None else data.name == "synthetic"
+    run.check(recipe, synthetic=synthetic)
     if run.finished:
         return run
     leads = fabric.global_rank == 0
     with FolderLock(target) as lock:
         if leads and target.exists():
             lock.acquire()  # before the data is loaded
-        data = recipe_data(recipe, folder=folder, download=download, made=made) if data is None else data
+        data = recipe_data(recipe, folder=folder, download=download, synthetic=synthetic) if data is None else data
         _check_samples(data)
         network = make_network(recipe, data)
         task = make_task(recipe, network, data)
         if leads:
             lock.acquire()
-            run.begin(recipe, made=made)
+            run.begin(recipe, synthetic=synthetic)
             run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {fabric.device}")
 
         def progress(now: Progress) -> None:
@@ -115,7 +115,7 @@ def fit(
             refusal = loop.captured.refusal
             run.log(f"steps not captured: {refusal}" if refusal else f"steps as {loop.captured.graphs} CUDA graphs")
         if leads:
-            finish(run, recipe, data, loop, report, {} if made else {"folder": folder, "download": download})
+            finish(run, recipe, data, loop, report, {} if synthetic else {"folder": folder, "download": download})
             run.log(f"finished after {state.seconds:.1f} s")
         fabric.barrier()
     return run
@@ -138,9 +138,9 @@ class Job:
     @property
     def source(self) -> str:
         """The data of the job, to be compared."""
-        where = {key: self.options.get(key) for key in ("folder", "download", "made")}
+        where = {key: self.options.get(key) for key in ("folder", "download", "synthetic")}
         shape = self.recipe.to_dict()["shape"]
-        batch = self.recipe.training.batch if where["made"] else None  # decides the size of synthetic data
+        batch = self.recipe.training.batch if where["synthetic"] else None  # decides the size of synthetic data
         return json.dumps([self.recipe.data, shape, where, batch], sort_keys=True, default=str)
 
 
@@ -192,7 +192,7 @@ class _SharedData:
 
     def load(self, job: Job) -> Data:
         if job.source not in self.loaded:
-            where = {key: job.options[key] for key in ("folder", "download", "made") if key in job.options}
+            where = {key: job.options[key] for key in ("folder", "download", "synthetic") if key in job.options}
             data = recipe_data(job.recipe, **where)
             validation = None if data.validation is None else resident(data.validation, self.device)
             self.loaded[job.source] = replace(data, train=resident(data.train, self.device), validation=validation)

@@ -71,8 +71,8 @@ def summary(result: dict[str, Any]) -> list[str]:
         value = values[metric]
         shown = f"{value:.1%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
         lines.append(f"{_label(name, metric):<38} {shown}")
-    if result.get("made"):
-        lines.append("made data: noise of the right shape, of which these numbers say nothing")
+    if result.get("synthetic"):
+        lines.append("synthetic data: noise of the right shape, of which these numbers say nothing")
     lines.append(f"parameters {result['parameters']:,}, trained {result['epochs']} epochs in {result['seconds']:.0f} s")
     return lines
 

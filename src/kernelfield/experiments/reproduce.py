@@ -1,4 +1,4 @@
-"""Run rows of the tables of the thesis again, and print the results as a table."""
+"""Train rows of the published tables and write their results."""
 
 from __future__ import annotations
 
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     from .run import Run
     from .side_by_side import Outcome
 
-__all__ = ["Row", "recipes_of", "reproduce", "reproduce_rows", "results_table"]
-
-COLUMNS = (
-    *("chapter", "experiment", "recipe", "metric", "published", "ours"),
-    *("size", "epochs", "seed", "time", "machine", "remarks"),
-)
+__all__ = ["Row", "recipes_of", "reproduce", "reproduce_rows"]
 
 
 def recipes_of(what: str) -> list[str]:
@@ -118,7 +113,7 @@ def reproduce(
     note: str = "",
     folds: Sequence[int] = (),
     seeds: int = 1,
-    made: bool = False,
+    synthetic: bool = False,
     fabric: Fabric | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
@@ -137,13 +132,14 @@ def reproduce(
         note: differences from the publication, written to the result.
         folds: values of ``data.fold`` of a cross-validation: one run for each, and their mean.
         seeds: how many seeds to train side by side; the result is their mean.
-        made: train on synthetic data, to try the command; run and result go to ``runs/made/`` and ``results/made/``.
+        synthetic: train on synthetic data, to try the command; run and result go to the folders ``synthetic`` in
+            ``runs`` and ``results``.
         fabric: device; see :func:`~.fitting.make_fabric`.
         on_progress: called from time to time.
         options: further arguments of :func:`~.fitting.fit`.
     """
-    row = Row(name, tuple(settings or ()), seeds, tuple(folds), note, {**options, "made": made})
-    aside = "made" if made else ""
+    row = Row(name, tuple(settings or ()), seeds, tuple(folds), note, {**options, "synthetic": synthetic})
+    aside = "synthetic" if synthetic else ""
     at_once = 1 if folds else None
     found = reproduce_rows(
         [row],
@@ -270,63 +266,3 @@ def _result(recipe: Recipe, outcome: Outcome[Run]) -> dict[str, Any]:
         "error": str(outcome.error),
         "machine": {"torch": torch.__version__},
     }
-
-
-def results_table(folder: str | Path) -> str:
-    """Return the results in a folder as a Markdown table: published, ours, epochs, seed, time, machine; failures too.
-
-    Args:
-        folder: of JSON files as :func:`reproduce` writes them.
-    """
-    found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
-    found.sort(key=lambda r: (r.get("chapter", 0), r["recipe"]))
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    lines += [line for result in found for line in _table_rows(result)]
-    return "\n".join(lines) + "\n"
-
-
-def _table_rows(result: dict[str, Any]) -> list[str]:
-    metric = result.get("metric", "accuracy")
-    published, metrics = result.get("published", {}), result.get("metrics", {})
-    remarks = "; ".join([*result.get("settings", []), *filter(None, [result.get("notes", "")])])
-    start = f"| {result.get('chapter') or ''} | {{}} | `{result['recipe']}` | {{}} | {{}} | {{}} |"
-    machine = result.get("machine", {}).get("device", "")
-    if result.get("status") != "done":
-        # The first line of the error; the whole of it is in the JSON.
-        why = f"failed: {result.get('error', 'unknown').splitlines()[0]}".replace("|", "\\|")
-        line = start.format(result.get("title", ""), metric, published.get(metric, ""), "failed")
-        return [f"{line} | | | | {machine} | {'; '.join(filter(None, [why, remarks]))} |"]
-    rows = []
-    spread = result.get("deviation", {})
-    for test, values in metrics.items():
-        title = result.get("title", "") if test == "test" else f"… {test}"
-        key = metric if test == "test" else f"{metric} {test}"
-        ours = _shown(metric, values[metric])
-        if spread:  # over folds, the mean of which is compared with a published mean over folds
-            ours += f" ± {_shown(metric, spread[test][metric])}"
-            key = f"{metric} cross-validation" if test == "test" else key
-        line = start.format(title, metric, published.get(key, ""), ours)
-        if test == "test":
-            time = _time(result["seconds"])
-            sizes = f"{result['parameters']:,} | {result['epochs']} | {result.get('seed', '')}"
-            line += f" {sizes} | {time} | {machine} | {remarks} |"
-        else:
-            line += " | | | | | |"
-        rows.append(line)
-    return rows
-
-
-def _shown(metric: str, value: float | None) -> str:
-    if value is None:
-        return "not known"
-    return (
-        f"{100 * value:.2f}"
-        if metric in ("accuracy", "iou", "part_iou", "part_iou_kinds", "auc", "map")
-        else f"{value:.4g}"
-    )
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

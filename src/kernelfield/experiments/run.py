@@ -1,4 +1,4 @@
-"""A run: the folder that holds everything of one training."""
+"""A run: the folder of one training, with its recipe, log, metrics, checkpoints and result."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task"]
 
-#: the file that tells a run on made data
-MADE = "made.txt"
+#: file that marks a run on synthetic data
+SYNTHETIC = "synthetic.txt"
 
 
 def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
@@ -53,7 +53,7 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
 
 
 def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> Task:
-    """Return the task of a recipe around a network, scored as its data can be."""
+    """Return the task of a recipe around a network."""
     from .task import Task  # noqa: PLC0415
 
     try:
@@ -78,7 +78,7 @@ class Run:
 
     Holds ``recipe.yaml`` as resolved, ``log.txt``, ``metrics.csv`` (a row per evaluated epoch), ``masks.csv`` (mask
     widths over time), ``checkpoints/``, and, once it is finished, ``result.json``, ``kernels.png`` and ``report.html``;
-    ``made.txt`` if it is a run on made data.
+    ``synthetic.txt`` if it is a run on synthetic data.
 
     Args:
         folder: where.
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the training came to its end."""
+        """Whether the training is finished."""
         return self.exists and self._result().get("status") == "done"
 
     @property
@@ -102,9 +102,9 @@ class Run:
         return (self.folder / "recipe.yaml").exists()
 
     @property
-    def made(self) -> bool:
-        """Whether the run in the folder is one on made data."""
-        return (self.folder / MADE).exists() or bool(self._result().get("made", False))
+    def synthetic(self) -> bool:
+        """Whether the run is on synthetic data."""
+        return (self.folder / SYNTHETIC).exists() or bool(self._result().get("synthetic", False))
 
     def recipe(self) -> Recipe:
         """Return the recipe as resolved."""
@@ -113,7 +113,7 @@ class Run:
         return read_recipe(self.folder / "recipe.yaml")
 
     def result(self) -> dict[str, Any]:
-        """Return what the training came to; a metric that is not known, null in the file, is NaN."""
+        """Return the result of the training; a metric that is null in the file is NaN."""
         result = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
         for metrics in result.get("metrics", {}).values():
             metrics.update({name: math.nan for name, value in metrics.items() if value is None})
@@ -122,12 +122,12 @@ class Run:
     def _result(self) -> dict[str, Any]:
         return self.result() if (self.folder / "result.json").exists() else {}
 
-    def check(self, recipe: Recipe, *, made: bool = False) -> None:
-        """Raise unless the folder can hold a run: there is none in it yet, or one of the same recipe and data.
+    def check(self, recipe: Recipe, *, synthetic: bool = False) -> None:
+        """Raise unless the folder is free for this run: empty, or with a run of the same recipe and data in it.
 
         Args:
             recipe: to train by.
-            made: whether on made data, which must not pass for a run on those of the recipe.
+            synthetic: whether on synthetic data, which must not be mistaken for a run on real data.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"out must be a folder, there already or not, got the file {self.folder}")
@@ -138,23 +138,23 @@ class Run:
         if changed:
             what = "; ".join(f"{key}: {_difference(theirs[key], ours[key])}" for key in changed)
             raise ValueError(f"{self.folder} holds a run of another recipe ({what}); name another folder")
-        if self.made != made:
-            kinds = {True: "made data", False: "real data"}
+        if self.synthetic != synthetic:
+            kinds = {True: "synthetic data", False: "real data"}
             raise ValueError(
-                f"{self.folder} holds a run on {kinds[self.made]}, which one on {kinds[made]} cannot go on from; "
-                "name another folder, or remove this one"
+                f"{self.folder} holds a run on {kinds[self.synthetic]}, which a run on {kinds[synthetic]} cannot "
+                "continue; name another folder, or remove this one"
             )
 
-    def begin(self, recipe: Recipe, *, made: bool = False) -> None:
-        """Make the folder and write the recipe and whether data are made; of a run that exists, :meth:`check` it."""
-        self.check(recipe, made=made)
+    def begin(self, recipe: Recipe, *, synthetic: bool = False) -> None:
+        """Create the folder and write the recipe; :meth:`check` a run that exists."""
+        self.check(recipe, synthetic=synthetic)
         self.folder.mkdir(parents=True, exist_ok=True)
-        if made:  # before the recipe, by which a run is known
-            self.write(MADE, "This run is one on made data of the recipe's shape: its numbers are no results.\n")
+        if synthetic:  # before the recipe, by which a run is recognised
+            self.write(SYNTHETIC, "This run is on synthetic data of the recipe's shape: its numbers are no results.\n")
         self.write("recipe.yaml", recipe.to_yaml())
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file of the run at once or not at all."""
+        """Write a file of the run atomically."""
         path = self.folder / name
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(text, encoding="utf-8")
@@ -162,7 +162,7 @@ class Run:
         return path
 
     def write_rows(self, name: str, rows: list[dict[str, float]]) -> None:
-        """Write rows as CSV, the columns of all of them in the order they came up."""
+        """Write rows as CSV, with the columns of all rows in the order of their first appearance."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
         lines = [",".join(columns)]
         lines += [",".join(_number(row.get(key)) for key in columns) for row in rows]
@@ -204,7 +204,7 @@ def fresh_folder(folder: Path) -> Path:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Return what a training ran on."""
+    """Return the device, versions and date of a training."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "device": name,
@@ -216,14 +216,14 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return those of ``given`` that the named network takes: a network on a group need not be told dim or size."""
+    """Return the arguments of ``given`` that the named network takes: one on a group has neither dim nor size."""
     import inspect  # noqa: PLC0415
 
     from ..models.registry import configuration  # noqa: PLC0415
 
     chosen = configuration(name)
     parameters = inspect.signature(chosen.build).parameters
-    # What a name fixes, such as the vocabulary's embedding or the size of point clouds, is for the recipe to change.
+    # Arguments that the name fixes, such as the size of point clouds, are changed by the recipe only.
     fixed = {key for key in ("in_channels", "size", "dim", "vocabulary") if key in chosen.arguments}
     return {
         key: value

@@ -1,9 +1,10 @@
-"""Samples to predict, from a file: read as those of a run's own data are, and prepared as its test samples are."""
+"""Predict the samples in a file, read and prepared as the test samples of the run are."""
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
@@ -11,16 +12,52 @@ import numpy as np
 import torch
 
 from ..data.base import Batch
+from .finished_run import run_data
+from .run import Run, make_task
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
     from ..data.base import Data
     from .recipe import Recipe
 
-__all__ = ["read_samples"]
+__all__ = ["predict_file", "read_samples"]
+
+
+@torch.no_grad()
+def predict_file(
+    run: str | Path, path: str | Path, *, step: float = 1.0, raw: bool = False, folder: str | None = None
+) -> list[dict[str, Any]]:
+    """Return a prediction for each sample in a file: a class and its probability, or values.
+
+    Args:
+        run: folder of the run.
+        path: arrays (.npy, .npz), series (.csv, .ts), an image or a sound; see :func:`read_samples`.
+        step: sampling step of the input in training steps.
+        raw: take the input as it is; otherwise it is prepared as the test samples are, which needs the data.
+        folder: of the data's files.
+    """
+    opened = Run(Path(run))
+    recipe = opened.recipe()
+    network = opened.network()
+    data = None if raw else run_data(opened, recipe, folder)
+    batch = read_samples(Path(path), recipe, data, step)
+    classes: tuple[str, ...] = () if data is None else data.classes
+    scale = batch.scale
+    if raw and recipe.data.get("standardize"):  # outputs are in the unit of the targets all the same
+        scale = run_data(opened, recipe, folder).test.batch(slice(0, 1)).scale
+    outputs = make_task(recipe, network).eval()(batch)
+    task = recipe.shape.task
+    if task == "classification":
+        shares, index = outputs.softmax(dim=1).max(dim=1)
+        names = classes or tuple(map(str, range(outputs.shape[1])))
+        pairs = zip(index.tolist(), shares.tolist(), strict=True)
+        return [{"class": names[i], "probability": round(p, 6)} for i, p in pairs]
+    if task == "multilabel":
+        return [{"probabilities": row} for row in outputs.sigmoid().tolist()]
+    if task in ("segmentation", "language"):
+        return [{"classes": row} for row in outputs.argmax(dim=1).tolist()]
+    return [{"values": row} for row in (outputs if scale is None else scale.undo(outputs)).tolist()]
 
 
 def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.0) -> Batch:

@@ -1,0 +1,55 @@
+"""The application that commands register with, and the options that several of them share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from .._version import __version__
+
+__all__ = [
+    "Accelerator",
+    "DataFolder",
+    "Download",
+    "Json",
+    "Out",
+    "RunFolder",
+    "Seeds",
+    "Settings",
+    "Synthetic",
+    "app",
+]
+
+app = typer.Typer(help="Networks whose kernels are continuous fields.", no_args_is_help=True, add_completion=False)
+
+Settings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--set", metavar="A.B=C", help="Replace a value of the recipe; may be given several times."),
+]
+DataFolder = Annotated[Optional[Path], typer.Option("--data", help="Folder or file of the data.")]  # noqa: UP045
+Download = Annotated[bool, typer.Option("--download", help="Download missing files into that folder, with checksums.")]
+Out = Annotated[Optional[Path], typer.Option(help="Folder of the run; a new one under runs/ by default.")]  # noqa: UP045
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds to train side by side; the result is their mean.")]
+Synthetic = Annotated[
+    bool, typer.Option("--synthetic", help="Train on synthetic data of the right shape, to try the command.")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kernelfield {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass

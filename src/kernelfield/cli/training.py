@@ -1,0 +1,171 @@
+"""Commands that train: train, demo, reproduce and bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from .app import Accelerator, DataFolder, Download, Json, Out, Seeds, Settings, Synthetic, app
+from .common import (
+    FAILED,
+    WRONG,
+    absolute_path,
+    errors,
+    ints,
+    is_data,
+    print_json,
+    print_result,
+    recipe_of,
+    short_settings,
+    stop,
+)
+
+__all__ = ["bench", "demo", "reproduce", "train"]
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A recipe's name or file; or your own data: a folder of images or sounds, a .csv or .ts file."
+        ),
+    ] = "digits",
+    out: Out = None,
+    settings: Settings = None,
+    epochs: Annotated[Optional[int], typer.Option(min=1, help="Short for --set training.epochs=…")] = None,  # noqa: UP045
+    seed: Annotated[Optional[int], typer.Option(help="Short for --set training.seed=…")] = None,  # noqa: UP045
+    seeds: Seeds = 1,
+    model: Annotated[str, typer.Option(help="Network for data of your own; see list models.")] = "",
+    folder: DataFolder = None,
+    download: Download = False,
+    synthetic: Synthetic = False,
+    accelerator: Accelerator = "auto",
+    devices: Annotated[int, typer.Option(min=1, help="Devices, or CPU processes, per machine.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Train a network: by a recipe, on your own data, or, by default, on bundled digits read as a sequence.
+
+    An interrupted run continues from its last checkpoint if --out names its folder.
+    """
+    with errors():
+        from functools import partial  # noqa: PLC0415
+
+        from ..experiments.fitting import fit, make_fabric  # noqa: PLC0415
+        from ..experiments.progress import progress_bar  # noqa: PLC0415
+        from ..experiments.seeds import fit_seeds  # noqa: PLC0415
+
+        if folder is not None and is_data(recipe):
+            raise ValueError(f"--data must be left out when the argument is data itself, got it beside {recipe}")
+        chosen = recipe_of(recipe, model, [*(settings or []), *short_settings(epochs, seed)])
+        fabric = make_fabric(accelerator, devices, nodes, strategy)
+        train_recipe = fit if seeds == 1 else partial(fit_seeds, seeds=seeds)
+        with progress_bar(chosen.name, quiet=as_json) as on_progress:
+            run = train_recipe(
+                chosen,
+                out,
+                folder=absolute_path(folder),
+                download=download,
+                synthetic=synthetic,
+                fabric=fabric,
+                on_progress=on_progress,
+            )
+        if fabric.global_rank == 0:
+            print_result(run, as_json)
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    epochs: Annotated[Optional[int], typer.Option(min=1, help="Passes over the training digits.")] = None,  # noqa: UP045
+    seed: Annotated[Optional[int], typer.Option(help="Seed of weights and order.")] = None,  # noqa: UP045
+) -> None:
+    """Train on the bundled digits and test at half resolution: short for train digits, in runs/demo."""
+    from ..experiments.run import fresh_folder  # noqa: PLC0415
+
+    folder = fresh_folder(Path("runs") / "demo") if out is None else out
+    if (folder / "result.json").exists():
+        stop(f"{folder} holds a finished run; name another folder with --out", WRONG)
+    train("digits", out=folder, epochs=epochs, seed=seed, accelerator="cpu")
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(metavar="CHAPTER|ROW", help="A chapter's number, a recipe, or a pattern.")],
+    results: Annotated[Path, typer.Option(help="Folder for one JSON file per row.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
+    settings: Settings = None,
+    note: Annotated[str, typer.Option(help="Remark to write to the result.")] = "",
+    folder: DataFolder = None,
+    download: Download = False,
+    synthetic: Synthetic = False,
+    folds: Annotated[str, typer.Option(help="Values of data.fold for a cross-validation, such as 0,1,2,3,4.")] = "",
+    seeds: Seeds = 1,
+    accelerator: Accelerator = "auto",
+    as_json: Json = False,
+) -> None:
+    """Train rows of the published tables; print the published number, ours and the difference.
+
+    Each result, or failure, is written to a JSON file. A failure never replaces a finished result, and a new finished
+    result moves the old one to former/. With --synthetic, everything goes to results/synthetic and runs/synthetic.
+    """
+    with errors():
+        from ..experiments.fitting import make_fabric  # noqa: PLC0415
+        from ..experiments.progress import progress_bar  # noqa: PLC0415
+        from ..experiments.reproduce import recipes_of  # noqa: PLC0415
+        from ..experiments.reproduce import reproduce as run_row  # noqa: PLC0415
+        from ..experiments.results import result_lines  # noqa: PLC0415
+
+        chosen = ints("folds", folds)
+        fabric = make_fabric(accelerator)
+        failed = 0
+        for name in recipes_of(what):
+            with progress_bar(name, quiet=as_json) as on_progress:
+                result = run_row(
+                    name,
+                    results,
+                    runs,
+                    settings=settings,
+                    note=note,
+                    folder=absolute_path(folder),
+                    download=download,
+                    synthetic=synthetic,
+                    folds=chosen,
+                    seeds=seeds,
+                    fabric=fabric,
+                    on_progress=on_progress,
+                )
+            failed += result["status"] != "done"
+            if as_json:
+                print_json(result)
+                continue
+            typer.echo("\n".join([name, *(f"  {line}" for line in result_lines(result))]))
+        if failed:
+            raise typer.Exit(FAILED)
+
+
+@app.command()
+def bench(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or file.")] = "digits",
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 5.0,
+    settings: Settings = None,
+    accelerator: Accelerator = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure how fast a recipe trains here, on synthetic data of its shape."""
+    with errors():
+        from ..experiments.bench import bench_step  # noqa: PLC0415
+        from ..experiments.fitting import make_fabric  # noqa: PLC0415
+
+        found = bench_step(recipe, seconds=seconds, settings=settings, fabric=make_fabric(accelerator))
+        if as_json:
+            print_json(found)
+            return
+        typer.echo(
+            f"{found['recipe']}: {found['milliseconds']} ms a step of {found['batch']}, "
+            f"{found['samples_per_second']:,} samples a second on {found['machine']['device']}"
+        )

@@ -1,0 +1,113 @@
+"""A finished run: test its network, describe it, export it, write its report again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..layers import ContinuousConv, kernel_frequency, nyquist
+from .datasets import recipe_data
+from .evaluation import evaluate
+from .robustness import run_tests
+from .run import Run, make_task
+
+if TYPE_CHECKING:
+    from ..data.base import Data
+    from .recipe import Recipe
+
+__all__ = ["describe_run", "export_run", "rewrite_report", "run_data", "run_test"]
+
+
+def run_test(run: str | Path, wanted: dict[str, Any], *, folder: str | None = None) -> dict[str, dict[str, float]]:
+    """Return the metrics of a run's network on its test split, or on a changed one if ``wanted`` names changes.
+
+    Args:
+        run: its folder.
+        wanted: values by kind: ``step``, ``drop``, ``turn``.
+        folder: of the data's files.
+    """
+    opened = Run(Path(run))
+    recipe = opened.recipe()
+    data = run_data(opened, recipe, folder)
+    task = make_task(recipe, opened.network(), data)
+    batch = recipe.training.eval_batch or recipe.training.batch
+    if not wanted:
+        return {"test": evaluate(task, data.test, batch).compute()}
+    return run_tests(task, data, wanted, batch=batch)
+
+
+def describe_run(folder: str | Path) -> dict[str, Any]:
+    """Return the model, size, layers and result of a run as plain values."""
+    run = Run(Path(folder))
+    recipe = run.recipe()
+    network = run.network()
+    status = run.result()["status"] if (run.folder / "result.json").exists() else "unfinished"
+    layers = []
+    with torch.no_grad():
+        for name, layer in network.named_modules():
+            if isinstance(layer, ContinuousConv):
+                highest = kernel_frequency(layer)
+                entry: dict[str, Any] = {"layer": name, "points": list(layer.kernel().shape[2:])}
+                if layer.mask is not None:
+                    low, high = layer.mask.support()
+                    entry["reach"] = [round(v, 4) for v in torch.maximum(low.abs(), high.abs()).tolist()]
+                if highest is not None:
+                    entry["frequency"] = round(float(highest) / nyquist(layer), 3)
+                layers.append(entry)
+    return {
+        "recipe": recipe.name,
+        "model": recipe.model["name"],
+        "status": status,
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "layers": layers,
+        "result": run.result() if status != "unfinished" else None,
+    }
+
+
+def rewrite_report(folder: str | Path) -> Path:
+    """Write a run's report again and return its path."""
+    from ..viz.report import write_report  # noqa: PLC0415
+
+    run = Run(Path(folder))
+    return write_report(
+        run.folder, run.network(), run.result(), run.read_rows("metrics.csv"), run.read_rows("masks.csv")
+    )
+
+
+def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = None) -> tuple[Path, float]:
+    """Export a run's network; return the file and the largest difference of its outputs from the network's.
+
+    Args:
+        folder: of the run.
+        to: "pt2" or "onnx".
+        out: file to write; network.pt2 or network.onnx in the run if not given.
+    """
+    from ..export import export_network  # noqa: PLC0415
+
+    run = Run(Path(folder))
+    shape = run.recipe().shape
+    if shape.irregular:
+        raise ValueError(
+            f"run must be on a grid to be exported, since an exported network takes inputs alone; {run.folder} is on "
+            "irregular times or points and needs their coords: use Run(folder).network() from Python"
+        )
+    path = run.folder / f"network.{to}" if out is None else Path(out)
+    if shape.vocabulary is not None:
+        example = torch.randint(shape.vocabulary, (2, *shape.size))
+    else:
+        example = torch.randn(2, shape.in_channels, *shape.size)
+    return path, export_network(run.network(), path, example, to=to)
+
+
+def run_data(run: Run, recipe: Recipe, folder: str | None) -> Data:
+    """Return the data that a run was trained on.
+
+    Args:
+        run: the run.
+        recipe: its recipe.
+        folder: of the data's files; where they were in training if None.
+    """
+    result = run.result() if (run.folder / "result.json").exists() else {}
+    return recipe_data(recipe, folder=folder or result.get("data_folder"), synthetic=result.get("synthetic", False))
