@@ -72,7 +72,7 @@ def test_folds_are_averaged(tmp_path: Path) -> None:
     )
     assert result["status"] == "done"
     assert list(result["folds"]) == ["0", "1"]
-    each = [fold["speed 2.0"]["accuracy"] for fold in result["folds"].values()]
+    each = [fold["metrics"]["speed 2.0"]["accuracy"] for fold in result["folds"].values()]
     assert result["metrics"]["speed 2.0"]["accuracy"] == pytest.approx(sum(each) / 2)
     assert (tmp_path / "runs" / "synthetic" / "ch10-fsdd-m5" / "fold-1" / "recipe.yaml").exists()
     assert " ± " in results_table(tmp_path / "results" / "synthetic")

@@ -73,7 +73,11 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         (folder / "result.json").write_text(json.dumps(result))
         return Run(folder)
 
-    monkeypatch.setattr(fitting, "fit", pretended)
+    def steps(*arguments: Any, **options: Any) -> Any:
+        yield
+        return pretended(*arguments, **options)
+
+    monkeypatch.setattr(fitting.fit, "steps", steps)
     return next_one
 
 
