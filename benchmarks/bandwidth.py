@@ -96,6 +96,7 @@ def build(task: str, rule: str, size: int, in_channels: int, options: argparse.N
         if rule in SHARES and isinstance(field, FilterNetwork):
             bound = SHARES[rule] * math.pi * size
             torch.nn.init.uniform_(field.frequency, -bound, bound)
+            torch.nn.init.zeros_(field.phase)
     return net
 
 

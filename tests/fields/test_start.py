@@ -117,6 +117,13 @@ def test_a_kernel_is_divided_by_the_root_of_its_first_points() -> None:
     torch.testing.assert_close(scaled.field.out.weight, drawn.field.out.weight / math.sqrt(3 * 25))
 
 
+def test_causal_phases_are_zero_in_the_middle_of_the_input() -> None:
+    # The authors' coordinates go from -1, an input ago, to 1, now.
+    field = SeparableConv(3, 3, size=64, causal=True, field=partial(MAGNet, omega_0=2.0)).depthwise.field
+    torch.testing.assert_close(field.phase, -field.frequency[..., 0] / 2)
+    assert (SeparableConv(3, 3, dim=2, size=8).depthwise.field.phase == 0).all()
+
+
 def test_mixers_have_the_gain_of_a_rectifier() -> None:
     weight = SeparableConv(256, 256, size=4).pointwise.weight
     assert weight.std().item() == pytest.approx(math.sqrt(2 / 256), rel=0.05)

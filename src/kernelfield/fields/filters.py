@@ -43,6 +43,7 @@ class FilterNetwork(Field):
             ``start="ccnn"``.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
         gamma: inverse widths γ of the envelopes, which broadcast to (L + 1, hidden, dim).
+        origin: coordinate along each axis at which the phases of "ccnn" are 0.
     """
 
     starts = FILTER_STARTS
@@ -60,6 +61,7 @@ class FilterNetwork(Field):
         bandwidth: float,
         start: str,
         gamma: Tensor,
+        origin: float = 0.0,
     ) -> None:
         super().__init__(dim, channels)
         filters, hidden = check_int("layers", layers) + 1, check_int("hidden", hidden)
@@ -70,7 +72,7 @@ class FilterNetwork(Field):
         self.frequency = nn.Parameter(torch.empty(filters, hidden, dim))
         self.phase = nn.Parameter(torch.empty(filters, hidden))
         bandwidth = check_positive("bandwidth", bandwidth)
-        start_sines_(start, self.frequency, self.phase, gamma, omega_0=self.omega_0, bandwidth=bandwidth)
+        start_sines_(start, self.frequency, self.phase, gamma, omega_0=self.omega_0, bandwidth=bandwidth, origin=origin)
         linears = [nn.Linear(hidden, hidden) for _ in range(layers)]
         self.linears, self.out = nn.ModuleList(linears), nn.Linear(hidden, channels)
         start_maps_(start, linears, self.out)
@@ -212,6 +214,7 @@ class FourierFilter(FilterNetwork):
         bandwidth: the highest frequency of a sine, for ``omega_0=None`` and ``start="ccnn"``.
         beta: unit of length: ½ where coordinates are half of the publication's.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
+        origin: coordinate along each axis at which the phases of "ccnn" are 0.
 
     >>> field = FourierFilter(dim=2, channels=3)
     >>> field(torch.rand(5, 2)).shape
@@ -232,6 +235,7 @@ class FourierFilter(FilterNetwork):
         bandwidth: float = 16.0,
         beta: float = 1.0,
         start: str = "ccnn",
+        origin: float = 0.0,
     ) -> None:
         super().__init__(
             dim,
@@ -242,6 +246,7 @@ class FourierFilter(FilterNetwork):
             bandwidth=bandwidth,
             start=start,
             gamma=torch.tensor(1 / check_positive("beta", beta)),
+            origin=origin,
         )
 
     def envelope(self, coords: Tensor, *shape: Tensor) -> None:  # noqa: ARG002

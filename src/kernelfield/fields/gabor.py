@@ -32,6 +32,7 @@ class _GaborNetwork(FilterNetwork):
         beta: float = 1.0,
         mean_range: tuple[float, float] = (-1.0, 1.0),
         start: str = "ccnn",
+        origin: float = 0.0,
     ) -> None:
         filters, hidden = check_int("layers", layers) + 1, check_int("hidden", hidden)
         low, high = mean_range
@@ -49,6 +50,7 @@ class _GaborNetwork(FilterNetwork):
             bandwidth=bandwidth,
             start=start,
             gamma=gamma,
+            origin=origin,
         )
         self.gamma = nn.Parameter(gamma)
         self.mean = nn.Parameter(torch.empty(filters, hidden, dim).uniform_(low, high))
@@ -90,6 +92,7 @@ class GaborFilter(_GaborNetwork):
         beta: rate of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
+        origin: coordinate along each axis at which the phases of "ccnn" are 0.
 
     >>> GaborFilter(dim=2, channels=3)(torch.rand(5, 2)).shape
     torch.Size([5, 3])
@@ -120,6 +123,7 @@ class MAGNet(_GaborNetwork):
         beta: rate of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
+        origin: coordinate along each axis at which the phases of "ccnn" are 0.
 
     >>> magnet = MAGNet(dim=2, channels=3)
     >>> magnet(torch.rand(5, 2)).shape

@@ -19,7 +19,8 @@ start      fields                           values
 
 with n inputs of a map and D coordinates. Where an authors' kernel spans :math:`[-1, 1]` over one input, the kernel of a
 continuous layer here spans :math:`[0, 1]`: widths of masks are half of the published ones, the ω₀ of a SIREN's first
-layer is twice the published one, and the ω₀ of filter networks is the published one.
+layer is twice the published one, and the ω₀ of filter networks is the published one. Chapter 3's phases are 0 in the
+middle of :math:`[-1, 1]`, which for a causal kernel is ½ here.
 """
 
 from __future__ import annotations
@@ -46,7 +47,14 @@ SCALING = {"ccnn": "points", "flexconv": "none", "siren": "measured", "ckconv": 
 
 @torch.no_grad()
 def start_sines_(
-    start: str, frequency: Tensor, phase: Tensor, gamma: Tensor, *, omega_0: float | None, bandwidth: float
+    start: str,
+    frequency: Tensor,
+    phase: Tensor,
+    gamma: Tensor,
+    *,
+    omega_0: float | None,
+    bandwidth: float,
+    origin: float = 0.0,
 ) -> None:
     r"""Draw the sines :math:`\sin(W x + b)` of a filter network, in place.
 
@@ -60,6 +68,7 @@ def start_sines_(
         gamma: inverse widths of the envelopes, which broadcast to ``frequency``.
         omega_0: the published frequency scale.
         bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, where there is no ω₀.
+        origin: coordinate along each axis at which the phases of "ccnn" are 0.
 
     >>> frequency, phase = torch.empty(4, 32, 1), torch.empty(4, 32)
     >>> start_sines_("ccnn", frequency, phase, torch.ones(()), omega_0=None, bandwidth=16.0)
@@ -71,7 +80,10 @@ def start_sines_(
     else:
         uniform_(frequency, 2 * math.pi * omega_0 / math.sqrt(frequency.shape[-1]))
         frequency.mul_(gamma)
-    uniform_(phase, 0.0 if start == "ccnn" else math.pi)
+    if start == "ccnn":
+        phase.copy_(-origin * frequency.sum(dim=-1))
+    else:
+        uniform_(phase, math.pi)
 
 
 @torch.no_grad()

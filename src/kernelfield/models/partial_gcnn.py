@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["PartialGCNN", "PartialGCNN13"]
 
 Kernel = functools.partial(SIREN, hidden=32, omega_0=10.0, start="partial")
-ShortcutKernel = functools.partial(SIREN, hidden=16, omega_0=10.0, start="partial")
+# Not "partial", whose biases of 0 make a kernel 0 at the identity: a shortcut on T(2) would be cut.
+ShortcutKernel = functools.partial(SIREN, hidden=16, omega_0=10.0)
 SmallKernel = functools.partial(SIREN, hidden=8, omega_0=10.0, start="partial")
 
 

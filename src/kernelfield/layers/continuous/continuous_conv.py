@@ -96,6 +96,7 @@ class ContinuousConv(nn.Module):
             size=self.size if causal else tuple(2 * n - 1 for n in self.size),
             spacing=tuple(1 / n for n in self.size),
             first=0.0 if causal else None,
+            origin=0.5 if causal else 0.0,  # where the authors' coordinates, from -1 to 1 over an input, are 0
         )
         self.mask = mask
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
