@@ -24,6 +24,7 @@ MODULES = {
     "kernelfield.layers": "Layers",
     "kernelfield.models": "Networks",
     "kernelfield.fields": "Fields",
+    "kernelfield.fields.start": "Starting values of fields",
     "kernelfield.masks": "Masks",
     "kernelfield.groups": "Groups",
     "kernelfield.ops": "Operators",
@@ -46,6 +47,8 @@ also names of the package itself: ``kf.CKConv`` is :class:`kernelfield.layers.CK
    :widths: 30 70
 
 {rows}
+
+Lists: {lists}.
 
 .. toctree::
    :hidden:
@@ -131,14 +134,18 @@ def page_text(module_name: str, title: str) -> str:
 
 
 def write_pages(folder: Path) -> None:
-    """Write the reference pages of all public modules into ``folder``; leave unchanged ones alone."""
+    """Write the reference pages into ``folder``; leave unchanged ones alone."""
+    import catalogues  # noqa: PLC0415  needs the extra "train"
+
     folder.mkdir(exist_ok=True)
     pages = {name.partition(".")[2]: page_text(name, title) for name, title in MODULES.items()}
     rows = "\n".join(
         f"   * - :doc:`{title} <{name.partition('.')[2]}>`\n     - {first_sentence(importlib.import_module(name))}"
         for name, title in MODULES.items()
     )
-    pages["index"] = INDEX.format(rows=rows, entries="\n".join(f"   {name}" for name in pages))
+    lists = ", ".join(f":doc:`{title.lower()} <{name}>`" for name, (title, _) in catalogues.PAGES.items())
+    pages |= {name: text() for name, (_, text) in catalogues.PAGES.items()}
+    pages["index"] = INDEX.format(rows=rows, lists=lists, entries="\n".join(f"   {name}" for name in pages))
     for name, text in pages.items():
         file = folder / f"{name}.rst"
         if not file.exists() or file.read_text(encoding="utf-8") != text:
