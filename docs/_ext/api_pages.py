@@ -80,7 +80,9 @@ def documented(module_name: str) -> dict[str, list[str]]:
 
 
 def first_sentence(thing: Any) -> str:
-    """Return the first line of a docstring."""
+    """Return the first paragraph of a docstring; nothing for data, which only has the docstring of its type."""
+    if not (callable(thing) or inspect.ismodule(thing)):
+        return ""
     return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
