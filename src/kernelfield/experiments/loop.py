@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..layers.continuous.kernel_support import drop_crops
+from .batch_norm import batches_to_use, reestimation_steps
 from .checkpoint import latest_checkpoint
 from .cuda_graph import CapturedStep
 from .evaluation import evaluation_steps, mask_sizes
@@ -278,6 +279,7 @@ class Loop:
         loss = self._read_losses()
         if self.captured is not None:
             self.captured.catch_up()
+        yield from self._reestimation()
         metrics = {} if self.validation is None else (yield from self._evaluation(self.validation))
         state.seconds = self._clock.seconds
         row = {"epoch": state.epoch, "step": state.step, "seconds": round(state.seconds, 2)}
@@ -331,6 +333,16 @@ class Loop:
         with self.average or contextlib.nullcontext():
             meter = yield from evaluation_steps(self.task, split, batch, self._precision)
         return meter.compute()
+
+    def _reestimation(self) -> Generator[None, None, None]:
+        """Re-estimate batch-norm statistics, those of the averaged weights if there are any."""
+        batches = batches_to_use(self.settings, self.total, self.per_epoch)
+        # The same samples on every process; a share of the batch, so that they fit.
+        batch, seed = self.batch // self.fabric.world_size, self.settings.seed * 1_000_003 + self.state.epoch
+        with self.average or contextlib.nullcontext():
+            yield from reestimation_steps(
+                self.task, self.train, batch=batch, batches=batches, seed=seed, precision=self._precision
+            )
 
     def _precision(self) -> Any:
         return torch.autocast(self.fabric.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")

@@ -56,6 +56,8 @@ class Training:
         capture: whether to replay steps as CUDA graphs, on one GPU and where the network allows it.
         matmul: precision of float32 matrix products, as of :func:`torch.set_float32_matmul_precision`.
         evaluate_every: epochs between evaluations on the validation split.
+        norm_batches: number of training batches from which batch-norm statistics are re-estimated before each
+            evaluation; 0 keeps the running averages. By default 50 in trainings of up to 5,000 steps, and 0 otherwise.
         log_every: steps between two looks at the loss.
         checkpoint_every: steps between checkpoints inside an epoch; there is one at the end of each evaluated epoch.
         patience: epochs without improvement on the validation split after which to stop.
@@ -73,6 +75,7 @@ class Training:
     capture: bool = True
     matmul: str = "highest"
     evaluate_every: int = 1
+    norm_batches: int | None = None
     log_every: int = 50
     checkpoint_every: int = 1000
     patience: int | None = None
@@ -86,7 +89,12 @@ class Training:
         counts = ("epochs", "batch", "eval_batch", "evaluate_every", "log_every", "checkpoint_every", "patience")
         ranges = dict.fromkeys(counts, Range(1))
         # Seeds are multiplied on the way to a generator, which takes 64 bits.
-        ranges |= {"seed": Range(0, 2**32 - 1), "clip": Range(0, without_low=True), "label_smoothing": Range(0, 1)}
+        ranges |= {
+            "norm_batches": Range(0),
+            "seed": Range(0, 2**32 - 1),
+            "clip": Range(0, without_low=True),
+            "label_smoothing": Range(0, 1),
+        }
         check_ranges(self, {**ranges, "ema": Range(0, 1, without_low=True, without_high=True)})
 
 

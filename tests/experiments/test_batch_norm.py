@@ -1,0 +1,101 @@
+"""Batch-norm statistics re-estimated before evaluations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from kernelfield.data.base import Split
+from kernelfield.experiments.batch_norm import batches_to_use, norms_with_statistics, reestimate
+from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint
+from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.recipe import Training
+from kernelfield.experiments.task import Task
+
+from .helpers import small_data, small_recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def small_task() -> tuple[Task, Split]:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Conv1d(4, 4, 3), nn.BatchNorm1d(4)
+    )
+    network = nn.Sequential(*network, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(4, 3))
+    return Task(network, out_channels=3), Split(5 * torch.randn(96, 1, 16) + 1, torch.randint(3, (96,)))
+
+
+def test_evaluation_agrees_with_the_statistics_of_all_samples() -> None:
+    task, split = small_task()
+    reestimate(task, split, batch=96, batches=1)
+    found = task.eval()(split.batch(slice(None)))
+    for m in task.network.modules():
+        if isinstance(m, nn.BatchNorm1d):
+            m.train()  # normalises by the batch, which is all there is
+    torch.testing.assert_close(found, task(split.batch(slice(None))), rtol=0.01, atol=0.01)
+
+
+def test_statistics_of_batches_are_those_of_their_union() -> None:
+    task, split = small_task()
+    norm = task.network[1]
+    reestimate(task, split, batch=12, batches=8)
+    parts = norm.running_mean.clone(), norm.running_var.clone()
+    reestimate(task, split, batch=96, batches=1)
+    torch.testing.assert_close(parts[0], norm.running_mean)
+    torch.testing.assert_close(parts[1], norm.running_var, rtol=0.02, atol=1e-3)
+
+
+def test_nothing_else_changes() -> None:
+    task, split = small_task()
+    statistics = {f"{i}.{part}" for i in (1, 5) for part in ("running_mean", "running_var")}
+    before = {name: t.clone() for name, t in task.network.state_dict().items()}
+    state = torch.get_rng_state()
+    reestimate(task.train(), split, batch=8, batches=3)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(m.training for m in task.modules())
+    assert {m.momentum for m in norms_with_statistics(task.network)} == {0.1}
+    changed = {name for name, t in task.network.state_dict().items() if not torch.equal(t, before[name])}
+    assert changed == statistics
+
+
+def test_networks_without_running_statistics_are_left_alone() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(1, track_running_stats=False), nn.Flatten(), nn.Linear(4, 3))
+    reestimate(Task(network, out_channels=3), Split(torch.randn(8, 1, 4), torch.zeros(8).long()), batch=4, batches=2)
+    assert network[0].running_mean is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "per_epoch", "wanted"),
+    [
+        ({}, 5_000, 500, 50),
+        ({}, 5_001, 500, 0),
+        ({}, 60, 6, 6),
+        ({"norm_batches": 0}, 60, 6, 0),
+        ({"norm_batches": 20}, 99_999, 500, 20),
+    ],
+)
+def test_short_trainings_are_reestimated(settings: dict[str, Any], steps: int, per_epoch: int, wanted: int) -> None:
+    assert batches_to_use(Training(**settings), steps, per_epoch) == wanted
+
+
+@pytest.mark.parametrize("more", [(), ("training.ema=0.9",)], ids=["weights", "average"])
+def test_evaluations_and_checkpoints_have_them(tmp_path: Path, more: tuple[str, ...]) -> None:
+    data = small_data()
+    validation = {}
+    for batches in (0, 3):
+        recipe = small_recipe("training.epochs=1", f"training.norm_batches={batches}", "optimizer.lr=0.05", *more)
+        run = fit(recipe, tmp_path / str(batches), data=data, report=False)
+        path = latest_checkpoint(run.checkpoints)
+        assert path is not None
+        tensors, _ = read_checkpoint(path)
+        prefix = "average." if more else "network."
+        validation[batches] = [t for name, t in tensors.items() if name.startswith(prefix) and "running_var" in name]
+        # The checkpoint has the statistics by which the run was evaluated.
+        assert run.result()["metrics"]["test"]
+    assert validation[0]
+    assert all(not torch.equal(a, b) for a, b in zip(validation[0], validation[3], strict=True))
