@@ -17,6 +17,7 @@ import gc
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ import torch
 from _measure import machine
 from _tables import describe, number, table
 
-from kernelfield.experiments.datasets import made_data
+from kernelfield.experiments.datasets import synthetic_data
 from kernelfield.experiments.fitting import make_fabric
 from kernelfield.experiments.loop import Loop
 from kernelfield.experiments.recipe import find_recipe, with_settings
@@ -116,9 +117,9 @@ def difference(first: list[float], second: list[float]) -> float:
 def measure(name: str, case: tuple[str, list[str]], options: argparse.Namespace, fabric: Fabric) -> dict[str, Any]:
     """Measure one case and print a line for each number of seeds."""
     recipe = with_settings(find_recipe(case[0]), case[1])
-    made = made_data(recipe.shape, samples=options.steps * recipe.training.batch)
-    on_device = made.train.to(fabric.device)
-    data = type(made)(**{**vars(made), "train": on_device})
+    synthetic = synthetic_data(recipe.shape, samples=options.steps * recipe.training.batch)
+    on_device = synthetic.train.to(fabric.device)
+    data = replace(synthetic, train=on_device)
     begun = time.perf_counter()
     warm = run(case, [0], options.steps, data, fabric)  # compiles
     found: dict[str, Any] = {"first_seconds": round(time.perf_counter() - begun, 2), "rows": {}}

@@ -177,7 +177,7 @@ def make_row(plan: Plan, options: argparse.Namespace, should_stop: Callable[[], 
     settings = [*([f"training.epochs={epochs}"] if epochs else []), *plan.settings, *options.set]
     last = {setting.split("=")[0]: setting for setting in settings}
     folder = options.data / FOLDERS.get(find_recipe(plan.recipe).data["name"], "")
-    further = {"folder": str(folder), "report": False, "made": options.synthetic, "should_stop": should_stop}
+    further = {"folder": str(folder), "report": False, "synthetic": options.synthetic, "should_stop": should_stop}
     seeds = 1 if plan.folds else options.seeds
     return Row(plan.recipe, tuple(last.values()), seeds, plan.folds, options.note, further)
 
