@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SEED = 0
-METHODS = ("auto", "fused", "chunked", "reference")
+METHODS = ("auto", "triton", "chunked", "reference")
 #: milliseconds of a step that its launches no longer add to
 LONG = 150
 

@@ -12,7 +12,7 @@ from kernelfield import CCNN, GridifiedNet, SeparableConv, create_model, list_mo
 from kernelfield.data import load
 from kernelfield.fields import MAGNet
 from kernelfield.layers import CCNNBlock, ContinuousConv
-from kernelfield.ops import points
+from kernelfield.ops.points import chunks
 from kernelfield.testing import count_parameters
 from tests.contracts.clouds import CloudContract
 from tests.largest import Largest
@@ -117,7 +117,7 @@ def test_points_are_convolved_in_bounded_memory(channels: int, count: int) -> No
         if count == 512 or channels == 16:
             y.sum().backward()
     assert y.shape == (1, 4, count)
-    assert largest.elements <= points.CHUNK_VALUES["cpu"]
+    assert largest.elements <= chunks.CHUNK_VALUES["cpu"]
 
 
 def test_chunks_of_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_chunks_of_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     x, coords = torch.randn(2, 3, 40, dtype=torch.float64), 2 * torch.rand(2, 40, 3, dtype=torch.float64) - 1
     results = []
     for most in (1 << 23, 500):
-        monkeypatch.setattr(points, "CHUNK_VALUES", {"cpu": most})
+        monkeypatch.setitem(chunks.CHUNK_VALUES, "cpu", most)
         layer.zero_grad()
         y = layer(x, coords=coords)
         y.square().sum().backward()

@@ -1,4 +1,4 @@
-"""What tests of Triton's kernels share: where there is no GPU, kernels are made for its interpreter."""
+"""Shared by the tests of Triton kernels: without a GPU, the kernels are compiled for Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ if TYPE_CHECKING:
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETER = {} if DEVICE == "cuda" else {"TRITON_INTERPRET": "1"}
-with mock.patch.dict(os.environ, INTERPRETER):  # kernels are made for one or the other when they are imported
+with mock.patch.dict(os.environ, INTERPRETER):  # a kernel is bound to a GPU or the interpreter by its import
     triton = pytest.importorskip("triton")
     from triton.runtime.interpreter import InterpretedFunction
 
+    from kernelfield.ops.attention.triton import launch as attention_launch
+    from kernelfield.ops.attention.triton import softmax as softmax_launch
+    from kernelfield.ops.attentive.triton import input_launch
+    from kernelfield.ops.attentive.triton import launch as attentive_launch
+    from kernelfield.ops.attentive.triton import planes as attentive_planes
     from kernelfield.ops.conv.triton import launch, outer, toeplitz, transform
     from kernelfield.ops.conv.triton import outer_launch as blocks
     from kernelfield.ops.conv.triton import toeplitz_launch as lines
     from kernelfield.ops.fieldnet.triton import launch as features_launch
     from kernelfield.ops.fused.triton import launch as channelwise_launch
 
-    # Also those of Triton itself, which something else may have imported before.
+    # Also the functions of Triton itself, which may have been imported before.
     for name, function in vars(triton.language).items():
         if INTERPRETER and isinstance(function, triton.JITFunction):
             setattr(triton.language, name, InterpretedFunction(function.fn))
@@ -37,9 +42,13 @@ __all__ = [
     "DEVICE",
     "LAYOUTS",
     "assert_right",
+    "attention_launch",
+    "attentive_launch",
+    "attentive_planes",
     "blocks",
     "channelwise_launch",
     "features_launch",
+    "input_launch",
     "interpreter",
     "launch",
     "layouts",
@@ -47,6 +56,7 @@ __all__ = [
     "outer",
     "poisoned",
     "results",
+    "softmax_launch",
     "toeplitz",
     "transform",
 ]

@@ -66,7 +66,7 @@ OPERATORS: dict[str, Callable[[], torch.Tensor]] = {
 CHOSEN: dict[str, Callable[[], torch.Tensor]] = {
     "conv": lambda: conv(_signal(1, 2, 8), torch.randn(2, 1, 3), groups=2, method="triton"),
     "group_attention": lambda: group_attention(
-        *torch.randn(3, 1, 1, 2, 2), torch.randn(1, 1, 1), torch.randn(1, 1, 1), neighborhood=(1,), method="fused"
+        *torch.randn(3, 1, 1, 2, 2), torch.randn(1, 1, 1), torch.randn(1, 1, 1), neighborhood=(1,), method="triton"
     ),
 }
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from kernelfield.ops import graph_cache as module
-from kernelfield.ops.graph_cache import capturing, kept
+from kernelfield.ops.graph_cache import capturing, graph_cache
 from kernelfield.ops.points.neighbors import _ranks, nearest_nodes
-from kernelfield.ops.resample import _waves, resample_matrix
+from kernelfield.ops.resample.matrix import _waves, resample_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ def test_nothing_is_captured_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_last_few_are_remembered() -> None:
     made = []
 
-    @kept(2)
+    @graph_cache(2)
     def table(n: int) -> torch.Tensor:
         made.append(n)
         return torch.full((n,), 1.0)
@@ -54,7 +54,7 @@ def test_the_last_few_are_remembered() -> None:
 
 
 def test_what_a_graph_points_to_stays(capture: Callable[[bool], None]) -> None:
-    table = kept(1)(torch.arange)
+    table = graph_cache(1)(torch.arange)
     forgotten = weakref.ref(table(2))
     used = weakref.ref(table(3))  # pushes the first out
     capture(True)
@@ -68,11 +68,11 @@ def test_what_a_graph_points_to_stays(capture: Callable[[bool], None]) -> None:
 
 
 def test_what_a_graph_makes_is_not_remembered(capture: Callable[[bool], None]) -> None:
-    table = kept(4)(torch.arange)
+    table = graph_cache(4)(torch.arange)
     capture(True)
     first = table(3)
     assert table(3) is not first
-    assert not table.known
+    assert not table.entries
     assert not table.pinned
 
 
@@ -103,6 +103,6 @@ def test_every_table_of_the_package_stays(name: str, capture: Callable[[bool], N
     capture(False)
     pinned = len(tables.pinned)
     assert pinned >= 1
-    assert isinstance(tables, module.Kept)
+    assert isinstance(tables, module.GraphCache)
     tables.cache_clear()
     assert len(tables.pinned) == pinned

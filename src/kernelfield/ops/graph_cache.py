@@ -1,4 +1,4 @@
-"""Tables that are made once and used at every step, where CUDA graphs may point to them."""
+"""A cache of tables for functions that CUDA graphs may capture."""
 
 from __future__ import annotations
 
@@ -11,66 +11,71 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["capturing", "kept"]
+__all__ = ["GraphCache", "capturing", "graph_cache"]
 
 T = TypeVar("T")
 
 
 def capturing() -> bool:
-    """Return whether what runs now is recorded in a CUDA graph, to be replayed later."""
+    """Return whether a CUDA graph is being captured on the current stream."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-class Kept(Generic[T]):
-    """What :func:`kept` returns."""
+class GraphCache(Generic[T]):
+    """A function with a cache of its last values; made by :func:`graph_cache`.
 
-    def __init__(self, function: Callable[..., T], most: int) -> None:
+    Args:
+        function: a function of positional, hashable arguments.
+        size: number of values to remember.
+    """
+
+    def __init__(self, function: Callable[..., T], size: int) -> None:
         functools.update_wrapper(self, function)
-        self.function, self.most = function, most
-        self.known: OrderedDict[Any, T] = OrderedDict()
+        self.function, self.size = function, size
+        self.entries: OrderedDict[Any, T] = OrderedDict()
         self.pinned: dict[int, T] = {}
 
     def __call__(self, *key: Any) -> T:
-        """Return the value for these arguments, from memory if it is there."""
+        """Return the value for these arguments, from the cache if it is there."""
         recorded = capturing()
-        value = self.known.get(key)
+        value = self.entries.get(key)
         if value is None:
             value = self.function(*key)
             if recorded:
-                return value  # which is not there before the graph is replayed
-            self.known[key] = value
+                return value  # it does not exist before the graph is replayed
+            self.entries[key] = value
             _synchronize()
-            if len(self.known) > self.most:
-                self.known.popitem(last=False)
+            if len(self.entries) > self.size:
+                self.entries.popitem(last=False)
         else:
-            self.known.move_to_end(key)
+            self.entries.move_to_end(key)
         if recorded:
             self.pinned[id(value)] = value
         return value
 
     def cache_clear(self) -> None:
-        """Forget all values but those that graphs point to, which are found no more."""
-        self.known.clear()
+        """Forget all values. Pinned ones, which graphs read, stay alive but are no longer returned."""
+        self.entries.clear()
 
 
 def _synchronize() -> None:
-    """Wait for the device: other streams may read a new table at once, and none may still read one that is dropped."""
+    """Wait for the device: another stream may read the new table at once, or may still read the one that is dropped."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
-def kept(most: int) -> Callable[[Callable[..., T]], Kept[T]]:
-    """Remember the last ``most`` values of a function of positional, hashable arguments.
+def graph_cache(size: int) -> Callable[[Callable[..., T]], GraphCache[T]]:
+    """Cache the last ``size`` values of a function of positional, hashable arguments.
 
-    As ``functools.lru_cache`` does, but safe to use while a CUDA graph is captured: a graph remembers the addresses of
-    the tensors it reads and does not keep them, so that a table which is forgotten would be read after it was freed.
-    What is used during a capture is kept for as long as the process runs; what would have to be made during one is made
-    by the graph itself, at every replay, and not remembered.
+    Like ``functools.lru_cache``, but safe while a CUDA graph is captured. A graph remembers the addresses of the
+    tensors it reads and does not keep them alive, so a table that is dropped from the cache would be read after it was
+    freed. Values that are used during a capture are therefore kept as long as the process runs. Values that are
+    computed during a capture become part of the graph and are not cached.
 
-    >>> @kept(2)
+    >>> @graph_cache(2)
     ... def table(n):
     ...     return torch.arange(n)
     >>> table(3) is table(3)
     True
     """
-    return lambda function: Kept(function, most)
+    return lambda function: GraphCache(function, size)

@@ -10,7 +10,7 @@ import torch
 
 from kernelfield import CKConv, FlexConv, SeparableConv
 from kernelfield.fields import MAGNet
-from kernelfield.ops import points
+from kernelfield.ops.points import chunks
 from tests.contracts.layers import ContinuousLayerContract
 
 
@@ -44,7 +44,7 @@ def test_points_by_features_are_points_by_values(causal: bool, shared: bool, mon
     parameters = [x, *(p for p in layer.parameters())]
     fast = layer(x, coords=coords)
     gradients = torch.autograd.grad(fast.square().sum(), parameters)
-    monkeypatch.setitem(points.CHUNK_VALUES, "cpu", 1000)  # in pieces
+    monkeypatch.setitem(chunks.CHUNK_VALUES, "cpu", 1000)  # in pieces
     torch.testing.assert_close(layer(x, coords=coords), fast)
     monkeypatch.setattr(type(layer), "_factors", lambda _: False)
     slow = layer(x, coords=coords)

@@ -18,7 +18,7 @@ from kernelfield.layers.group import (
     make_group_conv,
     make_lifting_conv,
 )
-from kernelfield.ops import attentive as responses
+from kernelfield.ops.attentive import chunked, responses
 from kernelfield.testing import (
     assert_compiles,
     assert_equivariant,
@@ -150,7 +150,7 @@ def test_responses_sum_to_the_convolution(kernel_size, boundary):
     group = Dihedral(4)
     conv = AttentiveGroupConv(2, 3, group=group, kernel_size=kernel_size, boundary=boundary).double()
     x = signal(group, channels=2)
-    found = responses.responses(x, conv.kernel(), boundary)
+    found = responses(x, conv.kernel(), boundary)
     torch.testing.assert_close(found.sum(dim=(1, 2)), GroupConv.forward(conv, x).values)
 
 
@@ -161,7 +161,7 @@ def test_full_attention_is_the_chapters_formula():
     x = signal(group, channels=2)
     first, second, psi = conv.branch.rendered()
     o, h = 1, 2
-    f = responses.responses(x, conv.kernel(), "zero")[:, :, :, o, h]  # (batch, c, h̃, *space)
+    f = responses(x, conv.kernel(), "zero")[:, :, :, o, h]  # (batch, c, h̃, *space)
     gate = 0
     for statistic in (f.mean(dim=(-2, -1)), f.amax(dim=(-2, -1))):
         hidden = torch.stack([statistic[:, :, g] @ first[o, :, h, :, g].T for g in range(4)], dim=-1).relu()
@@ -190,11 +190,10 @@ def test_chunked_equals_unchunked(kind, lifts, monkeypatch):
     layer.chunk = 3
     split = results()
     layer.chunk = None  # by a budget of almost nothing: one sample and one output channel at a time
-    monkeypatch.setattr(responses, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(responses, "CHUNK_INPUTS", 0)
+    monkeypatch.setattr(chunked, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(chunked, "CHUNK_INPUTS", 0)
     counted = []
-    real = responses.responses
-    monkeypatch.setattr(responses, "responses", lambda x, *rest: counted.append(len(x)) or real(x, *rest))
+    monkeypatch.setattr(chunked, "responses", lambda x, *rest: counted.append(len(x)) or responses(x, *rest))
     single = results()
     assert counted == [1] * 16  # 2 samples, 4 outputs, forward and again
     for a, b, c in zip(whole, split, single, strict=True):
@@ -214,8 +213,8 @@ def test_responses_are_not_kept_for_the_backward_pass():
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         y = conv(x).values
-    responses = y.nbytes * 16 * 4
-    assert sum(seen.values()) < responses / 10
+    all_responses = y.nbytes * 16 * 4
+    assert sum(seen.values()) < all_responses / 10
 
 
 def test_cbam_and_squeeze_and_excitation_are_special_cases():

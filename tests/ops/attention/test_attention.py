@@ -1,18 +1,13 @@
-"""Group attention against the formula as it stands, in chunks and whole, in time and memory that are bounded."""
+"""Group attention against its reference, in chunks and at once, with bounded time and memory."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from kernelfield.ops import attention
-from kernelfield.ops.attention import attention_map, group_attention, group_attention_reference
+from kernelfield.ops.attention import attention_map, chunked, group_attention, group_attention_reference
 from kernelfield.ops.attention.contract import contract
 from kernelfield.ops.attention.windows import windows
 from kernelfield.testing import assert_compiles
@@ -126,7 +121,7 @@ def test_all_scores_are_never_held_at_once(neighborhood, monkeypatch):
 
     There are |H| times as many scores as that: of h, h̃ and ĥ, no two of which know the third.
     """
-    monkeypatch.setattr(attention, "CHUNK_BYTES", 1 << 20)
+    monkeypatch.setattr(chunked, "CHUNK_BYTES", 1 << 20)
     n, g, space = 16, 12, (6, 6) if neighborhood else (5, 5)
     tensors = inputs(g=g, h=g, space=space, neighborhood=neighborhood, n=n, dtype=torch.float32)
     places = math.prod(space)
@@ -142,10 +137,10 @@ def test_all_scores_are_never_held_at_once(neighborhood, monkeypatch):
 
 def test_chunks_keep_to_the_budget(monkeypatch):
     sizes = []
-    real = attention._weights
-    monkeypatch.setattr(attention, "_weights", lambda q, *rest: sizes.append(len(q)) or real(q, *rest))
-    monkeypatch.setattr(attention, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(attention, "CHUNK_INPUTS", 0)
+    real = chunked._weights
+    monkeypatch.setattr(chunked, "_weights", lambda q, *rest: sizes.append(len(q)) or real(q, *rest))
+    monkeypatch.setattr(chunked, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(chunked, "CHUNK_INPUTS", 0)
     group_attention(*inputs(n=3), neighborhood=(3, 3))
     assert sizes == [1, 1, 1]
 
@@ -173,38 +168,6 @@ def test_windows_are_views():
     assert w.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     torch.testing.assert_close(w[1, 2], x[1:4, 2:5])
     assert windows(x, (3, 3), (2, 2), dilation=2)[0, 0, 1, 1] == x[0, 0]
-
-
-def interpreted(code):
-    """Run code with Triton's interpreter, which must be asked for before Triton is imported."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-
-
-SOFTMAX = """
-import torch
-from kernelfield.ops.attention.softmax import softmax_sum
-from kernelfield.ops import softmax_triton
-torch.manual_seed(0)
-real = softmax_triton._arguments
-for tile in (8, 2):  # all neighbours at once, and in tiles
-    softmax_triton._arguments = lambda *a: {**real(*a), "JT": tile}
-    tensors = [torch.randn(1, 2, *shape) for shape in ((2, 3, 5), (2, 5, 5), (2, 5, 3))]  # 5 elements: two programs
-    tensors[0] = tensors[0].transpose(1, 2).contiguous().transpose(1, 2)  # another order in memory
-    tensors = [t.requires_grad_() for t in tensors]
-    valid = torch.tensor([[True, True, False, True, True], [True] * 5])
-    fast, slow = (softmax_sum(*tensors, valid, fused=fused) for fused in (True, False))
-    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-5)
-    weight = torch.randn_like(fast)
-    for a, b in zip(*(torch.autograd.grad((y * weight).sum(), tensors) for y in (fast, slow)), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
-"""
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-def test_the_softmax_kernel_agrees_with_the_formula():
-    result = interpreted(SOFTMAX)
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

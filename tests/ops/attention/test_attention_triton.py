@@ -1,26 +1,32 @@
-"""The Triton kernels of group attention against the formula in float64, run by Triton's interpreter on a CPU."""
+"""The Triton kernels of group attention against the reference in float64, in Triton's interpreter without a GPU."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernelfield.ops.attention import group_attention, group_attention_reference
+from kernelfield.ops.attention.softmax import softmax_sum
 from kernelfield.ops.attention.windows import neighbor_tables
+from tests.ops.interpreted import DEVICE, attention_launch, interpreter, softmax_launch
+
+__all__ = ["interpreter"]
 
 D = torch.float64
-triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
 
 
 def errors(
     g=4, h=4, m=None, space=(5, 4), channels=(2, 1, 0), neighborhood=(3, 3), dilation=1, crop=0, dropped=True,
-    dtype=torch.float32, device="cpu", n=2, hidden=False,
+    dtype=torch.float32, device=DEVICE, n=2, hidden=False,
 ):  # fmt: skip
     """Return the errors of the sums and of all gradients, each over the largest entry of the exact one, or 0.1."""
     a, b, rest = channels
@@ -37,7 +43,7 @@ def errors(
         valid = torch.rand(places, keys, device=device) < 0.6
         valid[:, 0] = True
     options = {"neighborhood": neighborhood, "dilation": dilation, "crop": crop, "valid": valid}
-    got = group_attention(*tensors, **options, keep=keep, method="fused")
+    got = group_attention(*tensors, **options, keep=keep, method="triton")
     wanted = group_attention_reference(*exact, **options, keep=None if keep is None else keep.double())
     assert got.dtype == dtype
     slope = torch.randn_like(wanted).to(dtype)
@@ -49,97 +55,91 @@ def errors(
     ]
 
 
-def interpreted(code):
-    """Run code of this module with Triton's interpreter, which must be asked for before Triton is imported."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", f"from tests.ops.attention.test_attention_triton import *\n{code}"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-
-
-@triton
-def test_a_few_elements():
-    interpreted("""
-torch.manual_seed(0)
-for options in (
-    {"g": 3, "h": 2, "space": (3, 4)},
-    {"g": 2, "h": 3, "space": (2, 3), "neighborhood": None, "hidden": True},
-    {"g": 1, "h": 3, "channels": (3, 0, 0), "crop": 1, "dropped": False},
-):
-    assert max(errors(**options)) < 1e-5, options
-""")
-
-
-@triton
-def test_other_tiles():
-    interpreted("""
-from kernelfield.ops import attention_fused as fused
-torch.manual_seed(0)
-fused.FEWEST = 0  # as in large problems
-assert max(errors(g=3, h=3, space=(1, 3), neighborhood=(1, 3), n=1)) < 1e-5
-fused.TILES.update(forward=(2, 2, 32), queries=(2, 4, 32), keys=(2, 2, 32), places=(4, 2, 64))
-for neighborhood in ((1, 3), None):
-    assert max(errors(g=3, h=3, space=(1, 3), neighborhood=neighborhood, n=1)) < 1e-5, neighborhood
-""")
-
-
-#: after COUNT, how many to draw, and MOST, how many elements and positions each has
-DRAWN = """
-from hypothesis import HealthCheck, given, settings, strategies as st
-
-@settings(max_examples=COUNT, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(
-    *(st.integers(1, MOST),) * 3, st.tuples(st.integers(1, MOST), st.integers(1, MOST)),
-    st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 1)).filter(any),
-    st.sampled_from([None, (1, 1), (3, 3), (1, 3)]), st.integers(1, 2), st.integers(0, 1), st.booleans(),
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"g": 3, "h": 2, "space": (2, 3)},
+        {"g": 2, "h": 3, "space": (2, 3), "neighborhood": None, "hidden": True},
+        {"g": 1, "h": 3, "channels": (3, 0, 0), "crop": 1, "dropped": False},
+    ],
+    ids=str,
 )
-def check(g, h, m, space, channels, neighborhood, dilation, crop, dropped):
-    if min(space) <= 2 * crop:
-        crop = 0
-    assert max(errors(g, h, m, space, channels, neighborhood, dilation, crop, dropped, n=1)) < 5e-5
-
-torch.manual_seed(0)
-check()
-"""
+def test_a_few_elements(options):
+    assert max(errors(**options)) < 1e-5
 
 
-@triton
-@pytest.mark.parametrize(("count", "most"), [(3, 3), pytest.param(12, 5, marks=pytest.mark.slow)])
-def test_any_shape(count, most):
-    interpreted(f"COUNT, MOST = {count}, {most}\n{DRAWN}")
+@pytest.mark.parametrize("neighborhood", [(1, 3), pytest.param(None, marks=pytest.mark.slow)])
+def test_other_tiles(neighborhood, monkeypatch):
+    monkeypatch.setattr(attention_launch, "FEWEST", 0)  # as in large problems
+    tiles = {"forward": (2, 2, 32), "queries": (2, 4, 32), "keys": (2, 2, 32), "places": (4, 2, 64)}
+    monkeypatch.setattr(attention_launch, "TILES", tiles)
+    assert max(errors(g=3, h=3, space=(1, 3), neighborhood=neighborhood, n=1)) < 1e-5
 
 
-@triton
+@pytest.mark.slow
+def test_the_tiles_of_large_problems(monkeypatch):
+    monkeypatch.setattr(attention_launch, "FEWEST", 0)
+    assert max(errors(g=3, h=3, space=(1, 3), neighborhood=(1, 3), n=1)) < 1e-5
+
+
+def check_drawn(data, most):
+    """Draw a shape with up to ``most`` elements and positions along each axis, and compare."""
+    g, h, m, *space = (data.draw(st.integers(1, most)) for _ in range(5))
+    channels = data.draw(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 1)).filter(any))
+    neighborhood = data.draw(st.sampled_from([None, (1, 1), (3, 3), (1, 3)]))
+    dilation, dropped = data.draw(st.integers(1, 2)), data.draw(st.booleans())
+    crop = data.draw(st.integers(0, 1)) if min(space) > 2 else 0
+    assert max(errors(g, h, m, tuple(space), channels, neighborhood, dilation, crop, dropped, n=1)) < 5e-5
+
+
+@settings(max_examples=3, derandomize=True)
+@given(data=st.data())
+def test_any_small_shape(data):
+    check_drawn(data, 2)
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(data=st.data())
+def test_any_shape(data):
+    check_drawn(data, 5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("elements", "neighborhood"), [(4, (3, 1)), (8, None), (12, (1, 3)), (12, None), (16, None)])
 def test_many_elements(elements, neighborhood):
-    interpreted(f"""
-torch.manual_seed(0)
-assert max(errors({elements}, {elements}, space=(1, 2), neighborhood={neighborhood}, n=1)) < 1e-5
-""")
+    assert max(errors(elements, elements, space=(1, 2), neighborhood=neighborhood, n=1)) < 1e-5
 
 
-@triton
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
-    interpreted(f"""
-torch.manual_seed(0)
-assert max(errors(g=2, h=2, space=(3, 2), neighborhood=(3, 1), dtype={dtype})) < 2e-2
-""")
+    assert max(errors(g=2, h=2, space=(3, 1), neighborhood=(3, 1), dtype=dtype)) < 2e-2
 
 
-@triton
-def test_large_scores():
-    interpreted("""
-torch.manual_seed(0)
-q, k, v, positions, elements = (torch.randn(*s) for s in ((1, 2, 3, 2, 3),) * 3 + ((2, 3, 1, 2), (2, 2, 1)))
-for factor in (1, 30, 1000):
-    tensors = [t.clone().requires_grad_() for t in (q * factor, k, v, positions, elements)]
-    y = group_attention(*tensors, neighborhood=(3, 1), method="fused")
+@pytest.mark.parametrize("factor", [1, 30, 1000])
+def test_large_scores(factor):
+    q, k, v, positions, elements = (torch.randn(*s) for s in ((1, 2, 3, 1, 3),) * 3 + ((2, 3, 1, 2), (2, 2, 1)))
+    tensors = [t.to(DEVICE).requires_grad_() for t in (q * factor, k, v, positions, elements)]
+    y = group_attention(*tensors, neighborhood=(3, 1), method="triton")
     exact = group_attention_reference(*(t.detach().double() for t in tensors), neighborhood=(3, 1))
-    assert float((y - exact).abs().max()) < 1e-3, factor
+    assert (y - exact).abs().max() < 1e-3
     assert all(bool(t.isfinite().all()) for t in torch.autograd.grad(y.sum(), tensors))
-""")
+
+
+@pytest.mark.parametrize("tile", [8, 2])  # all neighbours at once, and in tiles
+def test_the_softmax_kernel_agrees_with_the_formula(tile, monkeypatch):
+    arguments = softmax_launch._arguments
+    monkeypatch.setattr(softmax_launch, "_arguments", lambda *a: {**arguments(*a), "JT": tile})
+    shapes = (2, 3, 5), (2, 5, 5), (2, 5, 3)  # 5 elements: two programs
+    tensors = [torch.randn(1, 2, *shape, device=DEVICE) for shape in shapes]
+    tensors[0] = tensors[0].transpose(1, 2).contiguous().transpose(1, 2)  # another order in memory
+    tensors = [t.requires_grad_() for t in tensors]
+    valid = torch.tensor([[True, True, False, True, True], [True] * 5], device=DEVICE)
+    fast, slow = (softmax_sum(*tensors, valid, fused=fused) for fused in (True, False))
+    torch.testing.assert_close(fast, slow, rtol=0, atol=1e-5)
+    weight = torch.randn_like(fast)
+    for a, b in zip(*(torch.autograd.grad((y * weight).sum(), tensors) for y in (fast, slow)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("crop", [0, 1])

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kernelfield.fields import SIREN
-from kernelfield.ops import point_conv, point_sums, points
+from kernelfield.ops import point_conv, point_sums
+from kernelfield.ops.points import chunks
 from tests.largest import Largest
 
 #: so many values were to be held without chunks: hidden ones, kernel values, offsets
@@ -29,7 +30,7 @@ BUDGET, POINTS = 12_000, 150
 def test_what_is_held_at_once_fills_the_budget_and_no_more(
     case: str, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(points.CHUNK_VALUES, "cpu", BUDGET)
+    monkeypatch.setitem(chunks.CHUNK_VALUES, "cpu", BUDGET)
     options = dict(CASES[case])
     (into, out), hidden, groups = options.pop("channels"), options.pop("hidden"), options.get("groups", 1)
     field = SIREN(2, out * into // groups, hidden=hidden)
@@ -50,7 +51,7 @@ def test_what_is_held_at_once_fills_the_budget_and_no_more(
 def test_sums_with_a_few_kernels_keep_to_it(
     channels: int, kernels: int, hidden: int, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(points.CHUNK_VALUES, "cpu", BUDGET)
+    monkeypatch.setitem(chunks.CHUNK_VALUES, "cpu", BUDGET)
     field = SIREN(2, kernels, hidden=hidden)
     x = torch.randn(3, channels, POINTS, requires_grad=True)
     coords = 2 * torch.rand(1 if shared else 3, POINTS, 2) - 1

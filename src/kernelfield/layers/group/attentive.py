@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..._checks import check_choice, check_int
 from ...fields import Table
-from ...ops.attentive import attended, residual, responses
+from ...ops.attentive import attend_responses, attentive_residual, responses
 from .gconv import GroupConv, LiftingConv, check_group_signal
 from .input_attention import InputAttention, hidden_width
 from .kernel import GroupKernel
@@ -105,7 +105,7 @@ def _prepare(
 
 def _taken_away(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
     assert isinstance(layer.branch, _Attention)
-    return attended(x, layer.kernel(), layer.branch.rendered(), layer.boundary, layer.chunk)
+    return attentive_residual(x, layer.kernel(), layer.branch.rendered(), layer.boundary, layer.chunk)
 
 
 def _maps(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def _maps(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor
         return alpha.unsqueeze(1).expand(shape) if branch.lifting else alpha
     assert isinstance(branch, _Attention)
     found = responses(x, layer.kernel(), layer.boundary)
-    _, alpha_c, alpha_x = residual(found, *branch.rendered())
+    _, alpha_c, alpha_x = attend_responses(found, *branch.rendered())
     batch, _, _, out, h = found.shape[:5]
     minus = found.new_ones(batch, out, h, 1, *[1] * dim)
     if alpha_c is not None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..._checks import check_int
 from ...fields import Table
-from ...ops.attentive.input_attention import input_attention, input_attention_maps
+from ...ops.attentive import input_attention, input_attention_maps
 from .gconv import folded
 from .kernel import GroupKernel
 

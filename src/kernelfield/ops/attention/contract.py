@@ -1,4 +1,4 @@
-"""The sum of products of three tensors, each of which lacks another index, without the tensor that has them all."""
+"""A sum of products of three tensors, computed without the tensor that has all of their indices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 __all__ = ["contract"]
 
-# The four indices of the tensors are named for group attention: g the query's element, h the output's, m the key's, j
-# the key's position. Each tensor has three of them, in this order: gmj, ghj, ghm, and hmj of the result.
+# The indices are those of group attention: g the query's element, h the output's, m the key's, j the key's position.
+# Each tensor has three of them: gmj, ghj, ghm, and hmj of the result.
 
 
 class _Contract(torch.autograd.Function):
-    """The gradients are contractions of the same kind: each of the four tensors is the others' sum over its index."""
+    """The gradients are contractions of the same kind, each over the index that its tensor lacks."""
 
     @staticmethod
     def forward(ctx: Any, gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class _Contract(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, hmj: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gmj, ghj, ghm = ctx.saved_tensors
-        # In the roles of (gmj, ghj, ghm), summed over the first index of all three, stand the others by turns.
+        # The same sum, with the other tensors transposed into the roles of (gmj, ghj, ghm).
         d_gmj = _over_g(hmj, ghj.transpose(-3, -2), ghm.transpose(-3, -2))
         d_ghj = _over_g(hmj.transpose(-3, -2), gmj.transpose(-3, -2), ghm.movedim(-1, -3))
         d_ghm = _over_last(gmj, ghj, hmj)
@@ -54,8 +54,7 @@ def _over_last(gmj: Tensor, ghj: Tensor, hmj: Tensor) -> Tensor:
 def contract(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
     r"""Return :math:`a_{hmj} = \sum_g x_{gmj}\, y_{ghj}\, w_{ghm}`.
 
-    The product of all four indices is never held: the sum is taken a term at a time, in the backward pass too, whose
-    three gradients are sums of the same form.
+    Terms are added one at a time, so the product with all four indices is never held, in the backward pass either.
 
     Args:
         gmj: (…, g, m, j) tensor.
@@ -70,6 +69,6 @@ def contract(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
     True
     """
     if torch.compiler.is_compiling():
-        # A compiler sums the product where it stands: nothing with all four indices is ever written.
+        # A compiler fuses the product and the sum: nothing with all four indices is written.
         return (gmj.unsqueeze(-3) * ghj.unsqueeze(-2) * ghm.unsqueeze(-1)).sum(dim=-4)
     return _Contract.apply(gmj, ghj, ghm)

@@ -1,4 +1,4 @@
-"""The sum of softmaxes that share their content: what attention on a group does with its scores."""
+"""The sum of softmaxes of group attention, whose scores share their content term."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def softmax_sum(
 ) -> Tensor:
     r"""Return :math:`a_{hmj} = \sum_g \sigma_{mj}\big(c_{gmj} + s_{ghj} + e_{ghm}\big)`, softmax over (m, j).
 
-    On a GPU, a kernel that computes each score where it is needed. Elsewhere by the fact that the exponential of the
-    sum is a product of three, none of which has all four indices: the normaliser is a matrix product, and the sum over
-    g :func:`~kernelfield.ops.attention.contract.contract`. Each exponential is then relative to its own largest: where
-    the three disagree so much that the best key lies more than 85 (float64: 700) below the sum of their largest, all
-    weights vanish.
+    On a GPU a Triton kernel computes each score where it is needed. Elsewhere the exponential of a score is the product
+    of three exponentials, none of which has all four indices: the normaliser is a matrix product, and the sum over g is
+    :func:`~kernelfield.ops.attention.contract.contract`. Each exponential is relative to its own maximum. Where the
+    three disagree so much that the best key lies more than 85 (float64: 700) below the sum of the maxima, all weights
+    vanish.
 
     Args:
         content: (n, p, g, m, j) scores.
         place: (n, p, g, h, j) scores.
         element: (n, p, g, h, m) scores.
         valid: (p or 1, j) bool, False for a j that gets no weight.
-        fused: whether to take the kernel; where it can if not given.
+        fused: whether to use the Triton kernel; by default where it runs.
 
     Returns:
         (n, p, h, m, j) weights, whose sum over (m, j) is the number of g.
@@ -51,6 +51,6 @@ def softmax_sum(
     place = (place - place.detach().amax(dim=-1, keepdim=True)).exp()
     element = element - element.detach().amax(dim=-1, keepdim=True)
     total = (element.exp() * (place @ content.mT)).sum(dim=-1, keepdim=True)  # (n, p, g, h, 1)
-    # Divided as logarithms: a total may be so small that its square, in the gradient of a quotient, is zero.
+    # Divide by subtracting logarithms: the gradient of a quotient squares the total, which may underflow.
     least = 10 * torch.finfo(total.dtype).tiny
     return contract(content, place, (element - total.clamp(min=least).log()).exp())

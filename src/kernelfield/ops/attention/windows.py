@@ -1,4 +1,4 @@
-"""The neighbourhood of every sample of a grid, as a view or as indices."""
+"""The neighbourhood of each sample of a grid, as a view or as indices."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["neighbor_index", "neighbor_tables", "windows"]
+__all__ = ["cropped", "neighbor_index", "neighbor_tables", "neighborhoods", "windows"]
 
 _TABLES: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
 
 def windows(x: Tensor, points: Sequence[int], padding: Sequence[int], dilation: int = 1) -> Tensor:
-    r"""Return the samples around each position of a grid, without copying those of a signal that needs no padding.
+    r"""Return the samples around each position of a grid, as a view of the padded signal.
 
     Args:
         x: (…, \*space) signal with ``len(points)`` spatial axes.
         points: number of samples of the neighbourhood along each axis.
-        padding: zeros to put at both ends of each axis; a negative number takes samples away.
+        padding: zeros to add at both ends of each axis; a negative number removes samples.
         dilation: distance of the neighbourhood's samples.
 
     Returns:
@@ -45,17 +45,33 @@ def windows(x: Tensor, points: Sequence[int], padding: Sequence[int], dilation: 
     return x
 
 
+def cropped(x: Tensor, crop: int) -> Tensor:
+    r"""Return (n, elements, \*space, channels) values without ``crop`` positions at each end of each axis."""
+    for axis, length in enumerate(x.shape[2:-1], start=2):
+        x = x.narrow(axis, crop, length - 2 * crop)
+    return x
+
+
+def neighborhoods(x: Tensor, neighborhood: Sequence[int], dilation: int, crop: int) -> Tensor:
+    r"""Return the neighbours of each position: (n, m, \*space, channels) to (n, positions, m, neighbours, channels)."""
+    padding = [dilation * (points // 2) - crop for points in neighborhood]
+    around = windows(x.movedim(-1, 2), neighborhood, padding, dilation)
+    dim = len(neighborhood)
+    around = around.movedim(tuple(range(3, 3 + dim)), tuple(range(1, 1 + dim)))  # n, *positions, m, channels, *points
+    return around.flatten(1, dim).flatten(-dim).transpose(-1, -2)
+
+
 def neighbor_index(
     space: Sequence[int], points: Sequence[int], dilation: int, device: torch.device, crop: int = 0
 ) -> Tensor:
-    """Return which position each neighbour is, -1 outside of the grid: (positions, neighbours).
+    """Return the position of each neighbour, -1 outside the grid: (positions, neighbours).
 
     Args:
         space: length of each axis.
         points: number of neighbours along each axis, odd.
         dilation: distance of the neighbours.
-        device: where to make it.
-        crop: positions at each end of each axis whose neighbours are not asked for.
+        device: device of the result.
+        crop: positions at each end of each axis to leave out.
 
     >>> neighbor_index([4], [3], 1, torch.device("cpu"))
     tensor([[-1,  0,  1],
@@ -80,10 +96,10 @@ def neighbor_index(
 def neighbor_tables(
     space: tuple[int, ...], points: tuple[int, ...], dilation: int, crop: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return which position each neighbour is, and of which position another is that neighbour; -1 if none.
+    """Return the position of each neighbour, and the position whose neighbour each one is; -1 if there is none.
 
-    Both are int32 and kept for the next call: (neighbours, cropped positions) and (neighbours, positions). Arguments as
-    in :func:`neighbor_index`.
+    Both are int32, (neighbours, cropped positions) and (neighbours, positions), and cached. Arguments as in
+    :func:`neighbor_index`.
 
     >>> neighbor_tables((4,), (3,), 1, 1, torch.device("cpu"))[1]
     tensor([[ 0,  1, -1, -1],
@@ -96,13 +112,13 @@ def neighbor_tables(
     count = math.prod(space)
     with torch.inference_mode(False), torch.no_grad():
         index = neighbor_index(space, points, dilation, device, crop).mT.contiguous()
-        # What is outside is written to one place more, and left there.
+        # Entries outside the grid go to one extra column, which is dropped.
         inverse = index.new_full((len(index), count + 1), -1)
         inverse.scatter_(
             1, index.where(index >= 0, count), torch.arange(index.shape[1], device=device).expand_as(index)
         )
         tables = index.int(), inverse[:, :-1].int().contiguous()
-    # What a graph that is being captured makes has no values yet.
+    # Tensors made during a graph capture have no values yet.
     if not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         if len(_TABLES) >= 64:
             _TABLES.clear()

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..._checks import check_choice, check_int, check_range, ints_per_axis
 from ...grids import box_grid
 from ..conv.shape import is_symbolic
-from ..graph_cache import kept
+from ..graph_cache import graph_cache
 from .cell_list import search_cells
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _axis_ranks(x: Tensor, size: int, low: float, high: float, count: int) -> tu
     return node.long().gather(-1, order[..., :count]), far[..., :count]
 
 
-@kept(32)
+@graph_cache(32)
 def _ranks(largest: tuple[int, ...], most: int, device: torch.device) -> Tensor:
     """Return :func:`_low_products` on a device, where it is copied once: a copy at every call would wait for it."""
     return torch.tensor(_low_products(largest, most), device=device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources as TooLarge
 
-from ...graph_cache import kept
+from ...graph_cache import graph_cache
 from ..fft import place, take
 from ..shape import centres
 from . import plan_of, precision, scaled
@@ -207,7 +207,7 @@ class Call(Blocks):
 
 
 #: plans, tables and grids take longer to make than a small convolution
-make_call = kept(256)(lambda *key: Call(*key[:-2]))
+make_call = graph_cache(256)(lambda *key: Call(*key[:-2]))
 
 
 def _call(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> Call:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...graph_cache import kept
+from ...graph_cache import graph_cache
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +46,7 @@ def _both_parts(table: Tensor, rows: int, cols: int, inputs: int) -> Tensor:
     return torch.cat([upper, lower][:inputs], -2)
 
 
-@kept(64)
+@graph_cache(64)
 def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a2, then a1 and the twiddle tables, all in one row, as :mod:`.stages` reads them.
 
@@ -77,7 +77,7 @@ def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor
     return _cast(torch.cat([*(table.flatten() for table in common), rows.flatten()]), plan, dtype, device)
 
 
-@kept(64)
+@graph_cache(64)
 def outer_tables(
     plan: Plan, blocks: int, r: int, q: int, dtype: torch.dtype, device: torch.device, scaled: bool
 ) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ def outer_tables(
     return _cast(ahead, plan, dtype, device), _cast(back, plan, dtype, device)
 
 
-@kept(16)
+@graph_cache(16)
 def outer_products(plan: Plan, inputs: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the same as matrices of parts in turns, (outer · 2, inputs · outer) and its inverse's.
 

@@ -1,21 +1,27 @@
-"""The Triton kernels of attentive convolutions against responses in float64, run by Triton's interpreter on a CPU."""
+"""The Triton kernels of attentive convolutions against the reference in float64, in the interpreter without a GPU."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial  # noqa: F401
+from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial
 from kernelfield.layers.group import AttentiveGroupConv, AttentiveLiftingConv, InputAttention
-from kernelfield.ops import attentive as responses
+from kernelfield.ops.attentive import attend_responses, responses
+from kernelfield.ops.attentive.reference import channel_attention
+from tests.ops.interpreted import DEVICE, attentive_launch, interpreter
+from tests.ops.interpreted import attentive_planes as planes
+
+__all__ = ["interpreter"]
 
 D = torch.float64
-triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
 
 
 def differences(layer, fused, exact, x):
@@ -40,7 +46,7 @@ def gaps(values, dim):
 
 def close_calls(x, kernel, squeeze, excite, psi, boundary):
     """Return the outputs, (out,), of which a maximum is one that rounding might decide: then gradients go elsewhere."""
-    f = responses.responses(x, kernel, boundary)  # (batch, c, h̃, out, h, *space)
+    f = responses(x, kernel, boundary)  # (batch, c, h̃, out, h, *space)
     found = []
     if squeeze is not None:
         flat = f.flatten(5)
@@ -50,7 +56,7 @@ def close_calls(x, kernel, squeeze, excite, psi, boundary):
             found.append(hidden.abs().movedim(3, 0) < 1e-6 * hidden.abs().amax())
         if flat.shape[5] > 1:
             found.append(gaps(flat, 5).movedim(3, 0) < 1e-4)
-        f = f * responses._gates(mean, peak, squeeze, excite)[..., None, None]
+        f = f * channel_attention(mean, peak, squeeze, excite)[..., None, None]
     if psi is not None and f.shape[1] > 1:
         found.append(gaps(f, 1).movedim(3, 0) < 1e-4)
     return torch.stack([close.flatten(1).any(dim=1) for close in found]).any(dim=0) if found else None
@@ -72,7 +78,7 @@ def draw(x, tensors, boundary):
 
 def errors(
     kind="full", group=Cyclic(4), space=(5, 6), channels=(2, 2), kernel_size=3, boundary="zero", lifts=False,  # noqa: B008
-    attention_size=5, n=2, dtype=torch.float32, device="cpu",
+    attention_size=5, n=2, dtype=torch.float32, device=DEVICE,
 ):  # fmt: skip
     """Return the errors of what attention takes away and of its gradients."""
     layer = (AttentiveLiftingConv if lifts else AttentiveGroupConv)(
@@ -94,16 +100,16 @@ def errors(
 
     def fused(x):
         kernel, *maps = parts()
-        return responses._without_responses(x, kernel, maps, boundary)
+        return planes.planes_residual(x, kernel, maps, boundary)
 
     def exact(x):
         kernel, *maps = parts()
-        return responses.residual(responses.responses(x, kernel, boundary), *maps)[0]
+        return attend_responses(responses(x, kernel, boundary), *maps)[0]
 
     return differences(numbers, fused, exact, x)
 
 
-def input_errors(group=Cyclic(4), channels=3, space=(5, 6), last=False, dilation=1, dtype=torch.float32, device="cpu"):  # noqa: B008
+def input_errors(group=Cyclic(4), channels=3, space=(5, 6), last=False, dilation=1, dtype=torch.float32, device=DEVICE):  # noqa: B008
     """Return the errors of an attended input and of its gradients."""
     layer = InputAttention(channels, group=group, kernel_size=5, dilation=dilation).to(device)
     for p in layer.parameters():
@@ -126,136 +132,111 @@ def input_errors(group=Cyclic(4), channels=3, space=(5, 6), last=False, dilation
     return differences(layer, fused, exact, x)
 
 
-def interpreted(code):
-    """Run code of this module with Triton's interpreter, which must be asked for before Triton is imported."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    start = "from tests.layers.group.test_attentive_fused import *\ntorch.manual_seed(0)\n"
-    command = [sys.executable, "-W", "ignore", "-c", start + code]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-
-
-@triton
-def test_each_kind():
-    interpreted("""
-for options in (
+KINDS = [
     {"kind": "full", "group": Mirror(), "space": (4, 5), "boundary": "valid", "attention_size": 3},
     {"kind": "channel", "channels": (3, 1), "space": (3, 2), "n": 1},
     {"kind": "spatial", "group": Mirror(), "space": (2, 3), "boundary": "periodic", "attention_size": 3, "n": 1},
     {"kind": "full", "lifts": True, "kernel_size": 1, "space": (2, 2), "attention_size": 3, "n": 1},
-):
-    assert max(errors(**options)) < 1e-5, options
-""")
+]
 
 
-@triton
-def test_an_input():
-    interpreted("""
-for options in (
-    {}, {"last": True, "dilation": 2}, {"group": Trivial(), "last": True, "space": (3, 3)},
-    {"group": Mirror(), "channels": 70, "space": (2, 2)},
-):
-    assert max(input_errors(**options)) < 1e-5, options
-""")
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_each_kind(options):
+    assert max(errors(**options)) < 1e-5
 
 
-@triton
-def test_half_precision():
-    interpreted("""
-for dtype in (torch.float16, torch.bfloat16):
-    assert max(errors(group=Trivial(), space=(3, 3), attention_size=3, dtype=dtype)) < 2e-2
-    assert max(input_errors(group=Mirror(), space=(3, 3), dtype=dtype)) < 2e-2
-""")
-
-
-@triton
-def test_few_samples_at_a_time():
-    """What is kept of all samples is too much: they are computed one by one, and again in the backward pass."""
-    interpreted("""
-seen, real = [], responses._fused
-responses.KEPT_BYTES = 1
-responses._fused = lambda x, *rest, **options: seen.append(len(x)) or real(x, *rest, **options)
-assert max(errors(group=Trivial(), space=(2, 3), attention_size=1, n=3)) < 1e-5
-assert seen == [1] * 6
-""")
-
-
-@triton
-def test_a_maximum_that_several_attain():
-    """Its slope goes to one of them: of a constant signal, all is in the corner, and the sum is as it should be."""
-    interpreted("""
-from kernelfield.ops.attentive.triton.launch import response_peaks, weighted_responses
-x, w = torch.ones(1, 2, 1, 4, 5, requires_grad=True), torch.ones(3, 3, 2, 1, 3, requires_grad=True)
-(slope,) = torch.autograd.grad(response_peaks(x, w).sum(), x)
-corner = torch.zeros_like(slope)
-corner[..., :3, :3] = 3
-assert slope.equal(corner)
-""")
-
-
-@triton
-def test_gradients_of_gradients_are_refused():
-    interpreted("""
-from kernelfield.ops.attentive.triton.launch import response_peaks
-x, w = torch.randn(1, 1, 1, 3, 3, requires_grad=True), torch.randn(1, 1, 1, 1, 2, requires_grad=True)
-(slope,) = torch.autograd.grad(response_peaks(x, w).square().sum(), x, create_graph=True)
-try:
-    slope.sum().backward()
-except RuntimeError as error:
-    assert "once_differentiable" in str(error)
-else:
-    raise AssertionError
-""")
-
-
-#: after COUNT, how many to draw, and MOST, how many positions along an axis each has
-DRAWN = """
-from hypothesis import HealthCheck, given, settings, strategies as st
-
-@settings(max_examples=COUNT, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.sampled_from(["full", "channel", "spatial"]), st.sampled_from([Cyclic(4), Mirror(), Cyclic(2), Trivial()]),
-    st.tuples(st.integers(1, MOST), st.integers(1, MOST)), st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    st.sampled_from([1, 2, 3, 4, 5][:MOST]), st.sampled_from(["zero", "periodic", "valid"]), st.booleans(),
-    st.sampled_from([1, 3, 7][:MOST]),
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"last": True, "dilation": 2},
+        {"group": Trivial(), "last": True, "space": (3, 3)},
+        {"group": Mirror(), "channels": 70, "space": (2, 2)},
+    ],
+    ids=str,
 )
-def check(kind, group, space, channels, size, boundary, lifts, attention_size):
-    if size % 2 == 0 or boundary == "valid":
-        boundary, space = "valid", tuple(n + size - 1 for n in space)
+def test_an_input(options):
+    assert max(input_errors(**options)) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    assert max(errors(group=Trivial(), space=(3, 3), attention_size=3, n=1, dtype=dtype)) < 2e-2
+    assert max(input_errors(group=Mirror(), space=(3, 3), dtype=dtype)) < 2e-2
+
+
+def test_few_samples_at_a_time(monkeypatch):
+    """Where too much would be saved of all samples, they are computed one by one, and again in the backward pass."""
+    seen, real = [], planes._residual
+    monkeypatch.setattr(planes, "SAVED_BYTES", 1)
+    monkeypatch.setattr(planes, "_residual", lambda x, *a, **options: seen.append(len(x)) or real(x, *a, **options))
+    assert max(errors(group=Trivial(), space=(2, 3), attention_size=1, n=3)) < 1e-5
+    assert seen == [1] * 6
+
+
+def test_a_maximum_that_several_attain():
+    """The gradient goes to one of them: for a constant signal, all of it goes to the first corner."""
+    x, w = (torch.ones(shape, device=DEVICE, requires_grad=True) for shape in ((1, 2, 1, 4, 5), (3, 3, 2, 1, 3)))
+    (slope,) = torch.autograd.grad(attentive_launch.response_peaks(x, w).sum(), x)
+    corner = torch.zeros_like(slope)
+    corner[..., :3, :3] = 3
+    assert slope.equal(corner)
+
+
+def test_second_derivatives_are_refused():
+    x, w = (torch.randn(shape, device=DEVICE, requires_grad=True) for shape in ((1, 1, 1, 3, 3), (1, 1, 1, 1, 2)))
+    peaks = attentive_launch.response_peaks(x, w)
+    (slope,) = torch.autograd.grad(peaks.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def check_drawn(data, most):
+    """Draw a convolution with up to ``most`` positions along each axis, and compare."""
+    kind = data.draw(st.sampled_from(["full", "channel", "spatial"]))
+    group = data.draw(st.sampled_from([Cyclic(4), Mirror(), Cyclic(2), Trivial()]))
+    space, channels = (data.draw(st.tuples(*(st.integers(1, n),) * 2)) for n in (most, 3))
+    size = data.draw(st.sampled_from([1, 2, 3, 4, 5][:most]))
+    boundary = "valid" if size % 2 == 0 else data.draw(st.sampled_from(["zero", "periodic", "valid"]))
+    if boundary == "valid":
+        space = tuple(n + size - 1 for n in space)
     if boundary == "periodic":
         space = tuple(max(n, size // 2) for n in space)
+    lifts, attention_size = data.draw(st.booleans()), data.draw(st.sampled_from([1, 3, 7][:most]))
     assert max(errors(kind, group, space, channels, size, boundary, lifts, attention_size, n=1)) < 5e-5
 
-@settings(max_examples=COUNT, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.sampled_from([Cyclic(4), Dihedral(4), Mirror(), Trivial()]), st.integers(1, 10),
-    st.tuples(st.integers(1, MOST), st.integers(1, MOST)), st.booleans(), st.integers(1, 3),
-)
-def check_input(group, channels, space, last, dilation):
+
+def check_drawn_input(data, most):
+    """Draw a signal with up to ``most`` positions along each axis, and compare."""
+    group = data.draw(st.sampled_from([Cyclic(4), Dihedral(4), Mirror(), Trivial()]))
+    space = data.draw(st.tuples(*(st.integers(1, most),) * 2))
+    channels, last, dilation = data.draw(st.integers(1, 10)), data.draw(st.booleans()), data.draw(st.integers(1, 3))
     assert max(input_errors(group, channels, space, last, dilation)) < 5e-5
 
-check()
-check_input()
-"""
+
+@settings(max_examples=3, derandomize=True)
+@given(data=st.data())
+def test_any_small_shape(data):
+    check_drawn(data, 2)
+    check_drawn_input(data, 3)
 
 
-@triton
-@pytest.mark.parametrize(("count", "most"), [(3, 3), pytest.param(12, 8, marks=pytest.mark.slow)])
-def test_any_shape(count, most):
-    interpreted(f"COUNT, MOST = {count}, {most}\n{DRAWN}")
-
-
-@triton
 @pytest.mark.slow
-def test_other_tiles():
-    interpreted("""
-from kernelfield.ops import attentive_fused
-tiles = {"peaks": (1, 4, 16), "sums": (4, 2, 16), "taps": (2, 4, 16), "sources": (1, 8, 16)}
-attentive_fused.TILES.update(tiles, attend=(1, 4, 16), spread=(1, 2, 16), filters=(1, 4, 16))
-attentive_fused.PROGRAMS = 1
-# More outputs and channels than lanes.
-assert max(errors(group=Mirror(), channels=(17, 9), space=(3, 4), attention_size=3)) < 1e-5
-""")
+@settings(max_examples=12)
+@given(data=st.data())
+def test_any_shape(data):
+    check_drawn(data, 8)
+    check_drawn_input(data, 8)
+
+
+@pytest.mark.slow
+def test_other_tiles(monkeypatch):
+    tiles = {"peaks": (1, 4, 16), "sums": (4, 2, 16), "taps": (2, 4, 16), "sources": (1, 8, 16)}
+    tiles |= {"attend": (1, 4, 16), "spread": (1, 2, 16), "filters": (1, 4, 16)}
+    monkeypatch.setattr(attentive_launch, "TILES", tiles)
+    monkeypatch.setattr(attentive_launch, "PROGRAMS", 1)
+    # More outputs and channels than lanes.
+    assert max(errors(group=Mirror(), channels=(17, 9), space=(3, 4), attention_size=3)) < 1e-5
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,0 +1,65 @@
+"""The readable reference of group attention: all scores at once, a softmax, a weighted sum."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .windows import cropped, neighbor_index, neighborhoods
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["group_attention_reference"]
+
+
+def group_attention_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    elements: Tensor,
+    *,
+    neighborhood: Sequence[int] | None = None,
+    dilation: int = 1,
+    crop: int = 0,
+    valid: Tensor | None = None,
+    keep: Tensor | None = None,
+) -> Tensor:
+    """Compute :func:`~kernelfield.ops.group_attention` by its formula (chapter 9, Eq. 14); arguments as there.
+
+    The codes of elements may also depend on the query's element: (out_elements, query elements, elements, b).
+
+    >>> from kernelfield.ops import group_attention
+    >>> q, k, v = torch.randn(3, 2, 4, 6, 6, 5)
+    >>> codes = torch.randn(7, 3, 3, 3), torch.randn(7, 4, 2)
+    >>> fast = group_attention(q, k, v, *codes, neighborhood=(3, 3))
+    >>> torch.allclose(fast, group_attention_reference(q, k, v, *codes, neighborhood=(3, 3)), atol=1e-4)
+    True
+    """
+    space, a = q.shape[2:-1], positions.shape[-1]
+    q = cropped(q, crop)
+    inner = q.shape[2:-1]
+    q = q.flatten(2, -2)
+    if neighborhood is None:
+        around = [t.flatten(2, -2).unsqueeze(1) for t in (k, v)]
+        codes = positions
+    else:
+        around = [neighborhoods(t, neighborhood, dilation, crop) for t in (k, v)]
+        codes = positions.flatten(1, -2).unsqueeze(1)
+        valid = neighbor_index(space, neighborhood, dilation, q.device, crop) >= 0
+    keys, values = (t.expand(-1, q.shape[2], -1, -1, -1) for t in around)
+    codes = codes.expand(-1, q.shape[2], -1, -1)
+    relative = elements if elements.dim() == 4 else elements.unsqueeze(1).expand(-1, q.shape[1], -1, -1)
+    scores = torch.einsum("ngpc,npmjc->npgmj", q, keys).unsqueeze(2)
+    scores = scores + torch.einsum("ngpa,hpja->nphgj", q[..., :a], codes).unsqueeze(-2)
+    scores = scores + torch.einsum("ngpb,hgmb->nphgm", q[..., a : a + relative.shape[-1]], relative).unsqueeze(-1)
+    if valid is not None:
+        scores = scores.masked_fill(~valid[:, None, None, None], -math.inf)
+    weights = scores.flatten(-2).softmax(dim=-1).unflatten(-1, scores.shape[-2:])
+    if keep is not None:
+        weights = weights * keep[:, :, None, None]
+    return torch.einsum("nphgmj,npmjc->nhpc", weights, values).unflatten(2, inner)

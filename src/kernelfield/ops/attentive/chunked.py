@@ -1,0 +1,57 @@
+"""The torch path of attentive convolutions: the reference, a few samples and output channels at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..backend import recompute
+from ..conv.shape import is_symbolic
+from .reference import attend_responses, responses
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["chunked_residual"]
+
+#: bytes of responses held at once, or this many times the input if that is more
+CHUNK_BYTES = 1 << 26
+CHUNK_INPUTS = 2
+
+
+def chunked_residual(
+    x: Tensor, kernel: Tensor, maps: tuple[Tensor | None, ...], boundary: str, chunk: int | None = None
+) -> Tensor:
+    """Compute :func:`~kernelfield.ops.attentive.attentive_residual` in chunks; arguments as there.
+
+    Outputs do not depend on each other. Chunks are recomputed in the backward pass, so no response is kept.
+    """
+
+    def block(x: Tensor, kernel: Tensor, *maps: Tensor | None) -> Tensor:
+        return attend_responses(responses(x, kernel, boundary), *maps)[0]
+
+    outs, samples = _chunk_size(x, kernel, boundary, chunk)
+    rows = []
+    for some in x.split(samples) if samples < len(x) else (x,):
+        parts = []
+        for start in range(0, len(kernel), outs):
+            these = slice(start, start + outs)
+            parts.append(recompute(block, some, kernel[these], *(None if m is None else m[these] for m in maps)))
+        rows.append(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _chunk_size(x: Tensor, kernel: Tensor, boundary: str, chunk: int | None) -> tuple[int, int]:
+    """Return how many output channels of how many samples to compute at once."""
+    out, h = kernel.shape[:2]
+    if chunk is not None:
+        return min(chunk, out), len(x)
+    if is_symbolic(*x.shape):
+        return out, len(x)
+    lost = [n - 1 if boundary == "valid" else 0 for n in kernel.shape[4:]]
+    positions = math.prod([n - m for n, m in zip(x.shape[3:], lost, strict=True)])
+    one = x.shape[1] * x.shape[2] * h * positions * x.element_size()
+    count = max(1, max(CHUNK_BYTES, CHUNK_INPUTS * x.numel() * x.element_size()) // max(one, 1))
+    return (min(out, count // len(x)), len(x)) if count >= len(x) else (1, count)

@@ -1,0 +1,112 @@
+r"""The readable reference of attentive convolutions (chapter 8, Eq. 13 to 18): all responses written out.
+
+Axes: batch, input channels c, input elements h̃, output channels o, output elements h, space.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..attention.windows import windows
+from .same_conv import same_conv
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["attend_responses", "channel_attention", "padded", "responses"]
+
+
+def responses(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
+    r"""Return the response of every input channel and element to every output's kernel, :math:`\psi * f`.
+
+    One matrix product for each input channel and element, with the samples under the kernel along the rows. Torch's
+    convolutions are slow with so many groups.
+
+    Args:
+        x: (batch, c, h̃, \*space) signal.
+        kernel: (out, h, c, h̃, \*points) kernel.
+        boundary: "zero", "periodic" or "valid".
+
+    Returns:
+        (batch, c, h̃, out, h, \*space) responses; their sum over c and h̃ is the group convolution.
+
+    >>> responses(torch.randn(2, 3, 4, 9, 9), torch.randn(5, 4, 3, 4, 3, 3), "zero").shape
+    torch.Size([2, 3, 4, 5, 4, 9, 9])
+    """
+    points = kernel.shape[4:]
+    dim = len(points)
+    patches = windows(padded(x, points, boundary), points, [0] * dim)
+    space = patches.shape[3 : 3 + dim]
+    patches = patches.flatten(1, 2).flatten(2, 1 + dim).flatten(3)  # (batch, c·h̃, positions, points)
+    rows = kernel.flip(tuple(range(4, 4 + dim))).flatten(2, 3).flatten(3).permute(2, 0, 1, 3)
+    y = rows.flatten(1, 2) @ patches.mT
+    return y.unflatten(1, x.shape[1:3]).unflatten(3, kernel.shape[:2]).unflatten(5, space)
+
+
+def attend_responses(
+    responses: Tensor, squeeze: Tensor | None, excite: Tensor | None, psi: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    r"""Return :math:`\sum_{c, \tilde h} \alpha_X \alpha_C \tilde f`, and the maps α_C and α_X.
+
+    Args:
+        responses: (batch, c, h̃, out, h, \*space) responses f̃.
+        squeeze: (out, hidden, h, c, h̃) matrices W₁, or None without channel attention.
+        excite: (out, c, h, hidden, h̃) matrices W₂, or None.
+        psi: (out, h, 2, h̃, \*points) kernels of spatial attention, or None without it.
+
+    Returns:
+        (batch, out, h, \*space) sums; α_C (batch, c, h̃, out, h) and α_X (batch, out, h, h̃, \*space), None for an
+        attention that is not there.
+
+    >>> f, psi = torch.randn(2, 3, 4, 5, 4, 9), torch.randn(5, 4, 2, 4, 7)
+    >>> y, _, alpha = attend_responses(f, None, None, psi)
+    >>> y.shape, alpha.shape
+    (torch.Size([2, 5, 4, 9]), torch.Size([2, 5, 4, 4, 9]))
+    """
+    dim = responses.dim() - 5
+    channel = None
+    weighted = responses
+    if squeeze is not None and excite is not None:
+        space = tuple(range(5, 5 + dim))
+        mean, maximum = responses.mean(dim=space), responses.amax(dim=space)
+        channel = channel_attention(mean, maximum, squeeze, excite).to(responses.dtype)
+        weighted = responses * channel.view(*channel.shape, *[1] * dim)
+    total = weighted.sum(dim=1)  # (batch, h̃, out, h, *space)
+    if psi is None:
+        return total.sum(dim=1), channel, None
+    # Mean and maximum over c, for each (out, h, h̃) by itself. Libraries are faster with groups of one channel than two.
+    statistics = torch.stack([total / responses.shape[1], weighted.amax(dim=1)], dim=-dim - 1).movedim(1, 3)
+    filters = psi.transpose(2, 3).flatten(0, 3).unsqueeze(1)  # (out·h·h̃·2, 1, *points)
+    both = same_conv(statistics.flatten(1, 4), filters, groups=len(filters))
+    spatial = torch.sigmoid(both.unflatten(1, statistics.shape[1:5]).sum(dim=4))
+    return (spatial * total.movedim(1, 3)).sum(dim=3), channel, spatial
+
+
+def channel_attention(mean: Tensor, maximum: Tensor, squeeze: Tensor, excite: Tensor) -> Tensor:
+    r"""Return :math:`\alpha_C = \sigma(W_2 [W_1 \bar f]^+ + W_2 [W_1 \hat f]^+)`, (batch, c, h̃, out, h).
+
+    Args:
+        mean: (batch, c, h̃, out, h) mean of the responses over space.
+        maximum: (batch, c, h̃, out, h) maximum of the responses over space.
+        squeeze: (out, hidden, h, c, h̃) matrices W₁.
+        excite: (out, c, h, hidden, h̃) matrices W₂.
+    """
+    # In the precision of the matrices: autocast would round the statistics, which are few.
+    both = torch.cat([mean, maximum]).to(squeeze.dtype)
+    hidden = torch.relu(torch.einsum("ouhcg,bcgoh->bugoh", squeeze, both))
+    hidden = hidden[: len(mean)] + hidden[len(mean) :]  # before W₂, which is linear
+    return torch.sigmoid(torch.einsum("okhug,bugoh->bkgoh", excite, hidden))
+
+
+def padded(x: Tensor, points: Sequence[int], boundary: str) -> Tensor:
+    r"""Return a (batch, c, h̃, \*space) signal with the samples that kernels of ``points`` reach beyond its ends."""
+    if boundary == "valid" or max(points) == 1:
+        return x
+    sides = [(n - 1) // 2 for n in reversed(points) for _ in range(2)]
+    if boundary == "zero":
+        return F.pad(x, sides)
+    return F.pad(x.flatten(1, 2), sides, mode="circular").unflatten(1, x.shape[1:3])

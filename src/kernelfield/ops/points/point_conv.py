@@ -1,0 +1,167 @@
+"""Convolution between points at any coordinates, pair by pair."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..._checks import check_int
+from ..backend import recompute
+from ..conv.shape import is_symbolic
+from .chunks import points_per_chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["point_conv", "point_sums"]
+
+
+def point_conv(
+    x: Tensor,
+    coords: Tensor,
+    kernel: Callable[[Tensor], Tensor],
+    size: Tensor,
+    *,
+    out_channels: int,
+    groups: int = 1,
+    causal: bool = False,
+    neighbors: int | None = None,
+    mask: Tensor | None = None,
+    hidden: int = 0,
+) -> Tensor:
+    r"""Convolve values at points with a kernel that is a function of the offset between them (chapter 2, section 4.1).
+
+    .. math::
+        y_o(t_i) = \sum_j \sum_c k_{oc}\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j),
+        \qquad |t_i - t_j| < \mathrm{size}
+
+    Outputs are computed in chunks of points, recomputed in the backward pass: no tensor made on the way is larger than
+    ``chunks.CHUNK_VALUES``, or than what one point needs, and memory grows linearly with the number of points.
+
+    Args:
+        x: (batch, in, points) values, already weighted by whatever measure and mask apply.
+        coords: (batch or 1, points, dim) coordinates in training steps.
+        kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, out · in / groups) values.
+        size: (dim,) reach in training steps; points further apart along any axis do not meet.
+        out_channels: number of output channels.
+        groups: number of groups the channels are parted in; ``in`` of them make a depthwise convolution.
+        causal: a point meets only those at or before its own time; dim 1.
+        neighbors: meet only this many nearest points, the point itself included.
+        mask: (batch, points) which points there are: others, whose values are zero, are no neighbours.
+        hidden: values that the kernel holds at once for one offset, if they are more than it returns.
+
+    Returns:
+        (batch, out, points) values.
+
+    >>> x, t = torch.ones(1, 1, 3), torch.tensor([[[0.0], [1.0], [4.0]]])
+    >>> point_conv(x, t, torch.ones_like, torch.tensor([2.0]), out_channels=1)
+    tensor([[[2., 2., 1.]]])
+    """
+    points = coords.shape[1]
+    fan_in, fan_out = x.shape[1] // groups, out_channels // groups
+    # Of a depthwise convolution with few neighbours, values of all channels lie together: one row to read for each.
+    rows = neighbors is not None and fan_in == fan_out == 1
+    signals = x.mT.contiguous() if rows else x.unflatten(1, (groups, fan_in))
+    seen = None if mask is None else mask.unsqueeze(1)
+
+    def block(signals: Tensor, queries: Tensor) -> Tensor:
+        offsets = (queries.unsqueeze(2) - coords.unsqueeze(1)) / size  # (batch or 1, queries, points, dim)
+        meets = (offsets.abs() < 1).all(dim=-1)
+        if causal:
+            meets = meets & (offsets[..., 0] >= 0)
+        if neighbors is None:
+            values = (kernel(offsets) * meets.unsqueeze(-1)).unflatten(-1, (groups, fan_out, fan_in))
+            # Offsets that all samples share are not repeated for each of them.
+            shared, values = ("", values.squeeze(0)) if coords.shape[0] == 1 else ("b", values)
+            return torch.einsum(f"{shared}qngoi,bgin->bgoq", values, signals).flatten(1, 2)
+        offsets, meets, index = _nearest(offsets, meets if seen is None else meets & seen, size, neighbors)
+        values = kernel(offsets) * meets.unsqueeze(-1)
+        index = index.expand(x.shape[0], -1, -1)
+        if rows:
+            # Rows of all samples in one: their gradient is added up row by row, without sorting the index.
+            sample = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1)
+            met = signals.flatten(0, 1).index_select(0, (index + sample * signals.shape[1]).flatten())
+            return (values * met.unflatten(0, index.shape)).sum(dim=2).mT
+        values = values.unflatten(-1, (groups, fan_out, fan_in)).expand(x.shape[0], *(-1,) * 5)
+        index = index.flatten(1)[:, None, None].expand(-1, groups, fan_in, -1)
+        met = signals.gather(-1, index).unflatten(-1, values.shape[1:3])
+        return torch.einsum("bqngoi,bgiqn->bgoq", values, met).flatten(1, 2)
+
+    samples, met = (coords.shape[0], points) if neighbors is None else (x.shape[0], neighbors)
+    step = points_per_chunk(
+        coords,
+        coords.shape[0] * points * coords.shape[-1],  # offsets from all points, of which neighbours are found
+        0 if mask is None else x.shape[0] * points,  # their distances, which a mask makes each sample's own
+        samples * met * max(out_channels * fan_in, hidden),
+    )
+    if step >= points:
+        return block(signals, coords)
+    return torch.cat([recompute(block, signals, queries) for queries in coords.split(step, dim=1)], dim=-1)
+
+
+def point_sums(
+    x: Tensor,
+    coords: Tensor,
+    kernel: Callable[[Tensor], Tensor],
+    size: Tensor,
+    *,
+    causal: bool = False,
+    hidden: int = 0,
+) -> Tensor:
+    r"""Convolve every channel with every one of a few kernels.
+
+    .. math:: y_{ch}(t_i) = \sum_j k_h\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j)
+
+    A dense convolution whose kernels are linear in H features of the offset, :math:`k_{oc} = \sum_h W_{och} \phi_h`, is
+    such a convolution with the features and one product with W, C · H instead of C · O values for every pair of points.
+
+    Args:
+        x: (batch, in, points) values.
+        coords: (batch or 1, points, dim) coordinates in training steps.
+        kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, kernels) values.
+        size: (dim,) reach in training steps.
+        causal: a point meets only those at or before its own time; dim 1.
+        hidden: values that the kernel holds at once for one offset, if they are more than it returns.
+
+    Returns:
+        (batch, in, kernels, points) values.
+
+    >>> x, t = torch.ones(1, 2, 3), torch.tensor([[[0.0], [1.0], [4.0]]])
+    >>> point_sums(x, t, lambda offsets: torch.ones(*offsets.shape[:-1], 5), torch.tensor([2.0])).shape
+    torch.Size([1, 2, 5, 3])
+    """
+    points = coords.shape[1]
+
+    def block(x: Tensor, queries: Tensor) -> Tensor:
+        offsets = (queries.unsqueeze(2) - coords.unsqueeze(1)) / size
+        meets = (offsets.abs() < 1).all(dim=-1)
+        if causal:
+            meets = meets & (offsets[..., 0] >= 0)
+        values = kernel(offsets) * meets.unsqueeze(-1)
+        if coords.shape[0] == 1:
+            return torch.einsum("qnh,bcn->bchq", values.squeeze(0), x)
+        return torch.einsum("bqnh,bcn->bchq", values, x)
+
+    with torch.no_grad():
+        kernels = kernel(coords.new_zeros(1, coords.shape[-1])).shape[-1]
+    step = points_per_chunk(
+        coords, coords.shape[0] * points * max(kernels, hidden, coords.shape[-1]), x.shape[0] * x.shape[1] * kernels
+    )
+    if step >= points:
+        return block(x, coords)
+    return torch.cat([recompute(block, x, queries) for queries in coords.split(step, dim=1)], dim=-1)
+
+
+def _nearest(offsets: Tensor, meets: Tensor, size: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Keep, for each query, the ``count`` nearest of the points it meets: offsets, whether they meet, and which."""
+    if not is_symbolic(meets.shape[-1]):  # of a number only known later, there are taken to be enough
+        count = min(check_int("neighbors", count), meets.shape[-1])
+    distance = (offsets.detach() * size).square().sum(dim=-1).masked_fill(~meets, math.inf)
+    index = distance.topk(count, dim=-1, largest=False, sorted=False).indices  # (batch or 1, queries, count)
+    if offsets.shape[0] != index.shape[0]:
+        offsets = offsets.expand(index.shape[0], *(-1,) * 3)
+    offsets = offsets.gather(2, index.unsqueeze(-1).expand(*index.shape, offsets.shape[-1]))
+    return offsets, meets.gather(2, index), index
