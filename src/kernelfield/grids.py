@@ -5,12 +5,12 @@ sampling ``step`` (again in training steps: 0.5 is twice as fine) samples the sa
 
 .. math:: x_k = k \cdot \mathrm{step} / \mathrm{size}, \qquad |k| \cdot \mathrm{step} < \mathrm{size},
 
-so the grid is pinned at offset zero, the sample itself, and not at its ends. That is what keeps a subsampled input on
-the same physical positions (chapter 2, appendix "Accounting for spatial displacements"): the grid of ``step=n`` is
-every n-th point of the grid of ``step=1``, to the bit, whatever the remainder of ``size`` by ``n``.
+so the grid is fixed at offset zero and not at its ends. A subsampled input then keeps its physical positions (chapter
+2, appendix "Accounting for spatial displacements"): the grid of ``step=n`` is every n-th point of the grid of
+``step=1``, bit for bit, for any ``size`` and ``n``.
 
-``size`` is a reach, so a causal kernel of size 784 has the 784 lags 0 … 783 at step 1, and a centred one the 1,567
-offsets -783 … 783: all that two samples of an input of length 784 can be apart.
+``size`` is a reach. At step 1 a causal kernel of size 784 has the 784 lags 0 … 783, and a centred one has the 1,567
+offsets -783 … 783: all distances between two samples of an input of length 784.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ __all__ = ["KernelGrid", "box_grid", "kernel_axis", "kernel_grid", "local_grid",
 
 
 def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
-    """Count the offsets 0, step, 2·step, … that lie under ``size``, at most ``limit`` of them.
+    """Return the number of offsets 0, step, 2·step, … below ``size``, at most ``limit``.
 
     Args:
         size: reach of the kernel in training steps.
         step: sampling step in training steps.
-        limit: the input's length; two of its samples are never further apart than ``limit - 1`` steps. May be
-            symbolic.
+        limit: the input's length, which bounds the distance of two samples; may be symbolic.
 
     >>> reach(32, 1.0), reach(32, 0.4), reach(7, 2.0), reach(784, 1.0, limit=100)
     (32, 80, 4, 100)
@@ -92,7 +91,7 @@ def kernel_grid(
         step: sampling step in training steps, one for all axes or one per axis.
         dim: number of spatial dimensions.
         causal: only lags, offsets of at least zero; dim 1 only.
-        limit: shape of the input, beyond which no offset is of use; axes may be symbolic.
+        limit: shape of the input; longer offsets are left out. Axes may be symbolic.
         dtype: of the result; torch's default otherwise.
         device: of the result.
 
@@ -120,7 +119,7 @@ def kernel_grid(
 
 @dataclass(frozen=True)
 class KernelGrid:
-    """The grid of :func:`kernel_grid` by its numbers alone, for whoever computes coordinates where they are used.
+    """The grid of :func:`kernel_grid` as a few numbers, for kernels that compute coordinates themselves.
 
     Point k of an axis lies at ``(first + k) · step / size``.
 
@@ -159,7 +158,7 @@ class KernelGrid:
 
     @property
     def points(self) -> int:
-        """Number of points in all."""
+        """Total number of points."""
         return math.prod(self.count)
 
     def coords(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
@@ -179,7 +178,7 @@ def local_grid(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return the coordinates of a small kernel of a fixed number of points, its outermost points at -1 and 1.
+    """Return the coordinates of a kernel with a fixed number of points, the outermost at -1 and 1.
 
     >>> local_grid(3)
     tensor([[-1.],
@@ -200,7 +199,7 @@ def box_grid(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return the nodes of a grid over a box, the outermost on its faces; of a single node along an axis, its middle.
+    """Return the nodes of a grid over a box, the outermost on its faces; a single node lies in the middle.
 
     Args:
         shape: number of nodes along each axis.
@@ -234,7 +233,7 @@ def signal_grid(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return where the samples of a signal lie if the training signal of ``size`` samples spans [-1, 1].
+    """Return the coordinates of a signal's samples, where the training signal of ``size`` samples spans [-1, 1].
 
     Sample i of an input at sampling ``step`` lies at ``-1 + 2·i·step/(size - 1)``; only an input of the training
     length at the training step has its last sample at 1.
@@ -266,9 +265,9 @@ def positions(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return where the samples of a grid lie in training steps: i · step along each axis.
+    """Return the positions of a grid's samples in training steps: i · step along each axis.
 
-    Layers that take ``coords`` take them in this unit.
+    Layers expect ``coords`` in this unit.
 
     >>> positions([3], 0.5).squeeze(-1)
     tensor([0.0000, 0.5000, 1.0000])

@@ -1,8 +1,8 @@
 r"""Masks: differentiable windows whose size is learned (chapter 6, section 2.1; chapter 5, section 2.1).
 
-A mask maps coordinates to values in [0, 1], one per axis, multiplied over the axes. Below a threshold :math:`T_m` it
-is exactly zero, so whatever it multiplies need not be computed there, and since a mask can be inverted in closed form,
-*where* that is is known before anything is computed: :meth:`Mask.support`.
+A mask maps coordinates to values in [0, 1], one per axis, and multiplies them over the axes. Below a threshold
+:math:`T_m` it is exactly zero, so nothing needs to be computed there. A mask is inverted in closed form, so the region
+where it is not zero is known in advance: :meth:`Mask.support`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["GaussianMask", "Mask", "SigmoidMask"]
 
 
 class Mask(nn.Module):
-    """The contract of a mask.
+    """Base class of masks.
 
-    A subclass gives :meth:`profile`, the value along each axis before the threshold, and :meth:`roots`, where that
-    profile equals the threshold. Everything else follows.
+    A subclass defines :meth:`profile`, the value along each axis before the threshold, and :meth:`roots`, where the
+    profile equals the threshold.
 
     Args:
         dim: number of axes.
@@ -35,7 +35,7 @@ class Mask(nn.Module):
     """
 
     domain: tuple[float, float]
-    #: whether the window has a learned edge on its low side too, or begins where the domain does
+    #: whether the window has a learned edge on its low side, or begins where the domain does
     closes_below: bool = True
 
     def __init__(self, dim: int, threshold: float = 0.1, domain: tuple[float, float] = (-1.0, 1.0)) -> None:
@@ -64,12 +64,12 @@ class Mask(nn.Module):
     def values(self, coords: Tensor) -> Tensor:
         """Return the value along each axis, zero below the threshold: (…, dim) to (…, dim).
 
-        For axes that are not those of one space, such as the widths of several layers, and need no product.
+        For independent axes, such as the widths of several layers, whose values are not multiplied.
         """
         return self.cut(self.profile(coords))
 
     def cut(self, profile: Tensor) -> Tensor:
-        """Return ``profile`` with what is below the threshold set to zero."""
+        """Return ``profile`` with values below the threshold set to zero."""
         return torch.where(profile >= self.threshold, profile, 0.0)
 
     @classmethod

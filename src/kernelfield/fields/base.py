@@ -1,4 +1,4 @@
-"""The contract of a field."""
+"""Base class of fields."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Architecture:
 class Field(nn.Module):
     r"""A continuous function :math:`\mathbb{R}^D \to \mathbb{R}^N`: coordinates in, values out.
 
-    A field knows nothing of layers. Whoever takes a field takes any callable that builds one from ``(dim, channels)``:
-    a class of this package, or ``functools.partial(SIREN, omega_0=10)``.
+    A field does not depend on layers. An argument ``field`` is any callable that builds one from ``(dim, channels)``: a
+    class of this package, or ``functools.partial(SIREN, omega_0=10)``.
 
-    A subclass gives :meth:`evaluate` and :meth:`scale_`, :meth:`hidden_values` if it has any, and :meth:`max_frequency`
-    where a closed form exists.
+    A subclass defines :meth:`evaluate` and :meth:`scale_`, :meth:`hidden_values` if it has hidden layers, and
+    :meth:`max_frequency` where a closed form exists.
 
     Args:
         dim: number of coordinates D.
@@ -68,10 +68,9 @@ class Field(nn.Module):
         self.channels = check_int("channels", channels)
 
     def forward(self, coords: Tensor, channels: int | None = None) -> Tensor:
-        """Return the values at ``coords``: (…, dim) to (…, channels), only the first ``channels`` of them if given.
+        """Return the values at ``coords``, (…, dim) to (…, channels), or the first ``channels`` of them.
 
-        Inside autocast too the field is evaluated in the dtype of ``coords``: neighbouring positions of a long kernel
-        are one number in bfloat16.
+        Autocast does not apply: in bfloat16, neighbouring positions of a long kernel would be the same number.
         """
         check_coords(coords, self.dim)
         with torch.autocast(coords.device.type, enabled=False):
@@ -82,7 +81,7 @@ class Field(nn.Module):
         raise NotImplementedError
 
     def features(self, coords: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Return what the last linear map is applied to: (…, dim) to (…, hidden); None for a field without one."""
+        """Return the inputs of the last linear map, (…, dim) to (…, hidden); None for a field without one."""
         return None
 
     def readout(self) -> tuple[Tensor, Tensor]:
@@ -112,7 +111,7 @@ class Field(nn.Module):
         raise NotImplementedError
 
     def evaluate_first(self, coords: Tensor, channels: int) -> Tensor:
-        """Return the first ``channels`` values at checked ``coords``; of a field with features, no others are made."""
+        """Return the first ``channels`` values at checked ``coords``; a field with features computes no others."""
         features = self.features(coords)
         if features is None:
             return self.evaluate(coords)[..., :channels]
@@ -120,23 +119,23 @@ class Field(nn.Module):
         return nn.functional.linear(features, weight.narrow(0, 0, channels), bias.narrow(0, 0, channels))
 
     def hidden_values(self) -> int:
-        """Return how many values of one point :meth:`evaluate` holds at once on the way to those it returns."""
+        """Return the number of intermediate values per point that :meth:`evaluate` holds at once."""
         return 0
 
     def alike(self) -> tuple[Any, ...] | None:
-        """Return what fields must share to be evaluated by one :meth:`together`; None if each is alone."""
+        """Return a key: fields with equal keys can be evaluated by one :meth:`together`; None if they never can."""
         return None
 
     @classmethod
     def together(cls, fields: Sequence[Field], coords: Tensor, channels: int | None = None) -> Tensor:
         """Return the values of several fields that are :meth:`alike`, at the same ``coords``.
 
-        The same numbers as evaluating one after the other, in as few operations as one of them takes.
+        The result equals evaluating one after the other, in as many operations as a single field takes.
 
         Args:
             fields: n fields of this class.
             coords: (points, dim) coordinates.
-            channels: how many values, the first ones; all if not given.
+            channels: number of values, the first ones; all if not given.
 
         Returns:
             (n, points, channels) values.
@@ -145,7 +144,7 @@ class Field(nn.Module):
 
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Field:
-        """Multiply the field's values by ``factor`` from now on, by changing its last linear map in place."""
+        """Multiply the field's values by ``factor``, by scaling its last linear map in place."""
         raise NotImplementedError
 
     @property
@@ -158,7 +157,7 @@ class Field(nn.Module):
         return None
 
     def support(self) -> tuple[float, ...] | None:
-        """Return how far from the origin along each axis the field may differ from zero; None if everywhere."""
+        """Return the distance from the origin, per axis, beyond which the field is zero; None if nowhere."""
         return None
 
     def extra_repr(self) -> str:

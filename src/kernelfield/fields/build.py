@@ -47,7 +47,7 @@ def build_field(field: Callable[..., Field] | Field, dim: int, channels: int, **
             field, which is checked and returned, so that layers may share one.
         dim: number of coordinates.
         channels: number of values.
-        hints: what the layer knows and some fields use, such as ``size`` or ``mean_range``; see :func:`bind_field`.
+        hints: arguments of the layer that some fields take, such as ``size`` or ``mean_range``; see :func:`bind_field`.
 
     >>> from kernelfield.fields import Table
     >>> build_field(Table, 2, 4, size=5, mean_range=(0, 1)).size

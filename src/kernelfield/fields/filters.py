@@ -78,7 +78,7 @@ class FilterNetwork(Field):
         start_maps_(start, linears, self.out)
 
     def envelope(self, coords: Tensor, *shape: Tensor) -> Tensor | None:
-        """Return what multiplies the sines, (…, points, filters · hidden), or None for nothing.
+        """Return the envelope of the sines, (…, points, filters · hidden), or None without one.
 
         Args:
             coords: (points, dim) coordinates.
@@ -88,7 +88,7 @@ class FilterNetwork(Field):
 
     #: names of the parameters that shape the envelope
     envelope_parameters: tuple[str, ...] = ()
-    #: whether :meth:`architecture` describes this very class: one that is derived from it may have another envelope
+    #: whether :meth:`architecture` describes this class; a derived class may have another envelope
     known_filters = False
 
     def evaluate(self, coords: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class FilterNetwork(Field):
         return self.out.weight, self.out.bias
 
     def hidden_values(self) -> int:
-        return self.phase.numel()  # all filters lie together
+        return self.phase.numel()  # all filters are evaluated at once
 
     def alike(self) -> tuple[Any, ...]:
         return type(self), tuple(p.shape for p in self.parameters())

@@ -168,7 +168,7 @@ class SIREN(MLP):
 
     ω₀ sets how fast the kernel may vary and multiplies the bias as well as the weights. By default weights are drawn
     from :math:`U(\pm 1/D)` in the first layer and :math:`U(\pm\sqrt{6/n}/\omega_0)` in the others, and biases spread
-    over one period. The publications began otherwise, each in its own way: see ``start``.
+    over one period. ``start`` chooses the starting values of a publication instead.
 
     Args:
         dim: number of coordinates.

@@ -23,8 +23,7 @@ def cardinal_bspline(x: Tensor, order: int) -> Tensor:
 
     .. math:: B^n(x) = \frac{1}{n!} \sum_{k=0}^{n+1} (-1)^k \binom{n+1}{k} \big(\tfrac{n+1}{2} - |x| - k\big)_+^n
 
-    By symmetry only |x| counts, which leaves outside of the support :math:`|x| < (n+1)/2` no term at all: zero there
-    is exact.
+    The spline is symmetric, so only |x| is used. Outside of the support :math:`|x| < (n+1)/2` it is exactly zero.
 
     >>> cardinal_bspline(torch.tensor([-1.5, 0.0, 0.5, 1.0]), order=2)
     tensor([0.0000, 0.7500, 0.5000, 0.1250])
