@@ -110,9 +110,12 @@ def execute(content: dict[str, Any], timeout: float = 1200) -> dict[str, Any]:
 
     book = nbformat.reads(json.dumps(content), as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(book, timeout=timeout, resources={"metadata": {"path": folder}}).execute()
+        settings = {"timeout": timeout, "coalesce_streams": True, "resources": {"metadata": {"path": folder}}}
+        NotebookClient(book, **settings).execute()
     for cell in book["cells"]:
         cell["metadata"] = {}  # no times of execution
+        if cell["cell_type"] == "code":  # nor values of last lines, such as a seeded generator
+            cell["outputs"] = [output for output in cell["outputs"] if output["output_type"] != "execute_result"]
     return dict(json.loads(nbformat.writes(book)))
 
 
