@@ -130,16 +130,16 @@ def _involuntary_switches() -> int:
 
 def graphed(call: Callable[[], object]) -> Callable[[], object]:
     """Capture ``call`` as a CUDA graph, as training does, and return its replay."""
-    from kernelfield.layers.continuous.kernel_support import held  # noqa: PLC0415
+    from kernelfield._step_hooks import pause_step_hooks  # noqa: PLC0415
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), held():
+    with torch.cuda.stream(stream), pause_step_hooks():
         for _ in range(3):  # plans and workspaces are made before the capture
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with held(), torch.cuda.graph(graph):
+    with pause_step_hooks(), torch.cuda.graph(graph):
         call()
     return graph.replay
 

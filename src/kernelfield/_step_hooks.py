@@ -1,85 +1,150 @@
-"""What follows parameters without being asked in ``forward``: told after each step of any optimiser.
+"""Post-step hooks for shapes that depend on learned parameters.
 
-Some learned tensors decide about shapes: a mask's size about the points of a kernel, a subset of a group about the
-number of its elements. Reading them makes the host wait for the device, so it is not done in ``forward``. Versions of
-tensors do not tell either when it is needed: fused optimisers change parameters without counting.
+Some parameters decide about shapes: a mask's size about the points of a kernel, a subset of a group about the number of
+its elements. Shapes must be Python numbers. Reading them from a GPU makes the host wait, so ``forward`` does not do it;
+they are read after the optimiser's step, for all followers of a device at once.
+
+One rule tells whether a number is up to date: the version counters of its parameters (:func:`versions`). In-place
+changes, loaded states and most optimisers count by themselves. Fused optimisers do not, so the hook here counts for
+them before it calls the followers.
+
+Torch calls one hook after the steps of all optimisers of the process. It is registered when the first follower is
+created, and not by an import. It does nothing for optimisers that hold no parameter of a follower, and followers are
+referenced weakly. A hook on each optimiser would be narrower, but a layer never sees its optimiser.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    import torch
-    from torch import nn
+    from torch import Tensor, nn
 
-__all__ = ["after_steps", "held", "is_held"]
+__all__ = ["Followers", "on_optimizer_step", "pause_step_hooks", "step_hooks_paused", "versions"]
 
 Follower = TypeVar("Follower")
 
-_followers: list[
-    tuple[weakref.WeakSet[Any], Callable[[Any], Iterable[nn.Parameter]], Callable[[list[Any]], None], bool]
-] = []
-
-_holders = 0
+#: per thread (per context): a training that captures a CUDA graph must not stop the hooks of another
+_paused: ContextVar[bool] = ContextVar("kernelfield_step_hooks_paused", default=False)
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Tell no follower of steps inside the ``with`` block: of one that must not wait for the device."""
-    global _holders  # noqa: PLW0603
-    _holders += 1
+def pause_step_hooks() -> Iterator[None]:
+    """Call no hook for steps inside the ``with`` block, which must not wait for the device.
+
+    >>> with pause_step_hooks():
+    ...     step_hooks_paused()
+    True
+    """
+    before = _paused.set(True)
     try:
         yield
     finally:
-        _holders -= 1
+        _paused.reset(before)
 
 
-def is_held() -> bool:
-    """Return whether followers are not told."""
-    return _holders > 0
+def step_hooks_paused() -> bool:
+    """Return whether :func:`pause_step_hooks` is in effect; never while a compiler traces."""
+    return not torch.compiler.is_compiling() and _paused.get()
 
 
-def after_steps(
+def versions(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
+    """Return a value that changes when one of ``tensors`` is changed in place or replaced."""
+    return tuple((id(t), t._version) for t in tensors)  # noqa: SLF001
+
+
+class Followers(Generic[Follower]):
+    """A weak set of objects to call after optimiser steps that change their parameters; see :func:`on_optimizer_step`.
+
+    Args:
+        parameters: returns the parameters that a follower depends on.
+        act: called once after a step, with all followers it concerns.
+        while_paused: call it inside :func:`pause_step_hooks` too.
+    """
+
+    def __init__(
+        self,
+        parameters: Callable[[Follower], Iterable[nn.Parameter]],
+        act: Callable[[list[Follower]], None],
+        while_paused: bool,
+    ) -> None:
+        self._parameters, self._act, self._while_paused = parameters, act, while_paused
+        self._members: weakref.WeakSet[Follower] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, follower: Follower) -> None:
+        """Add a follower; it is removed when nothing else refers to it."""
+        with self._lock:
+            self._members.add(follower)
+        _hook.install(self)
+
+    def __iter__(self) -> Iterator[Follower]:
+        with self._lock:
+            return iter(list(self._members))
+
+    def call(self, stepped: dict[int, Tensor]) -> None:
+        """Call the followers of ``stepped`` parameters, by id."""
+        if step_hooks_paused() and not self._while_paused:
+            return
+        moved = [member for member in self if any(id(p) in stepped for p in self._parameters(member))]
+        if not moved:
+            return
+        changed = {id(p): p for member in moved for p in self._parameters(member) if id(p) in stepped}
+        torch.autograd.graph.increment_version(list(changed.values()))
+        self._act(moved)
+
+
+class _Hook:
+    """The hook that torch calls, and the sets it passes the call on to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sets: tuple[Followers[Any], ...] = ()
+
+    def install(self, followers: Followers[Any]) -> None:
+        with self._lock:
+            if not self._sets:
+                register_optimizer_step_post_hook(self)
+            if followers not in self._sets:
+                self._sets = (*self._sets, followers)
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        stepped = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        for followers in self._sets:
+            followers.call(stepped)
+
+
+_hook = _Hook()
+
+
+def on_optimizer_step(
     parameters: Callable[[Follower], Iterable[nn.Parameter]],
     act: Callable[[list[Follower]], None],
     *,
-    even_held: bool = False,
-) -> weakref.WeakSet[Follower]:
-    """Return a set to add followers to: those whose parameters an optimiser has changed are given to ``act`` together.
+    while_paused: bool = False,
+) -> Followers[Follower]:
+    """Return a set to add followers to; after a step, ``act`` gets those whose parameters the optimiser holds.
 
     Args:
-        parameters: what a follower depends on.
-        act: called after a step with all followers it concerns, if there are any.
-        even_held: call it inside :func:`held` too, because it works on the device alone.
+        parameters: returns the parameters that a follower depends on.
+        act: called once after a step, with all followers it concerns.
+        while_paused: call it inside :func:`pause_step_hooks` too; for work that never waits for the device.
 
-    >>> import torch
     >>> layer, moved = torch.nn.Linear(1, 1), []
-    >>> after_steps(torch.nn.Module.parameters, moved.extend).add(layer)
+    >>> followers = on_optimizer_step(torch.nn.Module.parameters, moved.extend)
+    >>> followers.add(layer)
     >>> layer.weight.grad = torch.ones(1, 1)
     >>> torch.optim.SGD([layer.weight], lr=0.1).step()
     >>> moved == [layer]
     True
     """
-    members: weakref.WeakSet[Follower] = weakref.WeakSet()
-    _followers.append((members, parameters, act, even_held))
-    return members
-
-
-def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for members, parameters, act, even_held in _followers:
-        if is_held() and not even_held:
-            continue
-        moved = [member for member in members if any(id(p) in stepped for p in parameters(member))]
-        if moved:
-            act(moved)
-
-
-register_optimizer_step_post_hook(_after_step)
+    return Followers(parameters, act, while_paused)

@@ -103,10 +103,10 @@ def test_layers_notice_a_mask_that_grows() -> None:
     network = net(sigma=0.1)
     optimizer = make_optimizer(network, Optimizer(lr=0.3))
     conv = network.stem.depthwise
-    before = conv.crop.steps
+    before = conv.kernel_support.steps
     conv.mask.sigma.grad = torch.full_like(conv.mask.sigma, -1.0)
     optimizer.step()
-    assert conv.crop.steps > before
+    assert conv.kernel_support.steps > before
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from kernelfield import CCNN, DNArch
+from kernelfield._step_hooks import pause_step_hooks
 from kernelfield.layers import BandLimit, BatchNorm, ContinuousConv, Pointwise
-from kernelfield.layers.continuous.kernel_support import LateReading, held
+from kernelfield.layers.continuous.learned_size import DelayedSizes
 from kernelfield.masks import Mask, SigmoidMask
 from kernelfield.models.dnarch.cost import network_cost
 from kernelfield.ops import resample
@@ -540,20 +541,20 @@ def test_copies_follow_their_own_masks() -> None:
         assert other.sizes.kept_widths[0] < net.sizes.kept_widths[0]
 
 
-def test_late_readings_cover_the_architecture() -> None:
+def test_delayed_sizes_cover_the_architecture() -> None:
     net, fixed = build(1, 32), build(1, 32, fixed_shapes=True)
-    late = LateReading(net)
-    assert net.sizes in [reading for reading, _ in late.readings]
-    assert fixed.sizes not in [reading for reading, _ in LateReading(fixed).readings]
-    with held():
+    late = DelayedSizes(net)
+    assert net.sizes in [size for size, _ in late.sizes]
+    assert fixed.sizes not in [size for size, _ in DelayedSizes(fixed).sizes]
+    with pause_step_hooks():
         with torch.no_grad():
             net.width.offset.add_(0.25)
         for _ in range(2):
-            late.take()
+            late.update()
             net(signal(1, 32))
             assert net.sizes.kept_widths == [(9, 9, 9)] * 4  # as they were, and one channel to spare
-            late.measure(late.reach())
-        late.take()
+            late.copy_to_host(late.measure())
+        late.update()
         assert net.sizes.kept_widths == [(11, 11, 11)] * 4
         net.width.offset.grad = torch.full_like(net.width.offset, 100.0)
         torch.optim.SGD([net.width.offset], lr=1.0).step()

@@ -3,7 +3,7 @@
 A step of a small network is a few thousand small kernels, and the host needs longer to launch them than the device to
 run them. A graph is launched at once. What a graph does is fixed, so the batch is copied into tensors that stay in
 place, learning rates lie on the device, and there is one graph for each set of shapes. Shapes change when a mask grows
-or shrinks by so much that its kernel is sampled further out or less far: :class:`LateReading`; and when a learned
+or shrinks by so much that its kernel is sampled further out or less far: :class:`DelayedSizes`; and when a learned
 subset of a group has another number of elements, which it is asked for when the mode is switched.
 """
 
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._step_hooks import pause_step_hooks
 from ..data.base import Batch
 from ..groups import Distribution
-from ..layers.continuous.kernel_support import LateReading, held
+from ..layers.continuous.learned_size import DelayedSizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +48,8 @@ class CapturedStep:
         self.work, self.network = work, network
         self.refusal = ""
         self._subsets = [m for m in network.modules() if isinstance(m, Distribution)]
-        self._late = LateReading(network)
-        self._reach = self._late.reach()
+        self._sizes = DelayedSizes(network)
+        self._measured = self._sizes.measure()
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Batch]] = {}
         self._met: dict[Any, int] = {}
         self._looked = False
@@ -73,10 +74,10 @@ class CapturedStep:
             self.work(batch)
             return
         if self._looked:
-            self._late.catch_up()  # an evaluation has read the masks its own way
+            self._sizes.catch_up()  # an evaluation has read the masks its own way
             self._looked = False
-        self._late.take()
-        key = (_signature(batch), self._late.steps, sizes)
+        self._sizes.update()
+        key = (_signature(batch), self._sizes.shapes, sizes)
         self._met[key] = self._met.get(key, 0) + 1
         if key not in self._graphs and self._met[key] > _WARM_STEPS and not self._capture(key, batch):
             self.work(batch)
@@ -88,11 +89,11 @@ class CapturedStep:
         else:
             # On the stream of the capture, where libraries keep their workspaces.
             self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream), held():
+            with torch.cuda.stream(self._stream), pause_step_hooks():
                 self._work(batch)
             # Tables that this step made for all trainings must be ready before another stream reads them.
             torch.cuda.synchronize()
-        self._late.measure(self._reach)
+        self._sizes.copy_to_host(self._measured)
 
     def catch_up(self) -> None:
         """Have everything outside of graphs see that weights have changed, which a replay does not count."""
@@ -101,9 +102,9 @@ class CapturedStep:
 
     def _work(self, batch: Batch) -> None:
         self.work(batch)
-        reach = self._late.reach()
-        if reach is not None and self._reach is not None:
-            self._reach.copy_(reach)
+        measured = self._sizes.measure()
+        if measured is not None and self._measured is not None:
+            self._measured.copy_(measured)
 
     def _capture(self, key: Any, batch: Batch) -> bool:
         torch.cuda.synchronize()  # what is forgotten here must not be running
@@ -112,14 +113,14 @@ class CapturedStep:
         static = _clone(batch)
         graph = torch.cuda.CUDAGraph()
         try:
-            with held(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            with pause_step_hooks(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 self._work(static)
         except RuntimeError as error:
             self.refusal = str(error).splitlines()[0]
             self._graphs.clear()
             torch.cuda.synchronize()
             self.network.zero_grad(set_to_none=True)
-            self._late.catch_up()
+            self._sizes.catch_up()
             return False
         self._graphs[key] = (graph, static)
         self._captured += 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..layers.continuous.kernel_support import drop_crops
+from ..layers.continuous.kernel_support import sample_full_kernels
 from .batch_norm import batches_to_use, reestimation_steps
 from .checkpoint import latest_checkpoint
 from .cuda_graph import CapturedStep
@@ -147,7 +147,7 @@ class Loop:
         self.wrapped = self.fabric.setup_module(task, _reapply_compile=False)
         self.sharded = any(hasattr(p, "full_tensor") for p in task.parameters())
         if self.sharded:
-            drop_crops(task.network)  # a layer cannot read a mask of which each process holds a shard
+            sample_full_kernels(task.network)  # a layer cannot read a mask of which each process holds a shard
         # After setup_module, which may replace parameters by shards.
         self.optimizer = make_optimizer(task.network, task.optimizer_settings, capturable=self._may_capture())
         self._stepper: Any = self.fabric.setup_optimizers(self.optimizer)

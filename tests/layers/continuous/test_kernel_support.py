@@ -6,16 +6,18 @@ import pytest
 import torch
 
 from kernelfield import FlexConv
-from kernelfield.layers.continuous.kernel_support import Crop, LateReading, bucket, held
+from kernelfield._step_hooks import pause_step_hooks
+from kernelfield.layers.continuous.kernel_support import KernelSupport, bucket
+from kernelfield.layers.continuous.learned_size import DelayedSizes
 from kernelfield.testing import assert_compiles
 
 
 def uncropped(layer: FlexConv, x: torch.Tensor) -> torch.Tensor:
-    layer.crop, crop = None, layer.crop
+    layer.kernel_support, support = None, layer.kernel_support
     try:
         return layer(x)
     finally:
-        layer.crop = crop
+        layer.kernel_support = support
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -55,8 +57,8 @@ def test_crop_follows_the_optimiser_outside_of_forward() -> None:
     optimizer = torch.optim.SGD(layer.mask.parameters(), lr=1.0)
     layer.mask.sigma.grad = torch.tensor([-0.2])
     optimizer.step()
-    assert not layer.crop.stale
-    assert layer.crop.steps == (bucket(int(2.146 * 0.3 * 64) + 1),)
+    assert not layer.kernel_support.stale
+    assert layer.kernel_support.steps == (bucket(int(2.146 * 0.3 * 64) + 1),)
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {}], ids=str)
@@ -104,23 +106,23 @@ def test_buckets_are_few_and_never_too_small() -> None:
 def test_a_late_reading_is_two_steps_late_and_reaches_far_enough() -> None:
     layer = FlexConv(1, 1, size=64, sigma=0.1)
     x = torch.randn(1, 1, 64)
-    late = LateReading(layer)
+    late = DelayedSizes(layer)
     assert layer.mask is not None
-    assert layer.crop is not None
-    with held():
+    assert layer.kernel_support is not None
+    with pause_step_hooks():
         used, read = [], []
         for width in (0.1, 0.101, 0.3, 0.3, 0.3):
             with torch.no_grad():
                 layer.mask.sigma.fill_(width)
-            late.take()
-            used.append(layer.crop.steps)
-            read.append(Crop(layer.mask, (64,)).steps)
-            layer(x)  # changes nothing: crops are held
-            assert layer.crop.steps == used[-1]
-            late.measure(late.reach())
+            late.update()
+            used.append(layer.kernel_support.steps)
+            read.append(KernelSupport(layer.mask, (64,)).steps)
+            layer(x)  # changes nothing: hooks are paused
+            assert layer.kernel_support.steps == used[-1]
+            late.copy_to_host(late.measure())
     assert used[2] == used[0] < read[2]
     assert used[4] >= read[4]
     # Little growth is covered by the slack.
     assert used[1] >= read[1]
     late.catch_up()
-    assert late.steps == (layer.crop.steps,) == (used[4],)
+    assert late.shapes == (layer.kernel_support.steps,) == (used[4],)

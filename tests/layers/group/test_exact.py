@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernelfield._step_hooks import held
+from kernelfield._step_hooks import pause_step_hooks
 from kernelfield.fields import SIREN, Table
 from kernelfield.groups import SO2, Cyclic, Dihedral, Mirror, Trivial
 from kernelfield.layers.group import (
@@ -196,7 +196,7 @@ def test_channels_are_last_on_a_gpu_only_where_a_step_is_captured(monkeypatch):
     x = torch.randn(2, 1, 8, 8)
     plain = norm(lift(x).values)
     assert plain.is_contiguous()
-    with held():
+    with pause_step_hooks():
         captured = norm(lift(x).values)
     assert is_folded(captured)
     torch.testing.assert_close(captured, plain)

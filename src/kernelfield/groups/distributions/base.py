@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._checks import check_int
-from ..._step_hooks import after_steps
+from ..._step_hooks import on_optimizer_step
 from ..base import Group
 
 if TYPE_CHECKING:
@@ -74,16 +74,12 @@ class Distribution(nn.Module):
         self._adapted_to = self._changes()
         return self
 
-    def stepped_(self) -> None:
-        """Note that an optimiser has changed the parameters."""
-        self._adapted_to = None
-
     @classmethod
     def read(cls, distributions: Sequence[Any]) -> None:
         """Tell the host what ``distributions`` of this class need it to know after a step; nothing by default."""
 
     def _changes(self) -> tuple[int, ...]:
-        """Return a number per parameter that grows when it is changed in place, by all but fused optimisers."""
+        """Return a number per parameter that grows when it is changed, in place or by an optimiser."""
         return tuple(p._version for p in self.parameters(recurse=False))  # noqa: SLF001
 
     def _adapt_if_changed(self) -> None:
@@ -206,13 +202,11 @@ class Interval(Distribution):
 
 
 def _after_step(distributions: list[Distribution]) -> None:
-    for distribution in distributions:
-        distribution.stepped_()
     for kind in {type(distribution) for distribution in distributions}:
         kind.read([distribution for distribution in distributions if type(distribution) is kind])
 
 
-_followers = after_steps(lambda distribution: distribution.parameters(recurse=False), _after_step)
+_followers = on_optimizer_step(lambda distribution: distribution.parameters(recurse=False), _after_step)
 
 
 def _adapt_after_loading(module: nn.Module, incompatible: object) -> None:  # noqa: ARG001

@@ -96,10 +96,6 @@ class Bernoulli(Distribution):
         """Set the temperature on the line from ``start`` to ``end``, at ``progress`` in [0, 1] of the training."""
         self.temperature = start + (end - start) * min(max(progress, 0.0), 1.0)
 
-    def stepped_(self) -> None:
-        super().stepped_()
-        self._known = [], None
-
     @classmethod
     def read(cls, distributions: Sequence[Bernoulli]) -> None:
         read_logits(d for d in distributions if d.random)

@@ -23,7 +23,7 @@ from ...fields import Field, build_field
 from ...ops import conv, point_conv, point_sums
 from ...ops.fused import drop
 from .kernel_sampler import remember_kernel, sample_alone
-from .kernel_support import Crop, refresh
+from .kernel_support import KernelSupport
 from .sampling import check_points, first_lag, sample_weight, seen_only, smooth_kernel
 
 if TYPE_CHECKING:
@@ -100,8 +100,9 @@ class ContinuousConv(nn.Module):
         )
         self.mask = mask
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
-        self.crop = Crop(mask, self.size) if check_bool("crop", crop) and mask is not None else None
-        self.register_load_state_dict_post_hook(_read_again)
+        cropped = check_bool("crop", crop) and mask is not None
+        self.kernel_support = KernelSupport(mask, self.size) if cropped else None  # type: ignore[arg-type]
+        self.register_load_state_dict_post_hook(_read_loaded)
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], Tensor] = {}
@@ -248,10 +249,10 @@ class ContinuousConv(nn.Module):
     def _spans(self, steps: tuple[float, ...], lengths: Sequence[int] | None) -> list[int]:
         """Return how many offsets of at least zero matter along each axis: to the input, and to the mask."""
         cut = self.size
-        if self.crop is not None:
-            if not torch.compiler.is_compiling() and self.crop.stale:
-                refresh([self.crop])
-            cut = self.crop.steps
+        if self.kernel_support is not None:
+            if not torch.compiler.is_compiling():
+                self.kernel_support.refresh()
+            cut = self.kernel_support.steps
         limits: Sequence[int | None] = (None,) * self.dim if lengths is None else lengths
         return [grids.reach(n, s, most) for n, s, most in zip(cut, steps, limits, strict=True)]
 
@@ -428,7 +429,7 @@ class ContinuousConv(nn.Module):
         return f"{self.in_channels}, {self.out_channels}, {kind}dim={self.dim}, size={self.size}, causal={self.causal}"
 
 
-def _read_again(layer: ContinuousConv, _: Any) -> None:
-    """Know the reach of a mask that was loaded before a compiler asks for it."""
-    if layer.crop is not None:
-        refresh([layer.crop])
+def _read_loaded(layer: ContinuousConv, _: Any) -> None:
+    """Read the reach of a loaded mask before a compiler needs it."""
+    if layer.kernel_support is not None:
+        layer.kernel_support.refresh()

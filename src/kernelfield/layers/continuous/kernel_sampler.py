@@ -8,6 +8,7 @@ evaluated as one batched field instead.
 from __future__ import annotations
 
 import contextlib
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -125,15 +126,16 @@ def _kernels(
         return first.finish(kernels, steps)
 
 
-#: kernels that were sampled inside of :func:`sampled_once`, by layer, grid and channels
-_samples: dict[Any, Tensor] | None = None
+#: kernels sampled inside the :func:`sampled_once` block of this thread, by layer, grid and channels
+_samples: ContextVar[dict[Any, Tensor] | None] = ContextVar("kernelfield_sampled_kernels", default=None)
 
 
 @contextlib.contextmanager
 def sampled_once() -> Iterator[None]:
-    """Sample no kernel twice inside of the ``with`` block, in which no weight must change.
+    """Sample no kernel twice inside the ``with`` block, in which no weight may change.
 
-    A training step convolves with the kernels of a network and then adds their norm to its loss.
+    A training step convolves with the kernels of a network and then adds their norm to its loss. The block belongs to
+    the thread (the context) that entered it; other threads sample their own kernels.
 
     >>> from kernelfield import CKConv
     >>> layer = CKConv(2, 2, size=8)
@@ -143,12 +145,11 @@ def sampled_once() -> Iterator[None]:
     >>> first[0] is second[0]
     True
     """
-    global _samples  # noqa: PLW0603
-    before, _samples = _samples, {}
+    before = _samples.set({})
     try:
         yield
     finally:
-        _samples = before
+        _samples.reset(before)
 
 
 def remember_kernel(key: Any, kernel: Tensor) -> Tensor:
@@ -162,11 +163,13 @@ def recall_kernel(key: Any) -> Tensor | None:
 
 
 def _known(key: Any) -> Tensor | None:
-    return None if _samples is None else _samples.get((*key, torch.is_grad_enabled()))
+    samples = _samples.get()
+    return None if samples is None else samples.get((*key, torch.is_grad_enabled()))
 
 
 def _remember(key: Any, kernel: Tensor) -> Tensor:
-    if _samples is not None:
+    samples = _samples.get()
+    if samples is not None:
         entry = (*key, torch.is_grad_enabled())
-        _samples[entry] = kernel
+        samples[entry] = kernel
     return kernel

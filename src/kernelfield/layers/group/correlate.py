@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._step_hooks import is_held
+from ..._step_hooks import step_hooks_paused
 from ...ops import Dilated, conv, conv_bank
 from ...ops.conv import reversed_conv
 
@@ -22,7 +22,7 @@ BOUNDARIES = ("zero", "periodic", "valid")
 DIRECT_POINTS = 15
 #: whether planes are convolved with channels last in memory, by device. On a GPU tensor cores take them so, but norms
 #: over the group are many small launches then, which only a captured step, or one that rehearses it, has for nothing
-CHANNELS_LAST: dict[str, Callable[[], bool]] = {"cpu": lambda: True, "cuda": is_held}
+CHANNELS_LAST: dict[str, Callable[[], bool]] = {"cpu": lambda: True, "cuda": step_hooks_paused}
 
 
 def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...layers.continuous.band_limit import cutoff
-from ...layers.continuous.kernel_support import Reading, refresh
+from ...layers.continuous.learned_size import LearnedSize, read_sizes
 from ...masks import GaussianMask
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["MaskSizes", "cells"]
 
 
-class MaskSizes(Reading):
+class MaskSizes(LearnedSize):
     """Numbers of channels and blocks, and shares of the band, that the masks of a :class:`DNArch` keep."""
 
     def __init__(
@@ -41,14 +41,14 @@ class MaskSizes(Reading):
         self.kept_blocks = blocks
         self.kept_widths: list[tuple[int, int, int]] = [(channels, channels, channels)] * blocks
         self.kept_bands: list[tuple[float, ...]] = []
-        refresh([self])
+        read_sizes([self])
 
     def changing(self) -> MaskSizes:
         """Return the sizes as they are now, of shapes that change."""
         masks = self.width, self.resolution, self.depth, self.kernels
         return MaskSizes(*masks, self.channels, self.blocks, self.least_size, fixed=False)
 
-    def ask(self) -> Tensor | None:
+    def measure(self) -> Tensor | None:
         if self.fixed or (self.width is None and self.resolution is None and self.depth is None):
             return None
         parts = []
@@ -62,7 +62,7 @@ class MaskSizes(Reading):
             parts.append(kept.sum(dim=0).double())
         return torch.cat(parts)
 
-    def take(self, numbers: Sequence[float], slack: float = 0.0) -> None:
+    def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         more = 1 if slack else 0  # a channel too many is multiplied by zero
         if self.width is not None:
             counts, numbers = numbers[: 3 * self.blocks], numbers[3 * self.blocks :]
@@ -82,7 +82,7 @@ class MaskSizes(Reading):
         return self.kept_blocks, *self.kept_widths, *self.kept_bands
 
     @torch.no_grad()
-    def limit(self) -> None:
+    def clamp_(self) -> None:
         for mask in (self.width, self.resolution, self.depth):
             if mask is not None:
                 mask.offset.clamp_(*mask.limits())

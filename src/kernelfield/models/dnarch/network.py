@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from ..._checks import check_bool, check_choice, check_positive
 from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, continuous_layers
 from ...layers.continuous.band_limit import cutoff
-from ...layers.continuous.kernel_support import refresh
 from ...masks import Mask, SigmoidMask
 from ..ccnn import CCNN
 from ..registry import register
@@ -126,7 +125,7 @@ class DNArch(nn.Module):
             min(training_size(self.network)),
             fixed_shapes,
         )
-        self.register_load_state_dict_post_hook(_read_again)
+        self.register_load_state_dict_post_hook(_read_loaded)
         #: what :meth:`record` has noted
         self.history: list[dict[str, float]] = []
 
@@ -138,8 +137,8 @@ class DNArch(nn.Module):
 
     def active(self) -> list[ActiveSlice] | None:
         """Return the part of each block that is in use, for :meth:`CCNN.forward`; None for all of every block."""
-        if not self.fixed_shapes and not torch.compiler.is_compiling() and self.sizes.stale:
-            refresh([self.sizes])
+        if not self.fixed_shapes and not torch.compiler.is_compiling():
+            self.sizes.refresh()
         return self._slices(self.sizes)
 
     def _slices(self, sizes: MaskSizes) -> list[ActiveSlice] | None:
@@ -315,9 +314,9 @@ class DNArch(nn.Module):
         return f"learn={sorted(self.learn)}, budget={self.budget}, fixed_shapes={self.fixed_shapes}"
 
 
-def _read_again(net: DNArch, _: Any) -> None:
-    """Know the sizes of masks that were loaded before a compiler asks for them."""
-    refresh([net.sizes])
+def _read_loaded(net: DNArch, _: Any) -> None:
+    """Read the sizes of loaded masks before a compiler needs them."""
+    net.sizes.refresh()
 
 
 def learned_ccnn(

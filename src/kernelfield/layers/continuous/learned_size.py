@@ -1,0 +1,171 @@
+"""Sizes that masks have learned, as Python numbers, known without a wait for the device.
+
+A mask's size is a learned tensor, but a number of points, channels or blocks must be a Python int. A
+:class:`LearnedSize` keeps that int. It is read after each optimiser step, with one wait for all masks of a device
+(:mod:`kernelfield._step_hooks`), so ``forward`` finds it ready and torch.compile finds constants. Where a mask was
+changed in another way, its version counter tells, and the next ``forward`` reads it.
+
+A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` copies the sizes to the host behind
+the step's own work, uses them two steps later, and keeps a little more than they say.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..._step_hooks import on_optimizer_step, step_hooks_paused, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor, nn
+
+    from ...masks import Mask
+
+__all__ = ["DelayedSizes", "LearnedSize", "read_sizes"]
+
+
+class LearnedSize:
+    """Python numbers that follow learned masks.
+
+    A subclass defines :meth:`measure`, :meth:`update` and :attr:`shapes`, and calls :func:`read_sizes` at the end of
+    its ``__init__``. Copies and pickles must build a new object, which then follows its own masks.
+
+    Args:
+        masks: the masks that the numbers depend on.
+    """
+
+    def __init__(self, masks: Sequence[Mask]) -> None:
+        self.masks = tuple(masks)
+        self._read_at: Any = None
+        _clamped.add(self)
+        _sizes.add(self)
+
+    def measure(self) -> Tensor | None:
+        """Return the (n,) numbers to read, on the masks' device; None if there are none."""
+        raise NotImplementedError
+
+    def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
+        """Set the sizes from the numbers of :meth:`measure`; ``slack`` above 0 if the numbers are a few steps old."""
+        raise NotImplementedError
+
+    @property
+    def shapes(self) -> Any:
+        """The sizes on which shapes of tensors depend; two values can be compared."""
+        raise NotImplementedError
+
+    def clamp_(self) -> None:
+        """Move masks that an optimiser has carried past their limits back to them; by default there are no limits."""
+
+    def refresh(self) -> None:
+        """Read the masks if they have changed since they were last read, unless step hooks are paused."""
+        if self.stale:
+            read_sizes([self])
+
+    @property
+    def stale(self) -> bool:
+        """Whether the masks have changed since they were last read."""
+        return not step_hooks_paused() and self._read_at != self._versions()
+
+    def _versions(self) -> Any:
+        return versions(t for mask in self.masks for t in (*mask.parameters(), *mask.buffers()))
+
+
+@torch.no_grad()
+def read_sizes(sizes: Iterable[LearnedSize]) -> None:
+    """Read the masks of ``sizes``, with one wait for all of them on each device."""
+    by_device: dict[Any, list[tuple[LearnedSize, Tensor]]] = {}
+    for size in sizes:
+        numbers = size.measure()
+        if numbers is not None:
+            by_device.setdefault(numbers.device, []).append((size, numbers))
+        size._read_at = size._versions()  # noqa: SLF001
+    for entries in by_device.values():
+        flat = torch.cat([numbers.double() for _, numbers in entries]).tolist()
+        _update_all([(size, len(numbers)) for size, numbers in entries], flat)
+
+
+class DelayedSizes:
+    """All learned sizes of a network, read without a wait for the device.
+
+    After each step :meth:`copy_to_host` starts the copy of :meth:`measure`, behind the step's own work. Before each
+    step :meth:`update` uses the copy of two steps ago, which has long arrived. A mask may grow in two steps, so kernels
+    are sampled ``slack`` further than was read; for a mask that has not grown, what that adds is zero.
+
+    Args:
+        network: any module.
+        slack: how much further to sample, in units of the layer's size.
+        delay: after how many steps a copy is used.
+    """
+
+    def __init__(self, network: nn.Module, slack: float = 0.02, delay: int = 2) -> None:
+        own = {id(p) for p in network.parameters()}
+        found = [size for size in _sizes if any(id(p) in own for p in _parameters(size))]
+        measured = [(size, size.measure()) for size in found]
+        self.sizes = [(size, len(numbers)) for size, numbers in measured if numbers is not None]
+        self.slack, self.delay = slack, delay
+        self._copies: deque[tuple[Tensor, Any]] = deque()
+        self.catch_up()
+
+    @property
+    def shapes(self) -> tuple[Any, ...]:
+        """The sizes on which shapes of tensors depend."""
+        return tuple(size.shapes for size, _ in self.sizes)
+
+    @torch.no_grad()
+    def measure(self) -> Tensor | None:
+        """Return the numbers of all masks as one tensor on their device; None if there are none."""
+        measured = [size.measure() for size, _ in self.sizes]
+        # In float64 where one of them is; in float32 a reach is exact to a millionth.
+        return torch.cat([numbers for numbers in measured if numbers is not None]) if measured else None
+
+    def copy_to_host(self, numbers: Tensor | None) -> None:
+        """Start the copy of ``numbers``, the result of :meth:`measure`."""
+        if numbers is None:
+            return
+        if numbers.device.type != "cuda":
+            self._copies.append((numbers.clone(), None))
+            return
+        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._copies.append((host, arrived))
+
+    def update(self) -> None:
+        """Set the sizes from the copy of ``delay`` steps ago, if there is one."""
+        while len(self._copies) >= self.delay:
+            host, arrived = self._copies.popleft()
+            if arrived is not None:
+                arrived.synchronize()
+            _update_all(self.sizes, host.tolist(), self.slack)
+
+    def catch_up(self) -> None:
+        """Read the masks now, with a wait for the device, and drop the copies under way."""
+        self._copies.clear()
+        numbers = self.measure()
+        if numbers is not None:
+            _update_all(self.sizes, numbers.tolist(), self.slack)
+
+
+def _update_all(sizes: Sequence[tuple[LearnedSize, int]], flat: list[float], slack: float = 0.0) -> None:
+    values = iter(flat)
+    for size, count in sizes:
+        size.update([next(values) for _ in range(count)], slack)
+
+
+def _parameters(size: LearnedSize) -> list[nn.Parameter]:
+    return [p for mask in size.masks for p in mask.parameters()]
+
+
+def _clamp(sizes: Iterable[LearnedSize]) -> None:
+    for size in sizes:
+        size.clamp_()
+
+
+# Masks are clamped before they are read, and also while hooks are paused: that never waits for the device.
+_clamped = on_optimizer_step(_parameters, _clamp, while_paused=True)
+_sizes = on_optimizer_step(_parameters, read_sizes)
