@@ -89,9 +89,9 @@ def test_fixed_shapes_ask_nothing_of_the_device() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):  # tensors without values: whoever asks for one fails
         loss = nets[0](x).square().mean() + nets[0].complexity_loss()
         nets[0].sizes.clamp_()
-        assert nets[0].sizes.ask() is None
+        assert nets[0].sizes.measure() is None
         with pytest.raises(DataDependentOutputException):
-            nets[1].sizes.ask().tolist()
+            nets[1].sizes.measure().tolist()
     assert loss.shape == ()
 
 
