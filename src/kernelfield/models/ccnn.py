@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..layers import ActiveSlice
+    from ..masks import Mask
 
 __all__ = ["CCNN"]
 
@@ -54,6 +55,7 @@ class CCNN(nn.Module):
             half of the Nyquist frequency of ``size``, so that the network works at other resolutions too.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 3's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
+        mask: another mask on the kernels in place of the Gaussian; each layer has a copy of it (:class:`FlexConv`).
         causal: causal convolutions; by default for dim 1.
         block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
         norm: "batch", "batch-statistics" (those of the batch in evaluation too), "layer" or "none".
@@ -96,6 +98,7 @@ class CCNN(nn.Module):
         omega_0: float | None = None,
         start: str | None = None,
         sigma: float | None = 0.0375,
+        mask: Mask | None = None,
         causal: bool | None = None,
         block: str = "ccnn",
         norm: str = "batch",
@@ -119,6 +122,7 @@ class CCNN(nn.Module):
             size=size,
             field=field_options(field, start=start, hidden=hidden, omega_0=omega_0),
             sigma=sigma,
+            mask=mask,
             causal=dim == 1 if causal is None else causal,
             **options,
         )

@@ -17,6 +17,8 @@ from .registry import register
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..masks import Mask
+
 __all__ = ["CKCNN", "KERNEL_FIELDS", "FlexTCN", "conv_factory", "field_options"]
 
 
@@ -39,8 +41,10 @@ def field_options(
     return bound if default_start is None else bind_start(bound, default_start)
 
 
-def conv_factory(sigma: float | None, **arguments: Any) -> Callable[[int, int], nn.Module]:
-    """Return what makes a network's convolutions from their channels: masked ones, or global ones without a sigma."""
+def conv_factory(sigma: float | None, mask: Mask | None = None, **arguments: Any) -> Callable[[int, int], nn.Module]:
+    """Return a function that makes convolutions from their channels: global ones without sigma and mask."""
+    if mask is not None:
+        return partial(FlexConv, mask=mask, **arguments)
     return partial(CKConv, **arguments) if sigma is None else partial(FlexConv, sigma=sigma, **arguments)
 
 

@@ -10,9 +10,9 @@ import torch
 
 from kernelfield import CCNN, CKCNN, CKConv, FlexConv, FlexNet
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier
-from kernelfield.layers.continuous import kernel_sampler as together
+from kernelfield.layers.continuous import kernel_sampler
 from kernelfield.layers.continuous.continuous_conv import ContinuousConv
-from kernelfield.layers.continuous.kernel_sampler import sample_kernels, sample_on
+from kernelfield.layers.continuous.kernel_sampler import sample_kernels, sample_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,12 +55,13 @@ def test_published_kernel_networks_are_sampled_together() -> None:
 @pytest.mark.parametrize("field", [SIREN, partial(SIREN, weight_norm=True), MAGNet, FourierFilter])
 def test_only_the_channels_that_are_asked_for(field: Callable[..., Any]) -> None:
     layers = [CKConv(5, 5, size=8, field=field, depthwise=True) for _ in range(3)]
-    meetings = [(layer, (8,), (1.0,)) for layer in layers]
-    whole, part = sample_on(meetings), sample_on(meetings, [2, 3, 1])
+    whole = sample_requests([(layer, (8,), (1.0,), None) for layer in layers])
+    part = sample_requests([(layer, (8,), (1.0,), n) for layer, n in zip(layers, (2, 3, 1), strict=True)])
     for all_of_it, first in zip(whole, part, strict=True):
         assert first.shape[0] == 3  # of layers that are sampled together, the most
         torch.testing.assert_close(first, all_of_it[:3])
-    assert sample_on(meetings, [2, None, 1])[0].shape[0] == 5
+    mixed = sample_requests([(layer, (8,), (1.0,), n) for layer, n in zip(layers, (2, None, 1), strict=True)])
+    assert mixed[0].shape[0] == 5
 
 
 def test_unlike_layers_sample_their_own() -> None:
@@ -90,11 +91,11 @@ def test_networks_are_the_same_either_way(model: type[torch.nn.Module], monkeypa
     net = model(1, 2, size=12, channels=4).double().eval()
     x = torch.randn(2, 1, *(12,) * (2 if model is FlexNet else 1), dtype=torch.float64)
     calls = []
-    sample = together._sample
-    monkeypatch.setattr(together, "_sample", lambda *args: calls.append(args) or sample(*args))
+    sample = kernel_sampler._sample_batch
+    monkeypatch.setattr(kernel_sampler, "_sample_batch", lambda *args: calls.append(args) or sample(*args))
     with_batches = net(x)
     assert calls  # the kernels did come from batches
-    monkeypatch.setattr(ContinuousConv, "sampled_alike", lambda *_: None)
+    monkeypatch.setattr(ContinuousConv, "batch_key", lambda *_: None)
     calls.clear()
     torch.testing.assert_close(with_batches, net(x), rtol=1e-9, atol=1e-9)
     assert not calls  # and each from its own layer

@@ -10,6 +10,7 @@ import torch
 
 from kernelfield import CKConv, FlexConv, SeparableConv
 from kernelfield.fields import MAGNet
+from kernelfield.layers.continuous import point_path
 from kernelfield.ops.points import chunks
 from tests.contracts.layers import ContinuousLayerContract
 
@@ -40,13 +41,13 @@ def test_points_by_features_are_points_by_values(causal: bool, shared: bool, mon
     x = torch.randn(3, 6, 40, dtype=torch.float64, requires_grad=True)
     coords = (torch.rand(1 if shared else 3, 40, 1, dtype=torch.float64) * 20).sort(dim=1).values
     coords = coords[0] if shared else coords
-    assert layer._factors()
+    assert point_path.uses_features(layer)
     parameters = [x, *(p for p in layer.parameters())]
     fast = layer(x, coords=coords)
     gradients = torch.autograd.grad(fast.square().sum(), parameters)
     monkeypatch.setitem(chunks.CHUNK_VALUES, "cpu", 1000)  # in pieces
     torch.testing.assert_close(layer(x, coords=coords), fast)
-    monkeypatch.setattr(type(layer), "_factors", lambda _: False)
+    monkeypatch.setattr(point_path, "uses_features", lambda _: False)
     slow = layer(x, coords=coords)
     torch.testing.assert_close(fast, slow)
     for a, b in zip(gradients, torch.autograd.grad(slow.square().sum(), parameters), strict=True):

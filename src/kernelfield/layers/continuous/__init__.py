@@ -3,8 +3,9 @@
 from .active_slice import ActiveSlice
 from .band_limit import BandLimit, FixedShapeBandLimit
 from .blocks import CCNNBlock, TwoConvBlock, continuous_layers, run_blocks
-from .ckconv import CKConv, FlexConv
+from .ckconv import CKConv
 from .continuous_conv import ContinuousConv
+from .flexconv import FlexConv
 from .kernel_sampler import sample_kernels
 from .penalties import aliasing_loss, kernel_frequency, kernel_l2, kernel_norm, nyquist
 from .sampling import seen_only

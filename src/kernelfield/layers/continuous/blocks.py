@@ -12,9 +12,9 @@ from ...ops.fused import activate
 from ..dropout import Dropout
 from ..pointwise import BatchNorm, Pointwise, make_norm, normalise, normalise_with_identity
 from .active_slice import ActiveSlice, add_to_first, join_channels, join_first, split_channels
-from .band_limit import BandLimit
+from .band_limit import FixedShapeBandLimit
 from .continuous_conv import ContinuousConv
-from .kernel_sampler import sample_on
+from .kernel_sampler import sample_requests
 from .separable import SeparableConv
 
 if TYPE_CHECKING:
@@ -225,15 +225,16 @@ def _sample_all(
 ) -> Iterable[Tensor | None]:
     """Return the kernels of all blocks, sampled together where they lie on the same grid."""
     requests: list[Any] = []
-    channels: list[int | None] = []
     alone = sampling.get("coords") is not None or torch.compiler.is_compiling()
+    lengths, step = tuple(x.shape[2:]), sampling.get("step", 1.0)
     for block, active in zip(blocks, slices, strict=True):
         limit = None if active is None else active.band_limit
+        channels = None if active is None or active.channels is None else active.channels[0]
         for layer in continuous_layers(block):  # type: ignore[arg-type]
-            channels.append(None if active is None or active.channels is None else active.channels[0])
-            if alone or not (limit is None or isinstance(limit, BandLimit)):
+            if alone or isinstance(limit, FixedShapeBandLimit):
                 requests.append(None)
                 continue
-            lengths, steps = tuple(x.shape[2:]), floats_per_axis("step", sampling.get("step", 1.0), layer.dim)
-            requests.append((layer, *((lengths, steps) if limit is None else limit.grid(lengths, steps))))
-    return sample_on(requests, channels)
+            steps = floats_per_axis("step", step, layer.dim)
+            grid = (lengths, steps) if limit is None else limit.grid(lengths, steps)
+            requests.append((layer, *grid, channels))
+    return sample_requests(requests)

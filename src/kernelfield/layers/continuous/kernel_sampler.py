@@ -1,15 +1,15 @@
 """Sampling the kernels of many layers in as few operations as those of one.
 
-A kernel network is small, so that on a GPU it is its launches that take time, not its arithmetic, and a network of ten
-layers launches ten times as many. Layers whose fields have the same shape and whose kernels lie on the same grid are
-evaluated as one batched field instead.
+A kernel network is small: on a GPU its time is its number of launches, and a network of ten layers launches ten times
+as many. So layers whose fields have the same shape and whose kernels lie on the same grid are evaluated as one batched
+field.
 """
 
 from __future__ import annotations
 
 import contextlib
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,9 +20,11 @@ from ...ops.fieldnet import sample_fields
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ...grids import KernelGrid
     from .continuous_conv import ContinuousConv
+    from .sampled_kernel import SampledKernel
 
-__all__ = ["recall_kernel", "remember_kernel", "sample_alone", "sample_kernels", "sample_on", "sampled_once"]
+__all__ = ["recall_kernel", "remember_kernel", "sample_grid", "sample_kernels", "sample_requests", "sampled_once"]
 
 
 def sample_kernels(
@@ -32,13 +34,13 @@ def sample_kernels(
 
     Args:
         layers: continuous convolutions of one network.
-        x: (batch, channels, *space) signal on the grid that all of them see.
-        step: its sampling step in training steps.
-        coords: coordinates, if the samples lie on no grid; there is no kernel to sample ahead then.
+        x: (batch, channels, *space) signal, the input of all of them.
+        step: sampling step of ``x`` in training steps.
+        coords: coordinates, if the samples lie on no grid; there is then no kernel to sample ahead.
 
     Returns:
-        A kernel for each layer, or None for one that samples its own: alone in its kind, frozen, or traced by a
-        compiler, which does its own fusing.
+        A kernel for each layer, or None for a layer that samples its own: one that matches no other, is frozen, or is
+        traced by a compiler, which fuses by itself.
 
     >>> from kernelfield import CKConv
     >>> layers = [CKConv(2, 2, size=8) for _ in range(3)]
@@ -50,72 +52,52 @@ def sample_kernels(
     if coords is not None or torch.compiler.is_compiling():
         return [None] * len(layers)
     lengths = tuple(x.shape[2:])
-    return sample_on([(layer, lengths, floats_per_axis("step", step, layer.dim)) for layer in layers])
+    return sample_requests([(layer, lengths, floats_per_axis("step", step, layer.dim), None) for layer in layers])
 
 
-def sample_on(
-    meetings: Sequence[tuple[ContinuousConv, tuple[int, ...], tuple[float, ...]] | None],
-    channels: Sequence[int | None] | None = None,
-) -> list[Any]:
-    """Return the kernels of layers that meet signals on grids of their own, as :func:`sample_kernels` does.
+#: a layer, the lengths and sampling steps of its input, and how many channels the input has, None for all
+Request: TypeAlias = "tuple[ContinuousConv, Sequence[int], tuple[float, ...], int | None]"
+
+
+def sample_requests(requests: Sequence[Request | None]) -> list[Tensor | None]:
+    """Return the kernels of layers with inputs on grids of their own, as :func:`sample_kernels` does.
 
     Args:
-        meetings: a layer, and the lengths and sampling steps of the signal it will meet; None for a layer that samples
-            its own kernel.
-        channels: how many channels, the first ones, the signal of each layer has; None for all. Layers that are sampled
-            together may get kernels for more than that.
+        requests: what to sample; None for a layer that samples its own kernel. Layers that are sampled together may
+            get kernels for more channels than they asked for.
     """
-    kernels: list[Tensor | None] = [None] * len(meetings)
-    alike: dict[Any, list[int]] = {}
-    for i, meeting in enumerate(meetings):
-        if meeting is None:
-            continue
-        layer, lengths, steps = meeting
-        key = layer.sampled_alike(lengths, steps)
-        if key is not None:
-            alike.setdefault((key, lengths, steps), []).append(i)
-    for (_, lengths, steps), members in alike.items():
+    kernels: list[Tensor | None] = [None] * len(requests)
+    batches: dict[Any, list[int]] = {}
+    for i, request in enumerate(requests):
+        if request is not None:
+            layer, lengths, steps, _ = request
+            key = layer.batch_key(layer.grid(layer.input_lengths(lengths), steps))
+            if key is not None:
+                batches.setdefault(key, []).append(i)
+    for key, members in batches.items():
         if len(members) > 1:
-            layers = [meetings[i][0] for i in members]  # type: ignore[index]
-            wanted = None if channels is None else [channels[i] for i in members]
-            most = None if wanted is None or None in wanted else max(wanted)  # type: ignore[type-var]
-            for i, kernel in zip(members, _sample(layers, lengths, steps, most), strict=True):
+            chosen = [request for i in members if (request := requests[i]) is not None]
+            wanted = [channels for *_, channels in chosen]
+            most = None if None in wanted else max(wanted)  # type: ignore[type-var]
+            for i, kernel in zip(members, _sample_batch([layer for layer, *_ in chosen], key[2], most), strict=True):
                 kernels[i] = kernel
     return kernels
 
 
-def sample_alone(
-    layer: ContinuousConv, lengths: Sequence[int] | None, steps: tuple[float, ...], channels: int
-) -> Tensor | None:
-    """Return the kernel of one layer, or of its first channels; None in traced code, which samples it itself."""
-    if torch.compiler.is_compiling():
-        return None
-    key = (layer, layer.lattice(lengths, steps), channels)
-    known = _known(key)
-    if known is not None:
-        return known
-    return _remember(key, _kernels([layer], lengths, steps, None if channels == layer.in_channels else channels)[0])
-
-
-def _sample(
-    layers: list[ContinuousConv], lengths: tuple[int, ...], steps: tuple[float, ...], channels: int | None = None
-) -> Sequence[Tensor]:
+def _sample_batch(layers: list[ContinuousConv], grid: KernelGrid, channels: int | None) -> Sequence[Tensor]:
     first = layers[0]
     channels = None if first.groups == 1 or channels == first.in_channels else channels
-    keys = [(layer, layer.lattice(lengths, steps), channels or layer.in_channels) for layer in layers]
-    known = [_known(key) for key in keys]
+    keys = [(layer, grid, channels or layer.in_channels) for layer in layers]
+    known = [recall_kernel(key) for key in keys]
     if all(kernel is not None for kernel in known):
         return known  # type: ignore[return-value]
-    kernels = _kernels(layers, lengths, steps, channels)
-    return [_remember(key, kernel) for key, kernel in zip(keys, kernels.unbind(0), strict=True)]
+    kernels = sample_grid(layers, grid, channels)
+    return [remember_kernel(key, kernel) for key, kernel in zip(keys, kernels.unbind(0), strict=True)]
 
 
-def _kernels(
-    layers: list[ContinuousConv], lengths: Sequence[int] | None, steps: tuple[float, ...], channels: int | None
-) -> Tensor:
-    """Return the kernels of layers that are sampled alike, (layers, out, in / groups, *points)."""
+def sample_grid(layers: Sequence[SampledKernel], grid: KernelGrid, channels: int | None) -> Tensor:
+    """Return the kernels of layers with one :meth:`SampledKernel.batch_key`, (layers, out, in / groups, *points)."""
     first = layers[0]
-    grid = first.lattice(lengths, steps)
     with torch.autocast(first.reach.device.type, enabled=False):
         values = sample_fields([layer.field for layer in layers], grid, channels)
         if first.mask is not None:
@@ -123,7 +105,7 @@ def _kernels(
             masks = [layer.mask for layer in layers]
             values = values * type(first.mask).together(masks, coords).unsqueeze(1)  # type: ignore[arg-type]
         kernels = values.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, grid.count)
-        return first.finish(kernels, steps)
+        return first.finish(kernels, grid.step)
 
 
 #: kernels sampled inside the :func:`sampled_once` block of this thread, by layer, grid and channels
@@ -152,24 +134,16 @@ def sampled_once() -> Iterator[None]:
         _samples.reset(before)
 
 
-def remember_kernel(key: Any, kernel: Tensor) -> Tensor:
-    """Return ``kernel``, remembered under ``key`` until the end of the :func:`sampled_once` block, if there is one."""
-    return kernel if torch.compiler.is_compiling() else _remember(key, kernel)
-
-
-def recall_kernel(key: Any) -> Tensor | None:
-    """Return the kernel that was remembered under ``key`` inside the present :func:`sampled_once` block, or None."""
-    return None if torch.compiler.is_compiling() else _known(key)
-
-
-def _known(key: Any) -> Tensor | None:
-    samples = _samples.get()
-    return None if samples is None else samples.get((*key, torch.is_grad_enabled()))
-
-
-def _remember(key: Any, kernel: Tensor) -> Tensor:
-    samples = _samples.get()
+def remember_kernel(key: tuple[Any, ...], kernel: Tensor) -> Tensor:
+    """Return ``kernel``, and keep it under ``key`` until the end of the :func:`sampled_once` block, if there is one."""
+    samples = None if torch.compiler.is_compiling() else _samples.get()
     if samples is not None:
         entry = (*key, torch.is_grad_enabled())
         samples[entry] = kernel
     return kernel
+
+
+def recall_kernel(key: tuple[Any, ...]) -> Tensor | None:
+    """Return the kernel that was kept under ``key`` inside the current :func:`sampled_once` block, or None."""
+    samples = None if torch.compiler.is_compiling() else _samples.get()
+    return None if samples is None else samples.get((*key, torch.is_grad_enabled()))

@@ -12,7 +12,7 @@ from ..._checks import check_choice, check_positive
 from ...fields import Field, FilterNetwork
 from ...masks import GaussianMask
 from .continuous_conv import ContinuousConv
-from .kernel_sampler import recall_kernel, sample_on
+from .kernel_sampler import recall_kernel, sample_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,10 +77,10 @@ def kernel_norm(model: nn.Module, *, parameters: str = "all") -> Tensor:
 def _kernels(model: nn.Module) -> list[Tensor]:
     """Return the kernels of all convolutions, as the forward pass sampled them where that is known."""
     layers = list(_layers(model))
-    together = [None] * len(layers)
-    if not torch.compiler.is_compiling():  # which does its own fusing
-        together = sample_on([(layer, layer.size, (1.0,) * layer.dim) for layer in layers])
-    kernels = [layer.kernel() if k is None else k for layer, k in zip(layers, together, strict=True)]
+    batched: list[Tensor | None] = [None] * len(layers)
+    if not torch.compiler.is_compiling():  # a compiler fuses by itself
+        batched = sample_requests([(layer, layer.size, (1.0,) * layer.dim, None) for layer in layers])
+    kernels = [layer.kernel() if k is None else k for layer, k in zip(layers, batched, strict=True)]
     return kernels + [_rendered(layer, kernel) for layer in _group_layers(model) for kernel in _group_kernels(layer)]
 
 

@@ -8,11 +8,13 @@ from torch import Tensor, nn
 
 from ...fields import Field, MAGNet, bind_start
 from ..pointwise import Pointwise
-from .ckconv import CKConv, FlexConv
+from .ckconv import CKConv
+from .flexconv import FlexConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ...masks import Mask
     from .active_slice import ActiveSlice
     from .continuous_conv import ContinuousConv
 
@@ -35,12 +37,13 @@ class SeparableConv(nn.Module):
         field: makes the kernel's field from ``(dim, channels)``; it begins with chapter 3's starting values unless it
             has others bound.
         sigma: initial width of a Gaussian mask on the kernel, where 1 is ``size`` steps; None for no mask.
+        mask: another mask in place of the Gaussian; see :class:`FlexConv`.
         learn_mean: whether the mask's centre is learned too.
         learn_sigma: whether the mask's width is learned.
         isotropic: one width of the mask for all axes.
         crop: sample only the mask's support; see :class:`FlexConv`.
         causal: the output depends on no later input; dim 1.
-        bias: whether both parts add one, initially zero.
+        bias: whether both parts add a bias, initially zero.
         options: further arguments of :class:`FlexConv` and :class:`CKConv`: threshold, boundary, smooth, neighbors,
             method, gain, kernel_dropout.
 
@@ -59,6 +62,7 @@ class SeparableConv(nn.Module):
         size: int | Sequence[int],
         field: Callable[..., Field] | Field = MAGNet,
         sigma: float | Sequence[float] | None = 0.0375,
+        mask: Mask | None = None,
         learn_mean: bool = False,
         learn_sigma: bool = True,
         isotropic: bool = False,
@@ -71,14 +75,15 @@ class SeparableConv(nn.Module):
         started = field if isinstance(field, Field) else bind_start(field, "ccnn")
         shared: dict[str, Any] = {"dim": dim, "size": size, "field": started, "causal": causal, "bias": bias, **options}
         self.depthwise: ContinuousConv
-        if sigma is None:
+        if sigma is None and mask is None:
             self.depthwise = CKConv(in_channels, in_channels, depthwise=True, **shared)
         else:
             self.depthwise = FlexConv(
                 in_channels,
                 in_channels,
                 depthwise=True,
-                sigma=sigma,
+                sigma=0.0375 if sigma is None else sigma,
+                mask=mask,
                 learn_mean=learn_mean,
                 learn_sigma=learn_sigma,
                 isotropic=isotropic,
@@ -130,6 +135,6 @@ class SeparableConv(nn.Module):
         return self
 
     def unfreeze(self) -> SeparableConv:
-        """Forget frozen kernels."""
+        """Drop frozen kernels."""
         self.depthwise.unfreeze()
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -268,7 +269,9 @@ class DNArch(nn.Module):
         slices = self._slices(self.sizes.changing())
         arguments = {**self.network.arguments, "active": None}
         arguments["crop"] = True
-        if arguments["sigma"] is not None:
+        if arguments["mask"] is not None:
+            arguments["mask"] = copy.deepcopy(arguments["mask"]).requires_grad_(False)
+        elif arguments["sigma"] is not None:
             arguments |= {"learn_sigma": False, "learn_mean": False}
         if slices is not None:
             arguments |= {"blocks": len(slices), "active": tuple(fixed_slice(part) for part in slices)}
@@ -290,13 +293,16 @@ class DNArch(nn.Module):
                 raise ValueError(f"max_{name} must be at least 1, got {factor}")
             if name in self.learn:
                 arguments[key] = round(arguments[key] * factor)
-        added = arguments["sigma"] is None and "kernel" in self.learn
+        own = copy.deepcopy(arguments["mask"])
+        added = arguments["sigma"] is None and own is None and "kernel" in self.learn
         if added:
             arguments["sigma"] = check_positive("sigma", sigma)
-        if arguments["sigma"] is not None:
-            arguments["threshold"] = threshold
+        if own is not None:
+            arguments["mask"] = own.requires_grad_("kernel" in self.learn)
+        elif arguments["sigma"] is not None:
+            arguments |= {"threshold": threshold, "learn_sigma": "kernel" in self.learn}
+        if own is not None or arguments["sigma"] is not None:
             arguments["crop"] = not self.fixed_shapes and arguments.get("crop", True)
-            arguments["learn_sigma"] = "kernel" in self.learn
         largest = CCNN(**arguments)
         like = next(network.parameters())
         largest.to(dtype=like.dtype, device=like.device)

@@ -1,0 +1,94 @@
+"""Continuous convolutions of values at points, where there is no grid to sample the kernel on."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...ops import point_conv, point_sums
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .continuous_conv import ContinuousConv
+
+__all__ = ["convolve_points", "uses_features"]
+
+
+def convolve_points(
+    layer: ContinuousConv,
+    x: Tensor,
+    coords: Tensor,
+    weight: Tensor | None,
+    steps: tuple[float, ...],
+    mask: Tensor | None,
+) -> Tensor:
+    """Return the convolution of ``x`` (batch, in, points), without bias, at the same points.
+
+    Args:
+        layer: the convolution.
+        x: values.
+        coords: (batch or 1, points, dim) coordinates in training steps.
+        weight: (batch, points) weight of each sample, or None.
+        steps: sampling step along each axis that the weights refer to.
+        mask: (batch, points) whether a sample was seen, or None.
+    """
+    if layer.boundary == "periodic":
+        raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
+    coords = coords.to(layer.reach.dtype)
+    measure = math.prod(steps)
+    # A plain number: a tensor would have to be copied to the device, which no CUDA graph can hold.
+    weighted = x * (measure if weight is None else (weight * measure).unsqueeze(1).to(x.dtype))
+    groups, out = (layer.groups, layer.out_channels) if layer.groups == 1 else (x.shape[1], x.shape[1])
+    values = layer.values if out == layer.out_channels else partial(layer.values, channels=out)
+    if uses_features(layer):
+        y = _convolve_features(layer, weighted, coords)
+    else:
+        y = point_conv(
+            weighted,
+            coords,
+            values,
+            layer.reach,
+            out_channels=out,
+            groups=groups,
+            causal=layer.causal,
+            neighbors=layer.neighbors,
+            mask=mask,
+            hidden=layer.field.hidden_values(),
+        )
+    if not layer.causal:
+        return y
+    # Half of a training step's cell lies in the future; see SampledKernel._measured. It replaces half of this sample's.
+    here = values(coords.new_zeros(1)).view(groups, -1, layer.in_channels // layer.groups)
+    rest = (x * (weight > 0).unsqueeze(1) - weighted if weight is not None else x - weighted) / 2
+    own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (groups, -1)))
+    return y + own.flatten(1, 2)
+
+
+def uses_features(layer: ContinuousConv) -> bool:
+    """Return whether sums of the field's features are cheaper than sums of its values."""
+    pairs = layer.in_channels * layer.out_channels // layer.groups
+    features = layer.field.features(layer.reach.new_zeros(1, layer.dim)) if layer.groups == 1 else None
+    return features is not None and layer.neighbors is None and 2 * (features.shape[-1] + 1) <= pairs
+
+
+def _convolve_features(layer: ContinuousConv, weighted: Tensor, coords: Tensor) -> Tensor:
+    """Convolve with the field's features, under the mask, and apply its last linear map to the sums.
+
+    The map and the sum over points commute, and there are far fewer features than pairs of channels.
+    """
+
+    def features(offsets: Tensor) -> Tensor:
+        with torch.autocast(offsets.device.type, enabled=False):
+            values = layer.field.features(offsets)
+        assert values is not None
+        values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)  # the last one for the bias
+        return values if layer.mask is None else values * layer.mask(offsets).unsqueeze(-1)
+
+    sums = point_sums(weighted, coords, features, layer.reach, causal=layer.causal, hidden=layer.field.hidden_values())
+    weight, bias = layer.field.readout()
+    joined = torch.cat([weight, bias.unsqueeze(1)], dim=1).unflatten(0, (layer.out_channels, layer.in_channels))
+    return torch.einsum("och,bchn->bon", joined.to(sums.dtype), sums)

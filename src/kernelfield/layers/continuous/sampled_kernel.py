@@ -1,0 +1,298 @@
+"""A kernel that is sampled from a field: the part of a continuous convolution that knows nothing of its input."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import grids
+from ..._checks import check_bool, check_dim, check_int, check_positive, floats_per_axis, ints_per_axis
+from ...fields import Field, build_field
+from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
+from .kernel_support import KernelSupport
+from .sampling import first_lag, smooth_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...masks import Mask
+
+__all__ = ["SampledKernel"]
+
+
+class SampledKernel(nn.Module):
+    r"""A field under a mask, or without one, sampled on grids of any step: :math:`\psi(x)\, m(x)`.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        dim: number of spatial dimensions, 1 to 3.
+        size: reach of the kernel in training steps, one for all axes or one per axis.
+        field: makes the kernel's field from ``(dim, channels)``, or is one.
+        mask: a mask on the kernel, or None.
+        crop: sample only the mask's support.
+        causal: the kernel has no lags below zero; dim 1.
+        depthwise: one kernel per channel.
+        smooth: blur the kernel over a training step when it is sampled finer than in training.
+        neighbors: number of points that a point meets, for the initial scale.
+        gain: initial scale, "start", a number or None; see :class:`CKConv`.
+        mean_range: range of the centres of the field's envelopes, where it has any.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        dim: int,
+        size: int | Sequence[int],
+        field: Callable[..., Field] | Field,
+        mask: Mask | None,
+        crop: bool,
+        causal: bool,
+        depthwise: bool,
+        smooth: bool,
+        neighbors: int | None,
+        gain: float | str | None,
+        mean_range: tuple[float, float],
+    ) -> None:
+        super().__init__()
+        self.in_channels = check_int("in_channels", in_channels)
+        self.out_channels = check_int("out_channels", out_channels)
+        self.dim, self.size = check_dim(dim), ints_per_axis("size", size, dim)
+        if dim > 3:
+            raise ValueError(f"dim must be 1, 2 or 3, got {dim}")
+        self.causal = check_bool("causal", causal)
+        if causal and dim != 1:
+            raise ValueError(f"causal must be False for dim={dim}: only a line has a past, got causal=True")
+        if check_bool("depthwise", depthwise) and in_channels != out_channels:
+            raise ValueError(f"out_channels must equal in_channels={in_channels} if depthwise, got {out_channels}")
+        if mask is not None and mask.dim != dim:
+            raise ValueError(f"mask must have dim={dim}, got a mask of {mask.dim} axes")
+        self.groups = in_channels if depthwise else 1
+        self.smooth = check_bool("smooth", smooth)
+        self.neighbors = neighbors if neighbors is None else check_int("neighbors", neighbors)
+        self.field = build_field(
+            field,
+            dim,
+            out_channels * in_channels // self.groups,
+            mean_range=mean_range,
+            # Half of the training grid's Nyquist frequency: products of a few sines stay within what the grid can hold.
+            bandwidth=min(self.size) / 4,
+            beta=0.5,  # the thesis's envelopes, Gamma(α, 1) for coordinates that span [-1, 1] over one input
+            # A table or spline has a coefficient for each offset of the training grid.
+            size=self.size if causal else tuple(2 * n - 1 for n in self.size),
+            spacing=tuple(1 / n for n in self.size),
+            first=0.0 if causal else None,
+            origin=0.5 if causal else 0.0,  # where the authors' coordinates, from -1 to 1 over an input, are 0
+        )
+        self.mask = mask
+        cropped = check_bool("crop", crop) and mask is not None
+        self.kernel_support = KernelSupport(mask, self.size) if cropped else None  # type: ignore[arg-type]
+        self.register_load_state_dict_post_hook(_read_loaded)
+        self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
+        self.reach: Tensor
+        self._frozen: dict[tuple[float, ...], Tensor] = {}
+        if gain == "start":
+            self._start_scale_()
+        elif gain is not None:
+            self.preserve_variance_(check_positive("gain", gain))
+
+    def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
+        """Return the kernel sampled at ``step``: (out, in / groups, *points).
+
+        The offsets are those of :func:`kernelfield.grids.kernel_grid`, where the mask, if there is one, is not zero.
+
+        Args:
+            step: sampling step in training steps, one or one per axis.
+            measured: weight each point by the piece of space it stands for, as the convolution does; else return the
+                plain values, which are alike at all steps.
+        """
+        return self.sample(floats_per_axis("step", step, self.dim), measured=measured)
+
+    def freeze(self, step: float | Sequence[float] = 1.0) -> SampledKernel:
+        """Sample the kernel for ``step`` once and use it from now on, until :meth:`unfreeze` or training mode."""
+        steps = floats_per_axis("step", step, self.dim)
+        with torch.no_grad():
+            self._frozen[steps] = self.sample(steps)
+        return self
+
+    def unfreeze(self) -> SampledKernel:
+        """Drop frozen kernels."""
+        self._frozen.clear()
+        return self
+
+    def train(self, mode: bool = True) -> SampledKernel:
+        if mode:
+            self.unfreeze()
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampledKernel:
+        self.unfreeze()  # parameters move to another device or dtype
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.unfreeze()
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _start_scale_(self) -> None:
+        """Scale the kernel as the publication did whose starting values its field has; see :data:`.start.SCALING`."""
+        if self.field.scaling == "measured":
+            self.preserve_variance_()
+        elif self.field.scaling == "points":
+            terms = self.in_channels // self.groups * (self.neighbors or self._first_points())
+            self.field.scale_(1 / math.sqrt(terms))
+
+    def _first_points(self) -> int:
+        """Return the number of kernel points, at the training step, that the mask leaves."""
+        reach = [n - 1 for n in self.size]
+        if self.mask is not None:
+            low, high = self.mask.support()
+            shares = torch.maximum(low.abs(), high.abs()).tolist()
+            reach = [min(n - 1, int(share * n)) for share, n in zip(shares, self.size, strict=True)]
+        return math.prod(n + 1 if self.causal else 2 * n + 1 for n in reach)
+
+    @torch.no_grad()
+    def preserve_variance_(self, gain: float | Tensor = 1.0, samples: int = 4096) -> None:
+        r"""Scale the field so that the layer maps white noise of variance 1 to variance gain².
+
+        Chapter 3 multiplies the last linear map of the kernel network by :math:`g/\sqrt{N_\mathrm{in} |\Omega|}`, which
+        is right for a field of variance 1. Here the field's energy is measured, at up to ``samples`` of its
+        :math:`|\Omega|` points, and divided out, which is right for any field under any mask.
+        """
+        self.field.scale_(gain / self.energy(samples).clamp(min=1e-30).sqrt())
+
+    @torch.no_grad()
+    def energy(self, samples: int = 4096) -> Tensor:
+        """Return the variance to which the layer maps white noise of variance 1, from up to ``samples`` points."""
+        spans = self._spans((1.0,) * self.dim, None)
+        points = math.prod(n if self.causal else 2 * n - 1 for n in spans)
+        if points <= samples:
+            coords = grids.kernel_grid(self.size, dim=self.dim, causal=self.causal, limit=spans, **self._like())
+        else:
+            low = 0.0 if self.causal else -1.0
+            span = torch.tensor([n / size for n, size in zip(spans, self.size, strict=True)], **self._like())
+            coords = torch.empty(samples, self.dim, **self._like()).uniform_(low, 1.0) * span
+        return self.values(coords).square().mean() * (points * self.in_channels / self.groups)
+
+    # Sampling
+
+    def values(self, coords: Tensor, channels: int | None = None) -> Tensor:
+        """Return field times mask at ``coords``: (…, dim) to (…, out · in / groups), or the first ``channels``."""
+        values = self.field(coords, None if channels == self.in_channels else channels)
+        return values if self.mask is None else values * self.mask(coords).unsqueeze(-1)
+
+    def grid(self, lengths: Sequence[int] | None, steps: tuple[float, ...]) -> grids.KernelGrid:
+        """Return the grid on which the kernel is sampled for inputs of these ``lengths``, or of any."""
+        return grids.KernelGrid.of(self.size, steps, causal=self.causal, limit=self._spans(steps, lengths))
+
+    def _spans(self, steps: tuple[float, ...], lengths: Sequence[int] | None) -> list[int]:
+        """Return the number of offsets from zero on along each axis that reach a sample and lie inside the mask."""
+        cut = self.size
+        if self.kernel_support is not None:
+            if not torch.compiler.is_compiling():
+                self.kernel_support.refresh()
+            cut = self.kernel_support.steps
+        limits: Sequence[int | None] = (None,) * self.dim if lengths is None else lengths
+        return [grids.reach(n, s, most) for n, s, most in zip(cut, steps, limits, strict=True)]
+
+    def batch_key(self, grid: grids.KernelGrid) -> tuple[Any, ...] | None:
+        """Return what layers must share for their kernels to be sampled together; None for a layer on its own."""
+        field = self.field.alike()
+        if field is None or grid.step in self._frozen:
+            return None
+        groups = 1 if self.groups == 1 else 0
+        return field, type(self.mask), grid, groups, self.causal, self.smooth, self.out_channels, self.reach.dtype
+
+    def frozen(self, steps: tuple[float, ...], lengths: Sequence[int] | None) -> Tensor | None:
+        """Return the frozen kernel for ``steps``, cut to inputs of these ``lengths``; None if there is none."""
+        kernel = self._frozen.get(steps)
+        if kernel is None:
+            return None
+        for axis, most in enumerate(lengths or (), start=2):
+            n = kernel.shape[axis]
+            keep = min(n, most if self.causal else 2 * most - 1)
+            kernel = kernel.narrow(axis, 0 if self.causal else (n - keep) // 2, keep)
+        return kernel
+
+    def sample(
+        self,
+        steps: tuple[float, ...],
+        lengths: Sequence[int] | None = None,
+        channels: int | None = None,
+        *,
+        measured: bool = True,
+    ) -> Tensor:
+        """Return the kernel (out, in / groups, *points) for inputs of these ``lengths``, or its first ``channels``."""
+        grid = self.grid(lengths, steps)
+        if torch.compiler.is_compiling() or not measured:
+            coords = grid.coords(dtype=self.reach.dtype, device=self.reach.device)
+            return self.finish(self._arranged(self.values(coords, channels)), steps, measured)
+        key = (self, grid, channels or self.in_channels)
+        known = recall_kernel(key)
+        if known is not None:
+            return known
+        return remember_kernel(key, sample_grid([self], grid, None if channels == self.in_channels else channels)[0])
+
+    def finish(self, kernel: Tensor, steps: tuple[float, ...], measured: bool = True) -> Tensor:
+        """Smooth and measure kernels (…, out, in / groups, *points) of field times mask."""
+        if self.smooth and min(steps) < 1:
+            kernel = smooth_kernel(kernel, steps)
+        return self._measured(kernel, steps) if measured else kernel
+
+    def _arranged(self, values: Tensor) -> Tensor:
+        """Return values (*points, out · in / groups) as a kernel (out, in / groups, *points)."""
+        return values.movedim(-1, 0).unflatten(0, (-1, self.in_channels // self.groups))
+
+    def sample_at(self, lengths: Sequence[int], steps: Sequence[Tensor], channels: int) -> Tensor:
+        """Return the kernel of a depthwise layer for steps that are tensors on the device, (channels, 1, *points).
+
+        The host does not wait for the device. The shape is that of the finest grid, offsets of up to ``lengths``
+        samples; those beyond the trained domain are zero.
+
+        Args:
+            lengths: length of the input along each axis.
+            steps: sampling step along each axis in training steps, 0-dimensional float64 tensors.
+            channels: number of channels to sample, the first ones.
+        """
+        axes, inside = [], []
+        for n, step, size in zip(lengths, steps, self.size, strict=True):
+            index = torch.arange(0 if self.causal else 1 - n, n, dtype=torch.float64, device=step.device)
+            axes.append((index * step / size).to(self.reach.dtype))
+            inside.append(index.abs() < torch.ceil(size / step * (1 - 1e-12)))  # as grids.reach counts
+        coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+        kept = torch.stack(torch.meshgrid(*inside, indexing="ij")).all(dim=0)
+        kernel = self._arranged(self.values(coords, channels) * kept.unsqueeze(-1))
+        measure = torch.stack(list(steps)).prod().to(kernel.dtype)
+        kernel = kernel * measure
+        return first_lag(kernel, measure) if self.causal else kernel
+
+    def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
+        r"""Weight each kernel point by the piece of space it stands for.
+
+        That is a cell of the grid, :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the
+        training step its cell is [-½, ½], half of it in the future, and kernels were learned with that. At another step
+        its cell still reaches from -½ to step/2: a weight of (1 + step)/2. With a full cell, outputs at two steps would
+        differ in first order of the step; now they differ in second order.
+        """
+        measure = math.prod(steps)
+        if measure == 1:
+            return kernel
+        kernel = kernel * measure
+        return first_lag(kernel, measure) if self.causal else kernel
+
+    def _like(self) -> dict[str, Any]:
+        return {"dtype": self.reach.dtype, "device": self.reach.device}
+
+    def extra_repr(self) -> str:
+        kind = "depthwise, " if self.groups > 1 else ""
+        return f"{self.in_channels}, {self.out_channels}, {kind}dim={self.dim}, size={self.size}, causal={self.causal}"
+
+
+def _read_loaded(layer: SampledKernel, _: Any) -> None:
+    """Read the reach of a loaded mask before a compiler needs it."""
+    if layer.kernel_support is not None:
+        layer.kernel_support.refresh()

@@ -1,0 +1,76 @@
+"""Masks of one's own on kernels: sampled where the mask says, copied, learned, and refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelfield import CCNN, CKCNN, DNArch, FlexConv, SeparableConv
+from kernelfield.layers import ContinuousConv
+from kernelfield.masks import GaussianMask, Mask, SigmoidMask
+
+
+class Tent(Mask):
+    """A triangle of a learned half width."""
+
+    def __init__(self, dim: int, width: float = 0.25) -> None:
+        super().__init__(dim)
+        self.width = torch.nn.Parameter(torch.full((dim,), width))
+
+    def profile(self, coords: torch.Tensor) -> torch.Tensor:
+        return (1 - coords.abs() / self.width).clamp(min=0)
+
+    def roots(self) -> tuple[torch.Tensor, torch.Tensor]:
+        half = self.width * (1 - self.threshold)
+        return -half, half
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", [Tent, SigmoidMask, GaussianMask])
+def test_kernels_are_sampled_on_the_support(kind: type[Mask], causal: bool) -> None:
+    mask = Tent(1) if kind is Tent else kind(1, 0.2, domain=(0.0 if causal else -1.0, 1.0))
+    layer = FlexConv(2, 3, size=64, mask=mask, causal=causal)
+    full = FlexConv(2, 3, size=64, mask=mask, causal=causal, crop=False)
+    full.load_state_dict(layer.state_dict())
+    x = torch.randn(1, 2, 64)
+    torch.testing.assert_close(layer(x), full(x), rtol=1e-4, atol=1e-5)
+    if kind is not SigmoidMask or causal:  # a sigmoid is open on its low side
+        assert layer.kernel().shape[-1] < full.kernel().shape[-1]
+
+
+def test_a_layer_has_a_copy_and_follows_it() -> None:
+    mask = Tent(1)
+    layer = FlexConv(1, 1, size=64, mask=mask)
+    assert layer.mask is not mask
+    assert isinstance(layer.mask, Tent)
+    before = layer.kernel_support.steps
+    layer.mask.width.grad = torch.tensor([-0.3])
+    torch.optim.SGD(layer.mask.parameters(), lr=1.0).step()
+    assert layer.kernel_support.steps > before
+    assert mask.width.item() == 0.25
+
+
+@pytest.mark.parametrize("block", ["ccnn", "resnet"])
+def test_networks(block: str) -> None:
+    net = CCNN(1, 2, dim=2, size=8, channels=3, blocks=2, block=block, mask=Tent(2, 0.5))
+    masks = [m.mask for m in net.modules() if isinstance(m, ContinuousConv)]
+    assert all(isinstance(mask, Tent) for mask in masks)
+    assert len({id(mask) for mask in masks}) == len(masks)
+    net(torch.randn(2, 1, 8, 8)).sum().backward()
+    assert all(mask.width.grad.abs().sum() > 0 for mask in masks[:1])
+    assert isinstance(CKCNN(1, 2, size=8, channels=3, mask=Tent(1)).blocks[0].conv1.mask, Tent)
+
+
+def test_learned_architectures_keep_the_mask() -> None:
+    net = DNArch(CCNN(1, 2, size=16, channels=4, blocks=1, mask=Tent(1, 0.5), sigma=None)).eval()
+    x = torch.randn(2, 1, 16)
+    small = net.materialize()
+    torch.testing.assert_close(small(x), net(x), rtol=1e-4, atol=1e-5)
+    assert not any(p.requires_grad for m in small.modules() if isinstance(m, Tent) for p in m.parameters())
+
+
+def test_what_is_no_mask_or_has_other_axes_is_refused() -> None:
+    with pytest.raises(TypeError, match="mask"):
+        FlexConv(1, 1, size=8, mask=0.3)
+    with pytest.raises(ValueError, match="mask"):
+        SeparableConv(1, 1, dim=2, size=8, mask=Tent(1))
