@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernelfield.experiments.fitting import make_fabric
+from kernelfield.experiments.kernels_ahead import kernel_records
 from kernelfield.experiments.recipe import find_recipe, list_recipes
 from kernelfield.experiments.reproduce import Row, reproduce_rows
 
@@ -272,6 +273,8 @@ class Copies:
             shutil.copyfile(path, target)
 
     def _copy_run(self, row: Row) -> None:
+        if self.options.copy_to is not None and kernel_records().exists():
+            shutil.copytree(kernel_records(), self.options.copy_to / "kernels", dirs_exist_ok=True)
         folder = row.folder(self.options.runs)
         if self.options.copy_to is None or not folder.exists():
             return
@@ -284,7 +287,11 @@ class Copies:
 
 
 def continue_from(folder: Path, runs: Path) -> None:
-    """Copy runs that ``--copy-to`` has written to the folder of runs, unless they are there."""
+    """Copy runs, and records of GPU kernels, that ``--copy-to`` has written to their places, unless they are there."""
+    for record in sorted((folder / "kernels").glob("*.jsonl")):
+        if not (kernel_records() / record.name).exists():
+            kernel_records().mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(record, kernel_records() / record.name)
     for run_folder in sorted((folder / "runs").glob("[!.]*")):
         if not (runs / run_folder.name).exists():
             shutil.copytree(run_folder, runs / run_folder.name, copy_function=shutil.copyfile)

@@ -38,6 +38,10 @@ def arguments(folder: Path, *further: str) -> list[str]:
 
 
 def test_stopped_rows_continue_elsewhere(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELFIELD_CACHE", str(tmp_path / "cache"))
+    record = tmp_path / "cache" / "kernels" / "digits.jsonl"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}\n")
     options = script.parse(arguments(tmp_path, "--seeds", "2", "--epochs", "3"))
     calls = itertools.count()
     make_row = script.make_row
@@ -46,9 +50,11 @@ def test_stopped_rows_continue_elsewhere(script: ModuleType, tmp_path: Path, mon
         assert script.run(script.choose(options.sets), options) == 3
     assert not list((tmp_path / "results").iterdir())
     assert list((tmp_path / "out" / "runs" / "digits" / "seed-1" / "checkpoints").glob("step-*"))
-    shutil.rmtree(tmp_path / "runs")  # another machine has only the copy
+    for folder in ("runs", "cache"):  # another machine has only the copy
+        shutil.rmtree(tmp_path / folder)
     again = script.parse(arguments(tmp_path, "--seeds", "2", "--epochs", "3", "--continue-from", str(tmp_path / "out")))
     assert script.run(script.choose(again.sets), again) == 0
+    assert record.read_text() == "{}\n"
     log = (tmp_path / "runs" / "digits" / "seed-0" / "log.txt").read_text()
     assert log.count("training digits") == 2
     copied = json.loads((tmp_path / "out" / "results" / "digits.json").read_text())

@@ -14,6 +14,7 @@ from .._checks import check_choice
 from .datasets import recipe_data
 from .finish import count_parameters, finish, write_rows
 from .folder_lock import FolderLock
+from .kernels_ahead import KernelsAhead
 from .loop import Loop, TrainingInterrupted, resident
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task
@@ -80,6 +81,7 @@ def fit(
     with FolderLock(target) as lock:
         if leads and target.exists():
             lock.acquire()  # before the data is loaded
+        kernels = KernelsAhead(recipe.name, target, fabric.device)
         data = recipe_data(recipe, folder=folder, download=download, synthetic=synthetic) if data is None else data
         _check_samples(data)
         network = make_network(recipe, data)
@@ -93,6 +95,8 @@ def fit(
             write_rows(run, loop)
             done = ", ".join(f"{k} {v:.4f}" for k, v in {"loss": now.loss, **now.metrics}.items())
             run.log(f"step {now.step}/{now.steps}, epoch {now.epoch}: {done}, {now.rate:.0f} samples/s")
+            if now.metrics:
+                kernels.write()
             if on_progress is not None:
                 on_progress(now)
 
@@ -107,6 +111,7 @@ def fit(
             on_progress=progress,
             should_stop=should_stop,
         )
+        kernels.wait()
         if fabric.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(fabric.device)
         state = yield from loop.steps()
@@ -116,6 +121,7 @@ def fit(
             run.log(f"steps not captured: {refusal}" if refusal else f"steps as {loop.captured.graphs} CUDA graphs")
         if leads:
             finish(run, recipe, data, loop, report, {} if synthetic else {"folder": folder, "download": download})
+            kernels.write()
             run.log(f"finished after {state.seconds:.1f} s")
         fabric.barrier()
     return run
