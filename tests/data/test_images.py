@@ -12,12 +12,14 @@ import pytest
 import torch
 from PIL import Image
 
+from kernelfield.data.base import Batch
 from kernelfield.data.registry import load
 from kernelfield.data.sets.images.cifar import cifar10, cifar100
 from kernelfield.data.sets.images.image_folder import image_folder
 from kernelfield.data.sets.images.mnist import mnist
 from kernelfield.data.sets.images.rotated_mnist import mnist6_180, mnist6_m, rotated_mnist
 from kernelfield.data.sets.images.stl10 import stl10
+from kernelfield.data.transforms.batch import ResizeRotateCrop
 
 RNG = np.random.default_rng(0)
 
@@ -326,6 +328,12 @@ def test_stl10(tmp_path: Path) -> None:
     assert torch.equal(data.test.inputs, torch.from_numpy(images))
     assert data.test.target.tolist() == [i % 10 for i in range(20)]
     assert data.train.batch(slice(0, 2), True).inputs.shape == (2, 3, 96, 96)
+    large = stl10(tmp_path, validation=10, augment=True, resolution=128)
+    assert large.size == (128, 128)
+    x, y = large.train.batch(slice(0, 4), True).inputs, large.test.batch(slice(0, 4)).inputs
+    assert x.shape == y.shape == (4, 3, 128, 128)
+    assert torch.equal(y, large.test.batch(slice(0, 4), True).inputs)
+    assert not torch.equal(x, large.train.batch(slice(0, 4), True).inputs)
     (folder / "test_y.bin").write_bytes(bytes(20))
     with pytest.raises(ValueError, match=r"test_y.bin must hold labels of 1 to 10, found 0 to 0"):
         stl10(tmp_path)
@@ -335,6 +343,21 @@ def test_stl10(tmp_path: Path) -> None:
     (folder / "train_X.bin").write_bytes(bytes(27_649))
     with pytest.raises(ValueError, match=r"train_X.bin must hold whole images of 27648 bytes, found 27649 bytes"):
         stl10(tmp_path)
+
+
+def test_resizing_rotating_and_cropping_keep_what_an_image_shows() -> None:
+    """A smooth image moves by at most the crop's offset and the angle; without either it is only resized."""
+    axis = torch.linspace(-1, 1, 96)
+    disc = (axis[:, None].square() + axis.square() < 0.25).float().expand(16, 1, -1, -1)
+    still = ResizeRotateCrop(64, 64, degrees=0.0)
+    x = still(Batch(disc), True).inputs
+    torch.testing.assert_close(x, ResizeRotateCrop(64, 64, augment=False)(Batch(disc), False).inputs, atol=0.3, rtol=0)
+    moved = ResizeRotateCrop(64, 72)(Batch(disc), True).inputs
+    areas = moved.mean(dim=(1, 2, 3)) * (64 / 72) ** 2
+    torch.testing.assert_close(areas, disc.mean(dim=(1, 2, 3)), rtol=0.05, atol=0)
+    places = (moved * torch.arange(64.0)).sum(dim=(1, 2, 3)) / moved.sum(dim=(1, 2, 3))
+    assert places.std() > 0.5
+    assert bool(((places - 31.5).abs() < 5).all())
 
 
 def paint(path: Path, shape: tuple[int, ...]) -> None:

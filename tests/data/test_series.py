@@ -62,6 +62,19 @@ def test_ts_normalises_by_what_was_seen_in_training(tmp_path: Path) -> None:
     assert data.train.mask is not None  # in all splits, if in one
 
 
+def test_ts_can_be_normalised_by_step(tmp_path: Path) -> None:
+    write_ts(tmp_path / "CharacterTrajectories_TRAIN.ts", ["0,5,1:2,5,3:a", "4,9,1:2,9:b".replace("9:b", "9,3:b")] * 10)
+    write_ts(tmp_path / "CharacterTrajectories_TEST.ts", ["0,5,1:2,5,3:a"])
+    data = character_trajectories(tmp_path, split="archive", normalize="step")
+    x = data.train.batch(slice(None)).inputs
+    assert x.mean(dim=(0, 1)).abs().max() < 0.2
+    values = data.train.inputs
+    wanted = (values - values.mean(dim=(0, 1))) / values.std(dim=(0, 1), correction=0)
+    torch.testing.assert_close(x, wanted)
+    with pytest.raises(ValueError, match="normalize must be one of 'channel', 'step', got 'sample'"):
+        character_trajectories(tmp_path, normalize="sample")
+
+
 def test_ts_joined_and_divided(tmp_path: Path) -> None:
     for part in ("TRAIN", "TEST"):
         write_ts(tmp_path / f"CharacterTrajectories_{part}.ts", ["1,2:3,4:a", "5,6:7,8:b"] * 10)

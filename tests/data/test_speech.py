@@ -53,6 +53,10 @@ def test_raw(clips: Path) -> None:
     assert torch.equal(half.test.inputs, data.test.inputs[..., ::2])
     assert half.test.batch(slice(0, 1)).step == 2.0
     assert half.size == (16_000,)
+    step = speech_commands(clips, shares=(0.5, 0.25, 0.25), normalize="step")
+    x = step.train.batch(slice(None)).inputs
+    assert x.mean(dim=0).abs().max() < 1e-3
+    assert x.std(dim=0, correction=0).max() == pytest.approx(1, abs=1e-3)
 
 
 def test_coefficients(clips: Path) -> None:

@@ -108,6 +108,14 @@ def test_reviews(tmp_path: Path) -> None:
         *[b"very g"] * 3,
     ]
     assert batch.target.tolist() == [0, 0, 0, 1, 1, 1]
+    values = imdb(tmp_path, length=6, form="values")
+    assert values.vocabulary is None
+    batch = values.test.batch(slice(None))
+    assert batch.mask is None
+    assert batch.inputs.shape == (6, 1, 6)
+    assert batch.inputs[0, 0].tolist() == [0.0, 0.0, 0.0, *map(float, b"bad")]
+    with pytest.raises(ValueError, match="form must be one of 'tokens', 'values', got 'bytes'"):
+        imdb(tmp_path, form="bytes")
     (tmp_path / "aclImdb" / "test" / "pos" / "1_7.txt").write_text("")
     with pytest.raises(ValueError, match=r"1_7.txt must hold a review, found an empty file"):
         imdb(tmp_path)

@@ -193,7 +193,7 @@ def data_shape(name: str, **options: Any) -> DataShape | None:
 
 def _sections(doc: str) -> dict[str, str]:
     words = "Source|Licence|Split|Normalisation"
-    plain = re.sub(r":\w+:`(?:\w+\.)*(\w+)`", r"\1", doc).replace("``", "")
+    plain = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", doc).replace("``", "")
     paragraphs = (" ".join(part.split()) for part in plain.split("\n\n"))
     return dict(pair for part in paragraphs for pair in re.findall(rf"\b({words}): (.*?)(?= (?:{words}): |$)", part))
 
@@ -247,7 +247,7 @@ register(
     "listops",
     listops.listops,
     "the value of nested lists of digits (Long Range Arena)",
-    shapes_of.series(1, 10, "max_length", vocabulary=16),
+    shapes_of.tokens(10, "max_length", 16),
 )
 register("pathfinder", pathfinder.pathfinder, "are two dots joined by a dashed path?", shapes_of.images(1, 2))
 register("mnist", mnist.mnist, "handwritten digits, 28×28", shapes_of.images(1, 10))
@@ -258,13 +258,13 @@ register(
 )
 register("mnist6_180", turned.mnist6_180, "MNIST's sixes, turned: six or nine?", shapes_of.fixed(1, 2, 28, 28))
 register("mnist6_m", turned.mnist6_m, "MNIST's sixes and their mirror images", shapes_of.fixed(1, 2, 28, 28))
-register("cifar10", cifar.cifar10, "photographs of ten kinds of things, 32×32", shapes_of.cifar(10))
+register("cifar10", cifar.cifar10, "photographs of ten classes, 32×32", shapes_of.cifar(10))
 register("scifar10", cifar.cifar10, "CIFAR-10 read pixel by pixel", shapes_of.cifar(10), form="sequence")
 register("npcifar10", cifar.cifar10, "CIFAR-10 read row by row, then noise", shapes_of.cifar(10), form="noise-padded")
 register("lra_image", cifar.cifar10, "CIFAR-10 in gray, read pixel by pixel", shapes_of.cifar(10), form="gray-sequence")
 register("lra_image_2d", cifar.cifar10, "CIFAR-10 in gray, as images", shapes_of.cifar(10), form="gray")
-register("cifar100", cifar.cifar100, "photographs of a hundred kinds of things, 32×32", shapes_of.cifar(100))
-register("stl10", stl10.stl10, "photographs of ten kinds of things, 96×96", shapes_of.fixed(3, 10, 96, 96))
+register("cifar100", cifar.cifar100, "photographs of a hundred classes, 32×32", shapes_of.cifar(100))
+register("stl10", stl10.stl10, "photographs of ten classes, 96×96", shapes_of.images(3, 10))
 register("pcam", pcam.pcam, "patches of lymph nodes, 96×96: is there a tumour?", shapes_of.fixed(3, 2, 96, 96))
 register("speech_commands", speech.speech_commands, "ten spoken words, raw sound at 16 kHz", shapes_of.speech)
 register(
@@ -301,7 +301,7 @@ register(
     "imdb",
     reviews.imdb,
     "film reviews, byte by byte: praise or blame? (Long Range Arena)",
-    shapes_of.series(1, 2, "length", vocabulary=256),
+    shapes_of.tokens(2, "length", 256),
 )
 register(
     "darcy",

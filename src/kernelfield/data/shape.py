@@ -20,6 +20,7 @@ __all__ = [
     "points",
     "series",
     "speech",
+    "tokens",
 ]
 
 TASKS = ("classification", "multilabel", "regression", "dense-regression", "segmentation", "language")
@@ -104,6 +105,20 @@ def series(in_channels: int, out_channels: int, option: str, *, more: int = 0, *
     [120]
     """
     return lambda options: DataShape(in_channels, out_channels, [int(options[option]) + more], **rest)
+
+
+def tokens(out_channels: int, option: str, vocabulary: int) -> ShapeOf:
+    """Return the shape function of tokens to classify: their ids or, with ``form="values"``, one channel of numbers.
+
+    >>> tokens(2, "length", 256)({"length": 4096, "form": "values"}).vocabulary is None
+    True
+    """
+
+    def shape(options: dict[str, Any]) -> DataShape:
+        known = vocabulary if options["form"] == "tokens" else None
+        return DataShape(1, out_channels, [int(options[option])], vocabulary=known)
+
+    return shape
 
 
 def points(out_channels: int, dim: int = 3, task: str = "classification", in_channels: int = 3) -> ShapeOf:

@@ -26,6 +26,7 @@ __all__ = [
     "ResizeRotateCrop",
     "ScaleTarget",
     "Standardize",
+    "as_values",
     "augments",
 ]
 
@@ -115,6 +116,21 @@ class AsTokens:
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         target = None if batch.target is None else batch.target.long()
         return replace(batch, inputs=batch.inputs.long(), target=target)
+
+
+def as_values(tokens: Tensor, mask: Tensor) -> Tensor:
+    """Return token ids (n, length) as one channel (n, 1, length), padded on the left rather than on the right.
+
+    Args:
+        tokens: ids, padded on the right.
+        mask: (n, length) which of them are there.
+
+    >>> as_values(torch.tensor([[5, 6, 0]]), torch.tensor([[True, True, False]])).tolist()
+    [[[0, 5, 6]]]
+    """
+    # A stable sort puts the padding, False, first and keeps the order of the rest.
+    order = mask.int().argsort(dim=1, stable=True)
+    return tokens.gather(1, order).unsqueeze(1)
 
 
 @dataclass(frozen=True)

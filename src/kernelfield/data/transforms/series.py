@@ -46,6 +46,7 @@ def build(
     unit: float | None = None,
     observed: bool = False,
     standardize: bool = False,
+    normalize: str = "channel",
     seed: int = 0,
 ) -> Data:
     """Return series as a data set: padded, masked, split, and normalised on their way to the network.
@@ -66,7 +67,8 @@ def build(
         observed: whether to add channels that say what was seen.
         standardize: whether targets of a regression are learned at zero mean and unit variance over the training
             series; metrics and predictions are in their own unit all the same.
-        seed: of the division.
+        normalize: whether values are normalised by "channel" or by "step"; see :func:`moments`.
+        seed: seed of the split.
     """
     series = [s for part in parts for s in part]
     widths = {s.values.shape[0] for s in series}
@@ -81,7 +83,7 @@ def build(
     else:
         target, names = torch.tensor([[float(s.label)] for s in series]), ()
     index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
-    prepare: Normalize | Chain = Normalize(*moments(values[index[0]]), observed=observed)
+    prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
     if standardize and task == "regression":
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
     whole = bool(mask.all())

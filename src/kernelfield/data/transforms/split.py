@@ -1,4 +1,4 @@
-"""What every loader does with samples: divide, pad, normalise."""
+"""Splitting, padding and normalising samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._checks import check_int
+from ..._checks import check_choice, check_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,19 +17,19 @@ __all__ = ["check_shares", "class_index", "divide", "hold_out", "moments", "pad"
 
 
 def check_shares(shares: Sequence[float]) -> tuple[float, ...]:
-    """Return the shares of training, validation and test if they are such: none below zero, one in sum."""
+    """Return the shares of training, validation and test data if they are valid: not negative, and 1 in sum."""
     if len(shares) != 3 or min(shares) < 0 or shares[0] == 0 or abs(sum(shares) - 1) > 1e-6:
         raise ValueError(f"shares must be 3 numbers (training above 0, validation, test) of sum 1, got {tuple(shares)}")
     return tuple(shares)
 
 
 def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: int = 0) -> tuple[Tensor, ...]:
-    """Return the indices of training, validation and test, at random under a seed, each class in proportion.
+    """Return random indices of training, validation and test samples, stratified by class.
 
     Args:
-        labels: (n,) classes; all alike, or anything but integers, for no proportion to keep.
-        shares: of the three.
-        seed: of the choice.
+        labels: (n,) classes; values that are not integers are not stratified.
+        shares: shares of the three.
+        seed: seed of the split.
 
     >>> train, validation, test = divide(torch.tensor([0] * 10 + [1] * 10), (0.6, 0.2, 0.2))
     >>> len(train), len(validation), len(test), int((test < 10).sum())
@@ -39,8 +39,7 @@ def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: in
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=generator)
     if labels.dim() == 1 and not labels.is_floating_point():
-        # Stable: within a class the order stays random. Neighbours in rank then share a class, and a part that is
-        # spread evenly over the ranks has each class in proportion.
+        # Stable: within a class the order stays random. Indices at even distances are then stratified by class.
         order = order[torch.argsort(labels[order], stable=True)]
     n = len(order)
     held, tested = (round(n * share) for share in shares[1:])
@@ -62,7 +61,7 @@ def _spread(index: Tensor, count: int) -> Tensor:
 
 
 def hold_out(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the indices to train on and ``count`` held out for validation, each class in proportion.
+    """Return the indices of training samples and of ``count`` validation samples, stratified by class.
 
     >>> train, held = hold_out(torch.arange(100) % 10, 20)
     >>> len(train), torch.bincount(held % 10).tolist()
@@ -77,9 +76,9 @@ def hold_out(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]
 
 
 def class_index(names: Sequence[str], known: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
-    """Return (n,) class numbers of class names, and the names in order: that of ``known``, or sorted.
+    """Return the class numbers (n,) of class names, and the names in the order of ``known``, or sorted.
 
-    Names that are all numbers are sorted as such.
+    If all names are numbers, they are sorted as numbers.
 
     >>> class_index(["b", "a", "b"])
     (tensor([1, 0, 1]), ('a', 'b'))
@@ -97,14 +96,14 @@ def class_index(names: Sequence[str], known: Sequence[str] | None = None) -> tup
 
 
 def pad(series: Sequence[np.ndarray], length: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return series of unequal length as one tensor, and which samples are real.
+    """Pad series of unequal length to one tensor.
 
     Args:
-        series: (channels, length) each; NaN where a value is missing.
-        length: to pad to; the longest one's.
+        series: arrays (channels, length); NaN where a value is missing.
+        length: length to pad to; that of the longest series if not given.
 
     Returns:
-        (n, channels, length) values, NaN where missing or padded, and (n, length) whether anything was seen there.
+        Values (n, channels, length), NaN where missing or padded, and a mask (n, length) of steps with any value.
 
     >>> x, mask = pad([np.ones((1, 2)), np.full((1, 3), 2.0)])
     >>> x[:, 0].tolist(), mask.tolist()
@@ -119,16 +118,22 @@ def pad(series: Sequence[np.ndarray], length: int | None = None) -> tuple[Tensor
     return values, ~values.isnan().all(dim=1)
 
 
-def moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of each channel, (1, channels, 1), over what is not NaN.
+def moments(values: Tensor, over: str = "channel") -> tuple[Tensor, Tensor]:
+    """Return the mean and standard deviation of each channel, (1, channels, 1), or of each step, (1, 1, length).
 
-    Channels without a value, or with a constant one, have standard deviation 1.
+    NaN is left out. Where there is no value, or all are equal, the standard deviation is 1.
+
+    Args:
+        values: (n, channels, length) values.
+        over: "channel", or "step" for the published code of chapters 2 and 3 on Speech Commands and
+            CharacterTrajectories, which normalises each time step over samples and channels.
 
     >>> mean, std = moments(torch.tensor([[[1.0, 3.0], [float("nan"), 5.0]]]))
     >>> mean.flatten().tolist(), std.flatten().tolist()
     ([2.0, 5.0], [1.0, 1.0])
     """
-    axes = (0, *range(2, values.dim()))
+    check_choice("normalize", over, ("channel", "step"))
+    axes = (0, *range(2, values.dim())) if over == "channel" else (0, 1)
     seen = ~values.isnan()
     count = seen.sum(dim=axes, keepdim=True).clamp(min=1)
     mean = values.nan_to_num().double().sum(dim=axes, keepdim=True) / count

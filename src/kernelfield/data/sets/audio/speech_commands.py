@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._checks import check_choice, check_int
 from ...base import Data, Split
 from ...io.files import fetch, folder
 from ...transforms.batch import Normalize, Standardize
@@ -38,6 +38,7 @@ def speech_commands(
     words: Sequence[str] = WORDS,
     every: int = 1,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
+    normalize: str = "channel",
     seed: int = 0,
 ) -> Data:
     """Return Speech Commands: single spoken words, one second at 16 kHz (Warden, 2018).
@@ -58,8 +59,10 @@ def speech_commands(
         words: folders to read, one class each.
         every: keep only every ``every``-th sample of the raw sound, not filtered, as the thesis does to test at lower
             rates. The splits then have ``step=every``.
-        shares: of training, validation and test.
-        seed: of the split.
+        shares: shares of training, validation and test data.
+        normalize: "channel" normalises the raw sound, or each coefficient; "step" each time step over samples and
+            channels, as the published code does for raw sound.
+        seed: seed of the split.
 
     Returns:
         Inputs (n, 1, 16000), kept as 16-bit integers, or (n, 20, 161); classes (n,).
@@ -86,12 +89,17 @@ def speech_commands(
     index = divide(target, shares, seed)
     if mfcc:
         inputs = torch.cat([coefficients(part[:, 0] / 32768, RATE) for part in sound.split(512)])
-        normal = Normalize(*moments(inputs[index[0]]))
+        normal = Normalize(*moments(inputs[index[0]], normalize))
         splits = [Split(inputs[i], target[i], prepare=normal) for i in index]
     else:
-        heard = sound[index[0]].float() / 32768
-        prepare = Standardize((float(heard.mean()),), (float(heard.std()),), scale=1 / 32768)
         kept = sound[..., ::every]
+        prepare: Normalize | Standardize
+        if normalize == "step":
+            prepare = Normalize(*moments(kept[index[0]].float(), normalize))
+        else:
+            check_choice("normalize", normalize, ("channel", "step"))
+            heard = sound[index[0]].float() / 32768
+            prepare = Standardize((float(heard.mean()),), (float(heard.std()),), scale=1 / 32768)
         splits = [Split(kept[i], target[i], step=float(every), prepare=prepare) for i in index]
     return Data(
         name="speech_commands_mfcc" if mfcc else "speech_commands",

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ...._checks import check_int
 from ...base import Data, Split
 from ...io.files import fetch, find, folder, read_lines
-from ...transforms.batch import Chain, CropFlip, Standardize
+from ...transforms.batch import Chain, CropFlip, ResizeRotateCrop, Standardize
 from ...transforms.split import hold_out
 
 if TYPE_CHECKING:
@@ -32,26 +33,28 @@ def stl10(
     *,
     download: bool = False,
     augment: bool = False,
+    resolution: int = 96,
     validation: int = 500,
     seed: int = 0,
 ) -> Data:
-    """Return STL-10: photographs of ten kinds of things, 5,000 to train and 8,000 to test, 96×96.
+    """Return STL-10: photographs of ten classes, 5,000 to train and 8,000 to test, 96×96.
 
     Source: https://cs.stanford.edu/~acoates/stl10/ (Coates et al., 2011), the binary version, in ``root`` or
     ``root/stl10_binary``; its unlabelled images are not read. Licence: none is stated; the photographs are ImageNet's,
-    for research. Split: the published test set; 500 of the training images are held out to choose by (chapter 3), each
-    class in proportion. Normalisation: zero mean and unit variance of each colour over the training images.
+    for research. Split: the published test set; 500 of the training images are held out for validation (chapter 3),
+    stratified by class. Normalisation: zero mean and unit variance of each colour over the training images.
 
     Args:
         root: folder of the files.
-        download: whether to fetch them into ``root`` if they are not there (2.6 GB), with a checksum; needs the extra
-            ``data``.
-        augment: whether training images are shifted by up to 12 pixels and mirrored.
-        validation: number of training images held out; 0 for none.
-        seed: of the choice of these.
+        download: whether to download missing files (2.6 GB) into ``root``, with a checksum; needs the extra ``data``.
+        augment: whether training images are augmented: at 96 pixels shifted by up to 12 pixels and mirrored; at another
+            resolution enlarged by 1/16, rotated by up to 15°, cropped at random and mirrored (chapter 3, at 256).
+        resolution: pixels per side; other than 96 by bilinear interpolation, batch by batch on the device.
+        validation: number of training images held out; 0 trains on all of them.
+        seed: seed of the validation split.
 
     Returns:
-        Inputs (n, 3, 96, 96), kept as bytes; classes (n,) of ten.
+        Inputs (n, 3, resolution, resolution), kept as bytes at 96 pixels; classes (n,) of ten.
     """
     if download:
         binaries = "train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"
@@ -66,15 +69,20 @@ def stl10(
     colours = [x[:, c].float() / 255 for c in range(3)]
     normal = Standardize(tuple(float(c.mean()) for c in colours), tuple(float(c.std()) for c in colours))
     train, held = hold_out(y, validation, seed)
+    plain, augmented = normal, Chain((CropFlip(12), normal))
+    if check_int("resolution", resolution) != 96:
+        resize = ResizeRotateCrop(resolution, resolution, augment=False)
+        plain = Chain((resize, normal))  # type: ignore[assignment]
+        augmented = Chain((ResizeRotateCrop(resolution, round(resolution * 17 / 16)), normal))
     return Data(
         name="stl10",
-        train=Split(x[train], y[train], prepare=Chain((CropFlip(12), normal)) if augment else normal),
-        validation=Split(x[held], y[held], prepare=normal) if validation else None,
-        test=Split(x_test, y_test, prepare=normal),
+        train=Split(x[train], y[train], prepare=augmented if augment else plain),
+        validation=Split(x[held], y[held], prepare=plain) if validation else None,
+        test=Split(x_test, y_test, prepare=plain),
         in_channels=3,
         out_channels=10,
         dim=2,
-        size=(96, 96),
+        size=(resolution, resolution),
         task="classification",
         classes=classes,
     )

@@ -32,6 +32,7 @@ def ts(
     unit: float | None = None,
     observed: bool = False,
     standardize: bool = False,
+    normalize: str = "channel",
     seed: int = 0,
 ) -> Data:
     """Return any classification or regression problem of the UEA and UCR archives.
@@ -52,7 +53,8 @@ def ts(
         observed: whether to add a channel for each that says where it was seen.
         standardize: whether values to predict are learned at zero mean and unit variance over the training series;
             metrics and predictions are in their own unit all the same.
-        seed: of the division.
+        normalize: "channel" normalises each channel, "step" each time step over samples and channels.
+        seed: seed of the split.
 
     Returns:
         Inputs (n, channels, longest), mask (n, longest) if anything is missing; classes (n,) or values (n, 1).
@@ -82,6 +84,7 @@ def ts(
         unit=unit,
         observed=observed,
         standardize=standardize,
+        normalize=normalize,
         seed=seed,
     )
 
@@ -91,16 +94,17 @@ def character_trajectories(
     *,
     split: str = "random",
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
+    normalize: str = "channel",
     seed: int = 0,
 ) -> Data:
     """Return CharacterTrajectories: pen movements of 20 letters, 2,858 series of 3 channels and up to 182 steps.
 
     Source: the UEA archive (Bagnall et al., 2018), after UCI; read as :func:`ts` does, never downloaded. Licence: CC BY
-    4.0 (UCI). Split: the archive's two files joined and divided, 70, 15 and 15 of a hundred under a seed, each letter
-    in proportion, as Kidger et al. (2020) and the thesis do; or the archive's own. Normalisation: zero mean and unit
-    variance of each channel over the training series.
+    4.0 (UCI). Split: the archive's two files joined and split at random into 70, 15 and 15 percent, stratified by
+    letter, as Kidger et al. (2020) and the thesis do; or the archive's own. Normalisation: zero mean and unit variance
+    of each channel, or of each time step, over the training series.
     """
-    return ts(root, "CharacterTrajectories", split=split, shares=shares, seed=seed)
+    return ts(root, "CharacterTrajectories", split=split, shares=shares, normalize=normalize, seed=seed)
 
 
 def _only_problem(where: Path) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._checks import check_choice, check_int
 from ...base import Data, Split
 from ...io.files import fetch, folder
-from ...transforms.batch import AsTokens
+from ...transforms.batch import AsFloat, AsTokens, as_values
 from ...transforms.split import hold_out
 
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ def imdb(
     *,
     download: bool = False,
     length: int = 4096,
+    form: str = "tokens",
     validation: int = 0,
     seed: int = 0,
 ) -> Data:
-    """Return film reviews as bytes, to tell praise from blame: 25,000 to train and 25,000 to test.
+    """Return film reviews as bytes, to be classified as positive or negative: 25,000 to train and 25,000 to test.
 
     Source: https://ai.stanford.edu/~amaas/data/sentiment/ (Maas et al., 2011), folders ``train`` and ``test`` of
     folders ``neg`` and ``pos`` of text files, in ``root`` or ``root/aclImdb``. Licence: none is stated; to be cited.
@@ -39,39 +40,48 @@ def imdb(
 
     Args:
         root: folder of the files.
-        download: whether to fetch them into ``root`` if they are not there, with a checksum; needs the extra ``data``.
+        download: whether to download missing files into ``root``, with a checksum; needs the extra ``data``.
         length: bytes of a review; longer ones are cut off, shorter ones padded with zeros and masked.
-        validation: number of training reviews held out to choose by; 0 for none.
-        seed: of the choice of these.
+        form: "tokens" gives token ids, for an embedding; "values" gives the ids as numbers in one channel, padded on
+            the left and without a mask, as chapter 3's published code does.
+        validation: number of training reviews held out; 0 trains on all of them.
+        seed: seed of the validation split.
 
     Returns:
-        Token ids (n, length), kept as bytes, with mask (n, length); classes (n,): "neg" or "pos".
+        Token ids (n, length), kept as bytes, with mask (n, length), or values (n, 1, length); classes (n,): "neg" or
+        "pos".
     """
     check_int("length", length)
+    check_choice("form", form, ("tokens", "values"))
     if download:
         fetch(root, [ARCHIVE], unless=["aclImdb/train/pos", "aclImdb/test/pos"], unpack=True)
     where = folder(root, "the film reviews", "aclImdb")
     tokens, mask, labels = _read(where / "train", length)
     train, held = hold_out(labels, validation, seed)
-    splits = [Split(tokens[i], labels[i], mask=mask[i], prepare=AsTokens()) for i in (train, held)]
-    tokens, mask, labels = _read(where / "test", length)
+    splits = [_split(tokens[i], mask[i], labels[i], form) for i in (train, held)]
     return Data(
         name="imdb",
         train=splits[0],
         validation=splits[1] if len(held) else None,
-        test=Split(tokens, labels, mask=mask, prepare=AsTokens()),
+        test=_split(*_read(where / "test", length), form),
         in_channels=1,
         out_channels=2,
         dim=1,
         size=(length,),
         task="classification",
         classes=CLASSES,
-        vocabulary=256,
+        vocabulary=256 if form == "tokens" else None,
     )
 
 
+def _split(tokens: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor, form: str) -> Split:
+    if form == "values":
+        return Split(as_values(tokens, mask), labels, prepare=AsFloat())
+    return Split(tokens, labels, mask=mask, prepare=AsTokens())
+
+
 def _read(where: Path, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return bytes (n, length), which of them are there, and classes."""
+    """Return bytes (n, length), a mask of those that exist, and classes."""
     paths = [(path, label) for label, name in enumerate(CLASSES) for path in sorted((where / name).glob("*.txt"))]
     for name in CLASSES:
         if not any(path.parent.name == name for path, _ in paths):
