@@ -3,8 +3,9 @@
     python examples/ch09_group_self_attention.py        # writes runs/ch09_attention.png
 
 Trains two small networks of self-attention on rotated digits. One respects translations only, the other respects
-quarter turns too. A hundred steps are only the start of their training. Then checks a layer with rotations by 45°,
-which no grid holds, on a point cloud. About a minute on a CPU.
+quarter turns too. After a hundred steps both are far from trained, but the second already gives a digit and its
+rotations the same answer. Then checks a layer with rotations by 45°, which no grid holds, on a point cloud. About a
+minute on a CPU.
 """
 
 from pathlib import Path
@@ -16,6 +17,7 @@ from kernelfield.data.sets.images.rotated_mnist import rotated_digits
 from kernelfield.groups import Cyclic, Trivial
 from kernelfield.layers import LiftingSelfAttention
 from kernelfield.models import GSANet
+from kernelfield.testing import equivariance_error
 from kernelfield.viz.attention import plot_equivariance
 
 STEPS = 100
@@ -37,7 +39,8 @@ def main() -> None:
             optimizer.step()
         with torch.no_grad():
             right = net.eval()(test.inputs).argmax(dim=1) == test.target
-        print(f"{name} accuracy {right.float().mean():.1%}")
+        change = equivariance_error(net, Cyclic(4), test.inputs[:16], invariant=True)
+        print(f"{name} accuracy {right.float().mean():.1%}, logits change by {change:.1e} under rotation")
     Path("runs").mkdir(exist_ok=True)
     plot_equivariance(net, test.inputs[0], group, "runs/ch09_attention.png")
 

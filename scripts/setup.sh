@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv beside this folder and installs the package into it. Sourced or called by demo.sh and test.sh.
+# Creates .venv beside this folder and installs the package into it. Called by demo.sh, test.sh and docs.sh.
 # Does nothing when pyproject.toml and constraints.txt have not changed since the last time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,7 +10,7 @@ stamp=".venv/.installed-$(cat pyproject.toml constraints.txt | cksum | tr -d ' '
 make_venv() {
   "$python" -m venv .venv && return
   rm -rf .venv
-  # Debian ships Python without ensurepip; the rest of venv is there.
+  # Debian ships Python without ensurepip; its package python3-venv has it.
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get update -q && apt-get install -q -y python3-venv && "$python" -m venv .venv
   else
@@ -19,8 +19,9 @@ make_venv() {
   fi
 }
 
-# Torch goes first and by its exact version, so that no range pulls another build. Without a GPU the CPU build of PyTorch's own
-# index is preferred, which has no gigabytes of CUDA packages; where that index cannot be reached, the usual one serves.
+# Torch is installed first, at its exact version, so that no other requirement pulls another build. Without a GPU the CPU
+# build from PyTorch's own index is preferred: it has no gigabytes of CUDA packages. If that index cannot be reached, the
+# usual one is used.
 install_torch() {
   local torch
   torch=$(grep '^torch==' constraints.txt)

@@ -116,6 +116,12 @@ def test_each_example_has_an_up_to_date_notebook(notebooks: Any) -> None:
         assert notebooks.sources(committed) == notebooks.sources(notebooks.notebook(example)), example.stem
 
 
+def test_results_page_lists_every_result() -> None:
+    page = load(ROOT / "scripts" / "results_page.py").page(ROOT / "results")
+    titles = [json.loads(path.read_text(encoding="utf-8"))["title"] for path in (ROOT / "results").glob("*.json")]
+    assert [title for title in titles if f"| {title} |" not in page] == []
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the warnings of Jupyter's own packages
 @pytest.mark.parametrize("book", NOTEBOOKS, ids=lambda book: book.stem)
