@@ -1,4 +1,4 @@
-"""Two processes at half the batch give the losses of one."""
+"""Two processes with half the batch each give the losses of one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_at_half_the_batch(one: Run, tmp_path: Path, strategy: str) -> None:
+def test_two_processes_with_half_the_batch(one: Run, tmp_path: Path, strategy: str) -> None:
     assert run(tmp_path / "two", "--devices", "2", "--strategy", strategy)["steps"] == 10
     two = Run(tmp_path / "two")
     for a, b in zip(one.read_rows("metrics.csv"), two.read_rows("metrics.csv"), strict=True):
@@ -54,7 +54,7 @@ def test_two_processes_at_half_the_batch(one: Run, tmp_path: Path, strategy: str
 
 
 @pytest.mark.slow
-def test_shares_are_taken_up_again(tmp_path: Path) -> None:
+def test_a_sharded_run_resumes(tmp_path: Path) -> None:
     settings = ("training.ema=0.9", "training.clip=1.0", "schedule.name=constant", "schedule.warmup=0")
     options = ("--devices", "2", "--strategy", "fsdp", *(part for s in settings for part in ("--set", s)))
     whole = run(tmp_path / "whole", *options)

@@ -1,20 +1,17 @@
-"""The loop: it learns, it resumes bit for bit, it stops where it should."""
+"""The training loop learns, resumes bit for bit, and stops where it should."""
 
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
+import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-import kernelfield
 from kernelfield.experiments.checkpoint import CheckpointMismatch, latest_checkpoint, read_checkpoint
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.loop import Loop, NonFiniteLoss, Progress
@@ -22,7 +19,10 @@ from kernelfield.experiments.run import Run, make_network, make_task
 
 from .helpers import small_data, small_recipe, weights
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.connection import Connection
+    from pathlib import Path
 
 
 def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
@@ -49,7 +49,7 @@ def test_a_run_is_a_folder(tmp_path: Path) -> None:
     page = (run.folder / "report.html").read_text()
     assert "http" not in page.replace("http://www.w3.org", "")
     assert page.count("data:image/png;base64,") >= 4
-    # Finished: given back as it is, and not another recipe's.
+    # A finished run is returned unchanged, and not for another recipe.
     assert fit(small_recipe("training.epochs=8"), run.folder, data=small_data()).result() == result
     with pytest.raises(ValueError, match=r"another recipe \(training: epochs 8 there, 9 here\)"):
         fit(small_recipe("training.epochs=9"), run.folder, data=small_data())
@@ -60,7 +60,7 @@ class Killed(Exception):
 
 
 def fit_until(folder: Path, step: int, *settings: str) -> None:
-    """Train and stop dead in the middle of things, leaving what is on the disk."""
+    """Train, and stop at a step without any clean-up."""
 
     def stop(now: Progress) -> None:
         if now.step >= step:
@@ -71,17 +71,16 @@ def fit_until(folder: Path, step: int, *settings: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "step"),
     [
-        (),
-        ("training.ema=0.9", "training.clip=0.5"),
-        ("schedule.name=plateau", "schedule.patience=0", "training.precision=bf16"),
-        ("optimizer.name=sgd", "optimizer.nesterov=true", "training.evaluate_every=2"),
-        ("optimizer.name=adadelta", "schedule.name=steps", "schedule.milestones=[1, 2]"),
+        ((), 4),
+        (("training.ema=0.9", "training.clip=0.5"), 15),
+        (("schedule.name=plateau", "schedule.patience=0", "training.precision=bf16"), 15),
+        (("optimizer.name=sgd", "optimizer.nesterov=true", "training.evaluate_every=2"), 10),
+        (("optimizer.name=adadelta", "schedule.name=steps", "schedule.milestones=[1, 2]"), 15),
     ],
     ids=["plain", "ema", "plateau", "sgd", "adadelta"],
 )
-@pytest.mark.parametrize("step", [4, 15])
 def test_resumes_bit_for_bit(tmp_path: Path, settings: tuple[str, ...], step: int) -> None:
     whole = fit(small_recipe(*settings), tmp_path / "whole", data=small_data(), report=False)
     fit_until(tmp_path / "parts", step, *settings)
@@ -97,47 +96,44 @@ def test_resumes_bit_for_bit(tmp_path: Path, settings: tuple[str, ...], step: in
     assert whole.result()["metrics"] == parts.result()["metrics"]
 
 
-CODE = """
-import sys, time
-from pathlib import Path
-from kernelfield.experiments.fitting import fit
-from tests.experiments.helpers import small_data, small_recipe
-
-def slow(now):
-    print(now.step, flush=True)
-    time.sleep(float(sys.argv[2]))
-
-fit(small_recipe(), Path(sys.argv[1]), data=small_data(), report=False, on_progress=slow)
-"""
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Use one thread: their number changes sums."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
-def spawn(folder: Path, pause: float) -> subprocess.Popen[str]:
-    env = {**os.environ, "PYTHONPATH": f"{Path(kernelfield.__file__).parents[1]}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", CODE, str(folder), str(pause)], env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+def train_slowly(folder: Path, pipe: Connection) -> None:
+    """Train with a pause after each report, and send the steps."""
+    torch.set_num_threads(1)
+
+    def report(now: Progress) -> None:
+        pipe.send(now.step)
+        time.sleep(0.2)
+
+    fit(small_recipe(), folder, data=small_data(), report=False, on_progress=report)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_killed_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    process = spawn(tmp_path / "killed", 0.2)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if int(line) >= 10:
-            os.kill(process.pid, signal.SIGKILL)
-            break
-    assert process.wait() == -signal.SIGKILL
-    process.stdout.close()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=train_slowly, args=(tmp_path / "killed", theirs))
+    process.start()
+    while ours.recv() < 10:
+        pass
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     path = latest_checkpoint(tmp_path / "killed" / "checkpoints")
     assert path is not None
     assert read_checkpoint(path)[1]["state"]["position"] > 0
-    again = spawn(tmp_path / "killed", 0.0)
-    output, _ = again.communicate()
-    assert again.returncode == 0
-    assert int(output.split()[0]) > 6
-    # Threads change sums; the same number of them in all three.
-    whole = spawn(tmp_path / "whole", 0.0)
-    whole.communicate()
-    assert whole.returncode == 0
+    seen: list[Progress] = []
+    for name in ("killed", "whole"):
+        fit(small_recipe(), tmp_path / name, data=small_data(), report=False, on_progress=seen.append)
+    assert seen[0].step > 6
     assert_same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
@@ -163,7 +159,7 @@ def test_a_mismatched_network_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpoints", [True, False])
-def test_a_loss_that_is_not_finite_stops(tmp_path: Path, checkpoints: bool) -> None:
+def test_a_non_finite_loss_stops_training(tmp_path: Path, checkpoints: bool) -> None:
     data = small_data()
     inputs = data.train.inputs.clone()
     calls: list[int] = []
@@ -198,7 +194,7 @@ def test_patience_stops_early(tmp_path: Path) -> None:
     assert run.result()["epochs"] < 30
 
 
-def test_seeds_decide(tmp_path: Path) -> None:
+def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
     runs = [
         fit(small_recipe(f"training.seed={seed}"), tmp_path / name, data=small_data(), report=False)
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -208,12 +204,12 @@ def test_seeds_decide(tmp_path: Path) -> None:
     assert not torch.equal(first["network.stem.pointwise.weight"], third["network.stem.pointwise.weight"])
 
 
-def test_a_metric_the_task_has_not_is_named(tmp_path: Path) -> None:
+def test_an_unknown_metric_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="metric must be one of loss, accuracy, got 'auc'"):
         fit(small_recipe("metric=auc"), tmp_path / "run", data=small_data())
 
 
-def test_without_validation_the_last_network_counts(tmp_path: Path) -> None:
+def test_without_validation_the_last_network_is_kept(tmp_path: Path) -> None:
     data = replace(small_data(), validation=None)
     run = fit(small_recipe("training.ema=0.5"), tmp_path / "run", data=data, report=False)
     assert latest_checkpoint(run.checkpoints, "best") is None
@@ -223,8 +219,8 @@ def test_without_validation_the_last_network_counts(tmp_path: Path) -> None:
     assert not torch.equal(kept, tensors["network.stem.pointwise.weight"])
 
 
-def test_compiled_and_plain_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The same graphs as by default, without a C++ compiler to wait for.
+def test_a_compiled_network_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # This backend traces the same graphs as the default one, without a C++ compiler.
     whole = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: whole(module, backend="aot_eager"))
     recipe = small_recipe("model.dropout=0.0")

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, the rest as JSON; written at once or not at all, read without running code."""
+"""Checkpoints: tensors as safetensors and values as JSON. Writing is atomic; reading runs no code."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FORMAT = 1
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor of which processes hold a share each as a whole; all of them must ask."""
+    """Return the full tensor of a sharded one; every process must call this. Other tensors are returned unchanged."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def shared_like(tensor: Tensor, other: Any) -> Tensor:
-    """Return ``tensor`` divided among processes as ``other`` is."""
+    """Return ``tensor`` sharded over processes in the same way as ``other``."""
     if not hasattr(other, "full_tensor"):
         return tensor
     from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
@@ -45,27 +45,27 @@ def shared_like(tensor: Tensor, other: Any) -> Tensor:
 
 
 class CheckpointMismatch(ValueError):  # noqa: N818
-    """A checkpoint was made by another network than the one that should take it up."""
+    """A checkpoint does not belong to the network that should load it."""
 
 
 def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values: dict[str, Any]) -> Path:
     """Write a checkpoint and return its folder, ``folder/name``.
 
-    It is written beside its place and renamed, so that whoever is killed meanwhile leaves the former ones as they were
-    and no half of a new one.
+    The files are written to a temporary folder, which is then renamed. A process that is killed leaves earlier
+    checkpoints intact and no partial one.
 
     Args:
-        folder: of all checkpoints.
-        name: of this one.
-        tensors: by name; copied to the CPU.
-        values: anything JSON holds.
+        folder: folder of all checkpoints.
+        name: name of this checkpoint.
+        tensors: tensors by name; they are copied to the CPU.
+        values: values that JSON can hold.
     """
     from safetensors.torch import save_file  # noqa: PLC0415
 
     final, draft = folder / name, folder / f".{name}.{os.getpid()}"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    # A clone of each: tensors that share memory, such as a tied embedding, are stored once per name.
+    # safetensors refuses tensors that share memory, such as tied embeddings: clone each.
     host = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     save_file(host, draft / TENSORS)
     (draft / VALUES).write_text(json.dumps({"format": FORMAT, **values}, indent=1))
@@ -78,7 +78,7 @@ def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors, on the CPU, and the values of a checkpoint."""
+    """Return the tensors of a checkpoint, on the CPU, and its values."""
     from safetensors import SafetensorError  # noqa: PLC0415
     from safetensors.torch import load_file  # noqa: PLC0415
 
@@ -95,13 +95,13 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def latest_checkpoint(folder: Path, kind: str = "step") -> Path | None:
-    """Return the checkpoint of the highest step, of names ``kind-step``; None if there is none."""
+    """Return the checkpoint ``kind-N`` with the largest step N; None if there is none."""
     found = [p for p in folder.glob(f"{kind}-*") if (p / TENSORS).exists() and (p / VALUES).exists()]
     return max(found, key=_step, default=None)
 
 
 def remove_checkpoints(folder: Path, kind: str, *, keep: int = 0, above: int | None = None) -> None:
-    """Remove all but the last ``keep`` checkpoints of a kind, or all above a step; and what was never finished."""
+    """Remove all but the last ``keep`` checkpoints of a kind, or all after step ``above``; and all partial ones."""
     found = sorted(folder.glob(f"{kind}-*"), key=_step)
     gone = [p for p in found if _step(p) > above] if above is not None else found[: len(found) - keep]
     for path in (*gone, *folder.glob(f".{kind}-*")):
@@ -109,7 +109,7 @@ def remove_checkpoints(folder: Path, kind: str, *, keep: int = 0, above: int | N
 
 
 def describe_difference(have: dict[str, Tensor], want: dict[str, Tensor], most: int = 8) -> str:
-    """Return what differs between the tensors of a checkpoint and those of a network, one line each; "" if nothing.
+    """Return the differences between the tensors of a checkpoint and of a network, one per line; "" if there are none.
 
     >>> one = torch.zeros(1)
     >>> print(describe_difference({"a": torch.zeros(2), "b": one}, {"a": torch.zeros(3), "c": one}))
@@ -142,7 +142,7 @@ def load_network(network: nn.Module, tensors: dict[str, Tensor], where: object, 
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of an optimiser by the names of the parameters: tensors, and plain values."""
+    """Return the state of an optimiser, tensors and plain values, by parameter name."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for name, parameter in network.named_parameters():
@@ -155,14 +155,14 @@ def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> t
 def restore_optimizer(
     network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, Any]
 ) -> None:
-    """Put a state by names back into an optimiser, each tensor where the optimiser would have it."""
+    """Load a state by parameter name into an optimiser, each tensor on the device where the optimiser keeps it."""
     parameters = dict(network.named_parameters())
     for full, value in (*tensors.items(), *values.items()):
         _, key, name = full.split(".", 2)
         if name not in parameters:
-            raise CheckpointMismatch(f"the checkpoint holds the optimiser's {key} of {name}, which is no parameter")
+            raise CheckpointMismatch(f"the checkpoint has {key} of {name} in its optimiser, which is no parameter")
         parameter = parameters[name]
-        # Adam counts its steps on the CPU unless it is fused or captured; all else lies where the weights do.
+        # Adam keeps its step count on the CPU unless it is fused or capturable; all else is on the weights' device.
         on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
         moves = isinstance(value, torch.Tensor) and (value.dim() > 0 or on_device)
         there = value.to(parameter.device) if moves else value
@@ -177,7 +177,7 @@ def _step(path: Path) -> int:
 
 
 def _flush(path: Path) -> None:
-    """Have the system write what it holds back."""
+    """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,10 +1,10 @@
-"""A training step as one launch: captured as a CUDA graph, replayed from then on.
+"""Training steps captured as CUDA graphs and replayed.
 
-A step of a small network is a few thousand small kernels, and the host needs longer to launch them than the device to
-run them. A graph is launched at once. What a graph does is fixed, so the batch is copied into tensors that stay in
-place, learning rates lie on the device, and there is one graph for each set of shapes. Shapes change when a mask grows
-or shrinks by so much that its kernel is sampled further out or less far: :class:`DelayedSizes`; and when a learned
-subset of a group has another number of elements, which it is asked for when the mode is switched.
+A step of a small network launches a few thousand small kernels, which takes the host longer than the device needs to
+run them. A graph is a single launch. Its addresses and shapes are fixed: the batch is copied into static tensors,
+learning rates are tensors on the device, and there is one graph for each set of shapes. Shapes change when a mask grows
+or shrinks so much that its kernel is sampled on another grid (:class:`DelayedSizes`), and when a learned subset of a
+group changes its number of elements.
 """
 
 from __future__ import annotations
@@ -27,21 +27,20 @@ if TYPE_CHECKING:
 
 __all__ = ["CapturedStep"]
 
-# Steps at new shapes that run as they are: cuFFT and cuBLAS make their plans, autotuned kernels their choice.
+# Eager steps at new shapes before a capture: cuFFT and cuBLAS make plans, autotuned kernels choose a variant.
 _WARM_STEPS = 2
 _MOST_GRAPHS = 8
 
 
 class CapturedStep:
-    """Calls ``work(batch)`` by replaying it.
+    """Run ``work(batch)`` by replaying a CUDA graph of it.
 
-    Where the work cannot be captured, because it waits for the device or depends on what it finds there, it is called
-    as it is from then on, and :attr:`refusal` says why.
+    Work that waits for the device or depends on its results cannot be captured. It runs eagerly from then on, and
+    :attr:`refusal` says why.
 
     Args:
-        work: all of a step on the device: forward, backward, optimiser. What it changes must be tensors that stay in
-            place.
-        network: whose masks decide about shapes.
+        work: a full step on the device: forward, backward, optimiser. It must change tensors in place.
+        network: the network, whose masks and group subsets decide about shapes.
     """
 
     def __init__(self, work: Callable[[Batch], None], network: nn.Module) -> None:
@@ -62,7 +61,7 @@ class CapturedStep:
 
     @property
     def graphs(self) -> int:
-        """How many graphs were captured."""
+        """Number of graphs captured so far."""
         return self._captured
 
     def __call__(self, batch: Batch) -> None:
@@ -74,7 +73,7 @@ class CapturedStep:
             self.work(batch)
             return
         if self._looked:
-            self._sizes.catch_up()  # an evaluation has read the masks its own way
+            self._sizes.catch_up()  # an evaluation has updated the sizes
             self._looked = False
         self._sizes.update()
         key = (_signature(batch), self._sizes.shapes, sizes)
@@ -96,7 +95,7 @@ class CapturedStep:
         self._sizes.copy_to_host(self._measured)
 
     def catch_up(self) -> None:
-        """Have everything outside of graphs see that weights have changed, which a replay does not count."""
+        """Mark all weights as changed, for code outside of graphs: a replay does not increment their versions."""
         torch.autograd.graph.increment_version([*self.network.parameters(), *self.network.buffers()])
         self._looked = True
 
@@ -107,7 +106,7 @@ class CapturedStep:
             self._measured.copy_(measured)
 
     def _capture(self, key: Any, batch: Batch) -> bool:
-        torch.cuda.synchronize()  # what is forgotten here must not be running
+        torch.cuda.synchronize()  # the graph that is dropped here must not be running
         if len(self._graphs) >= _MOST_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
         static = _clone(batch)
@@ -128,8 +127,8 @@ class CapturedStep:
 
 
 def _tensors(batch: Batch) -> dict[str, Tensor]:
-    held_by_name = {f.name: getattr(batch, f.name) for f in fields(batch)}
-    return {name: value for name, value in held_by_name.items() if isinstance(value, Tensor)}
+    values = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def _signature(batch: Batch) -> tuple[Any, ...]:

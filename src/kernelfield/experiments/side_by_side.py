@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -219,7 +220,9 @@ def _advance(job: _Running, outcome: Outcome[Any]) -> bool:
         outcome.error = error
     else:
         return True
-    _wait_for(job.turn.device)  # memory of this training is free for the others from here on
+    _wait_for(job.turn.device)
+    if job.turn.stream is not None:
+        gc.collect()  # graphs and their memory are part of reference cycles
     return False
 
 
