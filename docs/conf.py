@@ -69,6 +69,8 @@ mathjax_path = MATHJAX
 # Looks.
 html_theme = "furo"
 html_title = f"kernelfield {release}"
+html_logo = "_static/logo.svg"
+html_favicon = "_static/logo.svg"
 html_static_path = ["_static", str(_static)]
 html_css_files = ["site.css"]
 html_copy_source = False
