@@ -35,6 +35,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_seeds_are_trained_side_by_side(tmp_path: Path) -> None:
+    options = ("--seeds", "2", "--seed", "3", "--out", tmp_path / "run", "--accelerator", "cpu", "--synthetic")
+    found = json.loads(call("train", *options, *SMALL, "--json"))
+    assert list(found["seeds"]) == ["3", "4"]
+    assert found["seed"] == [3, 4]
+    assert set(found["deviation"]["test"]) == {"loss", "accuracy"}
+    assert "Seeds" in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_a_run_that_is_finished_is_told_again(run: Path) -> None:
     found = json.loads(call("train", "--out", run, "--accelerator", "cpu", *SMALL, "--json"))
     assert found["status"] == "done"

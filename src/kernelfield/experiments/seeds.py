@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._checks import check_int
 from .combine import combine_results, pool_progress
-from .fitting import Job, fit_many
+from .fitting import Job, fit_many, make_fabric
 from .plain_json import to_json
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder
@@ -66,7 +66,9 @@ def fit_seeds(
     """
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
     recipe = with_settings(recipe, settings or [])
+    fabric = make_fabric() if fabric is None else fabric
     folder = fresh_folder(Path("runs") / recipe.name) if out is None else Path(out)
+    folder = Path(fabric.broadcast(str(folder)))  # processes must agree on a new one
     if Run(folder).exists:
         raise ValueError(f"out must not be the folder of a single run, got {folder}")
     each = seed_recipes(recipe, seeds)
@@ -78,6 +80,8 @@ def fit_seeds(
     outcomes = fit_many(jobs, fabric=fabric, at_once=at_once)
     runs = {seed: outcome.get() for seed, outcome in zip(each, outcomes, strict=True)}
     run = Run(folder)
+    if fabric.global_rank != 0:
+        return run
     result = combine_results({seed: r.result() for seed, r in runs.items()}, "seeds")
     run.write("result.json", to_json(result, indent=2) + "\n")
     if report:
