@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint
+from kernelfield.experiments.checkpoint import _copied_together, latest_checkpoint, read_checkpoint
 from kernelfield.experiments.fitting import Job, fit, fit_many
 from kernelfield.experiments.loop import Progress, TrainingInterrupted
 from kernelfield.experiments.reproduce import Row, reproduce, reproduce_rows
@@ -209,6 +209,15 @@ def test_the_best_checkpoint_holds_averaged_weights(tmp_path: Path) -> None:
     name = "stem.pointwise.weight"
     assert torch.equal(tensors[f"network.{name}"], last[f"average.{name}"])
     assert not torch.equal(tensors[f"network.{name}"], last[f"network.{name}"])
+
+
+def test_tensors_are_copied_together() -> None:
+    weight = torch.randn(3, 4)
+    tensors = {"weight": weight, "tied": weight, "turned": weight.T, "scalar": torch.tensor(2.0)}
+    copies = _copied_together(tensors)
+    assert not differing(tensors, copies)
+    storages = {copy.untyped_storage().data_ptr() for copy in copies.values()}
+    assert len(storages) == 4
 
 
 def test_the_result_tells_chosen_and_last_epoch(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "read_checkpoint",
     "restore_optimizer",
     "shared_like",
+    "to_host",
     "whole",
     "write_checkpoint",
 ]
@@ -65,9 +66,7 @@ def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values
     final, draft = folder / name, folder / f".{name}.{os.getpid()}"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    # safetensors refuses tensors that share memory, such as tied embeddings: clone each.
-    host = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
-    save_file(host, draft / TENSORS)
+    save_file(to_host(tensors), draft / TENSORS)
     (draft / VALUES).write_text(json.dumps({"format": FORMAT, **values}, indent=1))
     for path in (draft / TENSORS, draft / VALUES, draft):
         _flush(path)
@@ -75,6 +74,31 @@ def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values
     draft.replace(final)
     _flush(folder)
     return final
+
+
+def to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of tensors on the CPU, none of which share memory.
+
+    Tensors of a GPU are joined there and copied together: a copy of its own for each would wait hundreds of times.
+
+    >>> weight = torch.eye(2)
+    >>> to_host({"a": weight, "tied": weight})["tied"]
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    # safetensors refuses tensors that share memory, such as tied embeddings: clone each.
+    host = {key: t.detach().contiguous().clone() for key, t in tensors.items() if t.device.type == "cpu"}
+    others = {key: t.detach() for key, t in tensors.items() if key not in host}
+    for kind in {(t.device, t.dtype) for t in others.values()}:
+        host |= _copied_together({key: t for key, t in others.items() if (t.device, t.dtype) == kind})
+    return {key: host[key] for key in tensors}
+
+
+def _copied_together(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors of one device and dtype to the CPU at once."""
+    flat = torch.cat([t.reshape(-1) for t in tensors.values()]).cpu()
+    parts = flat.split([t.numel() for t in tensors.values()])
+    return {key: part.clone().view(t.shape) for (key, t), part in zip(tensors.items(), parts, strict=True)}
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
