@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torchmetrics.functional.classification import binary_auroc
 
 from kernelfield import CCNN, DNArch
 from kernelfield.data.base import Batch
 from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.metrics import Meter, is_better
 from kernelfield.experiments.recipe import recipe_from
-from kernelfield.experiments.scores import Meter, area_under_curve, is_better
 from kernelfield.experiments.task import Task
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def test_area_under_the_curve_of_pixels() -> None:
     meter = Meter("segmentation", 2)
     meter.update(prediction, Batch(torch.zeros(3, 1, 20, 20), target, mask=seen))
     scores = prediction.softmax(dim=1)[:, 1]
-    wanted = area_under_curve(scores[seen], target[seen])
-    assert meter.compute()["auc"] == pytest.approx(wanted, abs=1e-3)
+    wanted = binary_auroc(scores[seen], target[seen])
+    assert meter.compute()["auc"] == pytest.approx(float(wanted), abs=1e-3)
 
 
 def test_complexity_is_a_penalty() -> None:

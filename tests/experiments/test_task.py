@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from kernelfield import CCNN, create_model
 from kernelfield.data.base import Batch
+from kernelfield.experiments.losses import task_loss
+from kernelfield.experiments.metrics import Meter, is_better, main_metric
 from kernelfield.experiments.optim import Average
 from kernelfield.experiments.recipe import Optimizer, Schedule
-from kernelfield.experiments.scores import Meter, area_under_curve, is_better, main_metric, task_loss
 from kernelfield.experiments.task import REGULARIZERS, Task
 from kernelfield.groups import SO2
 from kernelfield.models.partial_gcnn import PartialGCNN
@@ -139,15 +140,6 @@ def test_meters_do_not_depend_on_how_batches_are_cut(task: str) -> None:
     assert main_metric(task) in found[0]
     whole = batch_of(target, mask)
     assert found[0]["loss"] == pytest.approx(float(task_loss(task, prediction, whole)), rel=1e-5)
-
-
-def test_area_under_curve_is_that_of_pairs() -> None:
-    scores, labels = torch.randint(10, (60,)).float(), torch.randint(2, (60,))
-    positive, negative = scores[labels == 1], scores[labels == 0]
-    pairs = positive[:, None] - negative[None]
-    wanted = ((pairs > 0).double() + 0.5 * (pairs == 0).double()).mean()
-    assert area_under_curve(scores, labels) == pytest.approx(float(wanted))
-    assert torch.tensor(area_under_curve(scores, torch.zeros(60))).isnan()
 
 
 def test_better() -> None:

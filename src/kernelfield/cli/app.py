@@ -14,6 +14,7 @@ __all__ = [
     "DataFolder",
     "Download",
     "Json",
+    "Log",
     "Out",
     "RunFolder",
     "Seeds",
@@ -32,6 +33,10 @@ DataFolder = Annotated[Optional[Path], typer.Option("--data", help="Folder or fi
 Download = Annotated[bool, typer.Option("--download", help="Download missing files into that folder, with checksums.")]
 Out = Annotated[Optional[Path], typer.Option(help="Folder of the run; a new one under runs/ by default.")]  # noqa: UP045
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Log = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--log", help="Also log to csv, tensorboard or wandb; may be given several times."),
+]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds to train side by side; the result is their mean.")]
 Synthetic = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import Accelerator, DataFolder, Download, Json, Out, Seeds, Settings, Synthetic, app
+from .app import Accelerator, DataFolder, Download, Json, Log, Out, Seeds, Settings, Synthetic, app
 from .common import (
     FAILED,
     WRONG,
@@ -46,6 +46,7 @@ def train(
     devices: Annotated[int, typer.Option(min=1, help="Devices, or CPU processes, per machine.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
+    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Train a network: by a recipe, on your own data, or, by default, on bundled digits read as a sequence.
@@ -72,6 +73,7 @@ def train(
                 download=download,
                 synthetic=synthetic,
                 fabric=fabric,
+                log=log or (),
                 on_progress=on_progress,
             )
         if fabric.global_rank == 0:

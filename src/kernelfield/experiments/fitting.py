@@ -15,6 +15,7 @@ from .datasets import recipe_data
 from .finish import count_parameters, finish, write_rows
 from .folder_lock import FolderLock
 from .kernels_ahead import KernelsAhead
+from .loggers import Loggers
 from .loop import Loop, TrainingInterrupted, resident
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task
@@ -44,6 +45,7 @@ def fit(
     synthetic: bool = False,
     fabric: Fabric | None = None,
     report: bool = True,
+    log: Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Generator[None, None, Run]:
@@ -63,6 +65,7 @@ def fit(
         synthetic: train on synthetic data of the recipe's shape.
         fabric: devices, processes and precision; see :func:`make_fabric`.
         report: whether to write report.html and kernels.png.
+        log: loggers beside those of ``training.log``; see :class:`~.loggers.Loggers`.
         on_progress: called from time to time with a :class:`Progress`.
         should_stop: asked after every step; see :class:`~.loop.Loop`.
     """
@@ -90,6 +93,7 @@ def fit(
             lock.acquire()
             run.begin(recipe, synthetic=synthetic)
             run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {fabric.device}")
+        loggers = Loggers([*recipe.training.log, *log] if leads else [], target, recipe.name, recipe.to_dict())
 
         def progress(now: Progress) -> None:
             write_rows(run, loop)
@@ -97,6 +101,7 @@ def fit(
             run.log(f"step {now.step}/{now.steps}, epoch {now.epoch}: {done}, {now.rate:.0f} samples/s")
             if now.metrics:
                 kernels.write()
+            loggers.log(now)
             if on_progress is not None:
                 on_progress(now)
 
@@ -123,6 +128,7 @@ def fit(
             finish(run, recipe, data, loop, report, {} if synthetic else {"folder": folder, "download": download})
             kernels.write()
             run.log(f"finished after {state.seconds:.1f} s")
+            loggers.close(run.result())
         fabric.barrier()
     return run
 

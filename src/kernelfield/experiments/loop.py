@@ -15,8 +15,8 @@ from .checkpoint import latest_checkpoint
 from .cuda_graph import CapturedStep
 from .evaluation import evaluation_steps, mask_sizes
 from .loop_checkpoint import resume_loop, save_best, save_loop
+from .metrics import is_better
 from .optim import Average, make_optimizer
-from .scores import is_better
 from .side_by_side import exhaust, matmul_precision
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from .._checks import check_choice, check_int
 from ..fields import BSpline, Field
 from ..groups import Distribution
 from ..masks import Mask
-from .scores import is_better
+from .metrics import is_better
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,8 +10,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
+from .._checks import check_choice
 from ..data.shape import DataShape  # noqa: TC001 (its fields' types are read at run time)
 from .families import bundled_names, family_rows, find_mapping, read_mapping
+from .loggers import LOGGERS
 from .optim_settings import Optimizer, Schedule
 from .ranges import Range, check_ranges
 from .yaml_text import parse_value, write_yaml
@@ -58,7 +60,8 @@ class Training:
         evaluate_every: epochs between evaluations on the validation split.
         norm_batches: number of training batches from which batch-norm statistics are re-estimated before each
             evaluation; 0 keeps the running averages. By default 50 in trainings of up to 5,000 steps, and 0 otherwise.
-        log_every: steps between two looks at the loss.
+        log: loggers: "csv", "tensorboard", "wandb".
+        log_every: steps between two reports of the loss.
         checkpoint_every: steps between checkpoints inside an epoch; there is one at the end of each evaluated epoch.
         patience: epochs without improvement on the validation split after which to stop.
     """
@@ -76,6 +79,7 @@ class Training:
     matmul: str = "highest"
     evaluate_every: int = 1
     norm_batches: int | None = None
+    log: list[str] = field(default_factory=list)
     log_every: int = 50
     checkpoint_every: int = 1000
     patience: int | None = None
@@ -96,6 +100,8 @@ class Training:
             "label_smoothing": Range(0, 1),
         }
         check_ranges(self, {**ranges, "ema": Range(0, 1, without_low=True, without_high=True)})
+        for name in self.log:
+            check_choice("training.log", name, LOGGERS)
 
 
 @dataclass(frozen=True)

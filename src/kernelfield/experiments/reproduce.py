@@ -16,9 +16,9 @@ import torch
 from .._checks import check_int
 from .combine import combine_results, pool_progress
 from .loop import TrainingInterrupted
+from .metrics import main_metric
 from .plain_json import to_json
 from .recipe import find_recipe, list_recipes, with_settings
-from .scores import main_metric
 from .seeds import seed_recipes
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, kernel_norm, wa
 from ..layers.continuous.kernel_sampler import sampled_once
 from ..layers.continuous.penalties import OTHER_PARAMETERS
 from ..models import DNArch
+from .losses import TASKS, task_loss
+from .metrics import Meter, is_better, main_metric
 from .optim import LearningRate, make_optimizer
 from .optim_settings import Optimizer, Schedule
-from .scores import TASKS, Meter, is_better, main_metric, task_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

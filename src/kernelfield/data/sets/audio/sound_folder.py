@@ -37,7 +37,7 @@ URBAN = (
 def read_sound(path: Path, rate: int | None = None) -> Tensor:
     """Return the samples of a sound file, all channels averaged: (time,) floats in [-1, 1].
 
-    Files of PCM samples are read by the standard library; others need soundfile (``pip install soundfile``).
+    Files of PCM samples are read by the standard library; others need soundfile (``pip install 'kernelfield[data]'``).
 
     Args:
         path: the file.
@@ -78,7 +78,8 @@ def _read_other(path: Path) -> tuple[int, np.ndarray]:
         import soundfile  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{path} is no PCM wav file; other kinds are read by soundfile: pip install soundfile", name="soundfile"
+            f"{path} is no PCM wav file; other kinds are read by soundfile: pip install 'kernelfield[data]'",
+            name="soundfile",
         ) from error
     try:
         samples, rate = soundfile.read(str(path), dtype="float32", always_2d=True)

@@ -148,9 +148,7 @@ def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> n
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "reading images needs pillow: pip install 'kernelfield[train]'", name="PIL"
-        ) from error
+        raise ModuleNotFoundError("reading images needs pillow: pip install 'kernelfield[data]'", name="PIL") from error
     try:
         with Image.open(path) as image:
             image.load()

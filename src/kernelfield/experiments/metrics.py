@@ -1,0 +1,232 @@
+"""Metrics, by task, from torchmetrics: accumulated on the device and read once at the end."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassJaccardIndex
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
+from .._checks import check_choice
+from ..data.sets.clouds.shapenet_part import part_iou
+from .losses import IGNORED, TASKS, observed_target, target_of, task_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..data.base import Batch
+
+__all__ = ["Meter", "is_better", "main_metric"]
+
+_MAIN = {"regression": "mse", "dense-regression": "mse", "language": "bits"}
+_SMALLER = ("loss", "mse", "mae", "l2", "bits")
+#: metrics that are means over values or samples
+_MEANS = {"regression": ("mse", "mae"), "dense-regression": ("mse", "mae", "psnr", "l2")}
+#: number of bins of the predicted probabilities, for the area under the curve of millions of pixels
+_BINS = 4096
+
+
+def main_metric(task: str) -> str:
+    """Return the name of the metric that chooses the best epoch.
+
+    >>> main_metric("classification"), main_metric("language")
+    ('accuracy', 'bits')
+    """
+    return _MAIN.get(check_choice("task", task, TASKS), "accuracy")
+
+
+def is_better(metric: str, value: float, than: float | None) -> bool:
+    """Return whether ``value`` is better than ``than``: smaller for losses and errors, larger for other metrics.
+
+    >>> is_better("accuracy", 0.9, 0.8), is_better("mse", 0.9, 0.8)
+    (True, False)
+    """
+    if math.isnan(value):
+        return False
+    if than is None or math.isnan(than):
+        return True
+    return value < than if metric in _SMALLER else value > than
+
+
+class Meter:
+    """Accumulates predictions on their device and computes the metrics of a task.
+
+    Args:
+        task: as in :func:`~.losses.task_loss`.
+        out_channels: number of predictions.
+        device: of the predictions.
+        parts: labels of each kind of object, for a segmentation into parts; see :class:`~kernelfield.data.Data`. Adds
+            ``part_iou``, the mean intersection over union of all objects, and ``part_iou_kinds``, the mean over kinds
+            of the means over their objects (chapter 4, section 4.3).
+
+    >>> from kernelfield.data.base import Batch
+    >>> meter = Meter("classification", 3)
+    >>> meter.update(torch.eye(3), Batch(torch.zeros(3, 1, 1), torch.tensor([0, 1, 1])))
+    >>> round(meter.compute()["accuracy"], 3)
+    0.667
+    """
+
+    def __init__(
+        self,
+        task: str,
+        out_channels: int,
+        device: torch.device | str = "cpu",
+        *,
+        parts: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self.task, self.out_channels = check_choice("task", task, TASKS), out_channels
+        if parts and task != "segmentation":
+            raise ValueError(f"parts must be left out unless task is 'segmentation', got them for {task!r}")
+        self.parts = tuple(parts)
+        #: of each kind of object, the sum of intersections over unions and the number of objects
+        self.shares = torch.zeros(2, len(self.parts), dtype=torch.float64, device=device)
+        names = ("loss", *_MEANS.get(task, ("accuracy",)))
+        self._means = {name: _Mean().to(device) for name in names}
+        by_class = task in ("classification", "segmentation", "language")
+        self._jaccard = _Jaccard(out_channels).to(device) if by_class else None
+        #: counts of pixels by class (of two) and bin of the predicted probability
+        bins = 2 * _BINS if task == "segmentation" and out_channels == 2 else 0
+        self.bins = torch.zeros(bins, dtype=torch.float64, device=device)
+        self._scores: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    @property
+    def confusion(self) -> Tensor:
+        """Return the counts of samples by target and predicted class; empty for tasks without classes."""
+        return torch.zeros(0, 0, dtype=torch.long) if self._jaccard is None else self._jaccard.confmat
+
+    @torch.no_grad()
+    def update(self, prediction: Tensor, batch: Batch) -> None:
+        """Add a batch."""
+        loss = task_loss(self.task, prediction, batch)
+        if self.task == "multilabel":
+            weight = self._add_labels(prediction, target_of(batch).view(prediction.shape))
+        elif self._jaccard is None:
+            weight = self._add_values(prediction, batch)
+        else:
+            weight = self._add_classes(prediction, batch)
+        self._means["loss"].update(loss, weight)
+
+    def _add_labels(self, scores: Tensor, labels: Tensor) -> Any:
+        self._scores.append(scores.float())
+        self._labels.append(labels > 0.5)
+        self._means["accuracy"].update(((scores > 0) == (labels > 0.5)).double())
+        return len(scores)
+
+    def _add_values(self, prediction: Tensor, batch: Batch) -> Tensor:
+        target = target_of(batch).double().view(prediction.shape)
+        errors = prediction.double() - target
+        if batch.scale is not None:
+            errors = batch.scale.stretched(errors)
+        seen = torch.ones_like(errors)
+        if self.task == "dense-regression" and batch.mask is not None:
+            seen = batch.mask.unsqueeze(1).expand_as(errors).double()
+        self._means["mse"].update(errors.square(), seen)
+        self._means["mae"].update(errors.abs(), seen)
+        if self.task == "dense-regression":
+            squared, counts, norms = (
+                (values * seen).flatten(1).sum(dim=1) for values in (errors.square(), seen, target.square())
+            )
+            # Of signals between 0 and 1: the peak is 1.
+            self._means["psnr"].update(-10 * torch.log10((squared / counts.clamp(min=1)).clamp(min=1e-20)))
+            self._means["l2"].update((squared / norms.clamp(min=1e-20)).sqrt())
+        return seen.sum()
+
+    def _add_classes(self, prediction: Tensor, batch: Batch) -> Tensor:
+        target = target_of(batch)
+        if self.task != "classification":
+            target = observed_target(target, batch.mask)
+        if self.parts:
+            share, kind = part_iou(prediction, target.flatten(1), self.parts)
+            known = (kind >= 0).double()
+            self.shares.index_add_(1, kind.clamp(min=0), torch.stack([share.double() * known, known]))
+        classes, target = prediction.argmax(dim=1).flatten(), target.flatten()
+        counts = (target != IGNORED).double()
+        self._means["accuracy"].update((classes == target).double(), counts)
+        assert self._jaccard is not None
+        self._jaccard.update(classes, target)
+        if self.bins.numel():
+            # torchmetrics compares every pixel with every threshold; a histogram costs one addition per pixel.
+            chance = prediction.float().softmax(dim=1)[:, 1].flatten()
+            index = (chance * _BINS).long().clamp(max=_BINS - 1) + _BINS * target.clamp(min=0)
+            self.bins.scatter_add_(0, index, counts)
+        return counts.sum()
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of all batches so far; NaN where no sample counted."""
+        if not self._means["loss"].update_called:
+            return dict.fromkeys(self._means, math.nan)
+        metrics = {name: float(mean.compute()) for name, mean in self._means.items()}
+        if self.task == "multilabel":
+            scores, labels = torch.cat(self._scores).cpu(), torch.cat(self._labels).cpu()
+            metrics["auc"] = _mean_of_known(binary_auroc, scores, labels)
+            if scores.shape[1] > 1:  # tags: of each tag over all clips, and of each clip over all tags
+                metrics["auc_clip"] = _mean_of_known(binary_auroc, scores.T, labels.T)
+                metrics["map"] = _mean_of_known(binary_average_precision, scores, labels)
+                metrics["map_clip"] = _mean_of_known(binary_average_precision, scores.T, labels.T)
+        if self.task == "language":
+            metrics["bits"] = metrics["loss"] / math.log(2)
+        if self.task == "segmentation" and self._jaccard is not None:
+            metrics["iou"] = float(self._jaccard.compute())
+        if self.parts:
+            total, objects = self.shares.cpu()
+            metrics["part_iou"] = float(total.sum() / objects.sum().clamp(min=1))
+            metrics["part_iou_kinds"] = float((total / objects)[objects > 0].mean())
+        if self.bins.numel():
+            metrics["auc"] = _binned_area(*self.bins.cpu().view(2, _BINS))
+        return metrics
+
+
+class _Mean(MeanMetric):
+    """Weighted mean in float64; updates do not wait for the device, as the base class's search for NaN does."""
+
+    weight: Tensor
+
+    def __init__(self) -> None:
+        # Each process sees all samples: there is nothing to add over processes.
+        super().__init__(nan_strategy="disable", sync_on_compute=False)
+        self.set_dtype(torch.float64)
+
+    def update(self, value: Any, weight: Any = 1.0) -> None:
+        weight = torch.as_tensor(weight, dtype=torch.float64, device=value.device).broadcast_to(value.shape)
+        self.mean_value += (value * weight).sum()
+        self.weight += weight.sum()
+
+
+class _Jaccard(MulticlassJaccardIndex):
+    """Mean intersection over union of the classes that occur; updates do not wait for the device."""
+
+    confmat: Tensor
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(classes, average="macro", validate_args=False, sync_on_compute=False)
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        index = target.clamp(min=0) * self.num_classes + preds
+        self.confmat.view(-1).scatter_add_(0, index, (target != IGNORED).to(self.confmat.dtype))
+
+
+def _mean_of_known(metric: Callable[..., Tensor], scores: Tensor, labels: Tensor) -> float:
+    """Return the mean of a metric over the columns that have one, NaN if there are none.
+
+    Scores are replaced by their ranks in [0, 1], since a sigmoid of float32 would make large ones equal.
+    """
+    known = labels.any(dim=0)
+    if metric is binary_auroc:
+        known &= ~labels.all(dim=0)
+    if not bool(known.any()):
+        return float("nan")
+    distinct, ranks = scores[:, known].unique(return_inverse=True)
+    columns = zip(ranks.T.double() / max(1, len(distinct) - 1), labels[:, known].T.long(), strict=True)
+    return float(torch.stack([metric(score, label, validate_args=False) for score, label in columns]).double().mean())
+
+
+def _binned_area(negatives: Tensor, positives: Tensor) -> float:
+    """Return the area under the ROC curve from the counts of both classes in bins of rising score."""
+    pairs = float(negatives.sum() * positives.sum())
+    below = negatives.cumsum(0) - negatives / 2  # those of the same bin count half
+    return float((positives * below).sum()) / pairs if pairs else float("nan")
