@@ -60,6 +60,8 @@ class BSpline(Field):
     torch.Size([9, 4])
     """
 
+    lattice = "spline"
+
     def __init__(
         self,
         dim: int,
@@ -145,6 +147,8 @@ class Table(BSpline):
     >>> table(torch.tensor([[0.5]])).equal(table.coefficients[1:].mean(dim=0, keepdim=True))
     True
     """
+
+    lattice = "table"
 
     def __init__(
         self,

@@ -20,23 +20,29 @@ __all__ = ["Group", "strata", "wrap"]
 class Group:
     r"""A group H that acts on :math:`\mathbb{R}^d` by matrices (chapter 8, section 2; chapter 11, appendix A).
 
-    Its elements are floating-point tensors of shape (…, coords), and every operation broadcasts over the axes in
-    front. Together with the translations of the plane it makes an affine group, :class:`~kernelfield.groups.Affine`.
+    Its elements are floating-point tensors of shape (…, coords), and every operation broadcasts over the leading axes.
+    Together with the translations of space it forms an affine group, :class:`~kernelfield.groups.Affine`.
 
-    A subclass gives :meth:`product`, :meth:`inverse`, :meth:`exp`, :meth:`log`, :meth:`matrix`, :meth:`generator`,
-    :meth:`chart`, and :meth:`elements` or :meth:`spread`. What is finite and what is continuous differ in two ways
-    that layers ask for: :meth:`weight`, the Haar measure of one of n elements, and :meth:`spread`, how n elements
-    are drawn.
+    A subclass defines :meth:`product`, :meth:`inverse`, :meth:`exp`, :meth:`log`, :meth:`matrix`, :meth:`generator`,
+    :meth:`chart`, and either :meth:`elements` (a finite group) or :meth:`spread` (a continuous one). It then works in
+    every layer on groups: the attributes below tell a layer how to convolve on the group, and no layer asks which group
+    it is.
 
     Attributes:
         dim: number d of dimensions of the space it acts on.
-        coords: numbers that make an element.
-        order: number of elements, None where there are infinitely many.
-        identity_coords: the numbers of the identity.
+        coords: number of coordinates of an element.
+        order: number of elements, None for a continuous group.
+        identity_coords: coordinates of the identity.
         chart_size: number of coordinates of :meth:`chart`.
-        table_size: number of values along each coordinate of the chart, None for a continuous one.
+        table_size: number of values along each coordinate of the chart, None for a continuous group.
         on_grid: whether the action maps a square grid to itself, so that signals and kernels are moved exactly.
-        isometric: whether the action keeps lengths.
+        isometric: whether the action preserves lengths.
+        convolution: how a signal at all elements is convolved. "stack": kernels have one size, and one convolution has
+            the elements among its channels. "filter_bank": each element has a kernel of its own size, as its
+            :meth:`stretches` say.
+        ordered: whether the elements are the steps of a ladder, of which a kernel may span some neighbours only:
+            ``interactions`` in layers. Such a group defines :attr:`window` and :meth:`shortened`, and its only
+            coordinate counts steps.
     """
 
     dim: int
@@ -47,13 +53,15 @@ class Group:
     table_size: tuple[int, ...] | None = None
     on_grid: bool = False
     isometric: bool = True
+    convolution: str = "stack"
+    ordered: bool = False
 
     @property
     def kind(self) -> str:
-        """What the numbers of an element mean: those of groups of one kind can stand for each other."""
+        """A name for the meaning of an element's coordinates. Groups of one kind share their elements."""
         return type(self).__name__
 
-    # What a subclass gives.
+    # What a subclass defines.
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """Return ab: (…, coords) and (…, coords) to (…, coords)."""
@@ -64,11 +72,11 @@ class Group:
         raise NotImplementedError
 
     def exp(self, v: Tensor) -> Tensor:
-        """Return the element at ``v`` of the Lie algebra; discrete coordinates are passed on (to the nearest)."""
+        """Return the element at ``v`` of the Lie algebra. Discrete coordinates are rounded to the nearest element."""
         raise NotImplementedError
 
     def log(self, a: Tensor) -> Tensor:
-        """Return the smallest ``v`` whose :meth:`exp` is ``a``; discrete coordinates are passed on."""
+        """Return the smallest ``v`` whose :meth:`exp` is ``a``. Discrete coordinates are unchanged."""
         raise NotImplementedError
 
     def matrix(self, a: Tensor) -> Tensor:
@@ -117,7 +125,16 @@ class Group:
         """Return all elements of a finite group, the identity first: (order, coords)."""
         raise TypeError(f"group must be finite to list its elements, got {self}; sample(n) draws from it")
 
-    # What follows from it.
+    @property
+    def window(self) -> int:
+        """The number of steps of an :attr:`ordered` group that layers use."""
+        raise ValueError(f"group must be ordered to have a window, got {self}")
+
+    def shortened(self, count: int) -> Group:  # noqa: ARG002
+        """Return an :attr:`ordered` group without its last ``count`` elements; at least one is left."""
+        raise ValueError(f"group must be ordered to be shortened, got {self}")
+
+    # What follows from these.
 
     @property
     def finite(self) -> bool:
@@ -126,7 +143,7 @@ class Group:
 
     @property
     def factors(self) -> tuple[Group, ...]:
-        """The factors along whose axes elements can be drawn independently; see :meth:`join`."""
+        """The factors whose elements can be drawn independently; see :meth:`join`."""
         return (self,)
 
     def assemble(self, parts: Sequence[Tensor]) -> Tensor:
@@ -157,12 +174,28 @@ class Group:
         return torch.linalg.det(self.matrix(a)).abs()
 
     def stretch(self) -> float:
-        """Return by how much its elements stretch lengths at most."""
+        """Return the largest factor by which an element stretches lengths."""
         if self.isometric:
             return 1.0
         if len(self.factors) > 1:
             return math.prod(factor.stretch() for factor in self.factors)
-        return float(self.determinant(self.elements(torch.float64)).max()) ** (1 / self.dim)
+        return max(self.stretches())
+
+    def stretches(self) -> tuple[float, ...]:
+        """Return the factor by which each of the :meth:`elements` of a finite group stretches lengths."""
+        return tuple(v ** (1 / self.dim) for v in self.determinant(self.elements(torch.float64)).tolist())
+
+    def check_interactions(self, interactions: int | None) -> int | None:
+        """Return ``interactions``, the number of neighbouring elements that a kernel spans, if the group allows it."""
+        if interactions is None:
+            return None
+        if not self.ordered:
+            raise ValueError(
+                f"interactions must be None for {self}, whose elements are not ordered, got {interactions}"
+            )
+        if check_int("interactions", interactions) > self.window:
+            raise ValueError(f"interactions must be at most the {self.window} steps of {self}, got {interactions}")
+        return interactions
 
     def density(self, a: Tensor) -> Tensor:
         """Return the density of the left Haar measure in the coordinates of the element: (…)."""
@@ -275,6 +308,12 @@ class Group:
             return self.spread(1, torch.rand(n, generator=generator, dtype=dtype, device=device))
         everything = self.elements(dtype, device)
         return everything[torch.randint(len(everything), (n,), generator=generator, device=device)]
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -37,6 +37,8 @@ class Scale(Group):
     """
 
     isometric = False
+    convolution = "filter_bank"
+    ordered = True
 
     def __init__(self, n: int, base: float = 2.0, *, dim: int = 1, continuous: bool = False) -> None:
         self.n = check_int("n", n)
@@ -124,6 +126,18 @@ class Scale(Group):
     def stretch(self) -> float:
         """Return the largest dilation of the window."""
         return self.base ** (self.n - 1)
+
+    def stretches(self) -> tuple[float, ...]:
+        """Return the dilations of the window."""
+        return tuple(self.base**k for k in range(self.n))
+
+    @property
+    def window(self) -> int:
+        return self.n
+
+    @property
+    def kind(self) -> str:
+        return f"Scale(base={self.base})"  # an exponent means another dilation with another base
 
     def __repr__(self) -> str:
         more = ", continuous=True" if self.continuous else ""

@@ -76,12 +76,12 @@ class GCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        x = self.dropout(F.relu(self.norms[0](self.lift(x).values)))
+        signal = self.norms[0](self.lift(x)).map(F.relu).map(self.dropout)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True)):
-            x = norm(conv(x).values)
+            signal = norm(conv(signal))
             # Maximum and ReLU commute; in this order there is less to rectify.
-            x = F.relu(self.pool(x)) if i == 0 else self.dropout(F.relu(x))
-        return self.head(self.last(x).values)
+            signal = self.pool(signal).map(F.relu) if i == 0 else signal.map(F.relu).map(self.dropout)
+        return self.head(self.last(signal))
 
 
 class GroupAllCNN(nn.Module):
@@ -130,14 +130,13 @@ class GroupAllCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        x = self.lift(self.dropout_in(x)).values
-        x = F.relu(self.norms[0](x))
+        signal = self.norms[0](self.lift(self.dropout_in(x))).map(F.relu)
         for layer, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True), start=2):
-            x = conv(x).values
             pooled = layer in (3, 6)
-            x = F.relu(norm(self.pool(x) if pooled else x))
-            x = self.dropout(x) if pooled else x
-        return self.head(x)
+            signal = conv(signal)
+            signal = norm(self.pool(signal) if pooled else signal).map(F.relu)
+            signal = signal.map(self.dropout) if pooled else signal
+        return self.head(signal)
 
 
 class GroupResNet(nn.Module):
@@ -184,10 +183,10 @@ class GroupResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        x = F.relu(self.norm(self.blocks(self.lift(x).values)))
-        # The head is linear: averaged first, it sees one position instead of all.
-        x = x.mean(dim=tuple(range(3, x.dim())), keepdim=True)
-        return self.head(self.last(x).values)
+        signal = self.norm(self.blocks(self.lift(x))).map(F.relu)
+        # The head is linear: after the mean over space it sees one position instead of all.
+        signal = signal.map(torch.mean, dim=tuple(range(3, signal.dim())), keepdim=True)
+        return self.head(self.last(signal))
 
 
 class GroupDenseNet(nn.Module):
@@ -251,22 +250,21 @@ class GroupDenseNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        x = self.lift(x).values
+        signal = self.lift(x)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             if i > 0:
-                x = F.relu(self.between_norms[i - 1](x))
-                x = self.pool(self.between[i - 1](x).values)
-            new = conv(F.relu(norm(x))).values
-            # With the group among the channels, or channels that are last in memory would not stay so.
-            x = torch.cat([new.flatten(1, 2), _crop(x).flatten(1, 2)], dim=1).unflatten(1, (-1, x.shape[2]))
-        return self.head(self.last(F.relu(self.norm(x))).values)
+                signal = self.between_norms[i - 1](signal).map(F.relu)
+                signal = self.pool(self.between[i - 1](signal))
+            signal = signal.replace(_join(conv(norm(signal).map(F.relu)).values, signal.values))
+        return self.head(self.last(self.norm(signal).map(F.relu)))
 
 
-def _crop(x: Tensor) -> Tensor:
-    """Take one sample off each end of each spatial axis."""
-    for axis in range(3, x.dim()):
-        x = x.narrow(axis, 1, x.shape[axis] - 2)
-    return x
+def _join(new: Tensor, old: Tensor) -> Tensor:
+    """Concatenate the channels of ``new`` and ``old``, which loses one sample at each end of each spatial axis."""
+    for axis in range(3, old.dim()):
+        old = old.narrow(axis, 1, old.shape[axis] - 2)
+    # With the group among the channels, a channels-last memory format is kept.
+    return torch.cat([new.flatten(1, 2), old.flatten(1, 2)], dim=1).unflatten(1, (-1, old.shape[2]))
 
 
 def _check_finite(group: Group) -> None:

@@ -104,20 +104,20 @@ class GSANet(nn.Module):
         self.dropout_in, self.dropout_pool = nn.Dropout(dropout_in), nn.Dropout(dropout_pool)
         self.classify = Pointwise(width, out_channels, bias=False)
         self.readout = check_choice("readout", readout, READOUTS)
+        self.space = GroupPool("mean" if readout == "mean-max" else "sum", "space")
         self.head = GroupPool("max", "group")
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        x = F.silu(self.norm(self.lift(self.dropout_in(x)).values))
+        signal = self.lift(self.dropout_in(x)).map(lambda values: F.silu(self.norm(values)))
         for i, stage in enumerate(self.stages, start=1):
-            x = stage(x)
+            signal = stage(signal)
             if i < len(self.stages) or self.pool_last:
-                x = self.dropout_pool(self.pool(x))
+                signal = self.dropout_pool(self.pool(signal))
         if self.readout == "max-mean":
-            return self.head(self.classify(x)).flatten(2).mean(dim=2)
+            return self.head(signal.map(self.classify)).flatten(2).mean(dim=2)
         # The map to the classes is linear: it is cheaper after the reduction over space than before.
-        x = x.flatten(3).mean(dim=3) if self.readout == "mean-max" else x.flatten(3).sum(dim=3)
-        return self.head(self.classify(x))
+        return self.head(self.space(signal).map(self.classify))
 
 
 _ROTMNIST: dict[str, Any] = {"channels": 20, "widths": ((20, 20), (20, 20, 20)), "crops": (2, 0, 2, 1, 1)}

@@ -176,16 +176,12 @@ class PartialGCNN(_Partial):
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        x, elements, gates = self.lift(x)
-        x = F.relu(self.pool(self.norm_in(x)))
+        signal = self.pool(self.norm_in(self.lift(x))).map(F.relu)
         for block in self.blocks:
-            x, elements, gates = block(x, elements, gates)
-        if self.head_kind == "t2":
-            x, _, gates = self.last(x.mean(dim=2))
-        else:
-            x, _, gates = self.last(x, elements, gates)
-        x = F.relu(self.norm_out(x))
-        return self.linear(x.flatten(1) if self.head is None else self.head(x, gates))
+            signal = block(signal)
+        signal = self.last(signal.values.mean(dim=2) if self.head_kind == "t2" else signal)
+        signal = self.norm_out(signal).map(F.relu)
+        return self.linear(signal.values.flatten(1) if self.head is None else self.head(signal))
 
 
 class PartialGCNN13(_Partial):
@@ -239,16 +235,14 @@ class PartialGCNN13(_Partial):
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        x, elements, gates = self.lift(x)
-        x = F.relu(self.norms[0](x))
+        signal = self.norms[0](self.lift(x)).map(F.relu)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True), start=1):
-            x, elements, gates = conv(x, elements, gates)
-            x = F.relu(norm(x))
+            signal = norm(conv(signal)).map(F.relu)
             if i in (2, 5):
-                x = self.pool(x)
+                signal = self.pool(signal)
             if i in (2, 5, 8):
-                x = self.dropout(x)
-        return self.linear(self.head(x, gates))
+                signal = self.dropout(signal)
+        return self.linear(self.head(signal))
 
 
 for _name, _group, _samples in (("se2", SO2(), 8), ("e2", O2(), 8), ("mirror", Mirror(), None)):

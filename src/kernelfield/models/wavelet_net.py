@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from .._checks import check_choice, check_int, check_positive
 from ..fields import BSpline, Field
 from ..groups import Scale
-from ..layers.group import GroupBatchNorm, GroupConv, LiftingConv, SpatialPool
+from ..layers.group import GroupBatchNorm, GroupConv, GroupPool, GroupSignal, LiftingConv, SpatialPool
 from ..ops import resample
 from .registry import register
 
@@ -150,8 +150,8 @@ class _Layer(nn.Module):
         self.pool = SpatialPool(stage.pool, dim=1, ragged=True) if stage.pool > 1 else None
         self.dropout = nn.Dropout(stage.dropout) if stage.dropout else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = _values(self.conv(x))
+    def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
+        x = self.conv(x)
         x = x if self.shrink is None else self.shrink(x)
         x = F.relu(self.norm(x))
         x = x if self.pool is None else self.pool(x)
@@ -177,12 +177,10 @@ class _Block(nn.Module):
         self.norm1, self.norm2, self.norm3 = (GroupBatchNorm(stage.channels, eps) for _ in range(3))
         self.pool = SpatialPool(stage.pool, dim=1, ragged=True) if stage.pool > 1 else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm1(_values(self.conv1(x))))
-        y = self.norm2(_values(self.conv2(y)))
-        if self.group is not None:
-            x = x[:, :, : self.group.n]  # the coarsest dilations are dropped
-        y = F.relu(self.norm3(y + torch.cat([x] * self.copies, dim=1)))
+    def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        values = x.values[:, :, : y.shape[2]] if isinstance(x, GroupSignal) else x  # the coarsest dilations are dropped
+        y = F.relu(self.norm3(y + torch.cat([values] * self.copies, dim=1)))
         return y if self.pool is None else self.pool(y)
 
 
@@ -205,6 +203,7 @@ class _Head(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = kind
+        self.largest = GroupPool("max", "group")
         self.dropout = nn.Dropout(dropout)
         if kind == "conv":
             last = Stage(out, kernel_size=1, interactions=interactions)
@@ -213,20 +212,21 @@ class _Head(nn.Module):
         widths = [width * self.TIMES if kind == "dense" else width, *hidden, out]
         self.linear = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | GroupSignal) -> Tensor:
         if self.kind == "conv":
-            # The convolution is linear in time: of the mean it costs one position instead of all.
-            y = _values(self.conv(x.mean(dim=-1, keepdim=True)))
-            return y.flatten(2).amax(dim=2)
-        x = x.amax(dim=2) if x.dim() == 4 else x
-        x = F.adaptive_max_pool1d(x, self.TIMES).flatten(1) if self.kind == "dense" else x.mean(dim=-1)
+            # The convolution is linear: after the mean over time it costs one position instead of all.
+            if isinstance(x, GroupSignal):
+                return self.largest(self.conv(x.map(torch.mean, dim=-1, keepdim=True))).squeeze(-1)
+            return self.conv(x.mean(dim=-1, keepdim=True)).squeeze(-1)
+        y: Tensor = self.largest(x) if isinstance(x, GroupSignal) else x
+        y = F.adaptive_max_pool1d(y, self.TIMES).flatten(1) if self.kind == "dense" else y.mean(dim=-1)
         if self.kind == "linear":
-            x = self.dropout(x)
+            y = self.dropout(y)
         for i, linear in enumerate(self.linear):
-            x = linear(x)
+            y = linear(y)
             if i < len(self.linear) - 1:
-                x = self.dropout(F.relu(x))
-        return x
+                y = self.dropout(F.relu(y))
+        return y
 
 
 def _conv(
@@ -255,10 +255,6 @@ def _conv(
         scale_boundary="valid",
     )
     return conv_on_scales, group.shortened(interactions - 1)
-
-
-def _values(signal: Tensor | tuple[Tensor, ...]) -> Tensor:
-    return signal if isinstance(signal, Tensor) else signal[0]
 
 
 def levels(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..layers.group import GroupSignal
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -28,12 +30,17 @@ def evaluation(model: Callable[..., Any]) -> Iterator[None]:
 
 
 def signal_of(output: Any) -> Tensor:
+    if isinstance(output, GroupSignal):
+        return output.values
     return output[0] if isinstance(output, tuple) else output
 
 
 def tensors_of(output: Any, name: str = "output") -> Iterator[tuple[str, Tensor]]:
     if isinstance(output, Tensor):
         yield name, output
+    elif isinstance(output, GroupSignal):
+        yield f"{name}.values", output.values
+        yield f"{name}.elements", output.elements
     elif isinstance(output, (tuple, list)):
         for i, part in enumerate(output):
             yield from tensors_of(part, f"{name}[{i}]")

@@ -74,6 +74,11 @@ class Distribution(nn.Module):
         self._adapted_to = self._changes()
         return self
 
+    @property
+    def complete(self) -> bool:
+        """Whether every pass has all elements of a finite group, in order, without gates."""
+        return False
+
     @classmethod
     def read(cls, distributions: Sequence[Any]) -> None:
         """Tell the host what ``distributions`` of this class need it to know after a step; nothing by default."""
@@ -141,6 +146,10 @@ class Uniform(Distribution):
 
     def size(self) -> int | None:
         return self.group.order or self.samples
+
+    @property
+    def complete(self) -> bool:
+        return self.group.finite
 
 
 class Interval(Distribution):

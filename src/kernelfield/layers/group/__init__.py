@@ -1,16 +1,17 @@
-"""Layers on groups. Signals are (batch, channels, group, *space) and travel with the elements they are sampled at."""
+"""Layers on groups. They take and return a :class:`GroupSignal`, values (batch, channels, group, *space)."""
 
-from .attention_block import SelfAttentionBlock
 from .attentive import AttentiveGroupConv, AttentiveLiftingConv
-from .coattention import CyclicSelfAttention
-from .factory import CoAttentive, make_group_conv, make_lifting_conv
+from .coattention import CoAttentive, CyclicSelfAttention
+from .dropout import GroupDropout
+from .factory import make_group_conv, make_lifting_conv
 from .gconv import GroupConv, LiftingConv
 from .input_attention import InputAttention
 from .kernel import GroupKernel
+from .norm import GroupBatchNorm, GroupLayerNorm
 from .partial import PartialGroupConv
-from .pointwise import GroupBatchNorm, GroupDropout, GroupLayerNorm, GroupPool, SpatialPool
+from .pool import GroupPool, SpatialPool
 from .relative_encoding import RelativeEncoding
-from .residual import GroupResidualBlock, PartialResidualBlock
+from .residual import GroupResidualBlock, PartialResidualBlock, SelfAttentionBlock
 from .self_attention import GroupSelfAttention, LiftingSelfAttention
 from .separable import SeparableGroupConv
 from .signal import GroupSignal

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from ..._checks import check_choice, check_int
 from ...fields import Table
 from ...ops.attentive import attend_responses, attentive_residual, responses
-from .gconv import GroupConv, LiftingConv, check_group_signal
+from .gconv import GroupConv, LiftingConv
 from .input_attention import InputAttention, hidden_width
 from .kernel import GroupKernel
-from .signal import GroupSignal
+from .signal import GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from ...groups import Group
@@ -103,7 +103,7 @@ def _prepare(
     return _Attention(into, out, group, attention, width, attention_size, lifting), chunk
 
 
-def _taken_away(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
+def _removed(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
     assert isinstance(layer.branch, _Attention)
     return attentive_residual(x, layer.kernel(), layer.branch.rendered(), layer.boundary, layer.chunk)
 
@@ -156,15 +156,14 @@ class AttentiveLiftingConv(LiftingConv):
         dilation: int = 1,
         chunk: int | None = None,
     ) -> None:
-        self.reverses = attention == "input"  # attention inside takes the kernel as it is
+        self.flips = attention == "input"  # attention inside the sum takes the kernel as it is
         super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
         self.branch, self.chunk = _prepare(self, attention, None, attention_size, dilation, chunk, lifting=True)
 
     def forward(self, x: Tensor) -> GroupSignal:
         if isinstance(self.branch, InputAttention):
             return super().forward(self.branch(x))
-        y, elements, gates = super().forward(x)
-        return GroupSignal(y - _taken_away(self, x.unsqueeze(2)), elements, gates)
+        return super().forward(x) - _removed(self, x.unsqueeze(2))
 
     @torch.no_grad()
     def maps(self, x: Tensor) -> Tensor:
@@ -226,23 +225,20 @@ class AttentiveGroupConv(GroupConv):
         dilation: int = 1,
         chunk: int | None = None,
     ) -> None:
-        self.reverses = attention == "input"  # attention inside takes the kernel as it is
+        self.flips = attention == "input"  # attention inside the sum takes the kernel as it is
         super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
         self.branch, self.chunk = _prepare(self, attention, hidden, attention_size, dilation, chunk, lifting=False)
 
-    def forward(  # type: ignore[override]
-        self, x: Tensor, elements: Tensor | None = None, gates: Tensor | None = None
-    ) -> GroupSignal:
-        r"""Return the convolved (batch, in_channels, group, \*space) signal and its elements, all of the group."""
-        check_group_signal(x, None, self.group, self.in_channels)
-        if gates is not None:
-            raise ValueError("gates must be None for an attentive convolution, got a tensor")
+    def forward(self, x: Tensor | GroupSignal) -> GroupSignal:  # type: ignore[override]
+        r"""Convolve a signal of values (batch, in_channels, group, \*space) at all elements of the group."""
+        signal = as_signal(x, self.group, self.in_channels)
+        if not signal.complete or signal.gates is not None:
+            raise ValueError(f"x must hold all elements of {self.group} in order and no gates, got {signal}")
         if isinstance(self.branch, InputAttention):
-            return super().forward(self.branch(x))
-        y, chosen, _ = super().forward(x)
-        return GroupSignal(y - _taken_away(self, x), chosen if elements is None else elements)
+            return super().forward(self.branch(signal))
+        return super().forward(signal) - _removed(self, signal.values)
 
     @torch.no_grad()
-    def maps(self, x: Tensor) -> Tensor:
-        r"""Return α⁺ of each output element, its mean over channels, inputs and outputs: (batch, group, \*space)."""
-        return _maps(self, x)
+    def maps(self, x: Tensor | GroupSignal) -> Tensor:
+        r"""Return α⁺ of each output element, averaged over channels, inputs and outputs: (batch, group, \*space)."""
+        return _maps(self, as_signal(x, self.group, self.in_channels).values)

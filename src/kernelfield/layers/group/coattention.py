@@ -11,11 +11,14 @@ from ..._checks import check_choice, check_int
 from ...fields import Table
 from ...groups import Group
 from .kernel import GroupKernel
+from .signal import GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CyclicSelfAttention"]
+    from .gconv import GroupConv, LiftingConv
+
+__all__ = ["CoAttentive", "CyclicSelfAttention"]
 
 FORMS = ("group", "blocks", "free")
 
@@ -77,18 +80,17 @@ class CyclicSelfAttention(nn.Module):
 
     def weights(self, x: Tensor) -> Tensor:
         """Return the weights of (batch, channels, n, *space) responses, the largest of each position 1."""
-        if x.dim() < 3 or x.shape[1] != self.channels or x.shape[2] != self.group.order:
-            raise ValueError(
-                f"x must have shape (batch, {self.channels}, {self.group.order}, *space), got {tuple(x.shape)}"
-            )
         flat = x.flatten(3) if x.dim() > 3 else x.unsqueeze(3)
         scores = torch.matmul(self.matrix().mT.to(flat.dtype), flat) / x.shape[2]
-        # softmax over its own maximum: the exponential of what is left after subtracting the largest score.
+        # A softmax divided by its maximum is the exponential of the scores less the largest.
         return (scores - scores.amax(dim=2, keepdim=True)).exp().view(x.shape).to(x.dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return (batch, channels, group, \*space) weighted responses."""
-        return self.weights(x) * x
+    def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
+        r"""Weight the responses of a signal of values (batch, channels, group, \*space) at all elements."""
+        signal = as_signal(x, self.group, self.channels)
+        if not signal.complete:
+            raise ValueError(f"x must hold all elements of {self.group} in order, got {len(signal.elements)} others")
+        return signal.map(lambda values: self.weights(values) * values)
 
     @torch.no_grad()
     def _make_identity(self) -> None:
@@ -106,6 +108,28 @@ class CyclicSelfAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, group={self.group}, form={self.form!r}"
+
+
+class CoAttentive(nn.Module):
+    """A convolution to a group, and co-attention of its responses (chapter 7, section 4).
+
+    Args:
+        conv: a lifting or group convolution to all elements of a finite group.
+        form: form of the attention matrix; see :class:`CyclicSelfAttention`.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> from kernelfield.layers import LiftingConv
+    >>> CoAttentive(LiftingConv(1, 4, group=Cyclic(4)))(torch.randn(2, 1, 8, 8)).shape
+    torch.Size([2, 4, 4, 8, 8])
+    """
+
+    def __init__(self, conv: LiftingConv | GroupConv, form: str = "group") -> None:
+        super().__init__()
+        self.conv = conv
+        self.attention = CyclicSelfAttention(conv.out_channels, group=conv.group, form=form, fan_in=conv.kernel.fan_in)
+
+    def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
+        return self.attention(self.conv(x))
 
 
 def _mirrored(group: Group) -> bool:

@@ -1,48 +1,23 @@
-"""The convolution of a network by the kind of attention it has."""
+"""Convolutions by the name of their attention."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
-
 from ..._checks import check_choice
 from .attentive import AttentiveGroupConv, AttentiveLiftingConv
-from .coattention import CyclicSelfAttention
+from .coattention import CoAttentive
 from .gconv import GroupConv, LiftingConv
-from .signal import GroupSignal
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from ...groups import Group
 
-__all__ = ["CoAttentive", "make_group_conv", "make_lifting_conv"]
+__all__ = ["make_group_conv", "make_lifting_conv"]
 
 #: "free" is co-attention without the constraint that makes it equivariant (chapter 7's comparison)
 KINDS = ("co", "free", "full", "channel", "spatial", "input")
-
-
-class CoAttentive(nn.Module):
-    """A convolution to a group, and co-attention of its responses (chapter 7, section 4).
-
-    Args:
-        conv: a lifting or group convolution to all elements of a finite group.
-        form: of :class:`~kernelfield.layers.group.CyclicSelfAttention`.
-
-    >>> import torch
-    >>> from kernelfield.groups import Cyclic
-    >>> conv = CoAttentive(LiftingConv(1, 4, group=Cyclic(4)))
-    >>> conv(torch.randn(2, 1, 8, 8)).values.shape
-    torch.Size([2, 4, 4, 8, 8])
-    """
-
-    def __init__(self, conv: LiftingConv | GroupConv, form: str = "group") -> None:
-        super().__init__()
-        self.conv = conv
-        self.attention = CyclicSelfAttention(conv.out_channels, group=conv.group, form=form, fan_in=conv.kernel.fan_in)
-
-    def forward(self, x: Tensor, *elements: Tensor) -> GroupSignal:
-        y, chosen, gates = self.conv(x, *elements)
-        return GroupSignal(self.attention(y), chosen, gates)
 
 
 def make_lifting_conv(

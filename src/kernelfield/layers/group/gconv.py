@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ..._checks import check_bool, check_choice, check_int
 from ...fields import Field, Table
-from ...groups import Distribution, Group, Scale, Uniform
+from ...groups import Distribution, Group, Uniform
 from .correlate import BOUNDARIES, check_even, correlate
-from .kernel import GroupKernel, check_interactions
-from .scale_conv import group_bank, lift_bank, out_group
-from .signal import GroupSignal, check_elements, elements_of
+from .kernel import GroupKernel
+from .scale import group_bank, lift_bank, out_group
+from .signal import GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +24,10 @@ __all__ = ["GroupConv", "LiftingConv"]
 
 
 class BaseGroupConv(nn.Module):
-    """Base class of convolutions to a group: the elements of their outputs, and the bias."""
+    """Base class of convolutions to a group: its arguments, the output elements, the bias."""
 
-    #: whether kernels are rendered reversed, as a correlation takes them
-    reverses = True
+    #: whether kernels are sampled flipped, as a correlation takes them
+    flips = True
 
     def __init__(
         self,
@@ -52,16 +52,19 @@ class BaseGroupConv(nn.Module):
         self.distribution = Uniform(group, samples) if distribution is None else distribution
         self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
 
-    def _finish(self, y: Tensor, elements: Tensor, gates: Tensor | None) -> GroupSignal:
-        if y.dim() == self.group.dim + 2:  # the elements are among the channels
-            y = y.unflatten(1, (self.out_channels, len(elements)))
-        if self.bias is not None:
-            y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * self.group.dim)
-        return GroupSignal(y, elements_of(self.group, elements), gates)
+    def _draw(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return the output elements and their gates; None for all elements of a finite group."""
+        if self.distribution.complete:
+            return None, None
+        return self.distribution(next(self.parameters()))
 
-    def _whole(self) -> bool:
-        """Whether the outputs lie at all elements of a finite group, in order."""
-        return self.group.finite and isinstance(self.distribution, Uniform)
+    def _output(self, y: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group) -> GroupSignal:
+        """Return the signal of (batch, out·n, *space) or (batch, out, n, *space) values, with the bias."""
+        if y.dim() == group.dim + 2:  # the elements are among the channels
+            y = y.unflatten(1, (self.out_channels, -1))
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * group.dim)
+        return GroupSignal(y, elements, gates, group=group)
 
     def extra_repr(self) -> str:
         return (
@@ -75,19 +78,21 @@ class LiftingConv(BaseGroupConv):
 
     .. math:: y_o(x, h) = |\det h|^{-1} \sum_i \int \psi_{oi}\big(h^{-1}(x - \tilde x)\big)\, f_i(\tilde x)\, d\tilde x
 
-    One rendering of the kernel at all elements, and one convolution with the elements among its output channels. On
-    dilations, :class:`~kernelfield.groups.Scale`, each kernel has its own length instead and is convolved by
-    :func:`kernelfield.ops.conv_bank`; this is chapter 10's Eq. 8, the factor 1/s its Haar measure.
+    The kernel is sampled once for all elements, and one convolution has the elements among its output channels. On a
+    group that is convolved by a filter bank, such as :class:`~kernelfield.groups.Scale`, each element has a kernel of
+    its own length, convolved by :func:`kernelfield.ops.conv_bank`. This is chapter 10's Eq. 8, with the factor 1/s as
+    its Haar measure.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output, at every element.
         group: the group.
-        field: what the kernel is, built from (dim, channels).
-        kernel_size: points of the kernel along each axis of space; an even number for ``boundary="valid"`` only.
-        samples: number of elements of a continuous group, drawn anew at every forward pass of training.
+        field: builds the kernel's field from (dim, channels).
+        kernel_size: points of the kernel along each axis of space; even numbers with ``boundary="valid"`` only.
+        samples: number of elements of a continuous group, drawn at every forward pass of training.
         boundary: "zero", "periodic", or "valid", which keeps the outputs whose window lies within the input.
         bias: whether to add a learned number to each output channel.
+        distribution: where the output elements come from; by default all of the group.
 
     >>> from kernelfield.groups import Cyclic
     >>> lift = LiftingConv(3, 8, group=Cyclic(4), kernel_size=3)
@@ -114,23 +119,22 @@ class LiftingConv(BaseGroupConv):
             *(group, field, out_channels, in_channels),
             kernel_size=kernel_size,
             on_group=False,
-            reverse=self.reverses,
+            flip=self.flips,
         )
 
     def forward(self, x: Tensor) -> GroupSignal:
-        r"""Return (batch, in_channels, \*space) lifted to (batch, out_channels, group, \*space), and its elements."""
+        r"""Lift (batch, in_channels, \*space) to a signal of values (batch, out_channels, group, \*space)."""
         if x.dim() != self.group.dim + 2 or x.shape[1] != self.in_channels:
             raise ValueError(
                 f"x must have shape (batch, {self.in_channels}, *space) with {self.group.dim} spatial axes, "
                 f"got {tuple(x.shape)}"
             )
-        elements, gates = self.distribution(next(self.kernel.parameters()))
-        if isinstance(self.group, Scale) and self._whole():
-            y = lift_bank(self.kernel, self.group, x, self.boundary)
+        elements, gates = self._draw()
+        if elements is None and self.group.convolution == "filter_bank":
+            y = lift_bank(self.kernel, x, self.boundary)
         else:
-            kernel = self.kernel.reversed() if self._whole() else self.kernel.reversed(elements, elements)
-            y = correlate(x, folded(kernel), self.boundary)
-        return self._finish(y, elements, gates)
+            y = correlate(x, folded(self.kernel.flipped(elements, elements)), self.boundary)
+        return self._output(y, elements, gates, self.group)
 
     def as_wavelet_transform(self, *, normalize: bool = True) -> WaveletTransform:
         r"""Return the wavelet transform with this layer's kernels as wavelets (chapter 10, section 4.3).
@@ -161,31 +165,32 @@ class GroupConv(BaseGroupConv):
             \psi_{oi}\big(h^{-1}(x - \tilde x),\, h^{-1} \tilde h\big)\, f_i(\tilde x, \tilde h)\, d\tilde x
 
     Over a finite group this is the exact sum, :math:`\mu = 1`. Over a continuous one it is the Monte-Carlo estimate of
-    the integral with total measure 1: :math:`\mu = 1/n`, and the output elements are drawn anew at every forward pass
-    of training, so that the layer is equivariant in expectation.
+    the integral with total measure 1, :math:`\mu = 1/n`; the output elements are drawn at every forward pass of
+    training, so that the layer is equivariant in expectation.
 
-    One rendering of the kernel for all pairs of elements, and one convolution with both group axes among the channels.
+    The kernel is sampled once for all pairs of elements, and one convolution has both group axes among its channels.
 
     On dilations, :class:`~kernelfield.groups.Scale`, this is chapter 10's Eq. 7 on its exponential grid of scales: each
-    output dilation has a kernel of its own length, and reads ``interactions`` input dilations, itself and coarser ones.
+    output dilation has a kernel of its own length and reads ``interactions`` input dilations, itself and coarser ones.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         group: the group.
-        field: what the kernel is, built from (dim, channels) with dim = ``group.chart_size + group.dim``, or
+        field: builds the kernel's field from (dim, channels) with dim = ``group.chart_size + group.dim``, or
             ``group.chart_size`` for kernel_size 1.
-        kernel_size: points of the kernel along each axis of space; an even number for ``boundary="valid"`` only.
+        kernel_size: points of the kernel along each axis of space; even numbers with ``boundary="valid"`` only.
         samples: number of output elements of a continuous group.
-        resample: draw output elements; otherwise they are the input's, or those given to :meth:`forward`.
+        resample: whether to draw output elements; otherwise they are the input's, or those given to :meth:`forward`.
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
-        distribution: where the output elements come from, instead of all of the group.
+        distribution: where the output elements come from; by default all of the group.
         reduction: of a continuous group, "mean" over the input's elements, which has the total measure 1; or "sum",
             without division by their number.
-        interactions: of dilations, how many of them a kernel spans, from the output's own on; all if not given.
-        scale_boundary: what a kernel sees beyond the coarsest dilation: "zero"; or "valid", nothing, for outputs that
-            would see it are left out, the ``interactions`` - 1 coarsest.
+        interactions: for an ordered group such as dilations, the number of neighbouring elements that a kernel spans,
+            beginning with the output's own; all by default.
+        scale_boundary: what lies beyond the last element of an ordered group. "zero": zeros. "valid": nothing; the last
+            ``interactions`` - 1 output elements, which would read it, are left out.
 
     >>> from kernelfield.groups import Cyclic, SO2
     >>> from kernelfield.fields import SIREN
@@ -194,7 +199,7 @@ class GroupConv(BaseGroupConv):
     torch.Size([2, 5, 4, 9, 9])
     >>> lift = LiftingConv(1, 4, group=SO2(), field=SIREN, kernel_size=5, samples=6)
     >>> conv = GroupConv(4, 3, group=SO2(), field=SIREN, kernel_size=5, samples=8)
-    >>> conv(*lift(torch.randn(2, 1, 9, 9))).values.shape
+    >>> conv(lift(torch.randn(2, 1, 9, 9))).values.shape
     torch.Size([2, 3, 8, 9, 9])
     """
 
@@ -215,15 +220,15 @@ class GroupConv(BaseGroupConv):
         scale_boundary: str = "zero",
         reduction: str = "mean",
     ) -> None:
-        # A layer that draws nothing has no use for samples, but its distribution asks for some.
+        # A layer that draws nothing has no use for samples, but its distribution needs a number.
         drawn = samples if check_bool("resample", resample) or group.finite else 1
-        outputs = out_group(group, check_interactions(group, interactions), scale_boundary)
+        outputs = out_group(group, interactions, scale_boundary)
         distribution = Uniform(outputs, drawn) if distribution is None else distribution
         super().__init__(in_channels, out_channels, group, kernel_size, drawn, boundary, bias, distribution)
         self.resample = resample
         self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
         if interactions == 1 and resample and not group.finite:
-            raise ValueError("interactions must be at least 2 where elements are drawn: no two of them meet, got 1")
+            raise ValueError("interactions must be at least 2 where elements are drawn, since no two are equal, got 1")
         summed = samples if reduction == "sum" and samples else 1
         terms = in_channels * kernel_size**group.dim * (interactions or group.order or summed)
         self.kernel = GroupKernel(
@@ -235,83 +240,54 @@ class GroupConv(BaseGroupConv):
             on_space=kernel_size > 1,
             fan_in=terms,
             interactions=interactions,
-            reverse=self.reverses,
+            flip=self.flips,
         )
 
-    def forward(
-        self,
-        x: Tensor,
-        elements: Tensor | None = None,
-        gates: Tensor | None = None,
-        *,
-        out_elements: Tensor | None = None,
-    ) -> GroupSignal:
-        r"""Return the convolved signal and its elements.
+    def forward(self, x: Tensor | GroupSignal, *, out_elements: Tensor | None = None) -> GroupSignal:
+        r"""Convolve a signal on the group.
 
         Args:
-            x: (batch, in_channels, group, \*space) signal.
-            elements: (group, coords) elements at which it is sampled; all of a finite group if not given.
-            gates: (group,) weights of these elements in the sum; see :class:`GroupSignal`.
-            out_elements: (n, coords) elements at which the output is wanted, instead of those of the distribution.
+            x: signal of values (batch, in_channels, group, \*space); or these values, at all elements of the group.
+            out_elements: (n, coords) elements at which to compute the output, instead of those of the distribution.
         """
-        check_group_signal(x, elements, self.group, self.in_channels)
-        chosen_gates = None
-        whole = elements is None and out_elements is None
-        if out_elements is not None:
-            chosen = out_elements
-        elif self.resample:
-            chosen, chosen_gates = self.distribution(next(self.kernel.parameters()))
-            whole = whole and self._whole()
-        else:
-            chosen = self.distribution.group.elements(x.dtype, x.device) if elements is None else elements
-        if whole and gates is None and isinstance(self.group, Scale) and self.kernel.on_space:
-            y = group_bank(self.kernel, self.group, x, self.boundary, len(chosen))
-            return self._finish(y, chosen, chosen_gates)
-        whole = whole and self.distribution.group.order == self.group.order
-        kernel = self.kernel.reversed() if whole else self.kernel.reversed(chosen, elements)
-        # A kernel that meets each element with itself alone sums over nothing.
-        alone = self.kernel.interactions == 1
-        measure = 1.0 if alone or self.reduction == "sum" else self.group.weight(x.shape[2])
-        x = weighted(x, measure, gates)
-        y = correlate(x.flatten(1, 2), folded(kernel), self.boundary)
-        return self._finish(y, chosen, chosen_gates)
+        signal = as_signal(x, self.group, self.in_channels)
+        into = None if signal.complete else signal.elements
+        group = self.distribution.group
+        out, gates = into if out_elements is None else out_elements, None
+        if out_elements is None and self.resample:
+            out, gates = self._draw()
+        complete = into is None and out is None
+        if complete and self.group.convolution == "filter_bank" and self.kernel.on_space and signal.gates is None:
+            y = group_bank(self.kernel, signal.values, self.boundary, group.order or 1)
+            return self._output(y, None, None, group)
+        kernel = self._sample(out, into, group)
+        values = weighted(signal.values, self._measure(signal.shape[2]), signal.gates)
+        y = correlate(values.flatten(1, 2), folded(kernel), self.boundary)
+        return self._output(y, out, gates, group)
+
+    def _sample(self, out: Tensor | None, into: Tensor | None, group: Group) -> Tensor:
+        """Return the kernel from elements ``into`` to elements ``out`` of ``group``, None for all."""
+        if out is None and group is not self.group and group.order != self.group.order:
+            parameter = next(self.kernel.parameters())  # fewer outputs than inputs
+            out = group.elements(parameter.dtype, parameter.device)
+        return self.kernel.flipped(out, into)
+
+    def _measure(self, n: int) -> float:
+        """Return the measure of one of ``n`` input elements. A kernel that spans one element sums over nothing."""
+        return 1.0 if self.reduction == "sum" or self.kernel.interactions == 1 else self.group.weight(n)
 
 
 def folded(kernel: Tensor) -> Tensor:
-    r"""Return the kernel (out, n_out, in, n_in, \*points) with its group axes among the channels."""
+    r"""Fold the group axes of a kernel (out, n_out, in, n_in, \*points) into its channels."""
     out, n_out, into, n_in, *points = kernel.shape
     return kernel.reshape(out * n_out, into * n_in, *points)
 
 
 def weighted(x: Tensor, measure: float, gates: Tensor | None) -> Tensor:
-    r"""Return the signal (batch, in, group, \*space) times the measure of its elements.
+    r"""Multiply values (batch, in, group, \*space) by the measure and the gates of their elements.
 
-    The signal rather than the kernel, which has as many numbers for each pair of elements.
+    The values rather than the kernel, which has entries for every pair of elements.
     """
     if gates is not None:
         return x * (measure * gates.to(x.dtype)).view(-1, *[1] * (x.dim() - 3))
     return x if measure == 1.0 else x * measure
-
-
-def check_group_signal(x: Tensor, elements: Tensor | None, group: Group, channels: int) -> None:
-    """Check a signal on a group against its elements, the group and the channels a layer expects."""
-    if isinstance(x, GroupSignal):
-        raise TypeError("x must be a tensor, got a GroupSignal: call the layer with its parts, layer(*signal)")
-    if x.dim() != group.dim + 3 or x.shape[1] != channels:
-        raise ValueError(
-            f"x must have shape (batch, {channels}, group, *space) with {group.dim} spatial axes, got {tuple(x.shape)}"
-        )
-    if elements is None:
-        if group.order is None:
-            raise ValueError(f"elements must be given for {group}, which cannot be listed, got None")
-        if x.shape[2] != group.order:
-            raise ValueError(
-                f"x must have a group axis of {group.order} for {group} without elements, got {x.shape[2]}"
-            )
-    elif elements.dim() != 2 or elements.shape != (x.shape[2], group.coords):
-        raise ValueError(
-            f"elements must have shape ({x.shape[2]}, {group.coords}), one for each of x's group axis, "
-            f"got {tuple(elements.shape)}"
-        )
-    else:
-        check_elements(group, elements)

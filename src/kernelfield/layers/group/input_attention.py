@@ -12,6 +12,7 @@ from ...fields import Table
 from ...ops.attentive import input_attention, input_attention_maps
 from .gconv import folded
 from .kernel import GroupKernel
+from .signal import GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from ...groups import Group
@@ -78,8 +79,18 @@ class InputAttention(nn.Module):
         channel, space = input_attention_maps(*self._arguments(x), lifting=self.lifting, dilation=self.dilation)
         return (channel.squeeze(2), space.squeeze(2)) if self.lifting else (channel, space)
 
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return (batch, channels, \*space), with a group axis before space unless ``lifting``, attended to."""
+    def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
+        r"""Attend to a signal on the group; or, if ``lifting``, to a tensor (batch, channels, \*space)."""
+        if not self.lifting:
+            return as_signal(x, self.group, self.channels).map(self._attend)
+        if not isinstance(x, Tensor) or x.dim() != self.group.dim + 2 or x.shape[1] != self.channels:
+            raise ValueError(
+                f"x must be a tensor of shape (batch, {self.channels}, *space) for a lifting layer, "
+                f"got {tuple(x.shape)}"
+            )
+        return self._attend(x)
+
+    def _attend(self, x: Tensor) -> Tensor:
         y = input_attention(*self._arguments(x), lifting=self.lifting, dilation=self.dilation)
         return y.squeeze(2) if self.lifting else y
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..._checks import check_int
-from ...fields import BSpline, Field, Table, bind_field
-from ...groups import Group, Scale
+from ...fields import Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
 from .table_lookup import LookUp, nodes_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...fields import BSpline, Field
+    from ...groups import Group
+
 __all__ = ["GroupKernel"]
 
-#: most entries of a kernel, and of a map of its points, that are kept instead of being worked out each time
+#: kernels and maps of more entries than this are computed at each call instead of being indexed
 MOST_ENTRIES = 1 << 22
 
 
@@ -29,13 +31,13 @@ class GroupKernel(nn.Module):
 
     .. math:: k_{oi}(h, \tilde h, x) = |\det h|^{-1}\; \psi_{oi}(h^{-1} \tilde h,\; h^{-1} x)
 
-    for output elements h, input elements :math:`\tilde h`, and offsets x on a grid with its outermost points at ±1.
+    for output elements h, input elements :math:`\tilde h`, and offsets x on a grid whose outermost points lie at ±1.
 
     A :class:`~kernelfield.fields.Table` on a group that maps the grid to itself has all these points on its nodes: the
-    kernel is then a permuted copy of the table. On another finite group the table is first turned in space, a fixed
-    linear map, and then permuted. Any other field is evaluated at the moved points. Where the group does not map the
-    grid to itself, points further than 1 from the centre are zero, so that what lies in the corners of the grid does
-    not come and go as the kernel turns.
+    kernel is a permuted copy of the table. On another finite group the table is first rotated in space, a fixed linear
+    map, and then permuted. Any other field is evaluated at the moved points. Where the group does not map the grid to
+    itself, the kernel is zero beyond a distance of 1 from its centre, so that the corners of the grid do not appear and
+    vanish as the kernel rotates.
 
     On dilations, ``BSpline`` is the basis of chapter 10: one coefficient for each of the ``kernel_size`` samples at
     dilation 1 and, linear between them, for each relative dilation. Splines and tables reach as far as their outermost
@@ -43,25 +45,25 @@ class GroupKernel(nn.Module):
 
     Args:
         group: the group H.
-        field: builds the field from (dim, channels), dim being ``group.chart_size + group.dim``, or one of the two if
-            the kernel lives on the group or on space alone. The class ``Table`` is given the size it needs.
+        field: builds the field from (dim, channels), where dim is ``group.chart_size + group.dim``, or one of the two
+            if the kernel depends on the group or on space alone. Tables and splines also get the size they need.
         out_channels: number of outputs.
         in_channels: number of inputs.
         kernel_size: number of points along each axis of space.
-        on_group: whether the kernel depends on the group element (a lifting kernel does not).
-        on_space: whether it depends on the position; only with ``kernel_size=1`` it need not.
-        fan_in: number of terms of the sum the kernel is used in; sets its scale at initialisation.
-        interactions: of a kernel on dilations, how many of them it spans: it is zero unless the input's exponent is 0
-            to ``interactions`` - 1 above the output's. All that the window allows, in both directions, if not given.
-        reverse: whether :meth:`reversed` is what the kernel is mostly asked for; see :class:`LookUp`.
+        on_group: whether the kernel depends on the group element. A lifting kernel does not.
+        on_space: whether the kernel depends on the position. It must, unless ``kernel_size`` is 1.
+        fan_in: number of terms of the sum in which the kernel is used; sets its scale at initialisation.
+        interactions: for an ordered group, the number of neighbours that the kernel spans. It is zero unless the input
+            element is 0 to ``interactions`` - 1 steps above the output element. By default it spans all elements.
+        flip: whether :meth:`flipped` is the usual call; see :class:`LookUp`.
 
     >>> from kernelfield.groups import Cyclic
     >>> kernel = GroupKernel(Cyclic(4), Table, 8, 3, kernel_size=5)
-    >>> kernel().shape                                  # out, elements out, in, elements in, *points
+    >>> kernel().shape                                  # out, output elements, in, input elements, *points
     torch.Size([8, 4, 3, 4, 5, 5])
     """
 
-    turn_map: Tensor | None
+    rotation: Tensor | None
     disc: Tensor | None
 
     def __init__(
@@ -76,27 +78,26 @@ class GroupKernel(nn.Module):
         on_space: bool = True,
         fan_in: int | None = None,
         interactions: int | None = None,
-        reverse: bool = False,
+        flip: bool = False,
     ) -> None:
         super().__init__()
         self.group = group
-        self.interactions = check_interactions(group, interactions)
+        self.interactions = group.check_interactions(interactions)
         self.shape = (check_int("out_channels", out_channels), check_int("in_channels", in_channels))
         self.kernel_size = check_int("kernel_size", kernel_size)
         self.on_group, self.on_space = on_group, on_space
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)
-        # How far the kernel reaches into space, in its own coordinates, at dilation 1.
+        # How far the kernel reaches into space, in its own coordinates, at the identity.
         self.reach = self._reach()
-        table = isinstance(self.field, Table) and group.isometric and group.finite
-        self.looked_up = table and (group.on_grid or not on_space)
-        turned = table and not self.looked_up
-        self.register_buffer("turn_map", self._turn_all() if turned else None, persistent=False)
-        listed = table and (self.looked_up or self.turn_map is not None)
-        index = self._index_all() if listed else None
-        # An entry of a table that was turned for each of the output elements is looked up once in all.
-        times = index.shape[1] if index is not None and self.looked_up else 1
-        self.look_up = None if index is None else LookUp(index, times, reverse=reverse)
+        table = self.field.lattice == "table" and group.isometric and group.finite
+        self.on_nodes = table and (group.on_grid or not on_space)
+        self.register_buffer("rotation", self._rotation() if table and not self.on_nodes else None, persistent=False)
+        listed = table and (self.on_nodes or self.rotation is not None)
+        index = self._index() if listed else None
+        # Each output element looks up every entry of a table once. A rotated table has rows for each output element.
+        times = index.shape[1] if index is not None and self.on_nodes else 1
+        self.look_up = None if index is None else LookUp(index, times, flip=flip)
         self.register_buffer("disc", self._disc(), persistent=False)
         self.fan_in = fan_in or in_channels * self.kernel_size**group.dim
         self._scale(self.fan_in)
@@ -105,19 +106,19 @@ class GroupKernel(nn.Module):
         r"""Return the kernel for all pairs of elements: (out, n_out, in, n_in, \*points).
 
         Args:
-            out_elements: (n_out, coords) elements; all of a finite group if not given.
-            in_elements: (n_in, coords) elements; all of a finite group if not given. A kernel on space alone takes
-                none and has n_in = 1.
+            out_elements: (n_out, coords) elements; all of a finite group by default.
+            in_elements: (n_in, coords) elements; all of a finite group by default. A kernel on space alone ignores them
+                and has n_in = 1.
         """
-        kernel, is_reversed = self._sample(out_elements, in_elements, reverse=False)
+        kernel, flipped = self._sample(out_elements, in_elements, flip=False)
         remember_kernel((self,), kernel)  # for penalties on it
-        return kernel.flip(self._axes) if is_reversed else kernel
+        return kernel.flip(self._axes) if flipped else kernel
 
-    def reversed(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
-        """Return :meth:`forward` reversed along the axes of space, as torch's correlations take it."""
-        kernel, is_reversed = self._sample(out_elements, in_elements, reverse=True)
+    def flipped(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
+        """Return :meth:`forward` flipped along the axes of space, as torch's convolutions take it."""
+        kernel, flipped = self._sample(out_elements, in_elements, flip=True)
         remember_kernel((self,), kernel)  # for penalties on it
-        return kernel if is_reversed else kernel.flip(self._axes)
+        return kernel if flipped else kernel.flip(self._axes)
 
     @property
     def _axes(self) -> tuple[int, ...]:
@@ -125,37 +126,39 @@ class GroupKernel(nn.Module):
 
     @property
     def table_index(self) -> Tensor | None:
-        r"""The place in the (turned) table of every entry of the kernel, (out, n_out, in, n_in, \*points), or None."""
+        r"""Index of every kernel entry in the (rotated) table, (out, n_out, in, n_in, \*points), or None."""
         return None if self.look_up is None else self.look_up.places()
 
-    def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, reverse: bool) -> tuple[Tensor, bool]:
-        """Return the kernel, and whether it is reversed, as was wished for."""
-        dtype, device = self._place()
+    def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> tuple[Tensor, bool]:
+        """Return the kernel, and whether it is already flipped, which is free on some paths."""
+        parameter = next(self.field.parameters())
         if out_elements is None and in_elements is None and self.look_up is not None:
-            table = self._table()
-            if self.turn_map is None or self.turn_map.dtype == dtype:
-                return self.look_up(table if self.turn_map is None else self._turned(table)), self.look_up.reverse
+            if self.rotation is None:
+                return self.look_up(parameter), self.look_up.flip
+            if self.rotation.dtype == parameter.dtype:
+                return self.look_up(self._rotated(parameter)), self.look_up.flip
+        dtype, device = parameter.dtype, parameter.device
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
-        if self.looked_up:
-            return self._arrange(self._table()[nodes_at(self.coordinates(out, into), self._table_size())]), False
+        if self.on_nodes:
+            return self._arrange(self.spline.coefficients[nodes_at(self.coordinates(out, into), self._size())]), False
         if self.disc is None:
             return self._arrange(self._evaluate(self.coordinates(out, into), out)), False
         grid = self._grid(out)
         inside = self._arrange(self.field(self.coordinates(out, into, grid.flatten(0, -2).index_select(0, self.disc))))
         points = math.prod(grid.shape[:-1])
-        whole = inside.new_zeros(*inside.shape[:-1], points)
-        # Where a point goes is free to choose: from the other end, the kernel is reversed.
-        places = points - 1 - self.disc if reverse else self.disc
-        return whole.index_copy(-1, places, inside).unflatten(-1, grid.shape[:-1]), reverse
+        square = inside.new_zeros(*inside.shape[:-1], points)
+        # The points can be written in either order; in reverse, the kernel is flipped.
+        places = points - 1 - self.disc if flip else self.disc
+        return square.index_copy(-1, places, inside).unflatten(-1, grid.shape[:-1]), flip
 
     def render(self, out_element: Tensor, in_elements: Tensor, stretch: float) -> Tensor:
-        r"""Return the kernel for one output element, on no more points than its dilation needs.
+        r"""Return the kernel for one output element, on as many points as its stretch needs.
 
         Args:
             out_element: (1, coords) element.
             in_elements: (n_in, coords) elements.
-            stretch: by how much ``out_element`` stretches lengths, at most.
+            stretch: largest factor by which ``out_element`` stretches lengths.
 
         Returns:
             (out, in, n_in, \*points) kernel.
@@ -169,9 +172,9 @@ class GroupKernel(nn.Module):
         Args:
             out_elements: (n_out, coords) elements.
             in_elements: (n_in, coords) elements.
-            grid: (\*points, dim) offsets; those of the whole kernel if not given.
+            grid: (\*points, dim) offsets; those of the kernel's grid by default.
         """
-        # Positions are no place to save digits, whatever the network around computes in.
+        # Positions need full precision, also under autocast.
         with torch.autocast(out_elements.device.type, enabled=False):
             return self._coordinates(out_elements, in_elements, grid)
 
@@ -203,14 +206,14 @@ class GroupKernel(nn.Module):
         return values
 
     def _inside(self, coords: Tensor) -> Tensor:
-        """Return whether the kernel is there or ends before: (…)."""
+        """Return where the kernel may differ from zero: (…) bool."""
         own = coords[..., -self.group.dim :]
-        # The length is the same for all rotations; compared with a little room, so that rounding decides nothing.
+        # A small margin keeps rounding from deciding: rotations preserve the length only up to rounding.
         reach = own.norm(dim=-1) if self.group.isometric else own.abs().amax(dim=-1)
         return reach <= self.reach + 1e-4
 
     def _disc(self) -> Tensor | None:
-        """Return the points of the grid where the kernel is, whichever way it turns; None if all or not the same."""
+        """Return the grid points that the kernel reaches at every element; None if all, or if they differ."""
         cut = self.on_space and self.kernel_size > 1 and not self.group.on_grid
         if not cut or not self.group.isometric:
             return None
@@ -223,15 +226,15 @@ class GroupKernel(nn.Module):
         return values.permute(values.dim() - 2, 0, values.dim() - 1, 1, *space)
 
     def _grid(self, like: Tensor, stretch: float | None = None) -> Tensor:
-        """Return the offsets at which the kernel is sampled, wide enough for a dilation by ``stretch``."""
+        """Return the offsets at which the kernel is sampled, far enough for a stretch by ``stretch``."""
         if not self.on_space:
             return like.new_zeros(*[1] * self.group.dim, self.group.dim)
         half = (self.kernel_size - 1) / 2
         unit = max(half, 0.5)
         reach = half
         if not self.group.isometric:
-            # A spline is zero at its very ends.
-            ends = self.spline() is not None
+            # A spline is zero at the ends of its support.
+            ends = self.field.lattice is not None and self.group.ordered
             stretch = self.group.stretch() if stretch is None else stretch
             reach = math.ceil((self.reach * unit if ends else half) * stretch - 1e-9) - (1 if ends else 0)
         count = round(2 * reach) + 1
@@ -239,37 +242,41 @@ class GroupKernel(nn.Module):
         return torch.stack(torch.meshgrid(*[axis] * self.group.dim, indexing="ij"), dim=-1)
 
     def _chart(self, relative: Tensor) -> Tensor:
-        """Return the group coordinates of a kernel between elements that are ``relative`` to each other."""
+        """Return the kernel's group coordinates for ``relative`` elements."""
         if self.interactions is None:
             return self.group.chart(relative)
-        # The window 0 … interactions - 1 fills [-1, 1]; a window of one has its element at 0.
+        # Steps 0 … interactions - 1 fill [-1, 1]; a single one lies at 0.
         return relative if self.interactions == 1 else relative * (2 / (self.interactions - 1)) - 1
 
-    def spline(self) -> BSpline | None:
-        """Return the field if it is a spline on dilations, which knows where it ends."""
-        return self.field if isinstance(self.field, BSpline) and isinstance(self.group, Scale) else None
+    @property
+    def spline(self) -> BSpline:
+        """The field, if it has a lattice of coefficients."""
+        if self.field.lattice is None:
+            raise TypeError(f"field must be a table or a spline, got {type(self.field).__name__}")
+        return cast("BSpline", self.field)
 
     def _reach(self) -> float:
-        spline = self.spline()
-        return 1.0 if spline is None or not self.on_space else max(spline.support()[-self.group.dim :])
+        if not self.group.ordered or self.field.lattice is None or not self.on_space:
+            return 1.0
+        return max(self.spline.support()[-self.group.dim :])
 
-    def _turned(self, table: Tensor) -> Tensor:
-        """Return the table turned in space by every output element: (n_out·points, group nodes·out·in)."""
-        assert self.turn_map is not None
-        by_space = table.view(-1, self.turn_map.shape[1], table.shape[1]).transpose(0, 1).flatten(1)
+    def _rotated(self, table: Tensor) -> Tensor:
+        """Return the table rotated in space by every output element: (n_out·points, group nodes·out·in)."""
+        assert self.rotation is not None
+        by_space = table.view(-1, self.rotation.shape[1], table.shape[1]).transpose(0, 1).flatten(1)
         with torch.autocast(table.device.type, enabled=False):
-            return self.turn_map @ by_space
+            return self.rotation @ by_space
 
     @torch.no_grad()
-    def _index_all(self) -> Tensor | None:
-        """Return the place in the (turned) table of every entry of the kernel, in its final order; None if too many."""
+    def _index(self) -> Tensor | None:
+        """Return the index of every kernel entry in the (rotated) table; None if there are too many."""
         everything = self.group.elements(torch.float64)
         coords = self.coordinates(everything, everything)
         channels = math.prod(self.shape)
         if coords[..., 0].numel() * channels > MOST_ENTRIES:
             return None
-        sizes = self._table_size()
-        if self.looked_up:
+        sizes = self._size()
+        if self.on_nodes:
             nodes = nodes_at(coords, sizes)
         else:  # row: output element and point; within it the node on the group
             steps = sizes[: -self.group.dim]
@@ -279,14 +286,14 @@ class GroupKernel(nn.Module):
         return self._arrange(nodes.unsqueeze(-1) * channels + torch.arange(channels))
 
     @torch.no_grad()
-    def _turn_all(self) -> Tensor | None:
-        r"""Return the kernel's points at all output elements as a linear map of the table's: (n_out·points, nodes).
+    def _rotation(self) -> Tensor | None:
+        """Return the linear map from a table to its values at the rotated points: (n_out·points, nodes).
 
-        It has the dtype at construction. After a change of dtype the field is evaluated instead, at full precision.
+        It has the dtype at construction. After a change of dtype the field is evaluated instead, in full precision.
         """
         everything = self.group.elements(torch.float64)
         coords = self.coordinates(everything, everything[:1])[:, 0, ..., -self.group.dim :]
-        sizes = self._table_size()[-self.group.dim :]
+        sizes = self._size()[-self.group.dim :]
         nodes = math.prod(sizes)
         if nodes * coords[..., 0].numel() > MOST_ENTRIES:
             return None
@@ -295,9 +302,9 @@ class GroupKernel(nn.Module):
         values = basis(coords)
         if self.kernel_size > 1:
             values = values * self._inside(coords).unsqueeze(-1)
-        return values.flatten(0, -2).to(self._place()[0])
+        return values.flatten(0, -2).to(next(self.field.parameters()).dtype)
 
-    def _table_size(self) -> tuple[int, ...]:
+    def _size(self) -> tuple[int, ...]:
         if self.interactions is not None:
             group: tuple[int, ...] = (self.interactions,)
         else:
@@ -306,67 +313,48 @@ class GroupKernel(nn.Module):
         return (*group, *(self.kernel_size,) * (self.group.dim if self.on_space else 0))
 
     def _build(self, field: Callable[..., Field], dim: int, channels: int) -> Field:
-        if field is not Table:
-            if isinstance(self.group, Scale) and _makes_spline(field):
-                field = bind_field(field, **self._lattice(self.group))
-            return field(dim, channels)
-        if self.on_group and self.group.table_size is None:
-            raise ValueError(f"field must be continuous for {self.group}, which has no table of elements, got Table")
-        return Table(dim, channels, size=self._table_size())
+        made: Any = field.func if isinstance(field, partial) else field
+        lattice = getattr(made, "lattice", None)
+        if lattice == "table":
+            if self.on_group and self.group.table_size is None:
+                raise ValueError(f"field must be continuous for {self.group}, which is not finite, got Table")
+            field = bind_field(field, size=self._size())
+        elif lattice == "spline" and self.group.ordered:
+            field = bind_field(field, **self._centres())
+        return field(dim, channels)
 
-    def _lattice(self, group: Scale) -> dict[str, Any]:
-        """Return the arguments that put a spline's centres on the samples of dilation 1 and on relative dilations."""
+    def _centres(self) -> dict[str, Any]:
+        """Return the arguments that place a spline's centres on the samples at the identity and on relative steps."""
         size, order, spacing = [], [], []
         if self.on_group:
-            count = self.interactions or 2 * group.n - 1
+            count = self.interactions or self._steps()
             size, order, spacing = [count], [1], [2 / (count - 1) if count > 1 else 1.0]
         if self.on_space:
-            size += [self.kernel_size] * group.dim
-            order += [2] * group.dim
-            spacing += [2 / max(self.kernel_size - 1, 1)] * group.dim
+            size += [self.kernel_size] * self.group.dim
+            order += [2] * self.group.dim
+            spacing += [2 / max(self.kernel_size - 1, 1)] * self.group.dim
         return {"size": size, "order": order, "spacing": spacing}
+
+    def _steps(self) -> int:
+        """Return the number of relative elements of an ordered group."""
+        return 2 * self.group.window - 1
 
     @torch.no_grad()
     def _scale(self, fan_in: int) -> None:
-        """Give the kernel the standard deviation 1/√fan_in, which keeps the variance of what it sums.
+        """Give the kernel the standard deviation 1/√fan_in, which preserves the variance of what it sums.
 
         A field whose published start has no such scale is left as it was drawn.
         """
         if self.field.scaling == "none":
             return
-        if isinstance(self.field, Table) or self.spline() is not None:
-            # Between its nodes an interpolated table is smaller than on them.
-            coefficients = self._table()
-            spread = coefficients.std() if coefficients.numel() > 1 else torch.ones(())
-        else:
-            dtype, device = self._place()
-            spread = self.field(torch.rand(256, self.field.dim, dtype=dtype, device=device) * 2 - 1).std()
-        self.field.scale_(1 / (spread.clamp(min=1e-8) * math.sqrt(fan_in)))
-
-    def _table(self) -> Tensor:
-        if not isinstance(self.field, BSpline):
-            raise TypeError(f"field must be a table to be looked up, got {type(self.field).__name__}")
-        return self.field.coefficients
-
-    def _place(self) -> tuple[torch.dtype, torch.device]:
         parameter = next(self.field.parameters())
-        return parameter.dtype, parameter.device
+        if self.field.lattice == "table" or (self.field.lattice == "spline" and self.group.ordered):
+            # Between its nodes an interpolated table is smaller than on them.
+            spread = parameter.std() if parameter.numel() > 1 else torch.ones(())
+        else:
+            coords = torch.rand(256, self.field.dim, dtype=parameter.dtype, device=parameter.device) * 2 - 1
+            spread = self.field(coords).std()
+        self.field.scale_(1 / (spread.clamp(min=1e-8) * math.sqrt(fan_in)))
 
     def extra_repr(self) -> str:
         return f"{self.group}, kernel_size={self.kernel_size}"
-
-
-def check_interactions(group: Group, interactions: int | None) -> int | None:
-    """Return the number of dilations a kernel spans, if it is one and the group has dilations."""
-    if interactions is None:
-        return None
-    if not isinstance(group, Scale):
-        raise ValueError(f"interactions must be None for {group}, which is no kernelfield.groups.Scale")  # noqa: TRY004
-    if check_int("interactions", interactions) > group.n:
-        raise ValueError(f"interactions must be at most the {group.n} dilations of {group}, got {interactions}")
-    return interactions
-
-
-def _makes_spline(field: Callable[..., Field]) -> bool:
-    made = field.func if isinstance(field, partial) else field
-    return isinstance(made, type) and issubclass(made, BSpline) and not issubclass(made, Table)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...fields import SIREN, Field
 from ...groups import learned
 from .gconv import GroupConv
-from .scale_conv import out_group
+from .scale import out_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,33 +23,34 @@ class PartialGroupConv(GroupConv):
     .. math::
         y(u) = \int_{S^{(1)}} p(u)\, \psi(u^{-1} v)\, f(v)\, d\mu(v), \qquad u \in S^{(2)} = \mathrm{supp}\, p
 
-    p(u) is uniform on a learned interval of the Lie algebra for continuous factors of the group and chooses element by
-    element for discrete ones; see :func:`kernelfield.groups.learned`. It begins as all of the group, where this is
-    :class:`GroupConv`. Shrunk to the identity it is an ordinary convolution. The number of elements follows the
-    support, and so does the cost.
+    p(u) is uniform on a learned interval of the Lie algebra for continuous factors of the group, and keeps or drops
+    each element for discrete ones; see :func:`kernelfield.groups.learned`. It begins as all of the group, where the
+    layer is :class:`GroupConv`; shrunk to the identity, the layer is an ordinary convolution. The number of elements,
+    and with it the cost, follows the support.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         group: the group.
-        samples: most output elements of a continuous group, mirrored ones included.
-        field: what the kernel is, built from (dim, channels).
-        kernel_size: points of the kernel along each axis of space; an even number for ``boundary="valid"`` only.
+        samples: largest number of output elements of a continuous group, including reflected ones.
+        field: builds the kernel's field from (dim, channels).
+        kernel_size: points of the kernel along each axis of space; even numbers with ``boundary="valid"`` only.
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
-        interactions: of dilations, how many of them a kernel spans; see :class:`GroupConv`.
-        scale_boundary: what a kernel sees beyond the coarsest dilation, "zero" or "valid".
+        interactions: number of neighbouring elements that a kernel spans; see :class:`GroupConv`.
+        scale_boundary: what lies beyond the last element of an ordered group, "zero" or "valid".
         reduction: "mean" or "sum" over the input's elements.
 
     >>> import torch
     >>> from kernelfield.groups import SO2
+    >>> from kernelfield.layers import GroupSignal
     >>> conv = PartialGroupConv(4, 6, group=SO2(), samples=8, kernel_size=5)
-    >>> angles = SO2().sample(3, stratified=True)
-    >>> conv(torch.randn(2, 4, 3, 9, 9), angles).values.shape
+    >>> signal = GroupSignal(torch.randn(2, 4, 3, 9, 9), SO2().sample(3, stratified=True), group=SO2())
+    >>> conv(signal).shape
     torch.Size([2, 6, 8, 9, 9])
     >>> with torch.no_grad():
     ...     _ = conv.distribution.width.fill_(0.25)
-    >>> conv.eval()(torch.randn(2, 4, 3, 9, 9), angles).values.shape
+    >>> conv.eval()(signal).shape
     torch.Size([2, 6, 2, 9, 9])
     """
 

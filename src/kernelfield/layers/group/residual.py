@@ -1,29 +1,34 @@
-"""Residual blocks on signals with a group axis."""
+"""Residual blocks on a group (chapters 8, 9 and 11)."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..._checks import check_int
+from ..pointwise import Pointwise, make_norm
+from .dropout import GroupDropout
 from .factory import make_group_conv
-from .pointwise import GroupBatchNorm, GroupDropout, GroupLayerNorm, SpatialPool
-from .signal import GroupSignal
+from .norm import GroupBatchNorm, GroupLayerNorm
+from .pool import SpatialPool
+from .self_attention import GroupSelfAttention
+from .signal import GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from ...groups import Group
     from .gconv import GroupConv
 
-__all__ = ["GroupResidualBlock", "PartialResidualBlock"]
+__all__ = ["GroupResidualBlock", "PartialResidualBlock", "SelfAttentionBlock"]
 
 
 class GroupResidualBlock(nn.Module):
     r"""The pre-activation block of a group ResNet (chapter 8): twice norm, ReLU, convolution, and a shortcut.
 
-    Where the resolution is halved, convolutions are followed by pooling instead of being strided: a stride of 2 on an
-    even grid keeps every second sample from one side, which a turn of the input would count from the other.
+    Where the resolution is halved, convolutions are followed by pooling instead of being strided. A stride of 2 on an
+    even grid keeps every second sample counted from one side, and a rotated input would be counted from the other.
 
     Args:
         in_channels: channels of the input.
@@ -31,8 +36,8 @@ class GroupResidualBlock(nn.Module):
         group: a finite group.
         pool: halve the resolution after the first convolution and on the shortcut.
         bias: whether convolutions have one.
-        attention: of the convolutions; see :func:`~kernelfield.layers.group.make_group_conv`. Channel attention
-            is 2 wide inside.
+        attention: attention of the convolutions; see :func:`~kernelfield.layers.group.make_group_conv`. Channel
+            attention has 2 hidden channels.
 
     >>> import torch
     >>> from kernelfield.groups import Dihedral
@@ -52,26 +57,28 @@ class GroupResidualBlock(nn.Module):
     ) -> None:
         super().__init__()
         conv = functools.partial(make_group_conv, group=group, bias=bias, attention=attention, hidden=2)
+        self.group, self.in_channels = group, in_channels
         self.norm1, self.norm2 = GroupBatchNorm(in_channels), GroupBatchNorm(out_channels)
         self.conv1, self.conv2 = conv(in_channels, out_channels), conv(out_channels, out_channels)
         self.pool = SpatialPool(2, dim=group.dim) if pool else nn.Identity()
         changes = pool or in_channels != out_channels
         self.shortcut = conv(in_channels, out_channels, kernel_size=1) if changes else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.pool(self.conv1(F.relu(self.norm1(x))).values)
-        y = self.conv2(F.relu(self.norm2(y))).values
-        return y + (x if self.shortcut is None else self.pool(self.shortcut(x).values))
+    def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
+        x = as_signal(x, self.group, self.in_channels)
+        y = self.pool(self.conv1(self.norm1(x).map(F.relu)))
+        y = self.conv2(self.norm2(y).map(F.relu))
+        return y + (x if self.shortcut is None else self.pool(self.shortcut(x)))
 
 
 class PartialResidualBlock(nn.Module):
     r"""The block of chapter 11's network: two convolutions, each normalised over group and space, and a shortcut.
 
     The shortcut is a convolution over the group alone, from the elements of the input to those of the second
-    convolution's output. Without it, or where the elements stay the same and so do the channels, it is the identity.
+    convolution's output; without it, it is the identity, which needs the same elements and channels.
 
     Args:
-        conv1: first convolution, called with values and elements.
+        conv1: first convolution.
         conv2: second convolution.
         shortcut: convolution with kernel_size 1 and ``resample=False``, or None for the identity.
         channels: channels of the output.
@@ -96,10 +103,80 @@ class PartialResidualBlock(nn.Module):
         self.norm_out = GroupBatchNorm(channels)
         self.pool = SpatialPool(2, dim=conv1.group.dim) if pool else nn.Identity()
 
-    def forward(self, x: Tensor, elements: Tensor, gates: Tensor | None = None) -> GroupSignal:
-        y, between, between_gates = self.conv1(x, elements, gates)
-        y = self.dropout(F.relu(self.norm(y)))
-        y, chosen, chosen_gates = self.conv2(y, between, between_gates)
-        y = F.relu(self.norm(y))
-        y = y + (x if self.shortcut is None else self.shortcut(x, elements, gates, out_elements=chosen).values)
-        return GroupSignal(F.relu(self.pool(self.norm_out(y))), chosen, chosen_gates)
+    def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
+        x = as_signal(x, self.conv1.group, self.conv1.in_channels)
+        y = self.dropout(self.norm(self.conv1(x)).map(F.relu))
+        y = self.norm(self.conv2(y)).map(F.relu)
+        if self.shortcut is not None:
+            x = self.shortcut(x, out_elements=None if x.complete and y.complete else y.elements)
+        return self.pool(self.norm_out(y + x)).map(F.relu)
+
+
+class SelfAttentionBlock(nn.Module):
+    r"""Attention and a pointwise network, each around a shortcut (chapter 9, section 6).
+
+    .. math::
+        x_1 &= x + \mathrm{drop}\,\mathrm{swish}\,\mathrm{norm}\, A\, \mathrm{swish}\,\mathrm{norm}\, x \\
+        x_2 &= x_1 + \mathrm{norm}\, W_2\, \mathrm{swish}\,\mathrm{norm}\, W_1 x_1
+
+    with norms over channels, group and space together. The chapter computes attention everywhere and then crops. Here
+    the cropped queries are not computed, and the norm after attention sees the remaining ones.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output; heads and the pointwise network are half as wide.
+        group: a finite group.
+        crop: positions to take off each end of each axis.
+        dropout: probability to drop a weight of attention.
+        value_dropout: probability to drop a value after attention.
+        norm_after: whether norm and swish follow the block.
+        attention: further arguments of :class:`GroupSelfAttention`.
+
+    >>> import torch
+    >>> from kernelfield.groups import Cyclic
+    >>> block = SelfAttentionBlock(4, 8, group=Cyclic(4), crop=1, heads=2)
+    >>> block(torch.randn(2, 4, 4, 8, 8)).shape
+    torch.Size([2, 8, 4, 6, 6])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        group: Group,
+        crop: int = 0,
+        dropout: float = 0.0,
+        value_dropout: float = 0.0,
+        norm_after: bool = False,
+        **attention: Any,
+    ) -> None:
+        super().__init__()
+        self.crop = check_int("crop", crop, least=0)
+        self.group, self.in_channels = group, in_channels
+        half = max(1, out_channels // 2)
+        self.norm_in, self.norm_attended = make_norm("layer", in_channels), make_norm("layer", out_channels)
+        self.attention = GroupSelfAttention(in_channels, out_channels, group=group, dropout=dropout, **attention)
+        self.dropout = nn.Dropout(value_dropout)
+        self.shortcut = Pointwise(in_channels, out_channels) if in_channels != out_channels else nn.Identity()
+        self.narrow, self.widen = Pointwise(out_channels, half), Pointwise(half, out_channels)
+        self.norm_narrow, self.norm_out = make_norm("layer", half), make_norm("layer", out_channels)
+        self.norm_after = make_norm("layer", out_channels) if norm_after else None
+
+    def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
+        r"""Apply the block to a signal of values (batch, in_channels, group, \*space)."""
+        signal = as_signal(x, self.group, self.in_channels)
+        x = signal.values
+        attended = self.attention(signal.map(lambda values: F.silu(self.norm_in(values))), crop=self.crop)
+        y = attended.values
+        y = self.dropout(F.silu(self.norm_attended(y)))
+        y = y + self.shortcut(_cropped(x, self.crop))
+        z = self.widen(F.silu(self.norm_narrow(self.narrow(y))))
+        y = y + self.norm_out(z)
+        return attended.replace(y if self.norm_after is None else F.silu(self.norm_after(y)))
+
+
+def _cropped(x: Tensor, crop: int) -> Tensor:
+    for axis in range(3, x.dim()):
+        x = x.narrow(axis, crop, x.shape[axis] - 2 * crop)
+    return x

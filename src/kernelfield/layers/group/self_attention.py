@@ -15,10 +15,9 @@ from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute
 from ...ops.conv.shape import is_symbolic
 from ..pointwise import Pointwise
-from .gconv import check_group_signal
 from .neighborhood import check_neighborhood, check_space, dilations, pairs_of
 from .relative_encoding import AXIS_FIELD, RelativeEncoding
-from .signal import GroupSignal, elements_of
+from .signal import GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ class _SelfAttention(nn.Module):
     """What attention to a group and on a group share: everything but the number of elements of the input."""
 
     lifts: bool
-    whole: Tensor
+    all_elements: Tensor
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class _SelfAttention(nn.Module):
         self.encoding = check_choice("encoding", encoding, ENCODINGS)
         self.dropout, self.value_dropout = dropout, value_dropout
         # Kept where the weights are: a copy from the host could not be part of a CUDA graph.
-        self.register_buffer("whole", group.elements(), persistent=False)
+        self.register_buffer("all_elements", group.elements(), persistent=False)
         self._known: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self.chunk = None if chunk is None else check_int("chunk", chunk)
         self.method = check_choice("method", method, METHODS)
@@ -89,7 +88,7 @@ class _SelfAttention(nn.Module):
         self, x: Tensor, elements: Tensor | None, coords: Tensor | None, mask: Tensor | None, crop: int
     ) -> GroupSignal:
         """Return attention of (batch, channels, n, *space), n = 1 where a signal is lifted."""
-        here = self.whole if elements is None else elements.to(self.whole.dtype)
+        here = self.all_elements if elements is None else elements.to(self.all_elements.dtype)
         space = x.shape[3:]
         if crop and coords is None and not is_symbolic(*space) and min(space) <= 2 * crop:
             raise ValueError(
@@ -103,10 +102,10 @@ class _SelfAttention(nn.Module):
             alike = self._alike(here, elements)
             y = torch.cat([self._grid(q, k, v, some, here, dilation, crop) for some, dilation in alike], dim=1)
         y = y.unflatten(0, (-1, self.heads)).movedim(-1, 2).flatten(1, 2)
-        return GroupSignal(self.combine(y), elements_of(self.group, here))
+        return GroupSignal(self.combine(y), elements, group=self.group)
 
     def _maps(self, x: Tensor) -> Tensor:
-        here = self.whole
+        here = self.all_elements
         q, k, _ = self._parts(x, None)
         found = []
         for some, dilation in self._alike(here, None):
@@ -191,7 +190,7 @@ class _SelfAttention(nn.Module):
             n_in = 1 if self.lifts else len(here)
             positions, relative = moved[..., :0], moved.new_zeros(len(some), n_in, 0)
         else:
-            everyone = some is self.whole and here is self.whole
+            everyone = some is self.all_elements and here is self.all_elements
             positions, relative = self.codes.at(moved), self.codes.element(None if everyone else some, here)
         if pairs is not None:
             # From the code of every offset to that of every pair of positions.
@@ -206,7 +205,7 @@ class _SelfAttention(nn.Module):
         """
         shape = self._shape()
         key = (tuple(space) if shape is None else shape, dilation, crop, some.dtype, some.device)
-        kept = some is self.whole and type(some) is Tensor and not torch.compiler.is_compiling()
+        kept = some is self.all_elements and type(some) is Tensor and not torch.compiler.is_compiling()
         if kept and key in self._known:
             return self._known[key]
         with torch.inference_mode(False), torch.no_grad():
@@ -353,33 +352,27 @@ class GroupSelfAttention(_SelfAttention):
 
     def forward(
         self,
-        x: Tensor,
-        elements: Tensor | None = None,
-        gates: Tensor | None = None,
+        x: Tensor | GroupSignal,
         *,
         coords: Tensor | None = None,
         mask: Tensor | None = None,
         crop: int = 0,
     ) -> GroupSignal:
-        r"""Return the signal and its elements, those of the input.
+        r"""Attend to a signal on the group; the output has the input's elements.
 
         Args:
-            x: (batch, in_channels, group, \*space) signal, or (batch, in_channels, group, points) with ``coords``.
-            elements: (group, coords) elements at which it is sampled; all of the group if not given.
-            gates: must be None: attention has no sum over elements that could be weighted.
+            x: signal of values (batch, in_channels, group, \*space), or (batch, in_channels, group, points) with
+                ``coords``; or these values, at all elements of the group.
             coords: (batch or 1, points, dim) coordinates in training steps.
             mask: (batch, points) bool, False where there is no point.
             crop: positions at each end of each axis that get no output.
         """
-        if gates is not None:
-            raise ValueError("gates must be None for attention, got a tensor")
-        if coords is None:
-            check_group_signal(x, elements, self.group, self.in_channels)
-        else:
-            check_space(x, self.in_channels, 4, self.group.dim)
-        return self._attend(x, elements, coords, mask, crop)
+        signal = as_signal(x, self.group, self.in_channels, dim=None if coords is None else 1)
+        if signal.gates is not None:
+            raise ValueError("x must have no gates for attention, which has no sum to weight with them, got gates")
+        return self._attend(signal.values, None if signal.complete else signal.elements, coords, mask, crop)
 
     @torch.no_grad()
-    def maps(self, x: Tensor) -> Tensor:
-        r"""Return how much each position of (batch, in_channels, group, \*space) is attended to: as in lifting."""
-        return self._maps(x)
+    def maps(self, x: Tensor | GroupSignal) -> Tensor:
+        r"""Return how much each position is attended to: (batch, heads, group, \*space), each map with the sum one."""
+        return self._maps(as_signal(x, self.group, self.in_channels).values)

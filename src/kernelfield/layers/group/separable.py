@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from ..._checks import check_bool, check_choice
 from ...fields import Field, Table
 from .correlate import convolve
-from .gconv import BaseGroupConv, check_group_signal, folded, weighted
+from .gconv import BaseGroupConv, folded, weighted
 from .kernel import GroupKernel
+from .signal import GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...groups import Distribution, Group
-    from .signal import GroupSignal
 
 __all__ = ["SeparableGroupConv"]
 
@@ -28,20 +28,21 @@ class SeparableGroupConv(BaseGroupConv):
         \psi_{oi}(x, h) = a_{oi}(h)\, k_o(x) \quad \text{("pointwise")}, \qquad
         \psi_{oi}(x, h) = \delta_{oi}\, a_o(h)\, k_o(x) \quad \text{("depthwise")}
 
-    First the elements are mixed, with channels or each channel on its own, then space is convolved channel by channel:
-    :math:`n_{out} n_{in} C^2 + n_{out} C K^d` products a position instead of :math:`n_{out} n_{in} C^2 K^d`.
+    The first part mixes elements, with or without channels; the second convolves space channel by channel. Together
+    they take :math:`n_{out} n_{in} C^2 + n_{out} C K^d` products per position instead of
+    :math:`n_{out} n_{in} C^2 K^d`.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output; the same for ``form="depthwise"``.
         group: the group.
-        field: what both parts are, built from (dim, channels).
-        kernel_size: points of the kernel along each axis of space; an even number for ``boundary="valid"`` only.
+        field: builds the fields of both parts from (dim, channels).
+        kernel_size: points of the kernel along each axis of space; even numbers with ``boundary="valid"`` only.
         samples: number of output elements of a continuous group.
         form: "pointwise" mixes channels, "depthwise" does not.
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
-        distribution: where the output elements come from, instead of all of the group.
+        distribution: where the output elements come from; by default all of the group.
 
     >>> import torch
     >>> from kernelfield.groups import Dihedral
@@ -82,16 +83,13 @@ class SeparableGroupConv(BaseGroupConv):
         )
         self.space = GroupKernel(group, field, out_channels, 1, kernel_size=kernel_size, on_group=False)
 
-    def forward(self, x: Tensor, elements: Tensor | None = None, gates: Tensor | None = None) -> GroupSignal:
-        r"""Return the convolved signal and its elements; arguments as in :class:`GroupConv`."""
-        check_group_signal(x, elements, self.group, self.in_channels)
-        chosen, chosen_gates = self.distribution(next(self.mix.parameters()))
-        if elements is None and self._whole():
-            mix, space = self.mix(), self.space()
-        else:
-            mix, space = self.mix(chosen, elements), self.space(chosen, chosen)
-        x = weighted(x, self.group.weight(x.shape[2]), gates)
+    def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
+        r"""Convolve a signal on the group; see :class:`GroupConv`."""
+        signal = as_signal(x, self.group, self.in_channels)
+        into = None if signal.complete else signal.elements
+        out, gates = self._draw()
+        values = weighted(signal.values, self.group.weight(signal.shape[2]), signal.gates)
         groups = 1 if self.form == "pointwise" else self.in_channels
-        y = convolve(x.flatten(1, 2), folded(mix), "zero", groups)
-        y = convolve(y, folded(space), self.boundary, y.shape[1])
-        return self._finish(y, chosen, chosen_gates)
+        y = convolve(values.flatten(1, 2), folded(self.mix(out, into)), "zero", groups)
+        y = convolve(y, folded(self.space(out, out)), self.boundary, y.shape[1])
+        return self._output(y, out, gates, self.group)

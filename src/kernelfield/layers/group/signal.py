@@ -1,51 +1,272 @@
-"""A signal on a group, and the elements at which it was sampled."""
+"""The type that layers on groups take and return."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable, Iterable
 
     from ...groups import Group
 
-__all__ = ["GroupSignal", "check_elements", "elements_of"]
+__all__ = ["GroupSignal", "as_signal"]
+
+#: names of torch functions that act on every value alone, so that they can be called with a signal
+_ACTIVATIONS = ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh")
+_MORE_ACTIVATIONS = ("softplus", "softsign", "logsigmoid", "hardtanh", "hardswish", "hardsigmoid", "dropout")
+_ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "square", "sqrt", "exp", "log", "clamp")
+_OPERATORS = ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__")
+POINTWISE = frozenset((*_ACTIVATIONS, *_MORE_ACTIVATIONS, *_ARITHMETIC, *_OPERATORS))
 
 
-class GroupSignal(NamedTuple):
-    r"""What layers on a group give and take: ``y = conv(*lift(x))``.
+class GroupSignal:
+    r"""A signal on a group: its values, the elements at which they were sampled, gates, and the group.
+
+    Layers on groups take and return it, so ``nn.Sequential(lift, conv, norm, nn.ReLU(), pool)`` works, also compiled
+    and exported. Arithmetic and torch's pointwise functions act on the values.
 
     Args:
         values: (batch, channels, group, \*space) values.
-        elements: (group, coords) elements of the group axis, in order.
-        gates: (group,) numbers that weight the elements wherever the group axis is summed over or reduced, or None.
-            They are 1, and carry the gradient to the distribution that chose the elements.
-    """
-
-    values: Tensor
-    elements: Tensor
-    gates: Tensor | None = None
-
-
-def elements_of(group: Group, elements: Tensor) -> Tensor:
-    """Note on elements whose they are, for :func:`check_elements`; a compiled program has no such notes."""
-    if not torch.compiler.is_compiling():
-        elements._group_kind = group.kind  # type: ignore[attr-defined]  # noqa: SLF001
-    return elements
-
-
-def check_elements(group: Group, elements: Tensor) -> None:
-    """Refuse elements that are known to be another group's: their numbers mean something else.
+        elements: (group, coords) elements of the group axis, in order. None stands for all elements of a finite group
+            in its own order; layers use their fastest path for such a signal.
+        gates: (group,) factors of the elements wherever the group axis is summed or reduced, or None. Their value is 1.
+            They carry the gradient to the distribution that chose the elements.
+        group: the group.
 
     >>> from kernelfield.groups import SO2, Cyclic
-    >>> check_elements(SO2(), elements_of(Cyclic(8), Cyclic(8).elements()))
-    Traceback (most recent call last):
-    ValueError: elements must be those of SO2(), got those of Cyclic(8): a signal stays on its group
+    >>> signal = GroupSignal(torch.randn(2, 3, 4, 8, 8), group=Cyclic(4))
+    >>> signal.complete, signal.elements.flatten()
+    (True, tensor([0., 1., 2., 3.]))
+    >>> torch.relu(2 * signal + 1).shape
+    torch.Size([2, 3, 4, 8, 8])
+    >>> GroupSignal(torch.randn(2, 3, 5, 8, 8), SO2().sample(5), group=SO2())
+    GroupSignal((2, 3, 5, 8, 8), group=SO2(), 5 elements)
     """
-    if torch.compiler.is_compiling():
+
+    def __init__(
+        self, values: Tensor, elements: Tensor | None = None, gates: Tensor | None = None, *, group: Group
+    ) -> None:
+        self.values = values
+        self.gates = gates
+        self.group = group
+        self._elements = elements
+        if elements is None:
+            if group.order is None:
+                raise ValueError(f"elements must be given for {group}, which is not finite, got None")
+            if isinstance(values, Tensor) and (values.dim() < 3 or values.shape[2] != group.order):
+                raise ValueError(
+                    f"values must have shape (batch, channels, {group.order}, *space) for {group} without elements, "
+                    f"got {tuple(values.shape)}"
+                )
+        elif isinstance(elements, Tensor) and (
+            values.dim() < 3 or elements.dim() != 2 or elements.shape != (values.shape[2], group.coords)
+        ):
+            raise ValueError(
+                f"elements must have shape (group, {group.coords}) for {group} and values of shape (batch, channels, "
+                f"group, *space), got {tuple(elements.shape)} for {tuple(values.shape)}"
+            )
+
+    @property
+    def elements(self) -> Tensor:
+        """The elements of the group axis: (group, coords)."""
+        if self._elements is not None:
+            return self._elements
+        # Elements of finite groups are whole numbers, which float32 holds exactly and bfloat16 may not.
+        dtype = torch.float64 if self.values.dtype == torch.float64 else torch.float32
+        return self.group.elements(dtype, self.values.device)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the signal holds all elements of a finite group, in order."""
+        return self._elements is None
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the values."""
+        return self.values.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Data type of the values."""
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the values."""
+        return self.values.device
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the values require a gradient."""
+        return self.values.requires_grad
+
+    def dim(self) -> int:
+        """Return the number of axes of the values."""
+        return self.values.dim()
+
+    def replace(self, values: Tensor) -> GroupSignal:
+        r"""Return the signal with other ``values``, (batch, channels, group, \*space), at the same elements."""
+        return GroupSignal(values, self._elements, self.gates, group=self.group)
+
+    def map(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> GroupSignal:
+        """Apply ``function`` to the values. It must treat all elements alike and keep their axis.
+
+        >>> from kernelfield.groups import Mirror
+        >>> GroupSignal(torch.randn(1, 2, 2, 5, 5), group=Mirror()).map(torch.clamp, min=0).values.min() >= 0
+        tensor(True)
+        """
+        return self.replace(function(self.values, *args, **kwargs))
+
+    def to(self, *args: Any, **kwargs: Any) -> GroupSignal:
+        """Move the signal and convert its values, as :meth:`torch.Tensor.to`. Elements keep their precision."""
+        values = self.values.to(*args, **kwargs)
+        elements, gates = (None if t is None else t.to(values.device) for t in (self._elements, self.gates))
+        return GroupSignal(values, elements, gates, group=self.group)
+
+    def clone(self) -> GroupSignal:
+        """Return a copy, through which gradients flow."""
+        return self._each(torch.clone)
+
+    def detach(self) -> GroupSignal:
+        """Return the signal without its history."""
+        return self._each(torch.detach)
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> GroupSignal:
+        elements, gates = (None if t is None else function(t) for t in (self._elements, self.gates))
+        return GroupSignal(function(self.values), elements, gates, group=self.group)
+
+    def __add__(self, other: GroupSignal | Tensor | float) -> GroupSignal:
+        return _pointwise(torch.add, (self, other))
+
+    def __sub__(self, other: GroupSignal | Tensor | float) -> GroupSignal:
+        return _pointwise(torch.sub, (self, other))
+
+    def __rsub__(self, other: Tensor | float) -> GroupSignal:
+        return _pointwise(torch.rsub, (self, other))
+
+    def __mul__(self, other: GroupSignal | Tensor | float) -> GroupSignal:
+        return _pointwise(torch.mul, (self, other))
+
+    def __truediv__(self, other: GroupSignal | Tensor | float) -> GroupSignal:
+        return _pointwise(torch.div, (self, other))
+
+    def __neg__(self) -> GroupSignal:
+        return self.map(torch.neg)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Tensor],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> GroupSignal:
+        if function.__name__ not in POINTWISE:
+            raise TypeError(
+                f"torch.{function.__name__} must be given signal.values: it is not one of the pointwise functions that "
+                f"take a GroupSignal"
+            )
+        if not args and kwargs and isinstance(kwargs.get("input"), GroupSignal):
+            args = (kwargs.pop("input"),)
+        return _pointwise(function, args, kwargs)
+
+    def __repr__(self) -> str:
+        shape = tuple(self.values.shape) if isinstance(self.values, Tensor) else self.values
+        held = "complete" if self._elements is None else f"{len(self._elements)} elements"
+        return f"GroupSignal({shape}, group={self.group}, {held})"
+
+
+def _pointwise(
+    function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> GroupSignal:
+    """Apply a pointwise function to the values of signals on the same elements, tensors and numbers."""
+    signals = [a for a in args if isinstance(a, GroupSignal)]
+    first = signals[0]
+    for other in signals[1:]:
+        _check_same_elements(first, other)
+    gates = next((s.gates for s in signals if s.gates is not None), None)
+    values = function(*(a.values if isinstance(a, GroupSignal) else a for a in args), **(kwargs or {}))
+    return GroupSignal(values, first._elements, gates, group=first.group)  # noqa: SLF001
+
+
+def _check_same_elements(a: GroupSignal, b: GroupSignal) -> None:
+    if a.group != b.group:
+        raise ValueError(f"signals must be on one group, got {a.group} and {b.group}")
+    x, y = a._elements, b._elements  # noqa: SLF001
+    if x is y:
         return
-    kind = getattr(elements, "_group_kind", None)
-    if kind not in (None, group.kind):
-        raise ValueError(f"elements must be those of {group}, got those of {kind}: a signal stays on its group")
+    x, y = a.elements, b.elements
+    # Values on a GPU are not compared: that would wait for the device.
+    compared = not torch.compiler.is_compiling() and x.device.type == y.device.type == "cpu"
+    if x.shape != y.shape or (compared and not torch.equal(x.to(y.dtype), y)):
+        raise ValueError(f"signals must have the same elements, got {len(x)} and {len(y)} that differ")
+
+
+def as_signal(x: Tensor | GroupSignal, group: Group, channels: int, dim: int | None = None) -> GroupSignal:
+    r"""Return ``x`` as a signal on ``group``, after checking its group, channels and axes.
+
+    A tensor is taken for the values at all elements of a finite group.
+
+    Args:
+        x: the signal, or its values.
+        group: the group of the layer.
+        channels: channels that the layer takes.
+        dim: number of axes after the group axis; those of the group's space by default.
+
+    >>> from kernelfield.groups import SO2, Cyclic
+    >>> as_signal(torch.randn(2, 3, 4, 8, 8), Cyclic(4), 3)
+    GroupSignal((2, 3, 4, 8, 8), group=Cyclic(4), complete)
+    >>> as_signal(GroupSignal(torch.randn(2, 3, 4, 8, 8), group=Cyclic(4)), SO2(), 3)
+    Traceback (most recent call last):
+    ValueError: x must be a signal on SO2(), got one on Cyclic(4)
+    """
+    values = x.values if isinstance(x, GroupSignal) else x
+    if not isinstance(values, Tensor):
+        raise TypeError(f"x must be a GroupSignal or a tensor, got {type(x).__name__}")
+    if values.dim() != (group.dim if dim is None else dim) + 3 or values.shape[1] != channels:
+        raise ValueError(
+            f"x must have shape (batch, {channels}, group, *space) with {group.dim} spatial axes, "
+            f"got {tuple(values.shape)}"
+        )
+    if not isinstance(x, GroupSignal):
+        if group.order is None:
+            raise ValueError(f"x must be a GroupSignal with elements for {group}, which is not finite, got a tensor")
+        if values.shape[2] != group.order:
+            raise ValueError(f"x must have {group.order} elements of {group} along axis 2, got {values.shape[2]}")
+        return GroupSignal(values, group=group)
+    if x.group is group or x.group == group:
+        return x
+    if x.group.kind != group.kind:
+        raise ValueError(f"x must be a signal on {group}, got one on {x.group}")
+    return GroupSignal(values, x.elements, x.gates, group=group)  # another window of the same group
+
+
+def _flatten(signal: GroupSignal) -> tuple[list[Any], Group]:
+    return [signal.values, signal._elements, signal.gates], signal.group  # noqa: SLF001
+
+
+def _flatten_with_keys(signal: GroupSignal) -> tuple[list[tuple[Any, Any]], Group]:
+    children, group = _flatten(signal)
+    names = ("values", "elements", "gates")
+    return [(pytree.GetAttrKey(name), child) for name, child in zip(names, children, strict=True)], group
+
+
+def _unflatten(children: Iterable[Any], group: Group) -> GroupSignal:
+    values, elements, gates = children
+    return GroupSignal(values, elements, gates, group=group)
+
+
+pytree.register_pytree_node(
+    GroupSignal,
+    _flatten,
+    _unflatten,
+    serialized_type_name="kernelfield.layers.group.GroupSignal",
+    flatten_with_keys_fn=_flatten_with_keys,
+)

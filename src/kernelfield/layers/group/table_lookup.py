@@ -1,4 +1,4 @@
-"""Kernels that are permuted copies of a table: one look-up for all entries, forward and backward."""
+"""Kernels that are permuted copies of a table: one index for all entries, forward and backward."""
 
 from __future__ import annotations
 
@@ -13,54 +13,52 @@ __all__ = ["LookUp", "nodes_at"]
 class LookUp(nn.Module):
     r"""A table's entries in the order of a kernel, (out, n_out, in, n_in, \*points).
 
-    Torch's convolutions are correlations: they take a kernel reversed along its axes of space. A look-up can give it so
-    for nothing, and in the order of memory that convolutions of the plane are fastest in, channels last.
+    Torch's convolutions are correlations: they take a kernel flipped along its axes of space. A look-up flips it at no
+    cost, and writes it in the memory format in which convolutions of planes are fastest, channels last.
 
     Args:
-        index: (out, n_out, in, n_in, \*points) place of every entry of the kernel in the table.
-        times: how often each entry of the table is looked up, by as many output elements one after the other.
-        reverse: whether to give the kernel reversed.
+        index: (out, n_out, in, n_in, \*points) index of every kernel entry in the table.
+        times: number of times each entry of the table is looked up, once per output element.
+        flip: whether to return the flipped kernel.
 
     >>> index = torch.tensor([2, 0, 1]).view(1, 1, 1, 1, 3)
     >>> LookUp(index, 1)(torch.tensor([5.0, 6.0, 7.0])).flatten()
     tensor([7., 5., 6.])
-    >>> LookUp(index, 1, reverse=True)(torch.tensor([5.0, 6.0, 7.0])).flatten()
+    >>> LookUp(index, 1, flip=True)(torch.tensor([5.0, 6.0, 7.0])).flatten()
     tensor([6., 5., 7.])
     """
 
     index: Tensor
     inverse: Tensor
 
-    def __init__(self, index: Tensor, times: int, *, reverse: bool = False) -> None:
+    def __init__(self, index: Tensor, times: int, *, flip: bool = False) -> None:
         super().__init__()
-        self.reverse = reverse
+        self.flip = flip
         space = tuple(range(4, index.dim()))
-        # Channels last, as the kernel is stored; only in the plane is it a format that torch knows of.
-        self.order = (0, 1, *space, 2, 3) if reverse and len(space) == 2 else tuple(range(index.dim()))
-        stored = (index.flip(space) if reverse else index).permute(self.order).contiguous().int()
+        # Channels last is a memory format of planes only.
+        order = (0, 1, *space, 2, 3) if flip and len(space) == 2 else tuple(range(index.dim()))
+        self.axes = tuple(order.index(axis) for axis in range(len(order)))
+        stored = (index.flip(space) if flip else index).permute(order).contiguous().int()
         self.register_buffer("index", stored, persistent=False)
         self.register_buffer("inverse", _invert(stored, times), persistent=False)
 
     def forward(self, table: Tensor) -> Tensor:
-        """Return the kernel, reversed if this is what it was made for, of a table of any shape."""
+        r"""Return the kernel of a table of any shape: (out, n_out, in, n_in, \*points)."""
         index = self.index.flatten()
         if torch.compiler.is_compiling():
             values = table.flatten().index_select(0, index)
         else:
             values = _Permuted.apply(table.flatten(), index, self.inverse)
-        return self._arranged(values.view(self.index.shape))
+        return values.view(self.index.shape).permute(self.axes)
 
     def places(self) -> Tensor:
-        r"""Return the (out, n_out, in, n_in, \*points) index that it was made of."""
-        index = self._arranged(self.index)
-        return index.flip(tuple(range(4, index.dim()))) if self.reverse else index
-
-    def _arranged(self, stored: Tensor) -> Tensor:
-        return stored.permute(tuple(self.order.index(axis) for axis in range(len(self.order))))
+        r"""Return the (out, n_out, in, n_in, \*points) index of the kernel, not flipped."""
+        index = self.index.permute(self.axes)
+        return index.flip(tuple(range(4, index.dim()))) if self.flip else index
 
 
 class _Permuted(torch.autograd.Function):
-    """Entries of a table, each of them equally often. Its gradient looks up, too, where that of torch's scatters."""
+    """Entries of a table, each equally often. Its gradient is a look-up too, where that of torch is a scatter."""
 
     generate_vmap_rule = True
 
@@ -79,7 +77,7 @@ class _Permuted(torch.autograd.Function):
 
 
 def _invert(index: Tensor, times: int) -> Tensor:
-    """Return the places in the kernel at which each entry of the table is looked up: (times, entries)."""
+    """Return where in the kernel each entry of the table appears: (times, entries)."""
     places = torch.arange(index.numel(), dtype=torch.int32).view(index.shape)
     # Once by every output element, the second axis.
     index, places = (t.movedim(1, 0).reshape(times, -1) for t in (index, places))

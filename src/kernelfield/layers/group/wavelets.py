@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from ..._checks import check_bool
 from ...fields import Morlet
-from ...groups import Scale
 from .gconv import GroupConv, LiftingConv
 
 if TYPE_CHECKING:
@@ -35,22 +34,26 @@ class WaveletTransform(nn.Module):
 
     def __init__(self, lift: LiftingConv, *, normalize: bool = True) -> None:
         super().__init__()
-        if not (isinstance(lift.group, Scale) and lift.group.finite):
-            raise ValueError(f"lift must be a LiftingConv on a window of dilations, got one on {lift.group}")
+        if lift.group.convolution != "filter_bank" or not lift.group.finite or lift.group.dim != 1:
+            raise ValueError(
+                f"lift must be a LiftingConv on a finite window of dilations of the line, got {lift.group}"
+            )
         self.lift = lift
         self.normalize = check_bool("normalize", normalize)
         self.quadrature = isinstance(lift.kernel.field, Morlet) and lift.out_channels % 2 == 0 and lift.in_channels == 1
 
     def scales(self) -> Tensor:
         """Return the dilations: (scales,)."""
-        return self.lift.group.matrix(self.lift.distribution(self._like())[0])[:, 0, 0]
+        like = self._like()
+        return self.lift.group.matrix(self.lift.group.elements(like.dtype, like.device))[:, 0, 0]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the coefficients of (batch, in, time): (batch, out, scales, time), complex for pairs of channels."""
-        values, elements, _ = self.lift(x)
+        signal = self.lift(x)
+        values = signal.values
         if self.lift.bias is not None:
             values = values - self.lift.bias.to(values.dtype).view(-1, 1, 1)
-        s = self.lift.group.matrix(elements)[:, 0, 0]
+        s = self.lift.group.matrix(signal.elements)[:, 0, 0]
         values = values * s.sqrt().to(values.dtype).view(-1, 1)
         if self.normalize:
             values = values / self._norm().to(values.dtype).view(-1, 1, 1)
@@ -96,18 +99,21 @@ def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
     """
     terms = []
     for module in model.modules():
-        if isinstance(module, (LiftingConv, GroupConv)) and isinstance(module.group, Scale) and module.kernel.on_space:
-            total = _integral(module.kernel, module.group)  # out, in, dilations
+        if not isinstance(module, (LiftingConv, GroupConv)) or module.group.convolution != "filter_bank":
+            continue
+        if module.kernel.on_space:
+            total = _integral(module.kernel)  # out, in, dilations
             total = total if per_scale else total.sum(dim=-1, keepdim=True)
             terms.append(total.square().sum(dim=-1).mean())
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
-def _integral(kernel: GroupKernel, group: Scale) -> Tensor:
+def _integral(kernel: GroupKernel) -> Tensor:
     """Return the integral over space of the kernel at dilation 1, for each relative dilation: (out, in, dilations)."""
     parameter = next(kernel.parameters())
     here = parameter.new_zeros(1, 1)
-    span = range(kernel.interactions) if kernel.interactions is not None else range(1 - group.n, group.n)
+    n = kernel.group.window
+    span = range(kernel.interactions) if kernel.interactions is not None else range(1 - n, n)
     span = span if kernel.on_group else range(1)
     there = torch.arange(span.start, span.stop, dtype=parameter.dtype, device=parameter.device)[:, None]
     return kernel.render(here, there, 1.0).flatten(3).sum(dim=-1)

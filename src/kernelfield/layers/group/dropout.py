@@ -1,0 +1,44 @@
+"""Dropout of whole channels of signals on a group."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .signal import GroupSignal
+
+__all__ = ["GroupDropout"]
+
+Signal = TypeVar("Signal", Tensor, GroupSignal)
+
+
+class GroupDropout(nn.Module):
+    r"""Dropout of channels, at all elements and positions together; ``nn.Dropout`` drops single values.
+
+    It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns the same type.
+
+    Args:
+        p: probability to drop a channel.
+
+    >>> import torch
+    >>> y = GroupDropout(0.5)(torch.ones(2, 8, 4, 5, 5))
+    >>> sorted(set(y.amax(dim=(2, 3, 4)).flatten().tolist())) == sorted(set(y.amin(dim=(2, 3, 4)).flatten().tolist()))
+    True
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"p must lie between 0 and 1, got {p}")
+        self.p = p
+
+    def forward(self, x: Signal) -> Signal:
+        return x.map(self._drop) if isinstance(x, GroupSignal) else self._drop(x)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout1d(x.flatten(2), self.p, self.training).view_as(x)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"

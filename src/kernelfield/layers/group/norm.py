@@ -1,0 +1,81 @@
+"""Norms of signals on a group. They treat all elements and positions alike, and so commute with the group."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...ops.fused.folded_norm import folded_batch_norm, is_folded
+from .signal import GroupSignal
+
+__all__ = ["GroupBatchNorm", "GroupLayerNorm"]
+
+Signal = TypeVar("Signal", Tensor, GroupSignal)
+
+
+class GroupBatchNorm(nn.BatchNorm1d):
+    r"""Batch normalisation over batch, group and space: one mean, variance, scale and shift per channel.
+
+    It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns the same type.
+
+    Args:
+        channels: number of channels.
+        eps: added to the variance; 2e-5 as in chapter 8.
+
+    >>> GroupBatchNorm(3)(torch.randn(2, 3, 4, 5, 5)).shape
+    torch.Size([2, 3, 4, 5, 5])
+    """
+
+    def __init__(self, channels: int, eps: float = 2e-5) -> None:
+        super().__init__(channels, eps=eps)
+
+    def forward(self, x: Signal) -> Signal:
+        return x.map(self._normalize) if isinstance(x, GroupSignal) else self._normalize(x)
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # noqa: SLF001
+        if transformed or not is_folded(x) or self.momentum is None:
+            return super().forward(x)
+        self._check_input_dim(x)
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        return folded_batch_norm(
+            *(x, self.weight, self.bias, self.running_mean, self.running_var),
+            training=self.training,
+            momentum=self.momentum,
+            eps=self.eps,
+        )
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        if x.dim() < 3 or x.shape[1] != self.num_features:
+            raise ValueError(f"x must have shape (batch, {self.num_features}, group, *space), got {tuple(x.shape)}")
+
+
+class GroupLayerNorm(nn.Module):
+    r"""Normalisation of each channel of each sample over group and space, without parameters (chapter 11).
+
+    It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns the same type.
+
+    Args:
+        eps: added to the variance.
+
+    >>> y = GroupLayerNorm()(torch.randn(2, 3, 4, 5, 5))
+    >>> bool(y.mean(dim=(2, 3, 4)).abs().max() < 1e-6)
+    True
+    """
+
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Signal) -> Signal:
+        return x.map(self._normalize) if isinstance(x, GroupSignal) else self._normalize(x)
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        if x.dim() < 3:
+            raise ValueError(f"x must have shape (batch, channels, group, *space), got {tuple(x.shape)}")
+        flat = x.flatten(2)
+        return F.layer_norm(flat, flat.shape[2:], eps=self.eps).view_as(x)
