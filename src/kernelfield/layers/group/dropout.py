@@ -38,6 +38,8 @@ class GroupDropout(nn.Module):
         return x.map(self._drop) if isinstance(x, GroupSignal) else self._drop(x)
 
     def _drop(self, x: Tensor) -> Tensor:
+        if x.dim() < 3:
+            raise ValueError(f"x must have shape (batch, channels, group, *space), got {tuple(x.shape)}")
         return F.dropout1d(x.flatten(2), self.p, self.training).view_as(x)
 
     def extra_repr(self) -> str:

@@ -1,0 +1,144 @@
+"""Signals on a group: arithmetic, moves, what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from kernelfield.fields import SIREN
+from kernelfield.groups import SO2, Cyclic, Dihedral
+from kernelfield.layers.group import (
+    GroupBatchNorm,
+    GroupConv,
+    GroupDropout,
+    GroupPool,
+    GroupSignal,
+    LiftingConv,
+    PartialGroupConv,
+    SpatialPool,
+)
+
+
+def signal(group=None, **options):
+    group = group or Cyclic(4)
+    elements = None if group.finite else group.sample(5)
+    n = group.order or 5
+    return GroupSignal(torch.randn(2, 3, n, 6, 6), elements, group=group, **options)
+
+
+@pytest.mark.parametrize("group", [Cyclic(4), SO2()], ids=str)
+def test_arithmetic_acts_on_the_values(group):
+    a = signal(group)
+    b, t = a.replace(torch.randn_like(a.values)), torch.randn(3, 1, 1, 1)
+    pairs = [(a + b, a.values + b.values), (a - b, a.values - b.values), (a * b, a.values * b.values)]
+    pairs += [(2 * a + 1, 2 * a.values + 1), (1 - a, 1 - a.values), (-a / 2, -a.values / 2)]
+    pairs += [(a + t, a.values + t), (t * a, t * a.values), (t - a, t - a.values), (a / t, a.values / t)]
+    for got, wanted in pairs:
+        assert isinstance(got, GroupSignal)
+        assert got.group is group
+        assert got.elements.equal(a.elements)
+        torch.testing.assert_close(got.values, wanted)
+
+
+def test_pointwise_functions_take_signals():
+    x = signal()
+    for module in (nn.ReLU(), nn.GELU(), nn.SiLU(), nn.Tanh(), nn.Softplus(), nn.ELU(), nn.Dropout(0.0)):
+        assert module(x).values.equal(module(x.values))
+    assert F.relu(x).values.equal(x.map(F.relu).values)
+    with pytest.raises(TypeError, match=r"signal\.values"):
+        torch.softmax(x, dim=2)
+
+
+def test_moves_and_copies():
+    x = signal(SO2(), gates=torch.ones(5, requires_grad=True))
+    low = x.to(torch.bfloat16)
+    assert (low.dtype, low.elements.dtype) == (torch.bfloat16, torch.float32)
+    assert x.to("meta").elements.device.type == x.to("meta").device.type == "meta"
+    copy = x.clone()
+    copy.values.zero_()
+    assert bool(x.values.any())
+    assert x.gates.requires_grad
+    assert not x.detach().gates.requires_grad
+    assert signal().to(torch.float64).elements.dtype == torch.float64
+
+
+def test_large_finite_groups_keep_their_elements_in_half_precision():
+    group = Cyclic(300)
+    x = GroupSignal(torch.zeros(1, 1, 300, 1, 1, dtype=torch.bfloat16), group=group)
+    assert x.elements.equal(group.elements())
+
+
+def test_is_a_tree_of_its_tensors():
+    x = signal(SO2())
+    leaves, spec = pytree.tree_flatten(x)
+    back = pytree.tree_unflatten(leaves, spec)
+    assert back.values is x.values
+    assert back.group is x.group
+    assert pytree.tree_flatten(signal(SO2()))[1] == spec
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GroupSignal(torch.randn(1, 1, 3, 5, 5), group=SO2()), "elements must be given"),
+        (lambda: GroupSignal(torch.randn(1, 1, 3, 5, 5), group=Cyclic(4)), "values must have shape"),
+        (lambda: GroupSignal(torch.randn(1, 1, 3, 5, 5), torch.zeros(4, 1), group=SO2()), "elements must have shape"),
+        (lambda: signal() + signal(Dihedral(4)), "one group"),
+        (lambda: signal(SO2()) + signal(SO2()), "same elements"),
+        (lambda: GroupConv(3, 2, group=SO2(), samples=2, field=SIREN)(torch.randn(1, 3, 2, 5, 5)), "x must be a Group"),
+        (lambda: GroupConv(3, 2, group=Cyclic(4))(torch.randn(1, 3, 3, 5, 5)), "x must have 4 elements"),
+        (lambda: GroupConv(3, 2, group=Cyclic(4))([1.0]), "x must be a GroupSignal or a tensor"),
+    ],
+)
+def test_errors_name_the_argument(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def networks():
+    p4 = Cyclic(4)
+    yield nn.Sequential(
+        LiftingConv(1, 4, group=p4),
+        GroupConv(4, 4, group=p4),
+        GroupBatchNorm(4),
+        nn.ReLU(),
+        GroupDropout(0.1),
+        SpatialPool(2),
+        GroupPool("max", "all"),
+    )
+    yield nn.Sequential(
+        LiftingConv(1, 4, group=SO2(), samples=4, field=SIREN),
+        PartialGroupConv(4, 4, group=SO2(), samples=4),
+        GroupBatchNorm(4),
+        nn.ReLU(),
+        SpatialPool(2),
+        GroupPool("mean", "all"),
+    )
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_sequential_networks_run_compiled_and_exported(index):
+    net = list(networks())[index].eval()
+    x = torch.randn(2, 1, 8, 8)
+    y = net(x)
+    assert y.shape == (2, 4)
+    torch.testing.assert_close(torch.compile(net, fullgraph=True, backend="eager")(x), y)
+    batch = torch.export.Dim("batch", min=2, max=64)
+    exported = torch.export.export(net, (x,), dynamic_shapes=({0: batch},)).module()
+    more = torch.randn(5, 1, 8, 8)
+    torch.testing.assert_close(exported(more), net(more))
+
+
+def test_the_documented_form_takes_the_path_of_all_elements(monkeypatch):
+    lift, conv = LiftingConv(1, 4, group=Cyclic(4)), GroupConv(4, 4, group=Cyclic(4))
+    seen = []
+    real = conv.kernel.flipped
+    monkeypatch.setattr(conv.kernel, "flipped", lambda *elements: seen.append(elements) or real(*elements))
+    x = torch.randn(2, 1, 8, 8)
+    assert conv(lift(x)).values.equal(conv(lift(x).values).values)
+    assert seen == [(None, None)] * 2
+    full = GroupSignal(lift(x).values, Cyclic(4).elements(), group=Cyclic(4))
+    torch.testing.assert_close(conv(full).values, conv(lift(x)).values)
