@@ -57,7 +57,7 @@ class Field(nn.Module):
         channels: number of values N.
     """
 
-    #: None; or how the field depends on ``coefficients`` on a lattice, described by its ``size``, ``order``, ``spacing``
+    #: None; or how the field depends on ``coefficients`` on a lattice of its ``size``, ``order``, ``spacing``
     #: and ``origin``: "table", its values at the nodes, linear between; "spline", a sum of splines
     lattice: str | None = None
     #: names of the published starting values that the field can be drawn with; see :mod:`.start`
