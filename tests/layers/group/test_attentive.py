@@ -20,7 +20,6 @@ from kernelfield.layers.group import (
 )
 from kernelfield.ops.attentive import chunked, responses
 from kernelfield.testing import (
-    assert_compiles,
     assert_equivariant,
     assert_state_dict_round_trip,
     count_parameters,
@@ -72,7 +71,7 @@ def test_the_block_circulant_matrix_commutes_with_the_mirror_only():
     errors = {}
     for name, element in {"mirror": [0.0, -1.0], "turn": [1.0, 1.0]}.items():
         g = torch.tensor(element, dtype=D)
-        errors[name] = float((layer(group.act(g, x)) - group.act(g, layer(x))).detach().abs().max())
+        errors[name] = float((layer(group.act(g, x)).values - group.act(g, layer(x).values)).detach().abs().max())
     assert errors["mirror"] < 1e-12
     assert errors["turn"] > 1e-2
 
@@ -89,7 +88,7 @@ def test_coattention_is_the_chapters_formula():
     x = signal(Cyclic(4), channels=2)
     scores = torch.einsum("bcgyx,cgh->bchyx", x, layer.matrix()) / 4
     weights = scores.softmax(dim=2)
-    torch.testing.assert_close(layer(x), weights / weights.amax(dim=2, keepdim=True) * x)
+    torch.testing.assert_close(layer(x).values, weights / weights.amax(dim=2, keepdim=True) * x)
     assert layer.weights(x).amax(dim=2).eq(1).all()
 
 
@@ -98,7 +97,8 @@ def test_coattention_is_the_chapters_formula():
 def test_coattention_begins_near_the_identity(group, form):
     matrix = CyclicSelfAttention(50, group=group, form=form).matrix()
     assert matrix.diagonal(dim1=1, dim2=2).eq(1).all()
-    assert matrix.sum(dim=(1, 2)).sub(group.order).div(group.order).abs().mean() < 2.0
+    others = matrix - torch.eye(group.order)
+    assert float(others.detach().abs().max()) < 0.4
 
 
 # Chapter 8
@@ -235,7 +235,7 @@ def test_cbam_and_squeeze_and_excitation_are_special_cases():
     ours = layer.maps(x)
     torch.testing.assert_close(ours[0][:, :, 0], channel)
     torch.testing.assert_close(ours[1][:, :, 0], spatial)
-    torch.testing.assert_close(layer(x)[:, :, 0], plain - spatial * weighted)
+    torch.testing.assert_close(layer(x).values[:, :, 0], plain - spatial * weighted)
     flat = plain.mean(dim=(2, 3), keepdim=True).expand_as(plain)
     se = (2 * mlp(flat[..., 0, 0])).sigmoid()
     torch.testing.assert_close(layer.maps(flat.unsqueeze(2))[0].flatten(1), se)
@@ -252,7 +252,7 @@ def test_attention_can_suppress_and_keep():
     assert layer(x).abs().max() < 1e-9
     with torch.no_grad():
         layer.kernel.field.coefficients.fill_(-100.0)
-    torch.testing.assert_close(layer(x), x)
+    torch.testing.assert_close(layer(x).values, x)
 
 
 @pytest.mark.parametrize("kind", [None, "co", "free", *KINDS])
@@ -261,15 +261,13 @@ def test_the_usual(kind):
     lift = make_lifting_conv(1, 3, group=group, attention=kind)
     conv = make_group_conv(3, 2, group=group, attention=kind)
     x = torch.randn(2, 1, 6, 6)
-    wanted = conv(lift(x).values).values
+    wanted = conv(lift(x)).values
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = conv(lift(x).values).values
+        y = conv(lift(x)).values
     assert (y - wanted).norm() < 0.05 * wanted.norm()
     y.float().square().sum().backward()
     assert all(bool(p.grad.isfinite().all()) for m in (lift, conv) for p in m.parameters() if p.grad is not None)
     assert_state_dict_round_trip(lambda: make_group_conv(3, 2, group=group, attention=kind), torch.randn(2, 3, 4, 6, 6))
-    if kind == "full":
-        assert_compiles(lambda x: conv(x).values, torch.randn(2, 3, 4, 6, 6), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +282,7 @@ def test_the_usual(kind):
         (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4), hidden=0), "hidden must be"),
         (lambda: make_group_conv(3, 4, group=Cyclic(4), attention="self"), "attention must be one of"),
         (lambda: InputAttention(3, group=Cyclic(4), kernel_size=6), "kernel_size must be odd"),
-        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4))(torch.randn(1, 3, 3, 6, 6)), "group axis of 4"),
+        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4))(torch.randn(1, 3, 3, 6, 6)), "x must have 4 elements"),
     ],
 )
 def test_errors_name_the_argument(make, message):

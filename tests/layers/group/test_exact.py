@@ -208,7 +208,7 @@ def test_one_convolution_call(monkeypatch):
     calls = []
     real = convolve.reversed_conv
     monkeypatch.setattr(convolve, "reversed_conv", lambda *a, **k: calls.append(a[1].shape) or real(*a, **k))
-    GroupConv(3, 4, group=Dihedral(4))(torch.randn(2, 3, 8, 6, 6))
+    GroupConv(3, 4, group=Dihedral(4), boundary="valid")(torch.randn(2, 3, 8, 6, 6))
     assert calls == [(4 * 8, 3 * 8, 3, 3)]
 
 

@@ -44,6 +44,8 @@ class Distribution(nn.Module):
         self.group = group
         #: give the elements of evaluation in training too
         self.frozen = False
+        #: whether every pass has all elements of a finite group, in order, without gates
+        self.complete = False
         #: draw elements in evaluation too
         self.sample_in_eval = False
         self._adapted_to: tuple[int, ...] | None = None
@@ -74,10 +76,6 @@ class Distribution(nn.Module):
         self._adapted_to = self._changes()
         return self
 
-    @property
-    def complete(self) -> bool:
-        """Whether every pass has all elements of a finite group, in order, without gates."""
-        return False
 
     @classmethod
     def read(cls, distributions: Sequence[Any]) -> None:
@@ -133,6 +131,7 @@ class Uniform(Distribution):
         else:
             check_int("samples", samples)
         self.samples = samples
+        self.complete = group.finite
         # Elements of finite groups are small whole numbers, exact in every dtype the module is moved to.
         self.register_buffer("everything", group.elements() if group.finite else None, persistent=False)
 
@@ -146,10 +145,6 @@ class Uniform(Distribution):
 
     def size(self) -> int | None:
         return self.group.order or self.samples
-
-    @property
-    def complete(self) -> bool:
-        return self.group.finite
 
 
 class Interval(Distribution):

@@ -1,8 +1,10 @@
-"""The one convolution of all layers on groups: group axes folded into channels, even kernels, whole windows only."""
+"""The convolution of all layers on groups: group axes are folded into channels; even kernels; valid outputs only."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from torch.nn import functional as F
 
 from ..._step_hooks import step_hooks_paused
 from ...ops import Dilated, conv, conv_bank
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate"]
 
+_CONVS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BOUNDARIES = ("zero", "periodic", "valid")
 
 # Up to this many points along every axis a dense kernel is summed directly. With the group among the channels there are
@@ -38,8 +41,13 @@ def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tenso
 
 
 def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
-    """Return :func:`convolve` with the kernel whose reverse, along the axes of space, this one is."""
-    if max(kernel.shape[2:]) <= DIRECT_POINTS and not _longer(kernel, x):
+    """Return :func:`convolve` for a kernel that is already flipped along the axes of space."""
+    points = kernel.shape[2]  # kernels are as long along every axis
+    if points > DIRECT_POINTS:
+        return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
+    if boundary == "zero" and x.dtype == kernel.dtype:  # torch's own correlation, without any further choice
+        return _CONVS[x.dim() - 2](*_laid_out(x, kernel), padding=points // 2)
+    if not _longer(kernel, x):
         return reversed_conv(*_laid_out(x, kernel), boundary=boundary)
     return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
 

@@ -274,7 +274,9 @@ class GroupConv(BaseGroupConv):
 
     def _measure(self, n: int) -> float:
         """Return the measure of one of ``n`` input elements. A kernel that spans one element sums over nothing."""
-        return 1.0 if self.reduction == "sum" or self.kernel.interactions == 1 else self.group.weight(n)
+        if self.group.order is not None or self.reduction == "sum" or self.kernel.interactions == 1:
+            return 1.0
+        return self.group.weight(n)
 
 
 def folded(kernel: Tensor) -> Tensor:
