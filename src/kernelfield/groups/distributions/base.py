@@ -76,7 +76,6 @@ class Distribution(nn.Module):
         self._adapted_to = self._changes()
         return self
 
-
     @classmethod
     def read(cls, distributions: Sequence[Any]) -> None:
         """Tell the host what ``distributions`` of this class need it to know after a step; nothing by default."""
