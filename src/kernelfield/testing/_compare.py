@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..layers.group import GroupSignal
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -30,15 +28,16 @@ def evaluation(model: Callable[..., Any]) -> Iterator[None]:
 
 
 def signal_of(output: Any) -> Tensor:
-    if isinstance(output, GroupSignal):
-        return output.values
+    values = getattr(output, "values", None)  # of a signal on a group
+    if isinstance(values, Tensor):
+        return values
     return output[0] if isinstance(output, tuple) else output
 
 
 def tensors_of(output: Any, name: str = "output") -> Iterator[tuple[str, Tensor]]:
     if isinstance(output, Tensor):
         yield name, output
-    elif isinstance(output, GroupSignal):
+    elif isinstance(getattr(output, "values", None), Tensor):  # a signal on a group
         yield f"{name}.values", output.values
         yield f"{name}.elements", output.elements
     elif isinstance(output, (tuple, list)):
