@@ -70,6 +70,7 @@ NAMES = {
         "SIREN",
         "Table",
         "bind_field",
+        "bind_start",
         "build_field",
         "cardinal_bspline",
     ],
@@ -200,6 +201,7 @@ NAMES = {
         "resample",
         "resample_reference",
         "sample_density",
+        "use_fast_paths",
     ],
     "kernelfield.testing": [
         "SignalGroup",
