@@ -54,6 +54,8 @@ def evaluation_steps(
         with precision():
             samples = split.batch(slice(start, start + batch)).to(device)
             meter.update(task(samples), samples)
+        if start == 0 and device.type == "cuda":
+            torch.cuda.synchronize(device)  # constants of the split are ready before another training reads them
         yield
     task.train(was_training)
     return meter

@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 # Steps of one training that may wait on the device. With two, a stream never runs dry while the host serves the others.
 _IN_FLIGHT = 2
+# Steps at the beginning of a training that are waited for. Constants that it makes for all trainings, such as means and
+# deviations of shared data, are then ready before another stream reads them.
+_FIRST = 3
 # Seconds between two looks at the device while all trainings wait for it.
 _PAUSE = 2e-5
 
@@ -146,6 +149,7 @@ class _Running:
     index: int
     steps: Generator[Any, None, Any]
     turn: Turn
+    taken: int = 0
     events: deque[Any] = field(default_factory=deque)
 
     def ready(self) -> bool:
@@ -214,6 +218,9 @@ def _advance(job: _Running, outcome: Outcome[Any]) -> bool:
                 done = torch.cuda.Event()
                 done.record()
                 job.events.append(done)
+        job.taken += 1
+        if job.taken <= _FIRST:
+            _wait_for(job.turn.device)
     except StopIteration as end:
         outcome.value = end.value
     except Exception as error:  # the others go on
