@@ -7,11 +7,10 @@
 Trains small CCNNs with chapter 3's starting values and differently drawn sines:
 
 - ``published``: the published frequency scale ω₀, times the envelope's γ, far above the grid's Nyquist frequency,
-- ``nyquist``: every filter's sines uniform up to the Nyquist frequency, all of phase 0 at offset 0,
+- ``nyquist``: every filter's sines uniform up to the Nyquist frequency, with phase 0 at offset 0,
 - ``half``: up to half of it, so that products of filters stay inside,
 - ``sum``: up to a fifth of it: the sum of the filters of a typical unit is 0.4 of the Nyquist frequency,
-- ``default``: what ``omega_0=None`` gives: half, and causal kernels with chapter 3's phases,
-- ``phases``: the same with uniform phases.
+- ``default``: what ``omega_0=None`` gives: up to half of it, with uniform phases.
 
 Each network is tested at the training step, at half of it (twice the resolution) and at twice that step. Images of
 other resolutions are area averages of the originals; sequences are resampled in the frequency domain.
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 PUBLISHED = {"smnist": 2976.49, "pmnist": 2985.63, "scifar10": 2386.49, "cifar10": 4231.57, "digits": 1435.77}
 #: highest frequency of a sine in units of the Nyquist frequency
 SHARES = {"nyquist": 1.0, "half": 0.5, "sum": 0.2}
-RULES = ("published", *SHARES, "default", "phases")
+RULES = ("published", *SHARES, "default")
 STEPS = (1.0, 0.5, 2.0)
 
 
@@ -82,7 +81,7 @@ def signals(images: Tensor, task: str, step: float, shrink: int) -> Tensor:
 def build(task: str, rule: str, size: int, in_channels: int, options: argparse.Namespace) -> CCNN:
     """Return a CCNN with the sines of ``rule``."""
     dim = 2 if task in ("cifar10", "digits") else 1
-    sigma = {"digits": 0.15}.get(task, 0.0375 if dim == 1 or size >= 32 else 0.075)
+    sigma = 0.375 if dim == 2 else 0.0375  # as published for CIFAR-10 and for sequences
     net = CCNN(
         in_channels,
         10,
@@ -98,8 +97,6 @@ def build(task: str, rule: str, size: int, in_channels: int, options: argparse.N
             bound = SHARES[rule] * math.pi * size
             torch.nn.init.uniform_(field.frequency, -bound, bound)
             torch.nn.init.zeros_(field.phase)
-        if rule == "phases" and isinstance(field, FilterNetwork):
-            torch.nn.init.uniform_(field.phase, -math.pi, math.pi)
     return net
 
 
