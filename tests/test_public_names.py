@@ -149,7 +149,6 @@ NAMES = {
         "TwoConvBlock",
         "WaveletTransform",
         "aliasing_loss",
-        "continuous_layers",
         "kernel_frequency",
         "kernel_l2",
         "kernel_norm",

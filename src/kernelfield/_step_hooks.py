@@ -4,9 +4,9 @@ Some parameters decide about shapes: a mask's size about the points of a kernel,
 its elements. Shapes must be Python numbers. Reading them from a GPU makes the host wait, so ``forward`` does not do it;
 they are read after the optimiser's step, for all followers of a device at once.
 
-One rule tells whether a number is up to date: the version counters of its parameters (:func:`versions`). In-place
-changes, loaded states and most optimisers count by themselves. Fused optimisers do not, so the hook here counts for
-them before it calls the followers.
+One rule tells whether a number is up to date: the version counters of its parameters. In-place changes, loaded states
+and most optimisers count by themselves. Fused optimisers do not, so the hook here counts for them before it calls the
+followers.
 
 Torch calls one hook after the steps of all optimisers of the process. It is registered when the first follower is
 created, and not by an import. It does nothing for optimisers that hold no parameter of a follower, and followers are
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["Followers", "on_optimizer_step", "pause_step_hooks", "step_hooks_paused", "versions"]
+__all__ = ["Followers", "on_optimizer_step", "pause_step_hooks", "step_hooks_paused"]
 
 Follower = TypeVar("Follower")
 
@@ -55,11 +55,6 @@ def pause_step_hooks() -> Iterator[None]:
 def step_hooks_paused() -> bool:
     """Return whether :func:`pause_step_hooks` is in effect; never while a compiler traces."""
     return not torch.compiler.is_compiling() and _paused.get()
-
-
-def versions(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
-    """Return a value that changes when one of ``tensors`` is changed in place or replaced."""
-    return tuple((id(t), t._version) for t in tensors)  # noqa: SLF001
 
 
 class Followers(Generic[Follower]):

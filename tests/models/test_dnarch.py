@@ -223,7 +223,7 @@ def test_a_task_that_needs_a_long_kernel_grows_it() -> None:
 
 
 def test_a_task_that_needs_high_frequencies_raises_the_resolution() -> None:
-    net = task_net("resolution", sigma=0.06)
+    net = task_net("resolution", sigma=0.06, start="flexconv")  # kernels of all frequencies, so that few steps suffice
     with torch.no_grad():
         net.resolution.offset.fill_(-0.3)
 
@@ -253,7 +253,7 @@ def test_a_task_that_needs_no_high_frequencies_lowers_it() -> None:
 
 @pytest.mark.parametrize("needs_width", [True, False])
 def test_a_task_that_needs_width_gets_it(needs_width: bool) -> None:
-    net = task_net("width", 32, sigma=0.15)
+    net = task_net("width", 32, sigma=0.15, start="flexconv")
     block = net.network.blocks[0]
     torch.manual_seed(3)
     filters, weights = torch.randn(24, 1, 9) / 3, torch.randn(24, 1) / math.sqrt(6)

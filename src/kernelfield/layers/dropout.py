@@ -35,16 +35,11 @@ class Dropout(nn.Dropout):
         self.kind = check_choice("dropout_kind", kind, DROPOUT_KINDS)
 
     def forward(self, x: Tensor) -> Tensor:
-        return drop(x, self.rate, channels=self.kind == "channels") if self.rate else x
-
-    @property
-    def rate(self) -> float:
-        """The probability now: 0 in evaluation."""
-        return self.p if self.training else 0.0
+        return drop(x, self.p, channels=self.kind == "channels") if self.training and self.p else x
 
     def fused(self) -> dict[str, float | bool]:
         """Return the arguments with which operators of :mod:`kernelfield.ops.fused` apply this dropout."""
-        return {"dropout": self.rate, "dropout_channels": self.kind == "channels"}
+        return {"dropout": self.p if self.training else 0.0, "dropout_channels": self.kind == "channels"}
 
     def extra_repr(self) -> str:
         return f"p={self.p}, kind={self.kind!r}"

@@ -61,7 +61,9 @@ class Pointwise(nn.Module):
             dropout_channels: drop whole channels.
             residual: signal r to add at the end.
         """
-        weight, bias = self.active_parameters(active, offset)
+        weight, bias = self.weight, self.bias
+        if active is not None or offset is not None:
+            weight, bias = self.active_parameters(active, offset)  # type: ignore[assignment]
         return linear(
             x,
             weight,
@@ -113,7 +115,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
             with_identity: return the input too, for an identity branch; see
                 :func:`kernelfield.ops.fused.norm_with_identity`.
         """
-        self._check_input_dim(input)
+        if input.dim() < 2:
+            raise ValueError(f"input must have shape (batch, channels, *space), got {tuple(input.shape)}")
         tensors: list[Tensor | None] = [self.running_mean, self.running_var, self.weight, self.bias]
         if active is not None and active.channels is not None:
             tensors = [None if t is None else t[: active.channels[0]] for t in tensors]
@@ -135,10 +138,6 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
             activation=activation,
         )
         return (y, same) if with_identity else y
-
-    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002
-        if input.dim() < 2:
-            raise ValueError(f"input must have shape (batch, channels, *space), got {tuple(input.shape)}")
 
 
 def make_norm(name: str, channels: int) -> nn.Module:

@@ -100,6 +100,8 @@ def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> b
     """
     if x.dtype not in dtypes or torch.compiler.is_compiling() or x.numel() == 0:
         return False
+    if not x.is_cuda and not _is_interpreted():  # at once for the many calls of a network on a CPU
+        return False
     if torch._C._are_functorch_transforms_active() or unavailable(x.device) is not None:  # noqa: SLF001
         return False
     return not x.is_cuda or _kernels_run(x.device)

@@ -2,7 +2,7 @@
 
 from .active_slice import ActiveSlice
 from .band_limit import BandLimit, FixedShapeBandLimit
-from .blocks import CCNNBlock, TwoConvBlock, continuous_layers, run_blocks
+from .blocks import CCNNBlock, TwoConvBlock, run_blocks
 from .ckconv import CKConv
 from .continuous_conv import ContinuousConv
 from .flexconv import FlexConv
@@ -22,7 +22,6 @@ __all__ = [
     "SeparableConv",
     "TwoConvBlock",
     "aliasing_loss",
-    "continuous_layers",
     "kernel_frequency",
     "kernel_l2",
     "kernel_norm",

@@ -13,23 +13,22 @@ from ..dropout import Dropout
 from ..pointwise import BatchNorm, Pointwise, make_norm, normalise, normalise_with_identity
 from .active_slice import ActiveSlice, add_to_first, join_channels, join_first, split_channels
 from .band_limit import FixedShapeBandLimit
-from .continuous_conv import ContinuousConv
 from .kernel_sampler import sample_requests
 from .separable import SeparableConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["CCNNBlock", "TwoConvBlock", "continuous_layers", "run_blocks"]
+    from .continuous_conv import ContinuousConv
+
+__all__ = ["CCNNBlock", "TwoConvBlock", "run_blocks"]
 
 _ACTIVATIONS = ("relu", "gelu")
 
 
-def continuous_layers(block: TwoConvBlock | CCNNBlock) -> list[ContinuousConv]:
-    """Return the continuous convolutions of a block, in the order of the kernels that its ``forward`` takes."""
-    convs = (block.conv1, block.conv2) if isinstance(block, TwoConvBlock) else (block.conv,)
-    cores = [conv.depthwise if isinstance(conv, SeparableConv) else conv for conv in convs]
-    return [core for core in cores if isinstance(core, ContinuousConv)]
+def _core(conv: nn.Module) -> Any:
+    """Return the continuous convolution inside of a layer."""
+    return conv.depthwise if isinstance(conv, SeparableConv) else conv
 
 
 class TwoConvBlock(nn.Module):
@@ -81,6 +80,10 @@ class TwoConvBlock(nn.Module):
             branch = self.norm2(branch)
         return activate(branch + self.shortcut(x), activation=self.activation)
 
+    def continuous_layers(self) -> Sequence[ContinuousConv]:
+        """Return the continuous convolutions, in the order of the kernels that ``forward`` takes."""
+        return _core(self.conv1), _core(self.conv2)
+
 
 class CCNNBlock(nn.Module):
     r"""The block of chapter 3, one convolution and one linear map: the block of S4 with a nonlinearity at its end.
@@ -120,9 +123,11 @@ class CCNNBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.prenorm, self.activation = prenorm, "gelu" if final_activation else None
-        #: the part of the block in use if ``forward`` is given no other
-        self.active = ActiveSlice() if active is None else active
-        read, middle, written = self.active.channels or (in_channels, out_channels, out_channels)
+        #: the part of the block in use if ``forward`` is given no other; None for all of it
+        self.active = active
+        read, middle, written = in_channels, out_channels, out_channels
+        if active is not None and active.channels is not None:
+            read, middle, written = active.channels
         normed = out_channels if not prenorm else read if norm.startswith("batch") else in_channels
         self.norm = make_norm(norm, normed)
         self.conv = make_conv(read, middle)
@@ -147,27 +152,33 @@ class CCNNBlock(nn.Module):
             sampling: step, coords, mask and density for the convolution.
         """
         active = self.active if active is None else active
-        limit = active.band_limit
+        first, second, limit, scale = None, None, None, None
+        if active is not None:
+            first, second, limit, scale = active.conv, active.linear, active.band_limit, active.scale
         branch, pieces = self._read(x, active)
         how: dict[str, Any] = {"kernel": kernels[0], **sampling}
         if limit is not None:
-            branch, how = limit.down(continuous_layers(self)[0], branch, how)
-        branch = self.conv(branch, active=active.conv, activation="gelu", **self.dropout.fused(), **how)
-        if len(pieces) == 1 and limit is None and active.scale is None:  # the sum joins the pass of the linear map
+            branch, how = limit.down(self.continuous_layers()[0], branch, how)
+        branch = self.conv(branch, active=first, activation="gelu", **self.dropout.fused(), **how)
+        if len(pieces) == 1 and limit is None and scale is None:  # the sum joins the pass of the linear map
             residual = self.shortcut(pieces[0])
-            y = self.linear(branch, active=active.linear, activation=self.activation, residual=residual)
+            y = self.linear(branch, active=second, activation=self.activation, residual=residual)
         else:
-            branch = self.linear(branch, active=active.linear, activation=self.activation)
+            branch = self.linear(branch, active=second, activation=self.activation)
             if limit is not None:
                 branch = limit.up(branch, x.shape[2:], sampling)
-            if active.scale is not None:
-                branch = branch * active.scale
+            if scale is not None:
+                branch = branch * scale
             y = add_to_first(branch, pieces if isinstance(self.shortcut, nn.Identity) else [self.shortcut(x)])
         return y if self.prenorm else self.norm(y)
 
-    def _read(self, x: Tensor, active: ActiveSlice) -> tuple[Tensor, Sequence[Tensor]]:
+    def continuous_layers(self) -> Sequence[ContinuousConv]:
+        """Return the continuous convolution, whose kernel ``forward`` takes."""
+        return (_core(self.conv),)
+
+    def _read(self, x: Tensor, active: ActiveSlice | None) -> tuple[Tensor, Sequence[Tensor]]:
         """Return the residual branch's input, normalised, and the identity branch in pieces of its channels."""
-        if active.channels is None:
+        if active is None or active.channels is None:
             branch, x = normalise_with_identity(self.norm, x) if self.prenorm else (x, x)
             return branch, [x]
         read, _, written = active.channels
@@ -195,16 +206,17 @@ def run_blocks(
     """
     used = list(blocks) if active is None else list(blocks)[: len(active)]
     slices = [getattr(block, "active", None) for block in used] if active is None else list(active)
-    kernels = iter(_sample_all(used, slices, x, sampling))
+    layers = [block.continuous_layers() for block in used]  # type: ignore[operator]
+    kernels = iter(_sample_all(layers, slices, x, sampling))
     # Channels that no branch reads or writes go around all blocks at once, not around each of them.
     touched = _touched(used, slices)
     rest: list[Tensor] = []
     if touched is not None and touched < x.shape[1]:
         x, *rest = x.split([touched, x.shape[1] - touched], dim=1)
-    for block, part in zip(used, slices, strict=True):
+    for block, convs, part in zip(used, layers, slices, strict=True):
         how = sampling if part is None else {"active": part, **sampling}
-        x = block(x, kernels=[next(kernels) for _ in continuous_layers(block)], **how)  # type: ignore[arg-type]
-    return join_channels([x, *rest])
+        x = block(x, kernels=[next(kernels) for _ in convs], **how)
+    return join_channels([x, *rest]) if rest else x
 
 
 def _touched(blocks: Sequence[nn.Module], slices: Sequence[ActiveSlice | None]) -> int | None:
@@ -221,20 +233,23 @@ def _touched(blocks: Sequence[nn.Module], slices: Sequence[ActiveSlice | None]) 
 
 
 def _sample_all(
-    blocks: Sequence[nn.Module], slices: Sequence[ActiveSlice | None], x: Tensor, sampling: dict[str, Any]
+    layers: Sequence[Sequence[ContinuousConv]],
+    slices: Sequence[ActiveSlice | None],
+    x: Tensor,
+    sampling: dict[str, Any],
 ) -> Iterable[Tensor | None]:
-    """Return the kernels of all blocks, sampled together where they lie on the same grid."""
+    """Return the kernels of all blocks' layers, sampled together where they lie on the same grid."""
+    if sampling.get("coords") is not None or torch.compiler.is_compiling():
+        return [None for convs in layers for _ in convs]
+    lengths = tuple(x.shape[2:])
+    steps = floats_per_axis("step", sampling.get("step", 1.0), len(lengths))
     requests: list[Any] = []
-    alone = sampling.get("coords") is not None or torch.compiler.is_compiling()
-    lengths, step = tuple(x.shape[2:]), sampling.get("step", 1.0)
-    for block, active in zip(blocks, slices, strict=True):
+    for convs, active in zip(layers, slices, strict=True):
         limit = None if active is None else active.band_limit
         channels = None if active is None or active.channels is None else active.channels[0]
-        for layer in continuous_layers(block):  # type: ignore[arg-type]
-            if alone or isinstance(limit, FixedShapeBandLimit):
-                requests.append(None)
-                continue
-            steps = floats_per_axis("step", step, layer.dim)
-            grid = (lengths, steps) if limit is None else limit.grid(lengths, steps)
-            requests.append((layer, *grid, channels))
+        if isinstance(limit, FixedShapeBandLimit):
+            requests += [None for _ in convs]
+            continue
+        grid = (lengths, steps) if limit is None else limit.grid(lengths, steps)
+        requests += [(conv, *grid, channels) for conv in convs]
     return sample_requests(requests)

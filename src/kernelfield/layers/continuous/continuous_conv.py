@@ -79,9 +79,12 @@ class ContinuousConv(SampledKernel):
         Returns:
             (batch, out, *space) signal, or (batch, out, points) values at the same points.
         """
-        steps = floats_per_axis("step", step, self.dim)
-        points = check_points(x, coords, mask, self._channels(active), self.dim)
-        x, weight = seen_only(x, mask), sample_weight(points, mask, density, steps)
+        steps = (1.0,) * self.dim if step == 1.0 else floats_per_axis("step", step, self.dim)
+        channels = self.in_channels if active is None else self._channels(active)
+        points = check_points(x, coords, mask, channels, self.dim)
+        weight = None
+        if mask is not None or density is not None:
+            x, weight = seen_only(x, mask), sample_weight(points, mask, density, steps)
         if points is not None:
             y = convolve_points(self, x, points, weight, steps, mask)
         else:
@@ -90,9 +93,9 @@ class ContinuousConv(SampledKernel):
             return y
         return y + self.bias[: y.shape[1]].view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
 
-    def _channels(self, active: ActiveSlice | None) -> int:
+    def _channels(self, active: ActiveSlice) -> int:
         """Return how many channels the input has."""
-        if active is None or active.channels is None:
+        if active.channels is None:
             return self.in_channels
         channels = active.channels[0]
         if self.groups == 1 and self.in_channels > 1:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..._step_hooks import on_optimizer_step, step_hooks_paused, versions
+from ..._step_hooks import on_optimizer_step, step_hooks_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ class LearnedSize:
 
     def refresh(self) -> None:
         """Read the masks if they have changed since they were last read, unless step hooks are paused."""
-        if self.stale:
+        if self._read_at != self._versions() and not step_hooks_paused():
             read_sizes([self])
 
     @property
@@ -71,7 +71,11 @@ class LearnedSize:
         return not step_hooks_paused() and self._read_at != self._versions()
 
     def _versions(self) -> Any:
-        return versions(t for mask in self.masks for t in (*mask.parameters(), *mask.buffers()))
+        tensors: list[Tensor] = []
+        for mask in self.masks:
+            tensors += mask.parameters()
+            tensors += mask.buffers()
+        return [(id(t), t._version) for t in tensors]  # noqa: SLF001
 
 
 @torch.no_grad()

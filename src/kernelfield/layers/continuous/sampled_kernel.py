@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -168,15 +169,15 @@ class SampledKernel(nn.Module):
     @torch.no_grad()
     def energy(self, samples: int = 4096) -> Tensor:
         """Return the variance to which the layer maps white noise of variance 1, from up to ``samples`` points."""
-        spans = self._spans((1.0,) * self.dim, None)
-        points = math.prod(n if self.causal else 2 * n - 1 for n in spans)
-        if points <= samples:
-            coords = grids.kernel_grid(self.size, dim=self.dim, causal=self.causal, limit=spans, **self._like())
+        grid = self.grid(None, (1.0,) * self.dim)
+        like: dict[str, Any] = {"dtype": self.reach.dtype, "device": self.reach.device}
+        if grid.points <= samples:
+            coords = grid.coords(**like)
         else:
-            low = 0.0 if self.causal else -1.0
-            span = torch.tensor([n / size for n, size in zip(spans, self.size, strict=True)], **self._like())
-            coords = torch.empty(samples, self.dim, **self._like()).uniform_(low, 1.0) * span
-        return self.values(coords).square().mean() * (points * self.in_channels / self.groups)
+            reach = [(first + n) / size for first, n, size in zip(grid.first, grid.count, self.size, strict=True)]
+            coords = torch.empty(samples, self.dim, **like).uniform_(0.0 if self.causal else -1.0, 1.0)
+            coords = coords * torch.tensor(reach, **like)
+        return self.values(coords).square().mean() * (grid.points * self.in_channels / self.groups)
 
     # Sampling
 
@@ -187,17 +188,14 @@ class SampledKernel(nn.Module):
 
     def grid(self, lengths: Sequence[int] | None, steps: tuple[float, ...]) -> grids.KernelGrid:
         """Return the grid on which the kernel is sampled for inputs of these ``lengths``, or of any."""
-        return grids.KernelGrid.of(self.size, steps, causal=self.causal, limit=self._spans(steps, lengths))
-
-    def _spans(self, steps: tuple[float, ...], lengths: Sequence[int] | None) -> list[int]:
-        """Return the number of offsets from zero on along each axis that reach a sample and lie inside the mask."""
-        cut = self.size
+        compiling = torch.compiler.is_compiling()
+        reach = self.size
         if self.kernel_support is not None:
-            if not torch.compiler.is_compiling():
+            if not compiling:
                 self.kernel_support.refresh()
-            cut = self.kernel_support.steps
-        limits: Sequence[int | None] = (None,) * self.dim if lengths is None else lengths
-        return [grids.reach(n, s, most) for n, s, most in zip(cut, steps, limits, strict=True)]
+            reach = self.kernel_support.steps
+        make = _make_grid.__wrapped__ if compiling else _make_grid  # traced lengths cannot be hashed
+        return make(self.size, reach, steps, None if lengths is None else tuple(lengths), self.causal)
 
     def batch_key(self, grid: grids.KernelGrid) -> tuple[Any, ...] | None:
         """Return what layers must share for their kernels to be sampled together; None for a layer on its own."""
@@ -284,12 +282,23 @@ class SampledKernel(nn.Module):
         kernel = kernel * measure
         return first_lag(kernel, measure) if self.causal else kernel
 
-    def _like(self) -> dict[str, Any]:
-        return {"dtype": self.reach.dtype, "device": self.reach.device}
-
     def extra_repr(self) -> str:
         kind = "depthwise, " if self.groups > 1 else ""
         return f"{self.in_channels}, {self.out_channels}, {kind}dim={self.dim}, size={self.size}, causal={self.causal}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _make_grid(
+    size: tuple[int, ...],
+    reach: tuple[int, ...],
+    steps: tuple[float, ...],
+    lengths: tuple[int, ...] | None,
+    causal: bool,
+) -> grids.KernelGrid:
+    """Return the grid of a kernel of ``size``, as far as ``reach`` training steps and the input's ``lengths`` go."""
+    limits: Sequence[int | None] = (None,) * len(size) if lengths is None else lengths
+    spans = [grids.reach(n, step, most) for n, step, most in zip(reach, steps, limits, strict=True)]
+    return grids.KernelGrid.of(size, steps, causal=causal, limit=spans)
 
 
 def _read_loaded(layer: SampledKernel, _: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._checks import check_bool, check_choice, check_positive
-from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, continuous_layers
+from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit
 from ...layers.continuous.band_limit import cutoff
 from ...masks import Mask, SigmoidMask
 from ..ccnn import CCNN
@@ -231,7 +231,7 @@ class DNArch(nn.Module):
         total = float(self.complexity())
         blocks = []
         for b in range(numbers.kept_blocks):
-            layer = continuous_layers(self.network.blocks[b])[0]  # type: ignore[arg-type]
+            layer = self.network.blocks[b].continuous_layers()[0]  # type: ignore[operator]
             resolution = size
             if self.resolution is not None:
                 resolution, _ = BandLimit(numbers.kept_bands[b], (), 1.0, 0.5).grid(size, (1.0,) * len(size))

@@ -20,9 +20,7 @@ from . import reference
 from .channel_map import map_channels, map_with_bias
 from .dropout import drop
 
-__all__ = ["activate", "batch_norm", "drop", "fuses", "linear", "map_channels", "norm_with_identity"]
-
-fuses = use_triton
+__all__ = ["activate", "batch_norm", "drop", "linear", "map_channels", "norm_with_identity"]
 
 
 def activate(

@@ -29,9 +29,9 @@ def activate(
     residual: Tensor | None,
 ) -> Tensor:
     """Return residual + drop(activation(x + bias)); see :func:`kernelfield.ops.fused.activate`."""
-    y = _biased(x, bias)
+    y = x if bias is None else _biased(x, bias)
     if activation is not None:
-        y = ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)](y)
+        y = (ACTIVATIONS.get(activation) or _unknown(activation))(y)
     if dropout > 0:
         y = drop(y, dropout, channels=dropout_channels)
     return y if residual is None else y + residual
@@ -64,12 +64,12 @@ def batch_norm(
     """Return activation(norm of x); see :func:`kernelfield.ops.fused.batch_norm`."""
     mean, variance = (None, None) if running is None else running
     y = F.batch_norm(x, mean, variance, weight, bias, training or running is None, momentum, eps)
-    return y if activation is None else ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)](y)
+    return y if activation is None else (ACTIVATIONS.get(activation) or _unknown(activation))(y)
 
 
 def kept_gelu(x: Tensor, bias: Tensor | None, kept: Tensor | None) -> Tensor:
     """Return the GELU of x + bias times ``kept``, the dropout mask with its factor: a form for second derivatives."""
-    y = F.gelu(_biased(x, bias))
+    y = F.gelu(x if bias is None else _biased(x, bias))
     return y if kept is None else y * kept
 
 
@@ -79,5 +79,9 @@ def kept_gelu_of_map(x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tenso
     return kept_gelu(mapped.view(len(x), -1, *x.shape[2:]), bias, kept)
 
 
-def _biased(x: Tensor, bias: Tensor | None) -> Tensor:
-    return x if bias is None else x + bias.to(x.dtype).view(-1, *(1,) * (x.dim() - 2))
+def _biased(x: Tensor, bias: Tensor) -> Tensor:
+    return x + bias.to(x.dtype).view(-1, *(1,) * (x.dim() - 2))
+
+
+def _unknown(activation: str) -> Callable[[Tensor], Tensor]:
+    return ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)]
