@@ -212,11 +212,11 @@ def test_strided_and_expanded_tensors() -> None:
 
 NETWORKS = {
     "line": {"dim": 1, "size": 20, "sigma": None},
-    "plane": {"dim": 2, "size": 6},
-    "postnorm": {"dim": 1, "size": 10, "prenorm": False},
-    "s4": {"dim": 1, "size": 10, "block": "s4"},
-    "layer norm": {"dim": 1, "size": 10, "norm": "layer"},
-    "statistics of the batch": {"dim": 1, "size": 10, "norm": "batch-statistics"},
+    "plane": {"dim": 2, "size": 6, "sigma": 0.3},
+    "postnorm": {"dim": 1, "size": 10, "sigma": 0.3, "prenorm": False},
+    "s4": {"dim": 1, "size": 10, "sigma": 0.3, "block": "s4"},
+    "layer norm": {"dim": 1, "size": 10, "sigma": 0.3, "norm": "layer"},
+    "statistics of the batch": {"dim": 1, "size": 10, "sigma": 0.3, "norm": "batch-statistics"},
 }
 
 
