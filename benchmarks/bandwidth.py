@@ -7,10 +7,10 @@
 Trains small CCNNs with chapter 3's starting values and differently drawn sines:
 
 - ``published``: the published frequency scale ω₀, times the envelope's γ, far above the grid's Nyquist frequency,
-- ``nyquist``: every filter's sines uniform up to the Nyquist frequency, with phase 0 at offset 0,
+- ``nyquist``: every filter's sines uniform up to the Nyquist frequency, all of phase 0 at offset 0,
 - ``half``: up to half of it, so that products of filters stay inside,
 - ``sum``: up to a fifth of it: the sum of the filters of a typical unit is 0.4 of the Nyquist frequency,
-- ``default``: what ``omega_0=None`` gives: up to half of it, with uniform phases.
+- ``default``: what ``omega_0=None`` gives: up to half of it, with chapter 3's phases.
 
 Each network is tested at the training step, at half of it (twice the resolution) and at twice that step. Images of
 other resolutions are area averages of the originals; sequences are resampled in the frequency domain.

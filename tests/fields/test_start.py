@@ -121,10 +121,7 @@ def test_causal_phases_are_zero_in_the_middle_of_the_input() -> None:
     # The authors' coordinates go from -1, an input ago, to 1, now.
     field = SeparableConv(3, 3, size=64, causal=True, field=partial(MAGNet, omega_0=2.0)).depthwise.field
     torch.testing.assert_close(field.phase, -field.frequency[..., 0] / 2)
-    image = SeparableConv(3, 3, dim=2, size=8, field=partial(MAGNet, omega_0=2.0)).depthwise.field
-    assert (image.phase == 0).all()
-    # Without a published ω₀ sines are slow, and their phases uniform.
-    assert_uniform(MAGNet(1, 1, hidden=500).phase, math.pi)
+    assert (SeparableConv(3, 3, dim=2, size=8).depthwise.field.phase == 0).all()
 
 
 def test_mixers_have_the_gain_of_a_rectifier() -> None:

@@ -61,9 +61,6 @@ def start_sines_(
     .. math:: W \sim U(\pm 1/\sqrt D) \cdot 2\pi\omega_0\gamma \quad\text{or, without } \omega_0, \quad
         W \sim U(\pm 2\pi\, \mathrm{bandwidth})
 
-    Published frequencies are so high that a phase of 0 at the origin is any phase one sample further. Sines within the
-    bandwidth of a grid are slower, and phases of 0 would leave a hole at the kernel's centre: theirs are uniform.
-
     Args:
         start: "ccnn" or "flexconv".
         frequency: (filters, hidden, dim) angular frequencies W.
@@ -71,11 +68,11 @@ def start_sines_(
         gamma: inverse widths of the envelopes, which broadcast to ``frequency``.
         omega_0: the published frequency scale.
         bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, where there is no ω₀.
-        origin: coordinate along each axis at which the phases of "ccnn" with an ω₀ are 0.
+        origin: coordinate along each axis at which the phases of "ccnn" are 0.
 
     >>> frequency, phase = torch.empty(4, 32, 1), torch.empty(4, 32)
     >>> start_sines_("ccnn", frequency, phase, torch.ones(()), omega_0=None, bandwidth=16.0)
-    >>> bool((frequency.abs() <= 2 * math.pi * 16).all()), bool((phase.abs() <= math.pi).all())
+    >>> bool((frequency.abs() <= 2 * math.pi * 16).all()), bool((phase == 0).all())
     (True, True)
     """
     if omega_0 is None:
@@ -83,7 +80,7 @@ def start_sines_(
     else:
         uniform_(frequency, 2 * math.pi * omega_0 / math.sqrt(frequency.shape[-1]))
         frequency.mul_(gamma)
-    if start == "ccnn" and omega_0 is not None:
+    if start == "ccnn":
         phase.copy_(-origin * frequency.sum(dim=-1))
     else:
         uniform_(phase, math.pi)
