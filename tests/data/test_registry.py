@@ -61,7 +61,7 @@ def test_names_and_options() -> None:
         load("cifar")
     with pytest.raises(TypeError, match="'mnist' takes no option 'sequnce'; the closest is 'sequence'"):
         load("mnist", sequnce=True)
-    with pytest.raises(ValueError, match="root must be None for 'digits', which is made in code, got x"):
+    with pytest.raises(ValueError, match="root must be None for 'digits', which is generated, got x"):
         load("digits", "x")
     with pytest.raises(ValueError, match="download must be False for 'physionet2012'"):
         load("physionet2012", "x", download=True)

@@ -1,4 +1,4 @@
-"""Data, one file per kind: made in code, or read from where its user says."""
+"""Data sets: generated, or read from files of the user."""
 
 from .base import Batch, Data, Split
 from .registry import Description, data_shape, describe, list_data, load, register

@@ -1,4 +1,4 @@
-"""The structures every kind of data shares: a batch, a split, a data set."""
+"""Batches, splits and data sets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Batch", "Data", "Split", "TargetScale"]
 
 @dataclass(frozen=True)
 class TargetScale:
-    """The scale of values to predict: a network learns (y - mean) / std, of about unit size whatever they measure.
+    """Scale of a regression target: a network learns (y - mean) / std, whatever the unit of y.
 
     Args:
-        mean: of each value.
-        std: of each value.
+        mean: mean of each value.
+        std: standard deviation of each value.
 
     >>> scale = TargetScale.of(torch.tensor([[29_000.0], [31_000.0]]))
     >>> scale.normal(torch.tensor([[30_500.0]])), scale.undo(torch.tensor([[0.5]]))
@@ -34,13 +34,13 @@ class TargetScale:
 
     @classmethod
     def of(cls, target: Tensor) -> TargetScale:
-        """Return the scale of targets (n, out); values that are all alike keep their unit."""
+        """Return the scale of targets (n, out); a constant value has standard deviation 1."""
         values = target.double()
         std = values.std(dim=0, correction=0)
         return cls(tuple(values.mean(dim=0).tolist()), tuple(torch.where(std > 1e-12, std, 1.0).tolist()))
 
     def normal(self, target: Tensor) -> Tensor:
-        """Return targets (n, out) as they are learned, in float32."""
+        """Return normalised targets (n, out), in float32."""
         mean, std = self._on(target.device)
         return ((target.double() - mean) / std).float()
 
@@ -64,15 +64,15 @@ class TargetScale:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a network is given and what it should answer; the same for grids, times and points.
+    """Inputs and targets of some samples, on grids, at times or at points.
 
     Args:
         inputs: (batch, channels, *space) signals, (batch, channels, points) values, or (batch, length) token ids.
         target: what to predict: (batch,) classes, (batch, out) values, (batch, length) tokens, …; None to predict only.
         coords: (batch, points, dim) coordinates in training steps, if the samples lie on no grid.
-        mask: (batch, *space) or (batch, points) whether a sample was seen; False for padding and missing values.
+        mask: (batch, *space) or (batch, points) whether a position was observed; False for padding and missing values.
         step: sampling step of the inputs in training steps.
-        scale: of the target, if that is not in its own unit; metrics and predictions are.
+        scale: scale of the target, if it is normalised; metrics and predictions are in its own unit.
 
     >>> batch = Batch(torch.zeros(2, 1, 8), torch.tensor([0, 1]))
     >>> len(batch), batch.sampling
@@ -91,7 +91,7 @@ class Batch:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Return what a network takes beside the inputs, as keyword arguments."""
+        """Return step, coords and mask as keyword arguments of a network."""
         given = {"step": self.step, "coords": self.coords, "mask": self.mask}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -106,18 +106,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Split:
-    """The samples of one part of a data set, whole tensors in memory.
+    """The samples of one part of a data set, in memory.
 
-    Whatever fits is kept as it came (bytes stay bytes), moved to the device as a whole, and made into floats a batch at
-    a time by ``prepare``, so that no step waits for the host.
+    Samples are kept as stored (bytes stay bytes) and moved to the device as a whole. ``prepare`` converts each batch to
+    floats there, so no step waits for the host.
 
     Args:
         inputs: (n, …) inputs of all samples.
         target: (n, …) targets of all samples.
         coords: (n, points, dim) coordinates.
-        mask: (n, …) which samples were seen.
+        mask: (n, …) whether a position was observed.
         step: sampling step in training steps.
-        prepare: maps a batch to a batch: normalisation, and augmentation if ``training``.
+        prepare: transform of a batch: normalisation, and augmentation if ``training``.
 
     >>> split = Split(torch.arange(4.0).view(4, 1, 1), torch.arange(4))
     >>> split.batch(torch.tensor([1, 3])).target
@@ -152,24 +152,24 @@ class Split:
 
 @dataclass(frozen=True)
 class Data:
-    """A data set: its splits, and what a network for it must be told.
+    """A data set: its splits, and the shapes that a network for it needs.
 
     Args:
-        name: of the data set.
-        train: samples to learn from.
-        validation: samples to choose by; None where none are set aside.
-        test: samples to report on.
+        name: name of the data set.
+        train: training samples.
+        validation: validation samples; None if there are none.
+        test: test samples.
         in_channels: channels of the inputs.
         out_channels: number of predictions.
         dim: number of spatial dimensions.
         size: length of the inputs along each axis, in training steps.
         task: "classification", "multilabel", "regression", "dense-regression", "segmentation" or "language".
-        classes: names of the classes, where they have any.
-        vocabulary: number of tokens, if the inputs are (n, length) token ids; ``in_channels`` is 1 then, and how
-            wide to embed them is the network's choice.
+        classes: names of the classes, if known.
+        vocabulary: number of tokens, if the inputs are (n, length) token ids; ``in_channels`` is then 1, and the
+            network chooses the width of the embedding.
         parts: of a segmentation into parts of objects, the labels that belong to each kind of object; none otherwise.
-        channels: names of the channels as stored, where they have any.
-        unit: time of one training step, of series that were given with times.
+        channels: names of the stored channels, if known.
+        unit: time of one training step, for series with times.
     """
 
     name: str

@@ -38,19 +38,19 @@ __all__ = ["Description", "data_shape", "describe", "list_data", "load", "regist
 
 @dataclass(frozen=True)
 class Description:
-    """What is known about a data set without loading it.
+    """Description of a data set, known without loading it.
 
     Args:
-        name: to load it by.
+        name: name to load it by.
         summary: one line.
         source: where it comes from.
         licence: its licence.
-        split: how it is divided.
+        split: how it is split.
         normalisation: what is done to its values.
-        root: what the user must name: "nothing", "a folder or file", or "a folder or file, or nothing".
-        download: whether it can be fetched.
-        options: what :func:`load` takes beside, with defaults.
-        shape: channels, size and task with these options; None where only the files can tell.
+        root: what the user must give: "nothing", "a folder or file", or "a folder or file, or nothing".
+        download: whether it can be downloaded.
+        options: further arguments of :func:`load`, with defaults.
+        shape: channels, size and task with these options; None if they depend on the files.
     """
 
     name: str
@@ -87,7 +87,7 @@ def register(
     shape: Callable[[dict[str, Any]], DataShape] | None = None,
     **preset: Any,
 ) -> None:
-    """Give ``make`` with ``preset`` options a name; a parameter ``root`` says that it reads files.
+    """Register ``make`` with ``preset`` options under a name; data sets that read files have a parameter ``root``.
 
     ``shape`` maps all options, defaults included, to the :class:`~kernelfield.data.shape.DataShape` of what is loaded
     with them. :func:`describe` finds "Source: …", "Licence: …", "Split: …" and "Normalisation: …" in the docstring of
@@ -103,9 +103,9 @@ def load(name: str, root: str | os.PathLike[str] | None = None, download: bool =
 
     Args:
         name: one of :func:`list_data`.
-        root: folder or file to read, for what is not made in code.
-        download: whether to fetch into ``root`` what is not there; where :func:`describe` says so.
-        options: of the data set, as :func:`describe` lists them.
+        root: folder or file to read, for data that are read from files.
+        download: whether to download missing files into ``root``, where :func:`describe` says that it is possible.
+        options: options of the data set, as :func:`describe` lists them.
 
     >>> load("digits", resolution=16, sequence=True).size
     (256,)
@@ -125,11 +125,11 @@ def load(name: str, root: str | os.PathLike[str] | None = None, download: bool =
     if "root" in takes:
         given["root"] = root
     elif root is not None:
-        raise ValueError(f"root must be None for {name!r}, which is made in code, got {root}")
+        raise ValueError(f"root must be None for {name!r}, which is generated, got {root}")
     if download:
         if "download" not in takes:
             raise ValueError(
-                f"download must be False for {name!r}, which cannot be fetched; describe({name!r}) says why"
+                f"download must be False for {name!r}, which cannot be downloaded; describe({name!r}) says why"
             )
         given["download"] = True
     return entry.make(**given)
@@ -179,7 +179,7 @@ def describe(name: str) -> Description:
 
 
 def data_shape(name: str, **options: Any) -> DataShape | None:
-    """Return channels, size and task of a data set with these options; None where only the files can tell.
+    """Return channels, size and task of a data set with these options; None if they depend on the files.
 
     >>> data_shape("scifar10").size, data_shape("copy_memory", T=200).size, data_shape("csv_series")
     ([1024], [220], None)
@@ -343,6 +343,6 @@ register(
     "chair_monitor", furniture.chair_monitor, "chairs and monitors, as voxels or as points", shapes_of.chair_monitor
 )
 register("csv_series", tables.csv_series, "time series of your own, in a CSV file")
-register("urbansound8k", sound.urbansound8k, "ten sounds of a city, raw sound", shapes_of.series(1, 10, "length"))
+register("urbansound8k", sound.urbansound8k, "ten urban sounds, raw sound", shapes_of.series(1, 10, "length"))
 register("magnatagatune", sound.magnatagatune, "fifty tags of pieces of music, raw sound", shapes_of.magnatagatune)
 register("wav_folder", sound.wav_folder, "sounds of your own, a folder for each class")

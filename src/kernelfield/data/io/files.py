@@ -1,4 +1,4 @@
-"""Files of a data set: where they are, what is in them, and where to fetch them with a checksum."""
+"""Files of a data set: finding, reading, and downloading them with a checksum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MISSING", "fetch", "find", "folder", "number", "read_bytes", "read_lines", "time_of", "untar"]
 
-#: how files write that a value is missing, in small letters
+#: lower-case signs of a missing value
 MISSING = ("", "?", "nan", "na", "null", "none")
 
 
@@ -25,8 +25,8 @@ def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path
     """Return the first of ``root / inside`` that is a folder, or ``root`` itself.
 
     Args:
-        root: the folder that the user names.
-        name: of the data set, for the message.
+        root: folder given by the user.
+        name: name of the data set, for errors.
         inside: where in ``root`` the files may lie, as other tools put them; "a/b" for a folder in a folder.
     """
     if root is None:
@@ -38,7 +38,7 @@ def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path
 
 
 def find(where: Path, names: Sequence[str], what: str) -> Path:
-    """Return the first file of ``names`` in ``where``; if there is none, say what was looked for and what is there."""
+    """Return the first file of ``names`` in ``where``; if there is none, name what is there in the error."""
     for name in names:
         if (where / name).is_file():
             return where / name
@@ -48,7 +48,7 @@ def find(where: Path, names: Sequence[str], what: str) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what is in the file, unpacked if its name ends in ``.gz``."""
+    """Return the content of a file, decompressed if its name ends in ``.gz``."""
     if path.suffix != ".gz":
         return path.read_bytes()
     try:
@@ -96,8 +96,8 @@ def fetch(
 
     Args:
         root: folder to put them in, made if it does not exist.
-        files: address and checksum ("md5:…" or "sha256:…") of each.
-        unless: nothing is done if all of these exist in ``root``.
+        files: address and checksum ("md5:…" or "sha256:…") of each file.
+        unless: files in ``root``; nothing is downloaded if all of them exist.
         unpack: whether they are tar archives to unpack into ``root``.
     """
     if root is None:
@@ -118,7 +118,7 @@ def fetch(
 
 
 def untar(archive: Path, where: Path) -> None:
-    """Unpack the files of a tar archive; links are left out, and nothing may land outside of ``where``."""
+    """Unpack the files of a tar archive into ``where``, without links; files outside of it are refused."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar:

@@ -51,15 +51,15 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
 def sample_mesh(
     vertices: Tensor, triangles: Tensor, count: int, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return points drawn evenly from the surface of a mesh, and the surface's normals there.
+    """Sample points uniformly from the surface of a mesh, with normals.
 
     A triangle is drawn by its area, then a point of it: (1 - √u) a + √u (1 - v) b + √u v c.
 
     Args:
         vertices: (n, 3) coordinates.
-        triangles: (m, 3) vertices of each.
+        triangles: (m, 3) indices of their vertices.
         count: number of points.
-        generator: of the drawing.
+        generator: random generator.
 
     Returns:
         (count, 3) points and (count, 3) normals of unit length.
@@ -74,7 +74,7 @@ def sample_mesh(
     cross = torch.linalg.cross(b - a, c - a)
     area = cross.norm(dim=1)
     if not bool((area > 0).any()):
-        raise ValueError("triangles must have an area, got none that has")
+        raise ValueError("the mesh is degenerate: every triangle has zero area")
     # By the sum of areas: multinomial takes no more than 2²⁴ of them.
     ends = area.double().cumsum(0)
     drawn = torch.rand(count, generator=generator, dtype=torch.float64) * ends[-1]

@@ -17,8 +17,8 @@ __all__ = ["read_pickle"]
 def read_pickle(path: Path) -> Any:
     """Return the object in a pickle of dicts, lists, tuples, strings, bytes, numbers and arrays of numbers.
 
-    Whatever else a pickle can name is refused, and even arrays are put together here, from their bytes, not by what the
-    file says: no file can run code. Strings of Python 2 come as bytes.
+    Everything else is refused, and arrays are built here from their bytes, so no file can run code. Strings of Python 2
+    become bytes.
     """
     try:
         return _plain(_PlainUnpickler(io.BytesIO(path.read_bytes())).load())
@@ -26,7 +26,7 @@ def read_pickle(path: Path) -> Any:
         raise ValueError(
             f"{path} must hold plain data (dict, list, bytes, str, numbers, arrays of numbers), found {error}"
         ) from None
-    except Exception as error:  # broken bytes make the unpickler fail in any way there is
+    except Exception as error:  # broken bytes make the unpickler fail in many ways
         raise ValueError(
             f"{path} must be a whole pickle, found a broken one: {type(error).__name__}: {error}"
         ) from error
@@ -114,7 +114,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with real arrays for those that stand for them."""
+    """Return ``value`` with placeholders replaced by arrays."""
     if isinstance(value, dict):
         return {_plain(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

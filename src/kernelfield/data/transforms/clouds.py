@@ -1,4 +1,4 @@
-"""What every loader of point clouds does: normalise, choose points, make them into voxels."""
+"""Normalising point clouds, choosing points, and voxels."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def normalized(points: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ChoosePoints:
-    """Take some points of each cloud, others in every epoch of training, and make their positions into channels.
+    """Choose some points of each cloud, new ones in every epoch of training, and add their positions to the channels.
 
-    Before, the values at the points, such as normals, are the inputs; after, positions come first.
+    The inputs are values at the points, such as normals; positions are put before them.
 
     Args:
-        count: points to take; the first ones where nothing is trained; all if None.
+        count: number of points; the first ones in evaluation; all if None.
         voxels: first move every point to the middle of the voxel it lies in, of as many along each axis of [-1, 1];
             only one point stays in each (chapter 3, appendix "ModelNet10 Voxelized").
         positions: whether to add positions to the channels.
@@ -58,7 +58,7 @@ class ChoosePoints:
             coords, mask = _voxelized(coords, mask, self.voxels)
         n, total = coords.shape[:2]
         if training or mask is not None:
-            # The unseen last; the seen in a random order, or in theirs.
+            # Masked points last; the others in a random order in training.
             score = torch.rand(n, total, device=x.device) if training else torch.arange(total, device=x.device) / total
             score = score.expand(n, -1)
             order = (score if mask is None else torch.where(mask, score, 2.0)).argsort(dim=1)

@@ -1,4 +1,4 @@
-"""Irregular data from regular: drop a share of the samples (chapter 2, section 5.4)."""
+"""Irregular data from regular data: drop a share of the samples (chapter 2, section 5.4)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FORMS = ("mask", "points")
 
 
 def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0) -> Split:
-    """Return a split of which a share of the positions of each sample, drawn at random, was not seen.
+    """Drop a random share of the positions of each sample.
 
     Args:
         split: signals on a grid, values at points, or tokens.
-        share: of the seen positions of each sample to drop, at least 0 and below 1.
-        form: "mask" leaves the samples where they are and marks them unseen; "points" leaves them out, and says by
-            coords, in training steps, where the others lie. Targets at every position do not go with "points".
-        seed: of the choice.
+        share: share of the observed positions of each sample to drop, at least 0 and below 1.
+        form: "mask" keeps the grid and masks the dropped positions; "points" removes them and gives the coords of the
+            others, in training steps. Targets at every position need "mask".
+        seed: seed of the choice.
 
     >>> from kernelfield.data import Split
     >>> split = drop_split(Split(torch.arange(8.0).view(1, 1, 8), torch.zeros(1)), 0.5, form="points")
@@ -67,15 +67,15 @@ def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0)
 
 
 def drop_samples(data: Data, share: float, *, form: str = "mask", observed: bool = False, seed: int = 0) -> Data:
-    """Return the data with a share of the samples of all splits dropped, as :func:`drop_split` does.
+    """Drop a random share of the positions in all splits; see :func:`drop_split`.
 
     Args:
-        data: to take samples from.
-        share: of the seen positions of each sample to drop.
+        data: the data set.
+        share: share of the observed positions of each sample to drop.
         form: "mask" or "points".
-        observed: whether to add a channel that is 1 where a sample was seen, as the published networks have; the unseen
-            are then zero. For "mask" only.
-        seed: of the choice; the next ones for validation and test.
+        observed: whether to add a channel that is 1 at observed positions, as the published networks have; others are
+            set to zero. For "mask" only.
+        seed: seed for the training data; the next two are for validation and test data.
 
     >>> from kernelfield.data.sets.synthetic.chirps import chirps
     >>> data = drop_samples(chirps(128, train=4), 0.3, observed=True)
@@ -97,9 +97,9 @@ def drop_samples(data: Data, share: float, *, form: str = "mask", observed: bool
 
 
 def _kept(seen: Tensor, share: float, seed: int) -> Tensor:
-    """Return (n, points) what stays of ``seen``: all but a share of each row, rounded down."""
+    """Return the mask (n, points) of positions that stay: all but a share of each row, rounded down."""
     score = torch.rand(seen.shape, generator=torch.Generator().manual_seed(seed))
-    # The unseen come last; each seen one's rank is then its place in a random order of the seen ones.
+    # Masked positions come last, so the rank of any other is its place in a random order.
     rank = torch.where(seen, score, 2.0).argsort(dim=1).argsort(dim=1)
     count = seen.sum(dim=1, keepdim=True)
     return seen & (rank >= (count * share + 1e-6).floor())

@@ -1,4 +1,4 @@
-"""From series of any length, with gaps or at irregular times, to a data set."""
+"""Data sets from series of any length, with gaps or at irregular times."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ def build(
     normalize: str = "channel",
     seed: int = 0,
 ) -> Data:
-    """Return series as a data set: padded, masked, split, and normalised on their way to the network.
+    """Return a data set of series: padded, masked, split, and normalised batch by batch.
 
     Unequal lengths are padded, and the mask is False there and where all channels are missing. A value missing in some
-    channels only is 0, its channel's mean; ``observed`` adds for each channel one that is 1 where it was seen. Times
-    that fall on a grid (of the ``unit``) put the series on it; others become coords, in units.
+    channels only is 0, its channel's mean; ``observed`` adds, for each channel, one that is 1 where it was observed.
+    Times that fall on a grid (of the ``unit``) put the series on it; others become coords, in units.
 
     Args:
-        name: of the data set.
-        parts: one list of series to divide; or training and test series; or training, validation and test.
+        name: name of the data set.
+        parts: one list of series to split; training and test series; or training, validation and test series.
         task: "classification" or "regression".
-        classes: names of the classes, in order; those found, sorted, unless given.
-        channels: names of the channels, where they have any.
-        shares: of training, validation and test, where there is one list.
-        validation_share: of the training series, where there are two lists.
-        unit: time of one training step; the median gap between neighbouring times unless given.
-        observed: whether to add channels that say what was seen.
-        standardize: whether targets of a regression are learned at zero mean and unit variance over the training
-            series; metrics and predictions are in their own unit all the same.
+        classes: names of the classes, in order; by default those found, sorted.
+        channels: names of the channels, if known.
+        shares: shares of training, validation and test data, if there is one list.
+        validation_share: share of the training series held out, if there are two lists.
+        unit: time of one training step; the median gap between neighbouring times if not given.
+        observed: whether to add, for each channel, one that is 1 where it was observed.
+        standardize: whether to normalise the targets of a regression to zero mean and unit variance over the training
+            series; metrics and predictions stay in their own unit.
         normalize: whether values are normalised by "channel" or by "step"; see :func:`moments`.
         seed: seed of the split.
     """
@@ -116,11 +116,11 @@ def build(
 
 
 def samples_like(data: Data, series: Sequence[Series]) -> Batch:
-    """Return series as a batch of samples of a data set, on its grid or at coords in its unit, as yet unprepared.
+    """Return series as an unprepared batch of a data set, on its grid or with coords in its unit.
 
     Args:
-        data: whose series they are like, as :func:`build` made it.
-        series: with as many channels as its own.
+        data: data set of :func:`build`.
+        series: series with as many channels as those of ``data``.
     """
     width, coords = data.test.inputs.shape[1], None
     found = {s.values.shape[0] for s in series}
@@ -153,7 +153,7 @@ def _place(
 ) -> tuple[list[Series], Tensor | None, float]:
     """Return series on a grid with gaps, or as they are with (n, points, 1) coords; and the unit of time.
 
-    What it is to be, ``points`` or a grid, is found in the times unless given.
+    Whether they are ``points`` or lie on a grid follows from the times if not given.
     """
     times = [s.times - s.times[0] for s in series if s.times is not None]
     gaps = np.concatenate([np.diff(t) for t in times])

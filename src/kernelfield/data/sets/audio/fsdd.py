@@ -38,19 +38,20 @@ def fsdd(
 
     Source: https://github.com/Jakobovski/free-spoken-digit-dataset, files ``7_jackson_32.wav`` (digit, speaker, number)
     in ``root`` or ``root/recordings``; or ``root``, or ``fsdd_8k.npz`` in it, as one archive of all clips end to end:
-    ``audio`` (16-bit integers), ``length``, ``label``, ``speaker``, ``index``. No checksum is published, so that
-    nothing is downloaded. Licence: CC BY-SA 4.0. Split: the published one, numbers 0 to 4 of each digit and speaker to
-    test; or by speaker, with a ``fold``: the speakers in order of their names are dealt to five folds, one of which
-    has two of them, and those of the fold are tested. A tenth of the others is held out to choose by, each digit in
-    proportion. Normalisation: zero mean and unit variance over all samples of the training clips.
+    ``audio`` (16-bit integers), ``length``, ``label``, ``speaker``, ``index``. No checksum is published, so nothing is
+    downloaded. Licence: CC BY-SA 4.0. Split: the published one, numbers 0 to 4 of each digit and speaker to test; or by
+    speaker, with a ``fold``: speakers, sorted by name, are dealt to five folds, one of which has two of them,
+    and the speakers of the fold are tested. A tenth of the others is held out for validation, stratified by digit.
+    Normalisation: zero mean and unit variance over all samples of the training clips.
 
     Args:
         root: folder of the files, or the archive.
-        length: of the inputs in samples; longer clips are cut off, shorter ones padded and masked.
-        every: keep only every ``every``-th sample, not filtered, to test at lower rates; ``step`` says so.
-        fold: 0 to 4, to test speakers that training has not heard.
-        validation_share: of the training clips.
-        seed: of the choice of these.
+        length: length of the inputs in samples; longer clips are cut off, shorter ones padded and masked.
+        every: keep only every ``every``-th sample, without a filter, to test at lower rates; ``step`` is then
+            ``every``.
+        fold: 0 to 4, to test on unheard speakers.
+        validation_share: share of the training clips held out for validation.
+        seed: seed of the validation split.
 
     Returns:
         Inputs (n, 1, length / every), kept as 16-bit integers, with mask (n, length / every); classes (n,) of ten.

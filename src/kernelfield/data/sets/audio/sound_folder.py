@@ -41,7 +41,7 @@ def read_sound(path: Path, rate: int | None = None) -> Tensor:
 
     Args:
         path: the file.
-        rate: samples a second to bring it to, by its spectrum; its own if not given.
+        rate: sampling rate in Hz to resample to; the file's own if not given.
     """
     found, samples = _read_pcm(path)
     if samples is None:
@@ -96,20 +96,20 @@ def urbansound8k(
     rate: int = 22_050,
     length: int = 80_200,
 ) -> Data:
-    """Return UrbanSound8K: 8,732 clips of ten sounds of a city, at most four seconds each (Salamon et al., 2014).
+    """Return UrbanSound8K: 8,732 clips of ten urban sounds, at most four seconds each (Salamon et al., 2014).
 
     Source: https://urbansounddataset.weebly.com/urbansound8k.html, ``metadata/UrbanSound8K.csv`` and
-    ``audio/fold1/….wav`` in ``root`` or ``root/UrbanSound8K``. It must be asked for, so that nothing is downloaded.
-    Licence: CC BY-NC 3.0. Split: the published folds; one is tested, by default the tenth, as chapter 10 does, the
-    others are trained on; with ``validate`` the fold before it is held out. Normalisation: zero mean and unit variance
-    over all training samples; clips are padded with zeros on both sides.
+    ``audio/fold1/….wav`` in ``root`` or ``root/UrbanSound8K``. It must be requested, so nothing is downloaded. Licence:
+    CC BY-NC 3.0. Split: the published folds; one is tested, by default the tenth, as chapter 10 does, the others are
+    for training; with ``validate`` the fold before it is held out. Normalisation: zero mean and unit variance over all
+    training samples; clips are padded with zeros on both sides.
 
     Args:
         root: folder of the data.
-        fold: 1 to 10, which to test.
-        validate: whether to hold out a fold, as the chapter's cross-validation does.
-        rate: samples a second to bring all clips to, by their spectra.
-        length: of the inputs in samples; longer clips are cut off.
+        fold: fold to test on, 1 to 10.
+        validate: whether to hold out a fold for validation, as the chapter's cross-validation does.
+        rate: sampling rate in Hz; clips of another rate are resampled.
+        length: length of the inputs in samples; longer clips are cut off.
 
     Returns:
         Inputs (n, 1, length), kept as 16-bit integers; classes (n,) of ten.
@@ -149,15 +149,15 @@ def magnatagatune(
 
     Source: https://mirg.city.ac.uk/codeapps/the-magnatagatune-dataset, ``annotations_final.csv`` and folders ``0`` to
     ``f`` of mp3 files in ``root`` (or ``root/mp3``), read by soundfile. Licence: CC BY-NC-SA 1.0. Split: by folder, as
-    Lee et al. (2017): 0 to b to train, c to choose by, d to f to test. Normalisation: zero mean and unit variance over
-    all training samples. Clips without any of the tags are left out.
+    Lee et al. (2017): 0 to b to train, c for validation, d to f to test. Normalisation: zero mean and unit variance
+    over all training samples. Clips without any of the tags are left out.
 
     Args:
         root: folder of the data.
         tags: how many of the most frequent tags to predict.
         segments: pieces of a clip to keep, evenly spread over its 29.1 seconds, each with the clip's tags.
-        rate: samples a second.
-        length: of a piece in samples.
+        rate: sampling rate in Hz.
+        length: length of a piece in samples.
 
     Returns:
         Inputs (n · segments, 1, length), kept as 16-bit integers; labels (n · segments, tags) in {0, 1}.
@@ -198,16 +198,16 @@ def wav_folder(
     """Return the sounds of a folder, one class for each folder in it: ``root/dog/1.wav``, ``root/siren/7.wav``, ….
 
     Source: the user's own. Licence: theirs. Split: ``root/train/dog/1.wav`` and so on, with folders ``train``, ``test``
-    and perhaps ``val``, as they are (15 of a hundred training clips held out where there is no ``val``); else at random
-    under a seed, each class in proportion. Normalisation: zero mean and unit variance over all training samples; clips
-    are padded with zeros on both sides.
+    and perhaps ``val``, as they are (15 percent of the training clips held out where there is no ``val``); otherwise at
+    random, stratified by class. Normalisation: zero mean and unit variance over all training samples; clips are padded
+    with zeros on both sides.
 
     Args:
         root: the folder.
-        rate: samples a second to bring all clips to, by their spectra.
-        length: of the inputs in samples; that of the longest clip if not given.
-        shares: of training, validation and test, where ``root`` does not say.
-        seed: of the division.
+        rate: sampling rate in Hz; clips of another rate are resampled.
+        length: length of the inputs in samples; that of the longest clip if not given.
+        shares: shares of training, validation and test data, if ``root`` has no such folders.
+        seed: seed of the split.
 
     Returns:
         Inputs (n, 1, length), kept as 16-bit integers; classes (n,), the names of the folders in order.
@@ -256,7 +256,7 @@ def _integers(clip: Tensor) -> Tensor:
 
 
 def _part(place: str) -> int:
-    """Return whether a clip is to train (0), to choose by (1) or to test (2), by the first letter of its folder."""
+    """Return the part of a clip, training (0), validation (1) or test (2), by the first letter of its folder."""
     return min(2, max(0, int(place[0], 16) - 11))
 
 

@@ -47,13 +47,13 @@ def speech_commands(
     second long, 34,975 in all.
 
     Source: version 0.02, folders of wav files by word, in ``root``, ``root/speech_commands_v0.02`` or
-    ``root/SpeechCommands/speech_commands_v0.02``. Licence: CC BY 4.0. Split: 70, 15 and 15 of a hundred at random under
-    a seed, each word in proportion, as Kidger et al. did; not the lists that come with the data, which part the
+    ``root/SpeechCommands/speech_commands_v0.02``. Licence: CC BY 4.0. Split: 70, 15 and 15 percent, at random under
+    a seed, stratified by word, as Kidger et al. did; not the lists that come with the data, which part the
     speakers. Normalisation: zero mean and unit variance over the training clips, for each coefficient.
 
     Args:
         root: folder of the folders.
-        download: whether to fetch the archive (2.3 GB) into ``root`` and unpack it, if it is not there, with a
+        download: whether to download and unpack the archive (2.3 GB) into ``root``, if it is missing, with a
             checksum; needs the extra ``data``.
         mfcc: whether to give 20 coefficients in 161 frames (SC) in place of 16,000 samples (SC_raw).
         words: folders to read, one class each.

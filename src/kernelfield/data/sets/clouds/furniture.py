@@ -30,14 +30,14 @@ def furniture(
     """Return 820 clouds of 2,048 points, sampled from meshes of furniture of twelve categories.
 
     Source: models of Sweet Home 3D, sampled; ``furniture_pc2048.npz``, the file or its folder. Licence: CC0 and CC BY
-    3.0, by model. Split: five, the same for everybody: a fifth of each category to test, another one in each split, and
-    the rest to train. Normalisation: the mean of each cloud at the origin, its farthest coordinate at 1.
+    3.0, by model. Split: one of five fixed splits, each with another fifth of each category to test and the
+    rest to train. Normalisation: the mean of each cloud at the origin, its farthest coordinate at 1.
 
     Args:
         root: the file, or its folder.
-        points: in each cloud; training takes others in every epoch.
-        split: 0 to 4, which fifth is tested on.
-        voxels: move the points to the middles of voxels, as many along each axis, one point in each; None for not.
+        points: points of each cloud; training chooses new ones in every epoch.
+        split: number of the split, 0 to 4.
+        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
 
     Returns:
         Positions (n, 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,) of twelve.
@@ -75,14 +75,14 @@ def chair_monitor(
     """Return the chairs and monitors of ModelNet10 as 32³ voxels: 889 and 465 of them.
 
     Source: ModelNet10, voxelized; ``modelnet10_chair_monitor_32.npz``, the file or its folder. Licence: none is stated.
-    Split: 70% to train, 15% to choose by, 15% to test, each class in proportion, under a seed. Normalisation: none for
-    voxels; points are the middles of those that are filled, [-1, 1] being the whole grid.
+    Split: 70% to train, 15% for validation, 15% to test, stratified by class, under a seed. Normalisation: none for
+    voxels; points are the centres of filled voxels; the grid spans [-1, 1].
 
     Args:
         root: the file, or its folder.
-        form: "points" for the filled voxels as points, "voxels" for the grid of them.
-        points: of each object, drawn from its filled voxels; one with fewer is padded and masked.
-        seed: of the split, and of the points.
+        form: "points" for the filled voxels as points, "voxels" for the grid.
+        points: points of each object, drawn from its filled voxels; objects with fewer are padded and masked.
+        seed: seed of the split and of the points.
 
     Returns:
         Positions (n, 3, points) with coords (n, points, 3) and mask, or voxels (n, 1, 32, 32, 32), kept as bytes;
@@ -130,7 +130,7 @@ def _file(root: str | os.PathLike[str] | None, name: str) -> Path:
 
 
 def _folds(label: Tensor) -> Tensor:
-    """Return which fifth each sample is in: those of a class dealt out one by one, in a fixed random order."""
+    """Return the fold of each sample: samples of a class are dealt to folds in a fixed random order."""
     order = torch.randperm(len(label), generator=torch.Generator().manual_seed(0))
     by_class = order[label[order].argsort(stable=True)]
     fold = torch.empty_like(label)
@@ -139,7 +139,7 @@ def _folds(label: Tensor) -> Tensor:
 
 
 def _filled(grid: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return (n, most, 3) middles of up to ``most`` filled voxels, in a random order, and which of them there are."""
+    """Return the centres (n, most, 3) of up to ``most`` filled voxels, in a random order, and a mask."""
     side = grid.shape[1]
     score = torch.rand(grid.flatten(1).shape, generator=torch.Generator().manual_seed(seed))
     score = torch.where(grid.flatten(1) > 0, score, 2.0)

@@ -31,22 +31,22 @@ def modelnet40(
     validation_share: float = 0.1,
     seed: int = 0,
 ) -> Data:
-    """Return ModelNet40: 12,311 objects of 40 kinds, as points drawn evenly from the surfaces of their meshes.
+    """Return ModelNet40: 12,311 objects of 40 classes, as points drawn uniformly from the surfaces of their meshes.
 
     Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
-    ``root/ModelNet40``. No checksum is published, so that nothing is downloaded. Licence: for academic use; the meshes
-    are their authors'. Split: the published one, 9,843 to train and 2,468 to test; a tenth of the first is held out to
-    choose by, each kind in proportion. Normalisation: the mean of each cloud at the origin, its farthest coordinate
+    ``root/ModelNet40``. No checksum is published, so nothing is downloaded. Licence: for academic use; the meshes
+    are their authors'. Split: the published one, 9,843 to train and 2,468 to test; a tenth of the first is held out for
+    validation, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest coordinate
     at 1.
 
     Args:
-        root: folder of the kinds.
-        points: in each cloud; twice as many are drawn, for voxels eight times as many, of which training takes others
-            in every epoch.
-        voxels: move the points to the middles of voxels, as many along each axis, one point in each; None for not.
-        normals: whether the surface's normals are given too, as three more channels.
-        validation_share: of the training objects.
-        seed: of the points, and of the choice of these.
+        root: folder of the classes.
+        points: points of each cloud; twice as many are drawn, for voxels eight times as many, and training chooses new
+            ones in every epoch.
+        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
+        normals: whether to add surface normals, as three more channels.
+        validation_share: share of the training objects held out for validation.
+        seed: seed of the points and of the validation split.
 
     Returns:
         Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).
@@ -64,21 +64,21 @@ def modelnet10(
     validation_share: float = 0.1,
     seed: int = 0,
 ) -> Data:
-    """Return ModelNet10: 4,899 objects of ten kinds, all upright, as points drawn evenly from their surfaces.
+    """Return ModelNet10: 4,899 objects of ten classes, all upright, as points drawn uniformly from their surfaces.
 
     Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
-    ``root/ModelNet10``. No checksum is published, so that nothing is downloaded. Licence: for academic use; the meshes
-    are their authors'. Split: the published one, 3,991 to train and 908 to test; a tenth of the first is held out to
-    choose by, each kind in proportion. Normalisation: the mean of each cloud at the origin, its farthest coordinate
+    ``root/ModelNet10``. No checksum is published, so nothing is downloaded. Licence: for academic use; the meshes
+    are their authors'. Split: the published one, 3,991 to train and 908 to test; a tenth of the first is held out for
+    validation, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest coordinate
     at 1.
 
     Args:
-        root: folder of the kinds.
-        points: in each cloud; voxels are made of eight times as many, and otherwise twice as many are drawn.
-        voxels: move the points to the middles of voxels, as many along each axis, one point in each; None for not.
-        normals: whether the surface's normals are given too, as three more channels.
-        validation_share: of the training objects.
-        seed: of the points, and of the choice of these.
+        root: folder of the classes.
+        points: points of each cloud; twice as many are drawn, for voxels eight times as many.
+        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
+        normals: whether to add surface normals, as three more channels.
+        validation_share: share of the training objects held out for validation.
+        seed: seed of the points and of the validation split.
 
     Returns:
         Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).

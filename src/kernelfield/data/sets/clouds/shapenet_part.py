@@ -48,15 +48,15 @@ def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, n
 
     Source: ``shapenetcore_partanno_segmentation_benchmark_v0_normal``, unpacked into ``root``: lines of position,
     normal and label in ``02691156/1a04e3eab45ca15dd86060f189eb133.txt``, kinds in ``synsetoffset2category.txt``, splits
-    in ``train_test_split/``. No checksum is published, so that nothing is downloaded. Licence: ShapeNet's terms of use,
-    for research. Split: the published one, 12,137 to train, 1,870 to choose by, 2,874 to test. Normalisation: the mean
-    of each cloud at the origin, its farthest coordinate at 1.
+    in ``train_test_split/``. No checksum is published, so nothing is downloaded. Licence: ShapeNet's terms of use, for
+    research. Split: the published one, 12,137 to train, 1,870 for validation, 2,874 to test. Normalisation: the mean of
+    each cloud at the origin, its farthest coordinate at 1.
 
     Args:
         root: folder of the files.
-        points: in each cloud; of objects with more, training takes others in every epoch, and those with fewer are
-            padded and masked.
-        normals: whether normals are given too, as three more channels.
+        points: points of each cloud; of objects with more, training chooses new ones in every epoch; those with fewer
+            are padded and masked.
+        normals: whether to add normals, as three more channels.
 
     Returns:
         Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) and mask; labels (n, points) of 50.

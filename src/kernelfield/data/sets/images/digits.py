@@ -20,7 +20,7 @@ def digit_images(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0)
     Args:
         resolution: pixels per side; other than 8 by spectral resampling.
         test_share: share of the digits held out.
-        seed: of the split.
+        seed: seed of the split.
 
     Returns:
         Training images (n, 1, resolution, resolution) of zero mean and unit variance, their labels (n,), and the test
@@ -76,9 +76,9 @@ def digits(
     Args:
         resolution: pixels per side; other than 8 by spectral resampling.
         sequence: whether to give sequences (n, 1, resolution²) in place of images (n, 1, resolution, resolution).
-        validation: number of training digits held out to choose by; 0 for none.
-        test_share: share of the digits held out to report on.
-        seed: of the split.
+        validation: number of training digits held out for validation; 0 for none.
+        test_share: share of the digits in the test set.
+        seed: seed of the split.
 
     >>> data = digits(16, sequence=True)
     >>> data.size, len(data.train), len(data.validation), len(data.test)

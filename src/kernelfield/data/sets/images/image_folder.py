@@ -38,18 +38,18 @@ def image_folder(
     """Return the images of a folder, one class for each folder in it: ``root/cat/1.png``, ``root/dog/7.jpg``, ….
 
     Source: the user's own. Licence: theirs. Split: ``root/train/cat/1.png`` and so on, with folders ``train``, ``test``
-    and perhaps ``val``, as they are (15 of a hundred training images held out where there is no ``val``); else at
-    random under a seed, each class in proportion. Normalisation: zero mean and unit variance of each colour over the
-    training images. Reading images needs pillow, which comes with the extra ``train``.
+    and perhaps ``val``, as they are (15 percent of the training images held out where there is no ``val``); otherwise
+    at random, stratified by class. Normalisation: zero mean and unit variance of each colour over the training images.
+    Reading images needs pillow, which comes with the extra ``train``.
 
     Args:
         root: the folder.
-        resolution: pixels per side to bring all images to, cut square around their middle; may be left out where all
-            are of one size.
-        gray: whether to make all images gray; unless given, they are if all of them are.
+        resolution: pixels per side; images are resized and cropped to a central square. Not needed if all have one
+            size.
+        gray: whether to convert images to gray; by default if all of them are gray.
         augment: whether training images are shifted by up to an eighth and mirrored.
-        shares: of training, validation and test, where ``root`` does not say.
-        seed: of the division.
+        shares: shares of training, validation and test data, if ``root`` has no such folders.
+        seed: seed of the split.
 
     Returns:
         Inputs (n, 1 or 3, rows, columns), kept as bytes; classes (n,), the names of the folders in order.

@@ -46,17 +46,17 @@ def mnist(
 
     Source: the four idx files, gzipped or not, in ``root`` or ``root/MNIST/raw``; they are what
     https://ossci-datasets.s3.amazonaws.com/mnist/ serves. Licence: CC BY-SA 3.0. Split: the published test set; 5,000
-    of the training images are held out to choose by (chapter 3), each class in proportion. Normalisation: zero mean and
+    of the training images are held out for validation (chapter 3), stratified by class. Normalisation: zero mean and
     unit variance over all pixels of the training images.
 
     Args:
         root: folder of the files.
-        download: whether to fetch them into ``root`` if they are not there, with checksums; needs the extra ``data``.
+        download: whether to download missing files into ``root``, with checksums; needs the extra ``data``.
         sequence: whether to read images row by row, (n, 1, 784): sMNIST.
         permute: seed of a fixed order of the pixels of the sequences: pMNIST; None for none.
         resolution: pixels per side; other than 28 by spectral resampling.
         validation: number of training images held out; 0 for none.
-        seed: of the choice of these.
+        seed: seed of the validation split.
 
     Returns:
         Inputs (n, 1, 28, 28) or (n, 1, 784), kept as bytes; classes (n,) of ten.

@@ -31,12 +31,12 @@ def pcam(root: str | os.PathLike[str] | None, *, samples: int | None = None) -> 
     Source: https://github.com/basveeling/pcam (Veeling et al., 2018; patches of Camelyon16), the files
     ``camelyonpatch_level_2_split_{train,valid,test}_{x,y}.h5`` in ``root`` or ``root/pcam``, unpacked; needs h5py,
     from the extra ``data``. It is on Zenodo and Google Drive, and not fetched from here. Licence: CC0. Split: the
-    published 262,144 to train, 32,768 to choose by and 32,768 to test. Normalisation: zero mean and unit variance of
+    published 262,144 to train, 32,768 for validation and 32,768 to test. Normalisation: zero mean and unit variance of
     each colour over the training images.
 
     Args:
         root: folder of the files.
-        samples: read only the first so many of each part; all 9 GB if not given.
+        samples: number of samples of each part to read, the first ones; all 9 GB if not given.
 
     Returns:
         Inputs (n, 3, 96, 96), kept as bytes; classes (n,): 0 normal, 1 tumour.

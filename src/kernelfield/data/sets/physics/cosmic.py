@@ -34,7 +34,7 @@ def cosmic(
     Source: https://zenodo.org/record/3970690 (deepCR; Zhang and Bloom, 2020), the archives deepCR.ACS-WFC.train.tar and
     .test.tar unpacked in ``root``: folders ``npy_train`` and ``npy_test`` of files ``…/filter/proposal/visit/i.npy``,
     arrays (3, side, side) of image, hits, and pixels to ignore; ``sky.npy`` beside them is not read. Licence: CC BY
-    4.0. Split: the two archives; a tenth of the training files is held out to choose by. Normalisation: zero mean and
+    4.0. Split: the two archives; a tenth of the training files is held out for validation. Normalisation: zero mean and
     unit variance over the training pixels that count.
 
     Args:
@@ -42,7 +42,7 @@ def cosmic(
         resolution: side of the squares into which images are cut; what is left over is not used.
         most: read only so many files of each archive.
         validation: share of the training files held out; 0 for none.
-        seed: of the choice of these.
+        seed: seed of the validation split.
 
     Returns:
         Inputs (n, 1, resolution, resolution), classes (n, resolution, resolution) of two, and which pixels count.

@@ -46,9 +46,9 @@ def darcy(
     ``y_train_16``, ….
 
     Source: https://github.com/neuraloperator/neuraloperator (Li et al., 2021). Licence: MIT. Split: 1,000 and 100 of
-    the two published files, or what neuraloperator's files hold; some of the training samples are held out to choose
-    by. Normalisation: permeabilities are 0 or 1, less a half; pressures are divided by their standard deviation in the
-    training set, which leaves relative errors as they are.
+    the two published files, or what neuraloperator's files hold; some of the training samples are held out for
+    validation. Normalisation: permeabilities are 0 or 1, less a half; pressures are divided by their standard deviation
+    in the training set, which leaves relative errors as they are.
 
     Args:
         root: the folder of the files, or the ``.npz`` file.
@@ -56,7 +56,7 @@ def darcy(
         test_resolution: samples per side of the test set, which knows its step then; as in training if not given.
         coordinates: whether the inputs have two more channels, the coordinates of each sample.
         validation: number of training samples held out; 0 for none.
-        seed: of the choice of these.
+        seed: seed of the validation split.
 
     Returns:
         Inputs (n, 3 or 1, resolution, resolution), targets (n, 1, resolution, resolution).
@@ -79,7 +79,7 @@ def darcy_made(
 ) -> Data:
     """Return Darcy flow solved in code: as :func:`darcy`, of permeabilities drawn and pressures solved for.
 
-    Source: made in code; :func:`permeability` and :func:`solve_darcy`. Licence: none needed. Split: as many of each as
+    Source: generated; :func:`permeability` and :func:`solve_darcy`. Licence: none needed. Split: as many of each as
     asked for, under one seed; the same samples at every resolution. Normalisation: as of :func:`darcy`.
 
     Args:
@@ -89,7 +89,7 @@ def darcy_made(
         test: number of test samples.
         solve_at: samples per side of the grid on which the equation is solved.
         coordinates: whether the inputs have two more channels, the coordinates of each sample.
-        seed: of all of them.
+        seed: seed of all samples.
 
     >>> data = darcy_made(8, train=4, validation=0, test=2, solve_at=16)
     >>> data.train.batch(slice(0, 2)).inputs.shape, data.train.target.shape

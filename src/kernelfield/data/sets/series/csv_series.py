@@ -38,30 +38,30 @@ def csv_series(
 ) -> Data:
     """Return the time series of a CSV file, to predict their labels.
 
-    Two kinds of file, told apart by their first line::
+    There are two kinds of files, which differ in their first line::
 
         label,0,1,2            id,time,channel,value,label
         up,0.1,0.5,0.9         7,0.0,x,0.1,up
         down,0.8,,0.2          7,0.5,x,0.5,up
 
-    Wide: one series of one channel a line. Empty cells are missing values, and at the end of a line a shorter series.
-    Long: one measurement a line; ``channel`` may be left out for one channel. Times on a grid put the series on it,
+    Wide: each line is a series of one channel. Empty cells are missing values; at the end of a line they shorten it.
+    Long: each line is a measurement; ``channel`` may be left out for one channel. Times on a grid put the series on it,
     with gaps; others become coords; dates count in seconds. Several lines of a series agree in their label.
 
-    Source: the user's own. Licence: theirs. Split: at random under a seed, each class in proportion; or, where ``root``
+    Source: the user's own. Licence: theirs. Split: at random under a seed, stratified by class; or, where ``root``
     is a folder, its files ``train.csv``, ``test.csv`` and perhaps ``validation.csv``. Normalisation: zero mean and unit
-    variance of each channel over what was seen in the training series.
+    variance of each channel over the observed values of the training series.
 
     Args:
         root: the file, or the folder of files.
         label: name of the column of labels.
         task: "classification", "regression", or "auto": regression if all labels are numbers and some are not whole.
-        unit: time of one training step; the median gap between neighbouring times unless given.
-        observed: whether to add a channel for each that says where it was seen.
-        standardize: whether values to predict are learned at zero mean and unit variance over the training series;
-            metrics and predictions are in their own unit all the same.
-        shares: of training, validation and test, for one file.
-        seed: of the division.
+        unit: time of one training step; the median gap between neighbouring times if not given.
+        observed: whether to add, for each channel, one that is 1 where it was observed.
+        standardize: whether to normalise targets to zero mean and unit variance over the training series; metrics and
+            predictions stay in their own unit.
+        shares: shares of training, validation and test data, for one file.
+        seed: seed of the split.
 
     Returns:
         Inputs (n, channels, length), perhaps with mask (n, length) and coords (n, length, 1); classes (n,) or values
@@ -101,7 +101,7 @@ def csv_samples(path: Path, data: Data, label: str = "label") -> Batch | None:
     Args:
         path: a file of either kind that :func:`csv_series` reads; one of a series a line may do without names.
         data: whose series they are like.
-        label: name of the column of labels, which is passed over.
+        label: name of the column of labels, which is ignored.
 
     Returns:
         The samples; None if the file is of neither kind, for one column of labels or several of values of one channel
@@ -130,7 +130,7 @@ def csv_samples(path: Path, data: Data, label: str = "label") -> Batch | None:
 def read_steps(path: Path) -> np.ndarray:
     """Return the one series of a file of one step a line: (channels, steps), NaN where missing.
 
-    A first line of names is passed over.
+    A first line of names is skipped.
     """
     names, rows = _read(path)
     cells = list(enumerate(rows, start=2))

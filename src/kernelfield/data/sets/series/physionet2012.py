@@ -1,4 +1,4 @@
-"""PhysioNet 2012: who dies in hospital, from 48 hours of measurements at irregular times."""
+"""PhysioNet 2012: mortality in hospital, from 48 hours of measurements at irregular times."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ def physionet2012(
     Source: the PhysioNet / Computing in Cardiology Challenge 2012 (Silva et al., 2012; Goldberger et al., 2000),
     folders ``set-a``, ``set-b``, ``set-c`` of one text file a stay and ``Outcomes-a.txt`` and so on in ``root``; 4,000
     stays each, from https://physionet.org/content/challenge-2012/. No checksums of the archives could be confirmed, so
-    that nothing is downloaded. Licence: ODC-By 1.0. Split: random under a seed, deaths in proportion. Normalisation:
-    zero mean and unit variance of each measurement over what was seen in the training stays, cut off at ±10.
+    nothing is downloaded. Licence: ODC-By 1.0. Split: random under a seed, stratified by outcome. Normalisation:
+    zero mean and unit variance of each measurement over the observed values of the training stays, clipped at ±10.
 
     Every time at which anything was measured is a point. Its channels are the 37 measurements (0, the mean, where not
-    seen), 37 that say which were seen, and the static ones, the same at all points of a stay: age, gender, height, and
-    the four kinds of unit, one-hot.
+    observed), 37 that are 1 where one was observed, and the static ones, the same at all points of a stay: age, gender,
+    height, and the four kinds of unit, one-hot.
 
     Args:
         root: folder of the folders and outcomes.
         sets: which of them, joined.
         minutes: one training step, the unit of the coords.
-        shares: of training, validation and test.
-        seed: of the division.
+        shares: shares of training, validation and test data.
+        seed: seed of the split.
 
     Returns:
-        Inputs (n, 41, points), as measured, the static ones repeated, of which ``prepare`` makes the 81 channels;
+        Inputs (n, 41, points), as measured, the static ones repeated, from which ``prepare`` computes the 81 channels;
         coords (n, points, 1), mask (n, points); targets (n, 1) of 0 and 1, task "multilabel".
     """
     check_positive("minutes", minutes)
@@ -110,7 +110,7 @@ def physionet2012(
 
 @dataclass(frozen=True, eq=False)
 class _Channels:
-    """Make measured and static values (n, 41, points), NaN where not known, into the 81 channels of the inputs."""
+    """Compute the 81 input channels from measured and static values (n, 41, points), NaN where unknown."""
 
     measured: Normalize
     about: Normalize

@@ -1,4 +1,4 @@
-"""PhysioNet 2019: who develops sepsis, from the first 72 hours in intensive care (chapter 2, appendix)."""
+"""PhysioNet 2019: sepsis, from the first 72 hours in intensive care (chapter 2, appendix)."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def physionet2019(
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
-    """Return stays in intensive care: hourly rows, nine values of ten missing, and whether sepsis developed.
+    """Return stays in intensive care: hourly rows, nine in ten values missing, and whether sepsis developed.
 
     Source: the PhysioNet / Computing in Cardiology Challenge 2019 (Reyna et al., 2019; Goldberger et al., 2000), one
     ``.psv`` file a stay anywhere in ``root``, such as ``training/training_setA/p000001.psv``; 40,336 stays, from
     https://physionet.org/content/challenge-2019/. No checksums of the archives could be confirmed, so that nothing is
-    downloaded. Licence: CC BY 4.0. Split: 70, 15 and 15 of a hundred under a seed, sepsis in proportion. Normalisation:
-    zero mean and unit variance of each channel over what was seen in the training stays.
+    downloaded. Licence: CC BY 4.0. Split: 70, 15 and 15 percent under a seed, stratified by outcome. Normalisation:
+    zero mean and unit variance of each channel over the observed values of the training stays.
 
     As Kidger et al. (2020): the first ``hours`` of a stay say whether sepsis develops at any time of it; stays of less
     than three hours are left out. The channels are 34 counts of how often each measurement was seen so far, divided by
-    the number of hours, the 34 measurements (0, the mean, where not seen), the 5 static ones, and two that say whether
-    the unit is known: 75.
+    the number of hours, the 34 measurements (0, the mean, where not observed), the 5 static ones, and two that say
+    whether the unit is known: 75.
 
     Args:
         root: folder of the files.
-        hours: to look at.
-        shares: of training, validation and test.
-        seed: of the division.
+        hours: number of hours to use.
+        shares: shares of training, validation and test data.
+        seed: seed of the split.
 
     Returns:
-        Inputs (n, 39, hours), as measured, the static ones repeated, of which ``prepare`` makes the 75 channels; mask
-        (n, hours), False after the end of a stay; targets (n, 1) of 0 and 1, task "multilabel".
+        Inputs (n, 39, hours), as measured, the static ones repeated, from which ``prepare`` computes the 75 channels;
+        mask (n, hours), False after the end of a stay; targets (n, 1) of 0 and 1, task "multilabel".
     """
     check_int("hours", hours, least=3)
     where = folder(root, "PhysioNet 2019")
@@ -94,7 +94,7 @@ def physionet2019(
 
 @dataclass(frozen=True, eq=False)
 class _Channels:
-    """Make measured and static values (n, 39, hours), NaN where not known, into the 75 channels of the inputs."""
+    """Compute the 75 input channels from measured and static values (n, 39, hours), NaN where unknown."""
 
     hours: int
     measured: Normalize

@@ -38,21 +38,21 @@ def ts(
     """Return any classification or regression problem of the UEA and UCR archives.
 
     Source: ``PROBLEM_TRAIN.ts`` and ``PROBLEM_TEST.ts`` in ``root`` or ``root/PROBLEM``, as
-    https://www.timeseriesclassification.com has them, or one ``.ts`` file. The archive publishes no checksums, so that
+    https://www.timeseriesclassification.com has them, or one ``.ts`` file. The archive publishes no checksums, so
     nothing is downloaded. Licence: each problem's own, stated there. Split: the archive's, 15 of a hundred training
-    series held out to choose by; or all series joined and divided at random. Normalisation: zero mean and unit variance
-    of each channel over the training series. Unequal lengths are padded and masked; missing values ("?") are masked
-    where all channels miss, and the channel's mean elsewhere; time stamps become coords.
+    series held out for validation; or all series joined and divided at random. Normalisation: zero mean and unit
+    variance of each channel over the training series. Unequal lengths are padded and masked; missing values ("?") are
+    masked where all channels miss, and the channel's mean elsewhere; time stamps become coords.
 
     Args:
         root: folder of the two files, or path of one file.
         problem: name of the problem; may be left out where the folder holds one only.
         split: "archive" or "random".
-        shares: of training, validation and test, for "random" and for one file.
+        shares: shares of training, validation and test data, for "random" and for one file.
         unit: time of one training step, where there are time stamps.
-        observed: whether to add a channel for each that says where it was seen.
-        standardize: whether values to predict are learned at zero mean and unit variance over the training series;
-            metrics and predictions are in their own unit all the same.
+        observed: whether to add, for each channel, one that is 1 where it was observed.
+        standardize: whether to normalise targets to zero mean and unit variance over the training series; metrics and
+            predictions stay in their own unit.
         normalize: "channel" normalises each channel, "step" each time step over samples and channels.
         seed: seed of the split.
 

@@ -1,4 +1,4 @@
-"""Chirps, made in code: tones that rise or fall, slowly or fast, somewhere in noise."""
+"""Synthetic chirps: tones that rise or fall, slowly or fast, somewhere in noise."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def chirps(
     test: int = 500,
     seed: int = 0,
 ) -> Data:
-    r"""Return chirps to classify by how their frequency changes.
+    r"""Return chirps to classify by the change of their frequency.
 
     .. math:: x(t) = e^{-\frac12 (t - c)^2 / w^2} \sin(2\pi (f (t - c) + \tfrac{r}{2} (t - c)^2) + \phi) + \epsilon
 
     on t in [0, 1), with the rate r the class, and centre c, width w, frequency f and phase drawn at random. The
-    frequency in the middle says nothing of the class, so that a network must see a stretch of time. Functions of real
-    time: the same seed at another ``length`` is the same signals on another grid (and other noise).
+    frequency in the middle does not depend on the class, so a network must see a stretch of time. Signals are functions
+    of real time: the same seed at another ``length`` gives the same signals on another grid, with other noise.
 
-    Source: made in code. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
+    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
     divided by the standard deviation of the training signals.
 
     Args:
@@ -42,7 +42,7 @@ def chirps(
         train: number of training signals.
         validation: number of validation signals; 0 for none.
         test: number of test signals.
-        seed: of all of them.
+        seed: seed of all samples.
 
     Returns:
         Inputs (n, 1, length), classes (n,) of five.

@@ -1,4 +1,4 @@
-"""Tasks that only memory solves, made in code: copy memory and the adding problem (chapter 2, appendix)."""
+"""Synthetic tasks that need memory: copy memory and the adding problem (chapter 2, appendix)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def copy_memory(
     Inputs of length T + 20: ten digits of 1 to 8, T - 1 zeros, eleven nines. The target is zero but for the last ten
     entries, which are the ten digits. A network without memory that knows the task has accuracy 1/8 on these.
 
-    Source: made in code. Licence: none needed. Split: as many of each as asked for, drawn one after the other under one
+    Source: generated. Licence: none needed. Split: as many of each as asked for, drawn one after the other under one
     seed; the sizes are those common for this task. Normalisation: none, the digits are the values of one channel.
 
     Args:
@@ -27,7 +27,7 @@ def copy_memory(
         train: number of training samples.
         validation: number of validation samples; 0 for none.
         test: number of test samples.
-        seed: of all of them.
+        seed: seed of all samples.
 
     Returns:
         Inputs (n, 1, T + 20), targets (n, T + 20) of ten classes; task "segmentation", a class for every step.
@@ -69,9 +69,9 @@ def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: 
     """Return the adding problem: the sum of two marked numbers among T.
 
     Inputs of two channels: numbers uniform in [0, 1], and zeros with a one at two places. The target is the sum of the
-    two numbers there. Always to say 1 has a mean squared error of 1/6.
+    two numbers there. Always predicting 1 has a mean squared error of 1/6.
 
-    Source: made in code. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
+    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
     none.
 
     Args:
@@ -79,7 +79,7 @@ def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: 
         train: number of training samples.
         validation: number of validation samples; 0 for none.
         test: number of test samples.
-        seed: of all of them.
+        seed: seed of all samples.
 
     Returns:
         Inputs (n, 2, T), targets (n, 1); task "regression".

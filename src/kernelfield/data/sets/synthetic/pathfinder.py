@@ -1,4 +1,4 @@
-"""Pathfinder, made in code: are two dots joined by a dashed path (Linsley et al., 2018; chapter 3, appendix)?"""
+"""Synthetic Pathfinder images: are two dots joined by a dashed path (Linsley et al., 2018; chapter 3, appendix)?"""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def pathfinder(
 ) -> Data:
     """Return images with two dots and dashed paths; class 1 if one path joins the dots, 0 if not.
 
-    Every image has two long paths of ``dashes`` dashes that do not touch, and shorter ones to distract. The dots lie at
-    the ends of one long path, or at an end of each: nothing but following the dashes tells which.
+    Every image has two long paths of ``dashes`` dashes that do not touch, and shorter distractors. The dots lie at the
+    ends of one long path, or at one end of each. Only following the dashes tells the two cases apart.
 
-    Source: made in code, after the description of Linsley et al. (2018), as used by the Long Range Arena (32×32; Path-X
-    is 128×128). These are not its files, and results on the two are not the same numbers. Licence: none needed. Split:
+    Source: generated, after the description of Linsley et al. (2018), as used by the Long Range Arena (32×32; Path-X
+    is 128×128). These are not its files, and results on the two cannot be compared. Licence: none needed. Split:
     as many of each as asked for, under one seed, both classes equally often. Normalisation: zero mean and unit variance
     over the training images.
 
     Args:
         resolution: pixels per side, at least 16.
         sequence: whether to give sequences (n, 1, resolution²) in place of images.
-        dashes: of a long path, of three pixels and a gap each; those of a distractor are a third. A fifth of
-            ``resolution`` unless given.
+        dashes: number of dashes of a long path, each of three pixels and a gap; a distractor has a third as many. A
+            fifth of ``resolution`` if not given.
         distractors: number of short paths.
         train: number of training images.
         validation: number of validation images; 0 for none.
         test: number of test images.
-        seed: of all of them.
+        seed: seed of all samples.
 
     Returns:
         Inputs (n, 1, resolution, resolution) or (n, 1, resolution²), kept as bytes; classes (n,) of two.
@@ -135,7 +135,7 @@ class _Canvas:
         return None
 
     def grow(self, dashes: int) -> np.ndarray | None:
-        """Return (4 · dashes, 2) points along a path, dash by dash, or None where it could not go on."""
+        """Return (4 · dashes, 2) points along a path, dash by dash, or None if it got stuck."""
         points = np.empty((0, 2))
         at = self.source.uniform(0.08, 0.92, 2)
         heading = self.source.uniform(0, 2 * math.pi)
@@ -152,7 +152,7 @@ class _Canvas:
         return points
 
     def free(self, fresh: np.ndarray, own: np.ndarray) -> bool:
-        """Return whether points lie inside, far from what is taken, and from their own path but for its last dash."""
+        """Return whether points are inside the image, away from other paths and all but their own last dash."""
         if fresh.min() < 0.06 or fresh.max() > 0.94:
             return False
         others = np.concatenate([self.taken, own[:-4]])

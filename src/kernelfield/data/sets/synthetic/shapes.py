@@ -1,4 +1,4 @@
-"""Shapes, made in code: circles, squares, triangles and others, at any resolution."""
+"""Synthetic shapes: circles, squares, triangles and others, at any resolution."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CLASSES = ("circle", "square", "triangle", "cross", "ring", "star")
 
 
 def shapes(resolution: int = 32, *, train: int = 2_000, validation: int = 500, test: int = 500, seed: int = 0) -> Data:
-    """Return images of one shape each, of random place, size, turn, brightness and background.
+    """Return images of one shape each, with random position, size, angle, brightness and background.
 
-    A shape is a region of the unit square, and a pixel's value how much of it the shape covers: the same seed at
-    another resolution is the same shapes on another grid.
+    A shape is a region of the unit square, and a pixel's value is the share of it that the shape covers: the same
+    seed at another resolution gives the same shapes on another grid.
 
-    Source: made in code. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation: zero
+    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation: zero
     mean and unit variance over the training images.
 
     Args:
@@ -30,7 +30,7 @@ def shapes(resolution: int = 32, *, train: int = 2_000, validation: int = 500, t
         train: number of training images.
         validation: number of validation images; 0 for none.
         test: number of test images.
-        seed: of all of them.
+        seed: seed of all samples.
 
     Returns:
         Inputs (n, 1, resolution, resolution), kept as bytes; classes (n,) of six.

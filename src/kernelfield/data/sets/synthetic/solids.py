@@ -1,4 +1,4 @@
-"""Point clouds made in code: spheres, tori, cubes and others, in any pose, with noise."""
+"""Synthetic point clouds: spheres, tori, cubes and others, in any pose, with noise."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def solids(
 ) -> Data:
     """Return clouds of points on the surfaces of spheres, tori, cubes, cones, cylinders, helices, saddles and crosses.
 
-    Source: made in code. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation: the
+    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation: the
     mean of each cloud at the origin, its farthest coordinate at 1.
 
     Args:
-        points: in each cloud; twice as many are made, of which training takes others in every epoch.
-        voxels: move the points to the middles of voxels, as many along each axis, one point in each; None for not.
-        normals: whether the surface's normals are given too, as three more channels.
-        noise: standard deviation of what is added to positions.
-        pose: "any" turn in space, "upright" for turns about the last axis, or "none".
+        points: points of each cloud; twice as many are generated, and training chooses new ones in every epoch.
+        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
+        normals: whether to add surface normals, as three more channels.
+        noise: standard deviation of the noise added to positions.
+        pose: random rotation, "any", "upright" (about the last axis), or "none".
         train: number of training clouds.
         validation: number of validation clouds; 0 for none.
         test: number of test clouds.
-        seed: of all of them.
+        seed: seed of all samples.
 
     Returns:
         Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,) of eight.
@@ -97,18 +97,18 @@ def random_clouds(
 ) -> Data:
     """Return clouds of random points with a random value at each, which is also what to predict (chapter 4, 4.1).
 
-    What a network must do is carry the values through whatever it makes of the cloud.
+    A network must carry the values through its representation of the cloud.
 
-    Source: made in code. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
+    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
     none, positions are uniform in the cube from -1 to 1, values uniform between -1 and 1.
 
     Args:
-        points: in each cloud.
+        points: points of each cloud.
         dim: number of spatial dimensions.
         train: number of training clouds.
         validation: number of validation clouds; 0 for none.
         test: number of test clouds.
-        seed: of all of them.
+        seed: seed of all samples.
 
     Returns:
         Values (n, 1, points) with coords (n, points, dim); targets are the values.

