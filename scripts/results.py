@@ -28,6 +28,7 @@ from kernelfield.experiments.fitting import make_fabric
 from kernelfield.experiments.kernels_ahead import kernel_records
 from kernelfield.experiments.recipe import find_recipe, list_recipes
 from kernelfield.experiments.reproduce import Row, reproduce_rows
+from kernelfield.experiments.metrics import is_better, main_metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +63,35 @@ FAST = ("training.eval_batch=500", "training.matmul=high")
 SHORT = ("schedule.name=cosine", "schedule.warmup=1", *FAST)
 BF16 = ("training.precision=bf16",)
 
-SETS: dict[str, list[Plan]] = {
+HALF = (*FAST, *BF16)
+
+#: rows at about a third of the published epochs, with the schedules of their recipes
+THIRDS: dict[str, list[Plan]] = {
+    "ccnn": [
+        *(Plan(f"ch03-{task}-ccnn-4-140", 70, HALF) for task in ("scifar10", "smnist", "pmnist")),
+        Plan("ch03-cifar10-ccnn-4-140", 116, HALF),
+    ],
+    "ccnn-large": [Plan(f"ch03-{task}-ccnn-6-380", 70, HALF) for task in ("scifar10", "cifar10")],
+    "dnarch-third": [
+        Plan(f"ch06-cifar10-{kind}-4-140", 70, HALF) for kind in ("ccnn", "dnarch-k", "dnarch-kr", "dnarch-krwd")
+    ],
+    "self-attention-third": [Plan(f"ch09-rotmnist-{n}", 100, FAST) for n in ("z2", "r4", "r8", "r12")],
+    "partial": [
+        *(Plan(f"ch11-rotmnist-{g}-8-{k}", 100, HALF) for g in ("se2", "e2") for k in ("full", "partial")),
+        *(Plan(f"ch11-cifar10-se2-8-{k}", 100, HALF) for k in ("full", "partial")),
+        *(Plan(f"ch11-mnist6-180-se2-8-{k}", 20, HALF) for k in ("full", "partial")),
+        *(Plan(f"ch11-mnist6-m-mirror-{k}", 20, FAST) for k in ("full", "partial")),
+    ],
+    "ckcnn": [Plan(f"ch02-{task}-ckcnn-2-30", 66, FAST) for task in ("smnist", "pmnist")],
+    "flex": [
+        *(Plan(f"ch05-{task}-flextcn-2", 66, FAST) for task in ("smnist", "pmnist", "scifar10")),
+        Plan("ch05-npcifar10-flextcn-2", 100, FAST),
+        Plan("ch05-cifar10-flexnet-16", 116, HALF),
+        *(Plan(f"ch05-cifar16-flexnet-16-{kind}", 33, FAST) for kind in ("plain", "aliasing")),
+    ],
+}
+#: rows with short schedules
+SETS: dict[str, list[Plan]] = THIRDS | {
     "memory": [
         *(Plan(f"ch02-copy-{n}", 20, SHORT) for n in (6000, 3000, 1000, 200, 100)),
         *(Plan(f"ch02-adding-{n}", 5, SHORT) for n in (6000, 3000, 1000, 200, 100)),
@@ -165,7 +194,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def choose(names: list[str]) -> list[Plan]:
     """Return the plans of sets and of single recipes."""
-    every = {plan.recipe: plan for plans in SETS.values() for plan in plans}
+    # A recipe in several sets has the plan of the first.
+    every = {plan.recipe: plan for plans in reversed(SETS.values()) for plan in reversed(plans)}
     unknown = [name for name in names if name not in SETS and name not in every and name not in list_recipes()]
     if unknown:
         sys.exit(f"results.py: SET must be one of {', '.join(SETS)} or a recipe, got {', '.join(unknown)}")
@@ -220,13 +250,15 @@ def run(plans: list[Plan], options: argparse.Namespace) -> int:
 
 
 def check_floor(row: Row, now: Progress, floor: dict[int, float]) -> None:
-    """Raise if the validation score of a row is below the floor of its epoch."""
-    recipe = row.resolved()
-    metric = recipe.metric or "accuracy"
+    """Raise if the validation score of a row is worse than the floor of its epoch."""
     due = max((epoch for epoch in floor if epoch <= now.epoch), default=None)
-    if due is not None and now.metrics.get(metric, floor[due]) < floor[due]:
-        score = now.metrics[metric]
-        raise RuntimeError(f"stopped: validation {metric} {score:.4f} after epoch {now.epoch} is below {floor[due]}")
+    if due is None:
+        return
+    recipe = row.resolved()
+    metric = recipe.metric or main_metric(recipe.shape.task)
+    score = now.metrics[metric]
+    if is_better(metric, floor[due], score):
+        raise RuntimeError(f"stopped: validation {metric} {score:.4f} after epoch {now.epoch}, floor {floor[due]}")
 
 
 def line(result: dict[str, Any]) -> str:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kernelfield.experiments.recipe import list_recipes
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -68,8 +70,13 @@ def test_a_row_below_its_floor_ends(script: ModuleType, tmp_path: Path, capsys: 
     options = script.parse(arguments(tmp_path, "--epochs", "3", "--floor", "2:1.5"))
     assert script.run(script.choose(options.sets), options) == 1
     result: dict[str, Any] = json.loads((tmp_path / "out" / "results" / "digits.json").read_text())
-    assert "after epoch 2 is below 1.5" in result["error"]
+    assert "after epoch 2, floor 1.5" in result["error"]
     assert "digits: failed: stopped" in capsys.readouterr().out
+
+
+def test_every_plan_is_a_recipe(script: ModuleType) -> None:
+    names = [plan.recipe for plans in script.SETS.values() for plan in plans]
+    assert not set(names) - set(list_recipes())
 
 
 def test_plans_and_settings(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

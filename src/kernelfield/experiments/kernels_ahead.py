@@ -30,8 +30,11 @@ class KernelsAhead:
 
     def __init__(self, recipe: str, folder: Path, device: torch.device) -> None:
         self._paths = [folder / "kernels.jsonl", kernel_records() / f"{recipe}.jsonl"]
+        shipped = (
+            Path(__file__).parent / "kernels" / f"{recipe}.jsonl"
+        )  # of the version's own recipes, where there is one
         self._record = KernelRecord() if device.type == "cuda" else None
-        self._compiling = precompile(self._paths) if device.type == "cuda" else None
+        self._compiling = precompile([*self._paths, shipped]) if device.type == "cuda" else None
 
     def wait(self) -> None:
         """Wait until all kernels are compiled."""
