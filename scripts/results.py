@@ -26,9 +26,9 @@ import torch
 
 from kernelfield.experiments.fitting import make_fabric
 from kernelfield.experiments.kernels_ahead import kernel_records
+from kernelfield.experiments.metrics import is_better, main_metric
 from kernelfield.experiments.recipe import find_recipe, list_recipes
 from kernelfield.experiments.reproduce import Row, reproduce_rows
-from kernelfield.experiments.metrics import is_better, main_metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
