@@ -102,6 +102,7 @@ def test_gradients_reach_everything_and_bf16_trains():
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in net.parameters())
 
 
+@pytest.mark.slow
 def test_compiles_and_exports():
     net = GCNN(1, 10, group=Dihedral(4), channels=2).eval()
     assert_compiles(net, torch.randn(2, 1, 28, 28))

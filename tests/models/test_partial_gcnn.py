@@ -135,6 +135,7 @@ def test_parameter_groups_and_state():
     )
 
 
+@pytest.mark.slow
 def test_compiles_and_exports_in_evaluation():
     net = PartialGCNN(1, 3, group=O2(), samples=4, **SMALL).eval()
     assert_compiles(net, torch.randn(2, 1, 20, 20), rtol=1e-4, atol=1e-5)

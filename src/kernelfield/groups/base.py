@@ -80,18 +80,18 @@ class Group:
         raise NotImplementedError
 
     def matrix(self, a: Tensor) -> Tensor:
-        """Return how ``a`` acts on coordinates: (…, dim, dim)."""
+        """Return the matrix by which ``a`` acts on coordinates: (…, dim, dim)."""
         raise NotImplementedError
 
     def generator(self, v: Tensor) -> Tensor:
-        """Return the matrix of which :meth:`matrix` is the exponential, up to discrete parts: (…, dim, dim)."""
+        """Return the matrix whose exponential is :meth:`matrix`, up to discrete factors: (…, dim, dim)."""
         raise NotImplementedError
 
     def chart(self, a: Tensor) -> Tensor:
         """Return the coordinates at which a kernel on the group is sampled: (…, chart_size), in [-1, 1].
 
-        The identity lies in the interior (as near to the middle as an even number of values allows), so that a
-        kernel is continuous there. The values of a finite group are the nodes of a ``Table`` of ``table_size``.
+        The identity lies in the interior, as near to the middle as an even number of values allows, so that a kernel is
+        continuous there. The values of a finite group are the nodes of a ``Table`` of ``table_size``.
         """
         raise NotImplementedError
 
@@ -151,7 +151,7 @@ class Group:
         return torch.cat(list(parts), dim=-1)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return all combinations of elements of the :attr:`factors`: (n₁·n₂·…, coords), the last the fastest."""
+        """Return all combinations of elements of the :attr:`factors`: (n₁·n₂·…, coords); the last varies fastest."""
         indices = torch.meshgrid(*(torch.arange(len(p), device=p.device) for p in parts), indexing="ij")
         return self.assemble(
             [part.index_select(0, index.flatten()) for part, index in zip(parts, indices, strict=True)]
@@ -162,7 +162,7 @@ class Group:
         return torch.tensor(self.identity_coords, dtype=dtype or torch.get_default_dtype(), device=device)
 
     def relative(self, a: Tensor, b: Tensor) -> Tensor:
-        r"""Return :math:`a^{-1} b`, what a kernel on the group depends on."""
+        r"""Return :math:`a^{-1} b`, the argument of a kernel on the group."""
         return self.product(self.inverse(a), b)
 
     def act_on(self, a: Tensor, x: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class Group:
         return (self.matrix(a) @ x.unsqueeze(-1)).squeeze(-1)
 
     def determinant(self, a: Tensor) -> Tensor:
-        """Return by how much ``a`` stretches volumes: (…), positive."""
+        """Return the factor by which ``a`` scales volumes: (…), positive."""
         return torch.linalg.det(self.matrix(a)).abs()
 
     def stretch(self) -> float:
@@ -204,13 +204,13 @@ class Group:
     def weight(self, n: int) -> float:
         """Return the Haar measure of one of ``n`` elements of a signal.
 
-        A finite group counts its elements, as G-CNNs do: 1. A continuous one has total measure 1: 1/n, without which
-        the Monte-Carlo sum of chapter 11 would grow with the number of samples.
+        Elements of a finite group have measure 1, as in G-CNNs. A continuous group has total measure 1, and each of n
+        samples 1/n, so that the Monte-Carlo sum of chapter 11 does not grow with the number of samples.
         """
         return 1.0 if self.finite else 1.0 / check_int("n", n)
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the length of the logarithm of a⁻¹b: (…); zero only between equal elements, left-invariant."""
+        """Return the left-invariant distance, the length of the logarithm of a⁻¹b: (…)."""
         return (self.log(self.relative(a, b)) - self.log(self.identity(a.dtype, a.device))).norm(dim=-1)
 
     def sample(
@@ -226,11 +226,11 @@ class Group:
 
         Args:
             n: number of elements.
-            stratified: one from each of n equal parts of the group, all moved by one common random share of a part.
-                Each of them is uniform, and together they cover the group evenly.
-            generator: the source of randomness; torch's own if not given.
-            dtype: of the result.
-            device: of the result.
+            stratified: draw one from each of n equal parts of the group, all at the same random fraction of their part.
+                Each element is uniform, and together they cover the group evenly.
+            generator: random number generator; torch's default if not given.
+            dtype: data type of the result.
+            device: device of the result.
         """
         check_int("n", n)
         if stratified:
@@ -240,7 +240,7 @@ class Group:
     def act(self, element: Tensor, signal: Tensor, elements: Tensor | None = None) -> Tensor:
         r"""Return the signal transformed by ``element``: :math:`(L_g f)(x, h) = f(g^{-1} x, g^{-1} h)`.
 
-        A signal of dim + 2 axes lives on space; one of dim + 3 axes on the group, and its group axis is moved too.
+        A signal of dim + 2 axes lives on space. One of dim + 3 axes lives on the group, and its group axis is permuted.
 
         Args:
             element: (coords,) element.
@@ -248,7 +248,7 @@ class Group:
             elements: (group, coords) elements at which a signal on the group is sampled; all of a finite group if not
                 given. They must be a set that ``element`` maps to itself.
 
-        Exact where the element maps the grid to itself; linear between grid points, with zeros beyond, elsewhere.
+        Exact where the element maps the grid to itself. Otherwise linear between grid points, with zeros outside.
         """
         element = element.to(torch.float64).cpu()
         if signal.dim() == self.dim + 3:
@@ -262,7 +262,7 @@ class Group:
         return transform(signal, self.matrix(element), self._shift(element))
 
     def _single(self, at: Tensor) -> Tensor:
-        """Return one element for each share, which says both which part of a product it lies in and where there."""
+        """Return one element for each fraction in ``at``, which selects the finite factors first and then the rest."""
         parts = []
         for factor in self.factors:
             if factor.order is None:
@@ -304,7 +304,7 @@ class Group:
         device: torch.device | str | None,
     ) -> Tensor:
         if not self.finite:
-            # n single draws of "one element, anywhere": spread over one part, each with its own share.
+            # n independent draws: each is spread over one part, the whole group, at its own fraction.
             return self.spread(1, torch.rand(n, generator=generator, dtype=dtype, device=device))
         everything = self.elements(dtype, device)
         return everything[torch.randint(len(everything), (n,), generator=generator, device=device)]
@@ -320,7 +320,7 @@ class Group:
 
 
 def wrap(angle: Tensor, margin: float = 0.0) -> Tensor:
-    """Return the angle in [-π - margin, π - margin) that is the same up to full turns.
+    """Return the angle modulo 2π, in [-π - margin, π - margin).
 
     >>> wrap(torch.tensor([torch.pi / 2, 3 * torch.pi / 2])) / torch.pi
     tensor([ 0.5000, -0.5000])
@@ -329,7 +329,7 @@ def wrap(angle: Tensor, margin: float = 0.0) -> Tensor:
 
 
 def strata(n: int, at: Tensor) -> Tensor:
-    """Return the points at the shares ``at`` of n equal parts of [-1, 1): (n·len(at),).
+    """Return the points at the fractions ``at`` of n equal parts of [-1, 1): (n·len(at),).
 
     >>> strata(4, torch.tensor([0.5]))
     tensor([-0.7500, -0.2500,  0.2500,  0.7500])
@@ -339,7 +339,7 @@ def strata(n: int, at: Tensor) -> Tensor:
 
 
 def check_space(dim: int, *allowed: int) -> int:
-    """Return ``dim`` if the group can act on a space of that many dimensions."""
+    """Return ``dim`` if it is one of the ``allowed`` numbers of dimensions."""
     if check_dim(dim) not in allowed:
         raise ValueError(f"dim must be one of {', '.join(map(str, allowed))}, got {dim}")
     return dim

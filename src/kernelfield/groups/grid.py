@@ -1,4 +1,4 @@
-"""The action of an affine map on a signal on a regular grid: exact where the grid allows it, interpolated where not."""
+"""Affine maps of signals on a regular grid: exact where they map the grid to itself, interpolated elsewhere."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["transform", "warp"]
 def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
     r"""Return :math:`f(A^{-1}(x - t))` for a signal f, with x counted in grid steps from the centre of the grid.
 
-    Axes that A only exchanges or reverses are exchanged or reversed, and whole steps of t are moved, without any
-    arithmetic on the values. Everything else is interpolated linearly, with zeros outside of the grid.
+    Exchanges and reversals of axes and shifts by whole steps move the values without arithmetic. Other maps interpolate
+    linearly, with zeros outside the grid.
 
     Args:
         signal: (…, \*space) signal with 1 to 3 spatial axes.
@@ -63,7 +63,7 @@ def _translate(signal: Tensor, steps: list[int]) -> Tensor:
 
 
 def warp(signal: Tensor, matrices: Tensor, shift: Tensor | None = None) -> Tensor:
-    r"""Return the signal under n linear maps, always interpolated, differentiable in the maps too.
+    r"""Return the signal under n linear maps, always interpolated; differentiable in the signal and the maps.
 
     Args:
         signal: (…, \*space) signal.

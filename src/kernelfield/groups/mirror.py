@@ -57,5 +57,5 @@ class Mirror(Group):
         return v.new_zeros(*v.shape[:-1], self.dim, self.dim)
 
     def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-        # Made where it is used: a list would have to be copied there, and waited for.
+        # Created on the device: a Python list would have to be copied there, which waits for the device.
         return 1 - 2 * torch.arange(2, dtype=dtype or torch.get_default_dtype(), device=device)[:, None]

@@ -11,8 +11,7 @@ __all__ = ["O2"]
 class O2(RotationsAndMirror):
     """The rotations of the plane and their mirror images (chapter 11); with translations the group E(2).
 
-    An element is (angle, m) with m = 1 or -1. Samples come in pairs, each rotation with and without the mirror, so
-    that neither half is favoured.
+    An element is (angle, m) with m = 1 or -1. Samples come in pairs: each rotation with and without the mirror.
 
     Args:
         chart: where kernels are sampled along the rotations, "algebra" or "circle"; see

@@ -18,12 +18,12 @@ __all__ = ["Product"]
 
 
 class Product(Group):
-    """The direct product of groups whose actions commute, as rotations and dilations do.
+    """The direct product of groups whose actions commute, such as rotations and dilations.
 
-    An element is an element of each factor, side by side.
+    An element is the concatenation of one element of each factor.
 
     Args:
-        groups: the factors. Rotations and the mirror do not commute: they are ``Dihedral`` and ``O2``.
+        groups: the factors. Rotations and the mirror do not commute; ``Dihedral`` and ``O2`` combine them.
 
     >>> from kernelfield.groups import Cyclic, Scale
     >>> group = Product(Scale(2, dim=2), Cyclic(4))

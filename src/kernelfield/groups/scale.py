@@ -14,20 +14,20 @@ __all__ = ["Scale"]
 
 
 class Scale(Group):
-    r"""The dilations of space by powers of a base (chapter 10), of which a layer sees a window.
+    r"""Dilations of space by powers of a base (chapter 10); layers use a finite window of them.
 
     An element is its exponent k, the dilation by :math:`\mathrm{base}^k`. The group is infinite; :meth:`elements`
-    lists the n dilations 1, base, …, base^(n-1), a window that products may leave. A ``continuous`` window holds all
-    exponents between 0 and n - 1, and layers draw some of them.
+    lists the n dilations 1, base, …, base^(n-1), a window that is not closed under products. A ``continuous`` window
+    holds all exponents between 0 and n - 1, and layers draw some of them.
 
-    Along either the measure is that of the exponent: ds/s, in which the 1/s² that the Haar measure of dilations and
-    translations has on a linear grid of scales becomes 1/s (chapter 10, section 4.2.2).
+    The measure is that of the exponent, ds/s. On this exponential grid the factor 1/s² of the Haar measure of dilations
+    and translations becomes 1/s (chapter 10, section 4.2.2).
 
     Args:
         n: number of dilations in the window.
-        base: ratio of one to the next, above 1.
+        base: ratio of neighbouring dilations, above 1.
         dim: number of dimensions of space.
-        continuous: whether the window holds what lies between, too.
+        continuous: whether the window holds the dilations between these, too.
 
     >>> group = Scale(3, base=2.0)
     >>> group.matrix(group.elements()).flatten()
@@ -57,8 +57,8 @@ class Scale(Group):
     ) -> Scale:
         r"""Return the dilations at which a kernel is no longer than the signal (chapter 10, section 4.2.2).
 
-        The least is 1: what a smaller kernel can do, one of the same size can. The largest is the last whose
-        ``kernel_size`` · base^k is at most ``length``.
+        The smallest is 1, because a smaller kernel can do nothing that one of the same size cannot. The largest is the
+        last for which ``kernel_size`` · base^k is at most ``length``.
 
         >>> Scale.fitting(80_200, 79), Scale.fitting(8_000, 79, base=1.5)
         (Scale(10, base=2.0, dim=1), Scale(12, base=1.5, dim=1))
@@ -68,12 +68,12 @@ class Scale(Group):
             raise ValueError(f"kernel_size must be at most length, {length}, got {kernel_size}")
         if check_positive("base", base) <= 1:
             raise ValueError(f"base must be above 1, got {base}")
-        # A little room, so that rounding does not lose a power that fits exactly.
+        # A small margin keeps rounding from losing a power that fits exactly.
         n = math.floor(math.log(length / kernel_size) / math.log(base) + 1e-9) + 1
         return cls(n, base, dim=dim, continuous=continuous)
 
     def pooled(self, factor: float) -> Scale:
-        r"""Return the window after pooling by ``factor``: that many dilations fewer at its end (section 4.2.2).
+        r"""Return the window after pooling by ``factor``, which removes log(factor) dilations (section 4.2.2).
 
         >>> Scale(9).pooled(4), Scale(9).pooled(8), Scale(2).pooled(100)
         (Scale(7, base=2.0, dim=1), Scale(6, base=2.0, dim=1), Scale(1, base=2.0, dim=1))
@@ -83,7 +83,7 @@ class Scale(Group):
         return self.shortened(math.floor(math.log(factor) / math.log(self.base) + 1e-9))
 
     def shortened(self, count: int) -> Scale:
-        """Return the window without its ``count`` largest dilations; one always stays."""
+        """Return the window without its ``count`` largest dilations; at least one is left."""
         return Scale(max(1, self.n - count), self.base, dim=self.dim, continuous=self.continuous)
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
@@ -114,13 +114,13 @@ class Scale(Group):
         return torch.arange(self.n, dtype=dtype or torch.get_default_dtype(), device=device)[:, None]
 
     def spread(self, n: int, at: Tensor) -> Tensor:
-        """Return n exponents, one from each of n equal parts of the window, at the shares ``at`` of them."""
+        """Return n exponents, one from each of n equal parts of the window, at the fraction ``at`` of each part."""
         if not self.continuous:
             return super().spread(n, at)
         return ((strata(n, at) + 1) * ((self.n - 1) / 2))[:, None]
 
     def weight(self, n: int) -> float:
-        """Return the measure of one of ``n`` elements: one step between neighbours of the window is 1."""
+        """Return the measure of one of ``n`` elements, where the step between neighbouring dilations has measure 1."""
         return (self.n - 1) / check_int("n", n) if self.continuous and self.n > 1 else 1.0
 
     def stretch(self) -> float:

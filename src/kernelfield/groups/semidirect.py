@@ -1,4 +1,4 @@
-"""Rotations and the mirror together: what Dihedral and O2 share."""
+"""Base class of Dihedral and O2: rotations and the mirror."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["RotationsAndMirror"]
 
 
 class RotationsAndMirror(Group):
-    r"""Rotations r of the plane and the mirror m, applied mirror first: an element (r, m) acts as R(r)M(m).
+    r"""Rotations r of the plane and the mirror m: an element (r, m) reflects first and acts as R(r)M(m).
 
-    The mirror turns rotations around, :math:`M R(r) M = R(-r)`, so the product is semi-direct:
+    The mirror inverts rotations, :math:`M R(r) M = R(-r)`, so the product is semi-direct:
 
     .. math:: (r_1, m_1)(r_2, m_2) = (r_1 r_2^{m_1},\; m_1 m_2), \qquad (r, m)^{-1} = (r^{-m}, m)
     """
@@ -49,7 +49,7 @@ class RotationsAndMirror(Group):
         return torch.cat(torch.broadcast_tensors(turn, a[..., 1:] * b[..., 1:]), dim=-1)
 
     def inverse(self, a: Tensor) -> Tensor:
-        # r^m: an index or an angle times a sign is its power.
+        # r^m: the power of a rotation is its index or angle times the sign.
         turn = self.rotations.inverse(a[..., 1:] * a[..., :1])
         return torch.cat([turn, a[..., 1:]], dim=-1)
 

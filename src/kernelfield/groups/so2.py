@@ -13,7 +13,7 @@ from .rotation import rotation_generator, rotation_matrix
 
 __all__ = ["SO2", "angle_chart"]
 
-#: Half a turn may round to either end of the interval of angles; the cut is kept this far away from it.
+#: Distance of the cut from half a turn, which could round to either end of the interval of angles.
 MARGIN = 1e-4
 
 
@@ -23,9 +23,8 @@ class SO2(Group):
     An element is its angle in :math:`[-\pi, \pi)`, which is also its logarithm.
 
     Args:
-        chart: where kernels are sampled. "algebra": at angle/π, one coordinate, continuous everywhere but at half a
-            turn, as far from the identity as possible. "circle": at (cos, sin), two coordinates, continuous
-            everywhere.
+        chart: coordinates at which kernels are sampled. "algebra": angle/π, which is discontinuous at half a turn only.
+            "circle": (cos, sin), which is continuous everywhere.
 
     >>> group = SO2()
     >>> group.product(torch.tensor([3.0]), torch.tensor([3.0])) + 2 * torch.pi
@@ -69,7 +68,7 @@ class SO2(Group):
 
 
 def angle_chart(angle: Tensor, kind: str) -> Tensor:
-    """Return angles (…, 1) as kernel coordinates: (…, 1) on the algebra, (…, 2) on the circle."""
+    """Return kernel coordinates of angles (…, 1): (…, 1) for "algebra", (…, 2) for "circle"."""
     if kind == "circle":
         return torch.cat([angle.cos(), angle.sin()], dim=-1)
     return wrap(angle, MARGIN) / math.pi

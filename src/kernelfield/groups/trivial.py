@@ -11,9 +11,9 @@ __all__ = ["Trivial"]
 
 
 class Trivial(Group):
-    """The group that holds the identity only: with it, group convolutions are ordinary ones.
+    """The group of the identity alone: its group convolutions are ordinary convolutions.
 
-    Its element has one coordinate, always zero, so that kernels and signals keep their group axis of length one.
+    Its element has one coordinate, which is zero. Signals keep a group axis of length one.
 
     Args:
         dim: number of dimensions of space.

@@ -1,4 +1,4 @@
-"""Invariance learned from the outside (chapter 11, section 5.1): a distribution over transformed inputs."""
+"""Invariance by a learned distribution over transformed inputs (chapter 11, section 5.1)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Augerino(nn.Module):
 
     .. math:: y(x) = \frac1n \sum_{i=1}^n f(g_i\, x), \qquad g_i \sim p(g)
 
-    The gradient reaches p(g) through the interpolation of the transformed inputs. Nothing in the loss of a task asks
-    for a wide p(g), so :meth:`regulariser` is added to it.
+    The gradient reaches p(g) through the interpolation of the transformed inputs. A task's loss alone does not favour a
+    wide p(g), so :meth:`regulariser` is added to it.
 
     Args:
         net: the network f.
@@ -49,5 +49,5 @@ class Augerino(nn.Module):
         return y.mean(dim=0)
 
     def regulariser(self) -> Tensor:
-        """Return minus the share of the group in the support, summed over its factors: less for wider p(g)."""
+        """Return minus the fraction of the group in the support, summed over its factors."""
         return -self.distribution.limits().sum()

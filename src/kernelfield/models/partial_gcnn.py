@@ -36,7 +36,7 @@ SmallKernel = functools.partial(SIREN, hidden=8, omega_0=10.0, start="partial")
 
 
 class _Partial(nn.Module):
-    """What the networks share: their convolutions and the distributions in them."""
+    """Base class of networks with learned distributions over a group."""
 
     group: Group
 
@@ -45,11 +45,11 @@ class _Partial(nn.Module):
         return [m.distribution for m in self.modules() if isinstance(m, PartialGroupConv)]
 
     def monotonicity(self) -> Tensor:
-        """Return what subsets that grow with depth cost; see :func:`kernelfield.groups.monotonicity`."""
+        """Return the penalty on supports that grow with depth; see :func:`kernelfield.groups.monotonicity`."""
         return monotonicity(self.distributions())
 
     def freeze(self, frozen: bool = True) -> None:
-        """Give the same elements at every call, in training too, or draw again."""
+        """Use the same elements at every call, in training too; or draw again."""
         for module in self.modules():
             if isinstance(module, Distribution):
                 module.freeze(frozen)
@@ -73,9 +73,9 @@ def _make_conv(
 class PartialGCNN(_Partial):
     r"""The two-block residual network of chapter 11 (section 5; appendix, figure of the network).
 
-    Lift, norm, pool, ReLU; two residual blocks; a last group convolution over whole windows only, norm, ReLU; the
-    maximum over group and space; a linear map. Between blocks the elements of the signal are drawn anew, from all of
-    the group or, if ``partial``, from what each layer has learned.
+    Lift, norm, pool, ReLU; two residual blocks; a last group convolution with valid outputs only, norm, ReLU; the
+    maximum over group and space; a linear map. Every convolution draws its output elements, from all of the group or,
+    if ``partial``, from the distribution it has learned.
 
     Args:
         in_channels: channels of the input.

@@ -1,4 +1,4 @@
-"""Layers on continuous groups: equivariant within discretisation, in expectation, partially; compiled and exported."""
+"""Layers on continuous groups: equivariant within discretisation, in expectation, and partially."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ F64 = {"dtype": torch.float64}
 
 
 def blobs(size, angle):
-    """A smooth image that is zero outside of a disc, sampled after an exact turn by ``angle``."""
+    """A smooth image that is zero outside a disc, rotated by ``angle`` before it is sampled."""
     axis = (torch.arange(size, **F64) - (size - 1) / 2) / (size / 2)
     r, c = torch.meshgrid(axis, axis, indexing="ij")
     # f(A⁻¹x)
@@ -36,7 +36,7 @@ def blobs(size, angle):
 
 
 def turn_error(group, angle, size, samples=None):
-    """Relative error of lift and group convolution under a turn; kernels cover the same part of the image."""
+    """Relative error of a lifting and a group convolution of a rotated image, with kernels of the same extent."""
     torch.manual_seed(0)
     k = size // 8 * 2 + 1
     lift = LiftingConv(1, 4, group=group, field=Smooth, kernel_size=k, samples=samples).double().eval()
@@ -55,7 +55,7 @@ def turn_error(group, angle, size, samples=None):
     ("group", "samples", "angle"),
     [(Cyclic(8), None, math.pi / 4), (SO2(), 6, math.pi / 3), (SO2("circle"), 5, 0.4 * math.pi)],
 )
-def test_turns_off_the_grid_within_a_bound_that_shrinks_with_resolution(group, samples, angle):
+def test_rotations_off_the_grid_within_a_bound_that_shrinks_with_resolution(group, samples, angle):
     """Bound: 12 percent at 16 samples, 4 at 32, 1.5 at 64."""
     errors = [turn_error(group, angle, size, samples) for size in (16, 32, 64)]
     assert errors[0] < 0.12
@@ -63,7 +63,7 @@ def test_turns_off_the_grid_within_a_bound_that_shrinks_with_resolution(group, s
     assert errors[2] < 0.015
 
 
-def test_quarter_turns_of_sampled_rotations_are_exact():
+def test_quarter_turns_are_exact():
     group = SO2()
     for n in (4, 8):
         lift = LiftingConv(1, 4, group=group, field=SIREN, kernel_size=5, samples=n).double().eval()
@@ -82,7 +82,7 @@ def monte_carlo(group, samples):
     return lift.train(), conv.train()
 
 
-def test_the_error_of_an_average_of_samplings_falls_as_one_over_the_root():
+def test_monte_carlo_error_falls_with_the_root_of_the_number_of_draws():
     group = SO2()
     lift, conv = monte_carlo(group, 2)
     x = torch.randn(1, 1, 7, 7, **F64)
@@ -96,8 +96,7 @@ def test_the_error_of_an_average_of_samplings_falls_as_one_over_the_root():
     assert error[1] / error[16] == pytest.approx(4, rel=0.5)
 
 
-def test_the_sum_over_samples_is_a_mean():
-    """Four times as many samples do not make a response four times as large."""
+def test_the_size_of_a_response_does_not_depend_on_the_number_of_samples():
     sizes = []
     for samples in (8, 32):
         lift, conv = monte_carlo(SO2(), samples)
@@ -171,7 +170,7 @@ def test_an_interval_shrunk_to_zero_is_an_ordinary_convolution(training):
 
 
 def test_gradients_move_the_interval_the_right_way():
-    """Asked for the response at the identity the interval shrinks; asked for the mean over the group it grows."""
+    """The interval shrinks towards the response at the identity, and grows towards the mean over the group."""
     for start, wanted_width, direction in ((0.8, 0.0, -1), (0.4, 1.0, 1)):
         torch.manual_seed(0)
         part = PartialGroupConv(2, 3, group=SO2(), field=Smooth, kernel_size=5, samples=8).double()
@@ -192,7 +191,7 @@ def test_gradients_move_the_interval_the_right_way():
 
 
 def test_gradients_move_the_gates_the_right_way():
-    """Asked for the response of the identity alone the mirror is dropped; asked for more of the other it is kept."""
+    """The mirror is dropped if the target is the identity's response, and kept if it includes the reflected one."""
     for keep in (False, True):
         torch.manual_seed(0)
         part = PartialGroupConv(2, 3, group=Mirror(), field=Smooth, kernel_size=5).double()

@@ -1,15 +1,15 @@
 r"""Distributions over a group: which elements a layer computes, fixed or learned (chapter 11, section 3.4).
 
-A layer asks its distribution for elements and, where those are chosen one by one, for gates:
+A layer asks its distribution for elements and, where these are kept or dropped one by one, for gates:
 
-- in training they are drawn anew at every call, differentiably in the distribution's parameters;
-- in evaluation, or if :attr:`Distribution.frozen`, they are the same at every call: the middles of equal parts of the
-  support for continuous factors, the elements that are more likely kept than not for discrete ones.
+- In training they are drawn at every call, differentiably in the distribution's parameters.
+- In evaluation, or if :attr:`Distribution.frozen`, they are the same at every call: the middles of equal parts of the
+  support for continuous factors, the elements with probability at least one half for discrete ones.
 
-How *many* elements there are follows the learned support. For continuous factors that number is read from the
-parameters when the mode is switched (once an epoch, in an ordinary loop), when a state is loaded, by
-:meth:`Distribution.adapt_`, and in evaluation when the parameters have changed since. Discrete ones draw it at every
-call, by probabilities read after each step of an optimiser, all layers together. No training pass waits for the device.
+The *number* of elements follows the learned support. For continuous factors it is read from the parameters when the
+mode is switched (once an epoch in an ordinary loop), when a state is loaded, by :meth:`Distribution.adapt_`, and in
+evaluation when the parameters have changed. Discrete factors draw it at every call, with probabilities that are read
+after each optimiser step for all layers together. No training pass waits for the device.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Distribution(nn.Module):
 
     @classmethod
     def read(cls, distributions: Sequence[Any]) -> None:
-        """Tell the host what ``distributions`` of this class need it to know after a step; nothing by default."""
+        """Copy to the host what ``distributions`` of this class need there after a step; nothing by default."""
 
     def _changes(self) -> tuple[int, ...]:
         """Return a number per parameter that grows when it is changed, in place or by an optimiser."""
@@ -90,7 +90,7 @@ class Distribution(nn.Module):
             self.adapt_()
 
     def freeze(self, frozen: bool = True) -> Distribution:
-        """Give the same elements at every call, or draw again."""
+        """Return the same elements at every call; or draw again."""
         self.frozen = frozen
         return self
 
@@ -108,7 +108,7 @@ class Distribution(nn.Module):
 
 
 class Uniform(Distribution):
-    """All of a finite group, or elements drawn evenly from all of a continuous one.
+    """All elements of a finite group, or samples spread evenly over a continuous one.
 
     Args:
         group: the group.
@@ -131,7 +131,7 @@ class Uniform(Distribution):
             check_int("samples", samples)
         self.samples = samples
         self.complete = group.finite
-        # Elements of finite groups are small whole numbers, exact in every dtype the module is moved to.
+        # A buffer on the module's device: a copy from the host could not be part of a CUDA graph.
         self.register_buffer("everything", group.elements() if group.finite else None, persistent=False)
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -151,10 +151,10 @@ class Interval(Distribution):
 
     .. math:: u = \exp(\omega\, \log u_0), \qquad u_0 \sim \mathrm{Uniform}(H), \quad \omega \in [0, 1]
 
-    which is U(ω·[-π, π]) on the Lie algebra of the rotations, pushed forward by the exponential map. Samples are
-    stratified: one in each of n equal parts of the interval, moved by one common random share of *their* width. The
-    gradient reaches ω through every element, its spacing included. Outside of [0, 1] ω counts as the nearer end, but
-    its gradient passes, so that an interval that has reached its limit can move away from it again.
+    For rotations this is U(ω·[-π, π]) on the Lie algebra, pushed forward by the exponential map. Samples are
+    stratified: one in each of n equal parts of the interval, all at the same random fraction of their part. The
+    gradient reaches ω through every element. Values of ω outside [0, 1] are clamped, but their gradient passes, so
+    that an interval that has reached a limit can leave it again.
 
     Args:
         group: a one-dimensional continuous group.
@@ -194,7 +194,7 @@ class Interval(Distribution):
     @torch.no_grad()
     def adapt_(self) -> Interval:
         self.width.clamp_(0, 1)
-        # An allowance for rounding: half of 8 samples are 4 for a width of 0.50000003 too.
+        # A margin for rounding: half of 8 samples are 4 for a width of 0.50000003 too.
         needed = 1.0 if self.width.is_meta else float(self.width) * (1 - 1e-6)
         self.count = max(1, math.ceil(self.samples * needed))
         super().adapt_()

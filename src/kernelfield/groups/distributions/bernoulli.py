@@ -1,4 +1,4 @@
-"""Elements of a finite group kept or not, each with its own learned probability (chapter 11, section 3.4)."""
+"""Elements of a finite group, each kept with its own learned probability (chapter 11, section 3.4)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ __all__ = ["Bernoulli"]
 
 
 class Bernoulli(Distribution):
-    r"""Each element of a finite group kept or not, by its own learned probability; the identity always kept.
+    r"""Elements of a finite group, each kept with its own learned probability; the identity is always kept.
 
     .. math:: z_i = \mathbb{1}[s_i > \tfrac12], \qquad s_i = \mathrm{sigm}\big((a_i + \varepsilon_i)/\tau\big), \quad
               \varepsilon_i \sim \mathrm{Logistic}(0, 1)
 
     so that element i is kept with probability :math:`p_i = \mathrm{sigm}(a_i)`, whatever the temperature τ. The
     gradient is that of the soft s (straight-through Gumbel-softmax between two outcomes). Elements that are not kept
-    are not computed, and get no gradient from that call. Which are kept is drawn on the host, which knows the logits
-    since the last step of an optimiser.
+    are not computed, and get no gradient from that call. The draw is made on the host, which reads the logits after
+    each optimiser step.
 
-    An optimiser of Adam's kind moves a logit by at most about its learning rate a step, and from a probability of 0.9
-    to one of 0.5 it is 2.2: with the published rate of 1e-4 that takes the published tens of thousands of steps, and
-    shorter trainings need a higher one in proportion.
+    Adam moves a logit by at most about its learning rate per step, and from a probability of 0.9 to 0.5 the distance is
+    2.2. At the published rate of 1e-4 this takes tens of thousands of steps; shorter trainings need a higher rate.
 
     Args:
         group: a finite group.
@@ -57,7 +56,7 @@ class Bernoulli(Distribution):
         self.logits = nn.Parameter(torch.full((group.order - 1,), start))
         self.temperature = check_positive("temperature", temperature)
         self.register_buffer("kept", torch.arange(group.order), persistent=False)
-        #: the logits as the host knows them, and the change of them that it has seen
+        #: copy of the logits on the host, and the version of the parameters it was made from
         self._known: tuple[list[float], tuple[int, ...] | None] = ([], None)
         self.adapt_()
 
@@ -68,7 +67,7 @@ class Bernoulli(Distribution):
             return everything.index_select(0, self.kept), None
         kept, noise = self._draw(like.device)
         soft = torch.sigmoid((self.logits + noise.to(self.logits.dtype)) / self.temperature)
-        # Kept, so 1 in value; elements that are not are nowhere to be seen.
+        # Straight-through: the value is 1, the gradient that of the soft probability.
         gates = torch.cat([soft.new_ones(1), 1 + (soft - soft.detach())])
         return everything.index_select(0, kept), gates.index_select(0, kept).to(like)
 
@@ -79,7 +78,7 @@ class Bernoulli(Distribution):
         noise = torch.logit(torch.rand(len(self.logits), dtype=torch.float64).clamp(1e-6, 1 - 1e-6))
         odds = zip(self._known[0], noise.tolist(), strict=True)
         kept = torch.tensor([0, *(i for i, (a, e) in enumerate(odds, start=1) if a + e > 0)])
-        # Without a wait: what is copied from memory that is not pinned is copied before the call returns.
+        # Copies from memory that is not pinned end before the call returns, so nothing waits.
         return kept.to(device, non_blocking=True), noise.float().to(device, non_blocking=True)
 
     def probabilities(self) -> Tensor:
@@ -113,7 +112,7 @@ class Bernoulli(Distribution):
 
 @torch.no_grad()
 def read_logits(distributions: Iterable[Bernoulli]) -> None:
-    """Tell the host the logits of ``distributions``, one wait for all of them on each device."""
+    """Copy the logits of ``distributions`` to the host, with one wait per device."""
     by_device: dict[torch.device, list[Bernoulli]] = {}
     for distribution in distributions:
         by_device.setdefault(distribution.logits.device, []).append(distribution)

@@ -1,4 +1,4 @@
-"""Distributions over groups of several factors, and what is asked of those of a whole network (chapter 11)."""
+"""Distributions over groups of several factors; penalties and parameter groups of a network's distributions."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class Independent(Distribution):
 
 
 def learned(group: Group, samples: int | None = None) -> Distribution:
-    """Return a distribution over ``group`` that begins as all of it and is learned along each of its factors.
+    """Return a distribution over ``group`` that begins as all of it and is learned along each factor.
 
     Args:
         group: the group.
-        samples: most elements in use of a continuous group, mirrored ones included.
+        samples: largest number of elements of a continuous group, including reflected ones.
     """
     if not group.finite:
         check_int("samples", samples)
@@ -90,7 +90,7 @@ def learned(group: Group, samples: int | None = None) -> Distribution:
 
 
 def monotonicity(distributions: Iterable[Distribution]) -> Tensor:
-    r"""Return what subsets that grow with depth cost (chapter 11, appendix on additional experiments).
+    r"""Return the penalty on supports that grow with depth (chapter 11, appendix on additional experiments).
 
     .. math:: \sum_l \max(\gamma_{l+1}, \gamma_l) - \gamma_l = \sum_l \max(0,\, \gamma_{l+1} - \gamma_l) \ge 0
 

@@ -109,7 +109,7 @@ def _removed(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Ten
 
 
 def _maps(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
-    r"""Return α⁺ = 1 - α⁻, its mean over everything but samples, output elements and positions."""
+    r"""Return α⁺ = 1 - α⁻, averaged over everything but samples, output elements and positions."""
     branch = layer.branch
     dim = layer.group.dim
     if isinstance(branch, InputAttention):
@@ -182,12 +182,12 @@ class AttentiveGroupConv(GroupConv):
         \alpha_X(x, h, \tilde h) &= \sigma\big([\overline{\alpha_C \tilde f}, \widehat{\alpha_C \tilde f}] *
             \mathcal{L}_h \psi^X\big)
 
-    with mean and maximum over space in α_C and over channels in α_X. There are |H|² · in times as many responses as the
-    output has values. What reaches the output of them is an ordinary convolution less a sum that the statistics already
-    contain. On a GPU kernels find sum and maxima without writing any response (planes, up to float32). Elsewhere
-    responses are computed for a few samples and output channels at a time, which do not depend on each other, and again
-    in the backward pass: never are all of them held, nor any kept. The gradient of a maximum goes to one of those that
-    attain it on a GPU, and in equal parts to all of them elsewhere.
+    with mean and maximum over space in α_C and over channels in α_X. There are |H|² · in times as many responses as
+    output values. The output is an ordinary convolution less a weighted sum of responses,
+    :func:`kernelfield.ops.attentive.attentive_residual`. On a GPU its kernels never write a response (planes, up to
+    float32). Elsewhere responses are computed for a few samples and output channels at a time, and again in the
+    backward pass, so that memory stays bounded. The gradient of a maximum goes to one maximal entry on a GPU, and in
+    equal parts to all of them elsewhere.
 
     Args:
         in_channels: channels of the input.

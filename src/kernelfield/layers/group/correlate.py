@@ -20,11 +20,11 @@ __all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate"]
 _CONVS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BOUNDARIES = ("zero", "periodic", "valid")
 
-# Up to this many points along every axis a dense kernel is summed directly. With the group among the channels there are
-# far more products of channels than points to share a transform, whatever the size of the map.
+# Kernels of up to this many points along every axis are summed directly. With the group among the channels there are so
+# many products of channels that a Fourier transform does not pay.
 DIRECT_POINTS = 15
-#: whether planes are convolved with channels last in memory, by device. On a GPU tensor cores take them so, but norms
-#: over the group are many small launches then, which only a captured step, or one that rehearses it, has for nothing
+#: whether planes are convolved in channels-last memory format, by device. Tensor cores prefer it, but norms over the
+#: group then take many small launches, which are free only in a captured step or its rehearsal
 CHANNELS_LAST: dict[str, Callable[[], bool]] = {"cpu": lambda: True, "cuda": step_hooks_paused}
 
 
@@ -53,10 +53,10 @@ def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
 
 
 def _laid_out(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a signal and a kernel in the order of memory in which their convolution is fast, which the result has."""
+    """Return a signal and a kernel in the memory format in which their convolution is fastest."""
     if kernel.dim() != 4 or not CHANNELS_LAST.get(x.device.type, lambda: False)():
         return x, kernel.contiguous()
-    # Of a single channel strides must say that it is last: torch takes it for the first, and so would what follows.
+    # The strides of a single channel are ambiguous; these mark it as channels last.
     return (x.squeeze(1).unsqueeze(-1).movedim(-1, 1) if x.shape[1] == 1 else x), kernel
 
 
@@ -81,13 +81,13 @@ def convolve_bank(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str)
 
 
 def _longer(kernel: Tensor, x: Tensor) -> bool:
-    """Whether a kernel is longer than :func:`kernelfield.ops.conv` takes; a length not known yet counts as not."""
+    """Return whether a kernel is too long for :func:`kernelfield.ops.conv`; symbolic lengths are assumed to fit."""
     pairs = zip(kernel.shape[2:], x.shape[2:], strict=True)
     return any(type(n) is int and type(k) is int and k > 2 * n for k, n in pairs)
 
 
 def check_even(kernel_size: int, boundary: str) -> None:
-    """Refuse what no output grid can hold: an even kernel whose output is as large as its input."""
+    """Raise if an even kernel is used with a boundary that keeps the length."""
     if kernel_size % 2 == 0 and boundary != "valid":
         raise ValueError(
             f"kernel_size must be odd for boundary={boundary!r}, got {kernel_size}: the output of an even kernel lies "

@@ -1,4 +1,4 @@
-"""What a neighbourhood may be, and which offsets it has."""
+"""Neighbourhoods of attention: their checks and offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check_neighborhood", "check_space", "dilations", "pairs_of"]
 
 
 def pairs_of(space: Sequence[int], crop: int, device: torch.device) -> Tensor:
-    """Return which of the offsets of a grid, from minus to plus all of it, each pair of positions has."""
+    """Return the index of each pair of positions among all offsets of a grid."""
     index = torch.zeros((), dtype=torch.long, device=device)
     dim = len(space)
     for axis, n in enumerate(space):
@@ -31,7 +31,7 @@ def pairs_of(space: Sequence[int], crop: int, device: torch.device) -> Tensor:
 
 
 def check_neighborhood(neighborhood: int | None, size: int | None) -> tuple[int | None, float]:
-    """Return the neighbourhood and the number of steps at which a coordinate is 1."""
+    """Return the neighbourhood and the number of steps at which a coordinate equals 1."""
     if neighborhood is None:
         if size is None:
             raise ValueError("size must be given for a global neighbourhood, got None")
@@ -42,7 +42,7 @@ def check_neighborhood(neighborhood: int | None, size: int | None) -> tuple[int 
 
 
 def dilations(group: Group, elements: Tensor) -> list[int]:
-    """Return by how much each element stretches a neighbourhood, which must be a whole number."""
+    """Return the factor by which each element dilates a neighbourhood, which must be a whole number."""
     factors = [v ** (1 / group.dim) for v in group.determinant(elements.detach().double().cpu()).tolist()]
     for factor in factors:
         if factor < 1 - 1e-6 or abs(factor - round(factor)) > 1e-6:
@@ -51,7 +51,7 @@ def dilations(group: Group, elements: Tensor) -> list[int]:
 
 
 def check_space(x: Tensor, channels: int, axes: int, dim: int) -> None:
-    """Raise if a signal has not the channels and axes that a layer takes."""
+    """Raise if a signal does not have the channels and axes that a layer takes."""
     if x.dim() != axes or x.shape[1] != channels:
         raise ValueError(
             f"x must have shape (batch, {channels}, *space) with {dim} spatial axes, or (batch, {channels}, points) "

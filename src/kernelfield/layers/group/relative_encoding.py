@@ -1,4 +1,4 @@
-"""What attention on a group knows of positions and elements (chapter 9, section 4.2)."""
+"""Relative positional encodings on a group (chapter 9, section 4.2)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class RelativeEncoding(nn.Module):
     .. math:: \mathcal{L}_h[\rho](x, \hat h) = \big(\rho_1((h^{-1}x)_1), \ldots, \rho_d((h^{-1}x)_d),\;
         \rho_H(h^{-1}\hat h)\big)
 
-    One small field for each coordinate, and one for the element: a continuous function of position, so that a turn by
-    any angle needs no interpolation. The element's code is that of :math:`h^{-1}\hat h`, which is the same after both
-    are moved; the index :math:`h^{-1}\tilde h^{-1}\hat h` of the chapter is not, and neither is that of its code.
+    Each coordinate and the element have a small field of their own. The encoding is a continuous function of position,
+    so a rotation by any angle needs no interpolation. The element's code is that of :math:`h^{-1}\hat h`, which does
+    not change when both are moved; the index :math:`h^{-1}\tilde h^{-1}\hat h` of the chapter and of its code does.
 
     Args:
         group: a finite group.
@@ -73,7 +73,7 @@ class RelativeEncoding(nn.Module):
             return torch.einsum("hij,...j->h...i", back, offsets)
 
     def at(self, moved: Tensor) -> Tensor:
-        """Return the codes of offsets that are moved already: (…, dim) to (…, a)."""
+        """Return the codes of offsets that are already moved: (…, dim) to (…, a)."""
         return torch.cat([field(moved[..., i : i + 1]) for i, field in enumerate(self.axes)], dim=-1)
 
     def position(self, elements: Tensor, offsets: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class RelativeEncoding(nn.Module):
         return self.at(self.moved(elements, offsets))
 
     def _nodes(self) -> Tensor | None:
-        """Return which row of the table each pair of all elements finds, None where they lie between rows."""
+        """Return the row of the table for each pair of elements; None if they lie between rows."""
         if self.elements is None:
             return None
         h = self.group.elements(torch.float64)

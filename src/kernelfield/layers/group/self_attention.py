@@ -30,7 +30,7 @@ ENCODINGS = ("relative", "absolute", "none")
 
 
 class _SelfAttention(nn.Module):
-    """What attention to a group and on a group share: everything but the number of elements of the input."""
+    """Base class of lifting attention and attention on a group."""
 
     lifts: bool
     all_elements: Tensor
@@ -69,7 +69,7 @@ class _SelfAttention(nn.Module):
         self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
         self.encoding = check_choice("encoding", encoding, ENCODINGS)
         self.dropout, self.value_dropout = dropout, value_dropout
-        # Kept where the weights are: a copy from the host could not be part of a CUDA graph.
+        # A buffer on the module's device: a copy from the host could not be part of a CUDA graph.
         self.register_buffer("all_elements", group.elements(), persistent=False)
         self._known: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self.chunk = None if chunk is None else check_int("chunk", chunk)
@@ -127,7 +127,7 @@ class _SelfAttention(nn.Module):
         return q / math.sqrt(self.in_channels), k, v
 
     def _grid(self, q: Tensor, k: Tensor, v: Tensor, some: Tensor, here: Tensor, dilation: int, crop: int) -> Tensor:
-        """Return attention at some of the elements, whose neighbourhoods are dilated alike."""
+        """Return attention at elements whose neighbourhoods have the same dilation."""
         positions, relative = self._codes(some, here, q.shape[2:-1], q.dtype, dilation, crop)
         places = math.prod([n - 2 * crop for n in q.shape[2:-1]])
         keys = positions.shape[2] if self.neighborhood is None else self.neighborhood**self.group.dim
@@ -147,7 +147,7 @@ class _SelfAttention(nn.Module):
         return y * self._measure(q)
 
     def _points(self, x: Tensor, here: Tensor, coords: Tensor, mask: Tensor | None) -> Tensor:
-        """Return attention among points, a sample at a time: every sample has offsets of its own."""
+        """Return attention among points, one sample at a time, since each has its own offsets."""
         if coords.dim() != 3 or coords.shape[-1] != self.group.dim or coords.shape[1] != x.shape[-1]:
             raise ValueError(
                 f"coords must have shape (batch, {x.shape[-1]}, {self.group.dim}), got {tuple(coords.shape)}"
@@ -172,7 +172,7 @@ class _SelfAttention(nn.Module):
         return torch.cat(results)
 
     def _meets(self, offsets: Tensor, seen: Tensor | None) -> Tensor | None:
-        """Return which points see which: those within the neighbourhood, itself always, and only seen ones."""
+        """Return which points attend to which: observed ones in the neighbourhood, and each point to itself."""
         near = None
         if self.neighborhood is not None:
             near = offsets.norm(dim=-1) <= self.reach + 1e-4
@@ -201,7 +201,7 @@ class _SelfAttention(nn.Module):
     def _offsets(self, some: Tensor, space: Sequence[int], dilation: int, crop: int) -> tuple[Tensor, Tensor | None]:
         """Return the offsets of a grid as elements see them, and for all positions which of them each pair has.
 
-        Those of the whole group are kept: to make them takes more launches than everything else in the layer.
+        They are cached for all elements of the group: computing them takes more launches than the rest of the layer.
         """
         shape = self._shape()
         key = (tuple(space) if shape is None else shape, dilation, crop, some.dtype, some.device)
@@ -216,7 +216,7 @@ class _SelfAttention(nn.Module):
             offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).to(some.dtype) / self.reach
             moved = offsets.expand(len(some), *offsets.shape) if self.codes is None else self.codes.moved(some, offsets)
             found = moved, pairs_of(space, crop, some.device) if shape is None else None
-        # What a graph that is being captured makes has no values yet.
+        # Tensors of a graph that is being captured have no values yet.
         if kept and not (some.is_cuda and torch.cuda.is_current_stream_capturing()):
             if len(self._known) >= 4:
                 self._known.clear()
@@ -239,22 +239,22 @@ class _SelfAttention(nn.Module):
         return torch.stack(codes).sum(dim=0).movedim(-1, 1).unsqueeze(2)
 
     def _keep(self, q: Tensor, places: int, keys: int) -> Tensor | None:
-        """Return which weights attention dropout leaves; a key is hidden from all queries of a position alike."""
+        """Return which attention weights dropout keeps; a key is hidden from all queries of a position together."""
         if not (self.dropout and self.training):
             return None
-        # Positions lie beside each other in memory, as those of queries do.
+        # Positions are contiguous in memory, like those of the queries.
         shape = (q.shape[0], q.shape[1], keys, places)
         return torch.empty(shape, dtype=torch.bool, device=q.device).bernoulli_(1 - self.dropout).permute(0, 3, 1, 2)
 
     def _measure(self, q: Tensor) -> float:
-        """Return what the sum over the query's elements is multiplied by, and with it what dropout left."""
+        """Return the factor of the sum over the query's elements, with the correction for dropout."""
         return 1 / (q.shape[1] * (1 - self.dropout if self.training else 1.0))
 
     def _shape(self) -> tuple[int, ...] | None:
         return None if self.neighborhood is None else (self.neighborhood,) * self.group.dim
 
     def _alike(self, here: Tensor, elements: Tensor | None) -> list[tuple[Tensor, int]]:
-        """Return elements with the dilation of their neighbourhood: all together, or each alone where they dilate."""
+        """Return elements by the dilation of their neighbourhood: all together, or one by one if the group dilates."""
         if self.dilations is None:
             return [(here, 1)]
         each = self.dilations if elements is None else dilations(self.group, elements)
@@ -273,8 +273,8 @@ class LiftingSelfAttention(_SelfAttention):
     .. math:: y(x, h) = W \bigcup_{\text{heads}} \sum_{y \in N(x)} \sigma_y\big(\langle q(x),\, k(y) +
         \mathcal{L}_h[\rho](y - x)\rangle\big)\, v(y)
 
-    The group moves the encoding and never the image: an eighth of a turn is as exact as a quarter. Scores of content
-    are computed once for all elements.
+    The group acts on the encoding and never on the image, so an eighth of a turn is as exact as a quarter. Content
+    scores are computed once for all elements.
 
     Args:
         in_channels: channels of the input.

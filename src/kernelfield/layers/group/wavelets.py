@@ -1,4 +1,4 @@
-"""The relation of lifting convolutions to the wavelet transform, as code (chapter 10, sections 4.2.3 and 4.3)."""
+"""Lifting convolutions as wavelet transforms (chapter 10, sections 4.2.3 and 4.3)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class WaveletTransform(nn.Module):
     .. math:: W[f](t, s) = \int f(\tau)\, \tfrac{1}{\sqrt s}\, \psi^*\big(\tfrac{\tau - t}{s}\big)\, d\tau
               = \sqrt{s}\; (f *_\uparrow \psi)(t, s)
 
-    The lifting convolution divides by s, the wavelet transform by √s, hence the factor √s. A convolution's kernel is
-    the wavelet seen in a mirror: :math:`\psi^*(-t)`. Of a :class:`~kernelfield.fields.Morlet` that is the wavelet
-    itself; its pairs of channels become complex coefficients. The bias has no part in a transform and is left out.
+    The lifting convolution divides by s and the wavelet transform by √s, hence the factor √s. A convolution's kernel is
+    the reflected wavelet, :math:`\psi^*(-t)`, which for a :class:`~kernelfield.fields.Morlet` is the wavelet itself;
+    its pairs of channels become complex coefficients. The transform has no bias.
 
     Args:
         lift: the layer, on dilations of the line; its weights are shared.
@@ -59,7 +59,7 @@ class WaveletTransform(nn.Module):
             values = values / self._norm().to(values.dtype).view(-1, 1, 1)
         if not self.quadrature:
             return values
-        # There are no complex numbers of half precision's range.
+        # There are no complex numbers with the range of bfloat16.
         values = values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
         return torch.complex(values[:, ::2], values[:, 1::2])
 
@@ -80,16 +80,16 @@ class WaveletTransform(nn.Module):
 
 
 def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
-    r"""Return what keeps the kernels on dilations from being wavelets: the square of their mean (chapter 10, Eq. 10).
+    r"""Return the squared mean of kernels on dilations, which is zero for wavelets (chapter 10, Eq. 10).
 
     .. math:: \sum_d \frac{1}{C_o C_i} \sum_{o, i} \Big(\sum_{\varsigma} \int \psi_{d, oi}(t, \varsigma)\, dt\Big)^2
 
-    The mean is written as the integral, in samples, which does not shrink with the size of the kernel. Layers whose
-    kernel is one point are passed over; so is every layer that is not on dilations.
+    The mean is the integral in samples, which does not shrink with the size of the kernel. Layers whose kernel has one
+    point and layers that are not on dilations are skipped.
 
     Args:
         model: any module.
-        per_scale: ask for it at each relative dilation by itself, not of their sum.
+        per_scale: penalise each relative dilation by itself, not their sum.
 
     >>> from kernelfield.groups import Scale
     >>> from kernelfield.fields import BSpline
