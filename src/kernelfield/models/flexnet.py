@@ -34,7 +34,7 @@ class FlexNet(nn.Module):
         hidden_omega_0: that of a SIREN's hidden layers; ``omega_0`` if not given.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 5's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels.
-        kernel_size: an odd number of points, if the kernels are not to reach over the whole input.
+        kernel_size: odd number of points of the kernels; by default they reach over the whole input.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
         readout: "mean" over positions, or "dense".

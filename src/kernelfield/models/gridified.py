@@ -26,19 +26,19 @@ class GridifiedNet(nn.Module):
     """Gridify, residual blocks of a CCNN on the grid, and an average or :class:`Degridify` (chapter 4, section 2.6).
 
     Args:
-        in_channels: channels at the points; 0 for clouds that have nothing but their coordinates.
+        in_channels: channels at the points; 0 for clouds of coordinates alone.
         out_channels: number of predictions.
         dim: number of spatial dimensions, 1 to 3.
         grid: nodes along each axis, one for all or one per axis.
         channels: width.
-        blocks: number of residual blocks (:class:`CCNNBlock`); none leaves gridification and back alone.
+        blocks: number of residual blocks (:class:`CCNNBlock`); 0 leaves only the way to the grid and back.
         kernel_size: points of the convolutions' kernels along each axis, odd.
         field: makes their fields; by default a weight for each point.
-        neighbors: k of the edges between cloud and grid.
+        neighbors: number of nearest points or nodes that an edge connects to.
         extent: lower and upper end of the grid.
         message: "product" or "mlp"; see :class:`MessageLayer`.
         reduce: "mean", "max" or "sum".
-        omega_0: Ω of the position networks.
+        omega_0: frequency scale Ω of the position networks.
         norm: "batch", "layer" or "none".
         dropout: probability inside the blocks.
         readout: "mean" predicts for the whole cloud, "dense" at every point.
@@ -111,7 +111,7 @@ class GridifiedNet(nn.Module):
         Args:
             x: (batch, in, points) values; None if there are none.
             coords: (batch, points, dim) coordinates.
-            mask: (batch, points) which points there are; the others are padding.
+            mask: (batch, points) True at points, False at padding.
             edges: between these points and the grid, as ``gridify.edges`` gives them, if they are known already.
         """
         if edges is None:

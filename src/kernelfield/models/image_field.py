@@ -1,4 +1,4 @@
-"""A field for a network: an image as a function of position."""
+"""A field as a network: an image as a function of position."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["ImageField"]
 
 
 class ImageField(nn.Module):
-    r"""A field sampled at the positions of its input, whose values it does not look at (chapter 5, appendix).
+    r"""A field sampled at the positions of its input; the values of the input are ignored (chapter 5, appendix).
 
     .. math:: y_c(i) = \psi_c\big(2 i / (n - 1) - 1\big)
 
-    How well it can be made to fit an image is how well a kernel of this kind can be.
+    How well a field fits images shows which kernels it can represent.
 
     Args:
-        in_channels: taken for the sake of other networks' arguments; the values are not used.
+        in_channels: accepted like in other networks; the values are not used.
         out_channels: number of values, 3 for colours.
         dim: number of spatial axes.
         field: makes a field from (dim, channels).

@@ -1,4 +1,4 @@
-"""What comes before and after the blocks: embeddings, dropout on the input, pooling, the last linear map."""
+"""The ends of a network: embeddings, pooling, and the last linear map."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READOUTS = ("mean", "last", "dense")
 
 
 class Embedding(nn.Embedding):
-    """Token ids (batch, length) to signals (batch, channels, length)."""
+    """Embed token ids (batch, length) as signals (batch, channels, length)."""
 
     weight: nn.Parameter
 
@@ -31,7 +31,7 @@ class Embedding(nn.Embedding):
 
 
 class Readout(nn.Module):
-    """From features to predictions.
+    """Map features to predictions.
 
     Args:
         channels: channels of the features.
@@ -66,7 +66,7 @@ class Readout(nn.Module):
             self.linear.weight = weight
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return (batch, out) or, dense, (batch, out, *space); unseen positions (``mask`` False) do not count."""
+        """Return (batch, out) or, dense, (batch, out, *space); positions where ``mask`` is False do not count."""
         if self.kind == "dense":
             return self.linear(x)
         x = x.flatten(2)

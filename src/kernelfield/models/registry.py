@@ -18,12 +18,12 @@ __all__ = ["Configuration", "configuration", "create_model", "list_models", "reg
 
 @dataclass(frozen=True)
 class Configuration:
-    """A network's class (or any function that builds one) and the arguments that make it a named one.
+    """A named configuration: a network's class, or any function that builds one, and its arguments.
 
     Args:
         build: builds the network from keyword arguments.
-        arguments: what the name stands for; the caller of :func:`create_model` adds to them and may override them.
-        summary: one line: which network of which chapter this is.
+        arguments: the arguments of this configuration; callers of :func:`create_model` add to them or override them.
+        summary: one line: the network and its chapter.
     """
 
     build: Callable[..., nn.Module]
@@ -35,7 +35,7 @@ _CONFIGURATIONS: dict[str, Configuration] = {}
 
 
 def register(name: str, build: Callable[..., nn.Module], summary: str, **arguments: Any) -> None:
-    """Give ``build`` with ``arguments`` a name."""
+    """Register ``build`` with ``arguments`` under a name."""
     if name in _CONFIGURATIONS:
         raise ValueError(f"name must not be registered yet, got {name!r}")
     _CONFIGURATIONS[name] = Configuration(build, arguments, summary)
@@ -75,7 +75,7 @@ def create_model(name: str, **overrides: Any) -> nn.Module:
 
 
 def _check_arguments(name: str, build: Callable[..., nn.Module], arguments: dict[str, Any], given: list[str]) -> None:
-    """Refuse arguments that ``build`` does not have, and too few of them, by their names and that of the network."""
+    """Refuse unknown and missing arguments by name."""
     known = inspect.signature(build).parameters
     named = {n: p for n, p in known.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     unknown = [n for n in given if n not in named]

@@ -1,12 +1,13 @@
 """Layers whose kernel is sampled from a field (chapters 2, 3 and 5)."""
 
 from .active_slice import ActiveSlice
-from .band_limit import BandLimit, FixedShapeBandLimit
+from .band_limit import BandLimit, FixedShapeBandLimit, cutoff
 from .blocks import CCNNBlock, TwoConvBlock, run_blocks
 from .ckconv import CKConv
 from .continuous_conv import ContinuousConv
 from .flexconv import FlexConv
 from .kernel_sampler import sample_kernels
+from .learned_size import LearnedSize
 from .penalties import aliasing_loss, kernel_frequency, kernel_l2, kernel_norm, nyquist
 from .sampling import seen_only
 from .separable import SeparableConv
@@ -19,9 +20,11 @@ __all__ = [
     "ContinuousConv",
     "FixedShapeBandLimit",
     "FlexConv",
+    "LearnedSize",
     "SeparableConv",
     "TwoConvBlock",
     "aliasing_loss",
+    "cutoff",
     "kernel_frequency",
     "kernel_l2",
     "kernel_norm",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .learned_size import LearnedSize, read_sizes
+from .learned_size import LearnedSize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ class KernelSupport(LearnedSize):
         self.mask, self.size = mask, size
         self.steps = size
         self._delayed = (0,) * len(size)
-        read_sizes([self])
+        self.read()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KernelSupport:
         return KernelSupport(copy.deepcopy(self.mask, memo), self.size)

@@ -31,8 +31,8 @@ __all__ = ["DelayedSizes", "LearnedSize", "read_sizes"]
 class LearnedSize:
     """Python numbers that follow learned masks.
 
-    A subclass defines :meth:`measure`, :meth:`update` and :attr:`shapes`, and calls :func:`read_sizes` at the end of
-    its ``__init__``. Copies and pickles must build a new object, which then follows its own masks.
+    A subclass defines :meth:`measure`, :meth:`update` and :attr:`shapes`, and calls :meth:`read` at the end of its
+    ``__init__``. Copies and pickles must build a new object, which then follows its own masks.
 
     Args:
         masks: the masks that the numbers depend on.
@@ -60,10 +60,14 @@ class LearnedSize:
     def clamp_(self) -> None:
         """Move masks that an optimiser has carried past their limits back to them; by default there are no limits."""
 
+    def read(self) -> None:
+        """Read the masks, with a wait for the device."""
+        read_sizes([self])
+
     def refresh(self) -> None:
         """Read the masks if they have changed since they were last read, unless step hooks are paused."""
         if self._read_at != self._versions() and not step_hooks_paused():
-            read_sizes([self])
+            self.read()
 
     @property
     def stale(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the sampling of an input means for a convolution: weights of samples, and kernels on finer grids."""
+"""Inputs that are sampled unevenly or finely: checks, weights of samples, and kernels on finer grids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_points", "first_lag", "sample_weight", "seen_only", "smooth_ke
 def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
     """Check that ``x``, ``coords`` and ``mask`` fit together; return ``coords`` with a batch axis, or None.
 
-    Points that were not seen are returned as zero: theirs may be no numbers.
+    Coordinates of unseen points are set to zero, since they may be NaN.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
@@ -48,7 +48,7 @@ def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels
 
 
 def seen_only(x: Tensor, mask: Tensor | None) -> Tensor:
-    r"""Return (batch, channels, \*space) values with zeros where nothing was seen: what stands there may be no number.
+    r"""Return (batch, channels, \*space) values with zeros at unseen positions, whose values may be NaN.
 
     >>> seen_only(torch.tensor([[[1.0, float("nan")]]]), torch.tensor([[True, False]]))
     tensor([[[1., 0.]]])
@@ -59,7 +59,7 @@ def seen_only(x: Tensor, mask: Tensor | None) -> Tensor:
 def sample_weight(
     coords: Tensor | None, mask: Tensor | None, density: Tensor | str | None, steps: tuple[float, ...]
 ) -> Tensor | None:
-    """Return what each sample counts for, (batch, points) or (batch, *space); None where all count alike."""
+    """Return the weight of each sample, (batch, points) or (batch, *space); None if all weigh the same."""
     if density is None:
         return mask
     if isinstance(density, str):
@@ -67,7 +67,7 @@ def sample_weight(
         if coords is None:
             raise ValueError("density must be a tensor if there are no coords to estimate it from, got 'estimate'")
         density = sample_density(coords, mask)
-    # The grid path counts one sample per step; the weight is relative to that.
+    # A grid has one sample per step; the weight is relative to that.
     weight = 1 / (density * math.prod(steps))
     return weight if mask is None else torch.where(mask, weight, 0.0)
 
@@ -81,8 +81,8 @@ def first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
 def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
     r"""Blur a kernel that was sampled finer than in training by a Gaussian of half a training step (chapter 2, 5.5).
 
-    The window reaches one training step to both sides; at the kernel's ends it is cut and normalised, so that a
-    constant kernel stays what it is.
+    The window reaches one training step to both sides. At the ends of the kernel it is cut and normalised, so a
+    constant kernel does not change.
 
     Args:
         kernel: (…, \*points) kernel.

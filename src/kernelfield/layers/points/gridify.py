@@ -20,7 +20,7 @@ __all__ = ["Degridify", "Gridify"]
 
 
 class _Grid(nn.Module):
-    """A regular grid over a box, and the edges between it and a cloud: what both directions share."""
+    """A regular grid over a box, and the edges between it and a cloud: the base of both directions."""
 
     def __init__(
         self,
@@ -77,18 +77,17 @@ class Gridify(_Grid):
         \phi_\mathrm{pos}(c^G_i - c^P_j)\big)\Big)
 
     The edges connect every node of the grid with its nearest points and every point with its nearest nodes
-    (:func:`kernelfield.ops.bilateral_edges`), so that no point is lost and no node is empty.
+    (:func:`kernelfield.ops.bilateral_edges`), so no point is lost and no node is empty.
 
     Args:
-        in_channels: channels at the points; 0 for clouds that have nothing but their coordinates.
+        in_channels: channels at the points; 0 for clouds of coordinates alone.
         out_channels: channels on the grid.
         dim: number of spatial dimensions.
         grid: nodes along each axis, one for all or one per axis. About as many in all as there are points.
         extent: lower and upper end of the grid, each one number or one per axis. Offsets are measured in halves of it,
-            so that a layer carries over to clouds of another size or place.
-        neighbors: k.
-        group: None. Gridification that respects a symmetry is future work of the thesis; this is where its group will
-            be given.
+            so a layer also works on clouds of another size or at another place.
+        neighbors: number k of nearest points or nodes.
+        group: None. Gridification that respects a symmetry is future work of the thesis; its group will go here.
         message: further arguments of :class:`MessageLayer`: channels, field, omega_0, message, reduce.
 
     >>> layer = Gridify(3, 16, grid=5)
@@ -104,8 +103,8 @@ class Gridify(_Grid):
         Args:
             x: (batch, in, points) values; None if there are none.
             coords: (batch, points, dim) coordinates.
-            mask: (batch, points) which points there are; the others are padding.
-            edges: of these coordinates and this mask, if they are known already.
+            mask: (batch, points) True at points, False at padding.
+            edges: the edges for these coordinates and this mask, if they are known already.
         """  # noqa: D301
         cloud, nodes = self._placed(coords)
         if edges is None:
@@ -122,7 +121,7 @@ class Degridify(_Grid):
         dim: number of spatial dimensions.
         grid: nodes along each axis.
         extent: lower and upper end of the grid.
-        neighbors: k.
+        neighbors: number k of nearest points or nodes.
         group: None; see :class:`Gridify`.
         message: further arguments of :class:`MessageLayer`.
 
@@ -137,7 +136,7 @@ class Degridify(_Grid):
         Args:
             x: (batch, in, \\*grid) values.
             coords: (batch, points, dim) coordinates.
-            mask: (batch, points) which points there are; the others are padding.
+            mask: (batch, points) True at points, False at padding.
             edges: from the points to the grid, as :class:`Gridify` used them, if they are known already.
         """  # noqa: D301
         if tuple(x.shape[2:]) != self.grid:
@@ -150,5 +149,5 @@ class Degridify(_Grid):
 
 
 def _finite(coords: Tensor, mask: Tensor | None) -> Tensor:
-    # An edge that does not count is computed all the same, and NaN times zero is NaN in the backward pass.
+    # Edges of padding are computed too, with weight zero; in the backward pass NaN times zero would be NaN.
     return coords if mask is None else coords.masked_fill(~mask.unsqueeze(-1), 0.0)

@@ -23,7 +23,7 @@ MESSAGES = ("product", "mlp")
 
 
 class MessageLayer(nn.Module):
-    r"""Messages from sources to targets, made of the sources' values and of the offsets between them.
+    r"""Messages from sources to targets, computed from the sources' values and the offsets between the two.
 
     .. math::
         y_i = \phi_\mathrm{upd}\Big(\bigoplus_{j \to i} \phi_\mathrm{msg}\big(\phi_\mathrm{node}(x_j),
@@ -104,11 +104,11 @@ class MessageLayer(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype in which offsets are taken: that of the weights."""
+        """The dtype of the offsets: that of the weights."""
         return next(self.update.parameters()).dtype
 
     def _message(self, values: Tensor | None, offsets: Tensor) -> Tensor:
-        """Return the message of each edge; what of two places enters it is their offset, and nothing else."""
+        """Return the message of each edge; it depends on two positions only through their offset."""
         position = self.position(offsets)
         if values is None:
             return position if self.message is None else self.message(position)
@@ -120,12 +120,12 @@ class MessageLayer(nn.Module):
 
 
 def _pointwise(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
-    """Return a perceptron of two layers at every point of a signal."""
+    """Return an MLP of two layers for signals, applied at every point."""
     return nn.Sequential(Pointwise(in_channels, hidden, gain=1.0), nn.GELU(), Pointwise(hidden, out_channels, gain=1.0))
 
 
 def _linear(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
-    """Return a perceptron of two layers for edges, whose channels come last."""
+    """Return an MLP of two layers for edges, with channels last."""
     linears = [nn.Linear(in_channels, hidden), nn.Linear(hidden, out_channels)]
     for linear in linears:
         nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")

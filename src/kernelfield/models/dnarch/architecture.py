@@ -9,13 +9,13 @@ __all__ = ["Architecture", "BlockArchitecture"]
 
 @dataclass(frozen=True)
 class BlockArchitecture:
-    """What one block has become.
+    """The sizes of one block.
 
     Args:
         kernel: points of its kernel along each axis.
         resolution: samples along each axis at which its residual branch is computed.
         widths: channels that the branch reads, has in its middle, and writes.
-        share: of the network's cost.
+        share: share of the network's cost.
     """
 
     kernel: tuple[int, ...]
@@ -26,12 +26,12 @@ class BlockArchitecture:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a network has become; ``str`` of it is a table.
+    """The sizes of a network; ``str`` of it is a table.
 
     Args:
         blocks: the blocks in use.
         complexity: in units of the base network's.
-        budget: what the complexity should be; None for anything.
+        budget: target of the complexity; None for none.
     """
 
     blocks: tuple[BlockArchitecture, ...]

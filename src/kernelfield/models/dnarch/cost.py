@@ -1,4 +1,4 @@
-r"""How many operations a forward pass of a CCNN takes, from its sizes (chapter 6, appendix D).
+r"""The number of operations of a CCNN's forward pass, from its sizes (chapter 6, appendix D).
 
 With L positions and N channels, per sample:
 
@@ -7,8 +7,8 @@ With L positions and N channels, per sample:
     C_{\mathcal{F}\mathrm{conv}} = N\, L \log_2 L, \qquad
     C_\mathrm{pointwise} = L\, N
 
-The sizes may be numbers or tensors; of tensors the count can be differentiated. Chapter 6 prints the Fourier
-convolution without its channels; one that works on each of N channels takes N times as many.
+Sizes may be numbers or tensors; for tensors the count is differentiable. Chapter 6 prints the Fourier convolution for
+one channel; a depthwise convolution of N channels takes N times as many.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def block_cost(network: CCNN, sizes: BlockSizes) -> Any:
 
 
 def outer_cost(network: CCNN) -> float:
-    """Return the operations of what lies around the blocks: stem, norms, read-out."""
+    """Return the operations outside the blocks: stem, norms and readout."""
     arguments = network.arguments
     length, channels, before = math.prod(training_size(network)), arguments["channels"], arguments["in_channels"]
     cost = linear(length, before, channels) + length * channels

@@ -1,4 +1,4 @@
-"""What the masks of a :class:`DNArch` keep, as Python numbers."""
+"""The sizes that the masks of a :class:`DNArch` keep, as Python numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...layers.continuous.band_limit import cutoff
-from ...layers.continuous.learned_size import LearnedSize, read_sizes
+from ...layers import LearnedSize, cutoff
 from ...masks import GaussianMask
 
 if TYPE_CHECKING:
@@ -41,10 +40,10 @@ class MaskSizes(LearnedSize):
         self.kept_blocks = blocks
         self.kept_widths: list[tuple[int, int, int]] = [(channels, channels, channels)] * blocks
         self.kept_bands: list[tuple[float, ...]] = []
-        read_sizes([self])
+        self.read()
 
     def changing(self) -> MaskSizes:
-        """Return the sizes as they are now, of shapes that change."""
+        """Return the current sizes, for shapes that change."""
         masks = self.width, self.resolution, self.depth, self.kernels
         return MaskSizes(*masks, self.channels, self.blocks, self.least_size, fixed=False)
 
@@ -63,10 +62,10 @@ class MaskSizes(LearnedSize):
         return torch.cat(parts)
 
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
-        more = 1 if slack else 0  # a channel too many is multiplied by zero
+        more = 1 if slack else 0  # an extra channel is multiplied by zero
         if self.width is not None:
             counts, numbers = numbers[: 3 * self.blocks], numbers[3 * self.blocks :]
-            # A layer has a channel at least; what an empty mask keeps of it is zero.
+            # A layer has at least one channel; an empty mask multiplies it by zero.
             kept = [min(self.channels, max(1, int(count) + more)) for count in counts]
             self.kept_widths = [(kept[i], kept[i + 1], kept[i + 2]) for i in range(0, len(kept), 3)]
         if self.resolution is not None:
@@ -87,7 +86,7 @@ class MaskSizes(LearnedSize):
             if mask is not None:
                 mask.offset.clamp_(*mask.limits())
         for kernel in self.kernels:
-            # A kernel of more than one point, or there would be nothing to grow from.
+            # A kernel of one point has no gradient to grow by.
             if isinstance(kernel, GaussianMask):
                 kernel.sigma.clamp_(min=kernel.sigma_for(1.001 / self.least_size))
 
@@ -103,5 +102,5 @@ class MaskSizes(LearnedSize):
 
 
 def cells(count: int, like: Tensor) -> Tensor:
-    """Return the middles of ``count`` cells of [-1, 1], (count, 1): where channels and blocks lie."""
+    """Return the centres of ``count`` equal cells of [-1, 1], (count, 1): the places of channels and blocks."""
     return ((2 * torch.arange(count, dtype=like.dtype, device=like.device) + 1) / count - 1).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""From a masked network to one of other sizes: copying weights, multiplying masks into them."""
+"""From a masked network to one of other sizes: copy weights, and multiply masks into them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fold_masks(old: CCNNBlock, new: CCNNBlock, active: ActiveSlice) -> None:
 
 @torch.no_grad()
 def copy_common(source: nn.Module, target: nn.Module) -> None:
-    """Copy what two networks of one kind have in common: of tensors of different sizes, the first of each axis."""
+    """Copy the tensors that two networks share; of tensors of different sizes, the first entries of each axis."""
     have = source.state_dict()
     for name, tensor in target.state_dict().items():
         given = have.get(name)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._checks import check_bool, check_choice, check_positive
-from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit
-from ...layers.continuous.band_limit import cutoff
+from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, cutoff
 from ...masks import Mask, SigmoidMask
 from ..ccnn import CCNN
 from ..registry import register
@@ -30,13 +29,14 @@ LEARN = ("kernel", "resolution", "width", "depth")
 class DNArch(nn.Module):
     r"""A CCNN whose architecture is learned by backpropagation, with its weights and in the same run (chapter 6).
 
-    The network is taken to its largest size, ``max_width`` times as wide and ``max_depth`` times as deep, and cut by
-    masks: a Gaussian on every kernel, sigmoids on the spectrum of every block's branch, on the channels that it reads,
-    has in its middle and writes, and on the axis of blocks. All of them lie on the residual branches; the identity
-    branch is never masked. At first they keep the size that the network came with, and of its weights all.
+    The network is enlarged to ``max_width`` times its width and ``max_depth`` times its depth, and cut by masks: a
+    Gaussian on every kernel; sigmoids on the spectrum of every residual branch, on the channels that the branch reads,
+    has in its middle and writes, and on the axis of blocks. The identity branch is never masked. At first the masks
+    keep the size of the given network and all of its weights.
 
-    Only what the masks keep is computed: narrowed matrix products, cropped kernels, convolutions at the low resolution,
-    no blocks that are closed. How much that is changes after steps of an optimiser, never inside ``forward``.
+    Only what the masks keep is computed: narrow matrix products, cropped kernels, convolutions at a low resolution, and
+    no closed blocks. The sizes change after optimiser steps, never inside ``forward``. The README beside this file has
+    a picture.
 
     .. math:: y = x + m_\mathrm{depth}\, \mathrm{up}\Big[\sigma\big(m_\mathrm{out} L\, \mathrm{drop}\,
         \sigma(m_\mathrm{mid} W m_\mathrm{in} (\psi m_\mathrm{gauss}) * \mathrm{down}_{m_\mathrm{res}} N x)\big)\Big]
@@ -47,13 +47,13 @@ class DNArch(nn.Module):
         budget: what :meth:`complexity_loss` aims at, in units of the network's own complexity.
         max_width: the largest width in units of the network's, if that is learned.
         max_depth: the largest number of blocks in units of the network's, if that is learned.
-        threshold: masks are zero below.
+        threshold: masks are zero below it.
         sigma: width of the masks on the kernels if the network has none: 0.25 leaves kernels as long as the input.
         resolution_temperature: steepness of the masks on the spectrum; the least resolution is 2.6/τ of the input's.
-        width_temperature: of the masks on channels.
-        depth_temperature: of the mask on blocks.
-        fixed_shapes: masks multiply and nothing is cut: the same outputs in shapes that do not change and without a
-            look at the device, for CUDA graphs and compilers, at the cost of the largest size.
+        width_temperature: steepness of the masks on channels.
+        depth_temperature: steepness of the mask on blocks.
+        fixed_shapes: masks only multiply and nothing is cut: the same outputs in shapes that never change, for CUDA
+            graphs and compilers, at the cost of the largest size.
 
     >>> net = DNArch(CCNN(1, 10, dim=2, size=16, channels=8, blocks=2))
     >>> net(torch.randn(2, 1, 16, 16)).shape
@@ -127,7 +127,7 @@ class DNArch(nn.Module):
             fixed_shapes,
         )
         self.register_load_state_dict_post_hook(_read_loaded)
-        #: what :meth:`record` has noted
+        #: the rows of :meth:`record`
         self.history: list[dict[str, float]] = []
 
     # The forward pass
@@ -172,7 +172,7 @@ class DNArch(nn.Module):
         kept = sizes.kept_bands
         return [BandLimit(share, offset, *how) for share, offset in zip(kept, offsets, strict=True)]
 
-    # What it costs
+    # Complexity
 
     def complexity(self) -> Tensor:
         """Return the operations of a forward pass, from the sizes of the masks; differentiable in them.
@@ -184,7 +184,7 @@ class DNArch(nn.Module):
             depth = self.depth.size(self.sizes.blocks)
             before = torch.arange(self.sizes.blocks, dtype=depth.dtype, device=depth.device)
             share = (depth - before).clamp(min=0.0)
-            # Not the last one: at its largest size the mask must still feel that it costs something.
+            # The last share is not clamped: at its largest size the mask must still have a gradient of its cost.
             costs = costs * torch.cat([share[:-1].clamp(max=1.0), share[-1:]])
         return costs.sum() + outer_cost(self.network)
 
@@ -206,7 +206,7 @@ class DNArch(nn.Module):
         return (self.relative_complexity() / aim - 1).square()
 
     def _block_costs(self) -> Tensor:
-        """Return the operations of every block, (blocks,), all of them in one go."""
+        """Return the operations of every block, (blocks,)."""
         size, channels, blocks = training_size(self.network), self.sizes.channels, self.sizes.blocks
         widths: Any = (channels,) * 3
         if self.width is not None:
@@ -220,11 +220,11 @@ class DNArch(nn.Module):
             return costs
         return torch.full((blocks,), float(costs), dtype=torch.float32, device=next(self.parameters()).device)
 
-    # What it has become
+    # Reports and export
 
     @torch.no_grad()
     def architecture(self) -> Architecture:
-        """Return the architecture as it now is, in whole numbers, one entry per block that is in use."""
+        """Return the current architecture in whole numbers, one entry per block in use."""
         numbers = self.sizes.changing()
         size = training_size(self.network)
         costs = self._block_costs().tolist()
@@ -240,7 +240,7 @@ class DNArch(nn.Module):
         return Architecture(tuple(blocks), total / self.base_cost, self.budget)
 
     def report(self) -> str:
-        """Return a table of the architecture as it now is.
+        """Return a table of the current architecture.
 
         >>> print(DNArch(CCNN(1, 10, size=64, channels=8, blocks=1, sigma=0.1)).report())
         block | kernel | resolution | read | middle | written | share of the cost
@@ -250,10 +250,10 @@ class DNArch(nn.Module):
         return str(self.architecture())
 
     def record(self, **labels: float) -> dict[str, float]:
-        """Note the architecture in :attr:`history`, for :func:`kernelfield.viz.architecture.plot_history`.
+        """Append the architecture to :attr:`history`, for :func:`kernelfield.viz.architecture.plot_history`.
 
         Args:
-            labels: what to note beside it, such as ``step=100``.
+            labels: further values of the row, such as ``step=100``.
         """
         row = {**{name: float(value) for name, value in labels.items()}, **self.architecture().flat()}
         self.history.append(row)
@@ -263,8 +263,8 @@ class DNArch(nn.Module):
     def materialize(self) -> CCNN:
         """Return an ordinary network with the learned sizes.
 
-        Masks on channels are multiplied into the weights, what they close is left out, and what remains of the masks on
-        kernels, spectra and blocks are fixed numbers. It gives the same outputs to rounding.
+        Masks on channels are multiplied into the weights, and closed channels are left out. The masks on kernels,
+        spectra and blocks become fixed numbers. The outputs are the same to rounding.
         """
         slices = self._slices(self.sizes.changing())
         arguments = {**self.network.arguments, "active": None}
@@ -286,7 +286,7 @@ class DNArch(nn.Module):
     # Building
 
     def _largest(self, network: CCNN, max_width: float, max_depth: float, threshold: float, sigma: float) -> CCNN:
-        """Return the network at its largest size, with the weights it has in its first channels and blocks."""
+        """Return the network at its largest size; its first channels and blocks have the given weights."""
         arguments = dict(network.arguments)
         for name, key, factor in (("width", "channels", max_width), ("depth", "blocks", max_depth)):
             if check_positive(f"max_{name}", factor) < 1:
@@ -307,7 +307,7 @@ class DNArch(nn.Module):
         like = next(network.parameters())
         largest.to(dtype=like.dtype, device=like.device)
         copy_common(network, largest)
-        if added:  # a mask takes energy from a kernel that had none before
+        if added:  # a new mask takes energy from the kernel
             for old, new in zip(conv_layers(network), conv_layers(largest), strict=False):
                 new.preserve_variance_(old.energy().sqrt())
         return largest.train(network.training)

@@ -1,11 +1,11 @@
 r"""Batch normalisation of planes with a group axis folded into their channels, channels last in memory.
 
 Torch normalises the channels of such planes fast, but each with its own statistics. Here all elements of the group
-share them: with :math:`\mu_{cg}` and :math:`v_{cg}` of every folded channel, those of channel c are
+share their statistics. From :math:`\mu_{cg}` and :math:`v_{cg}` of every folded channel, those of channel c follow as
 
 .. math:: \mu_c = \overline{\mu_{cg}}, \qquad v_c = \overline{v_{cg}} + \overline{(\mu_{cg} - \mu_c)^2}
 
-the means taken over g. Sums over the group in the backward pass are joined likewise.
+with means over g. The backward pass joins its sums over the group in the same way.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def folded_batch_norm(
     """
     group = x.shape[2]
     if not training and mean is not None and variance is not None:
-        # Numbers that have a gradient apart from those that have none.
+        # Tensors with a gradient are stacked apart from those without.
         (mean, variance), (weight, bias) = _spread(group, mean, variance), _spread(group, weight, bias)
         return F.batch_norm(x.flatten(1, 2), mean, variance, weight, bias, False, 0.0, eps).unflatten(1, x.shape[1:3])
     y, seen_mean, seen_variance = _FoldedNorm.apply(x, weight, bias, eps)
@@ -113,5 +113,5 @@ class _FoldedNorm(torch.autograd.Function):
 
 
 def _spread(group: int, *numbers: Tensor) -> tuple[Tensor, ...]:
-    """Return one number for each channel at each element, of several kinds."""
+    """Repeat several (channels,) tensors for every group element: (channels · group,) each."""
     return torch.stack(numbers).unsqueeze(2).expand(-1, -1, group).flatten(1).unbind(0)
