@@ -70,6 +70,7 @@ def finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where
         "steps": state.step,
         "batch": loop.batch,
         "best_step": state.best_step,
+        "chosen_by": "last epoch, without validation data" if data.validation is None else f"validation {task.metric}",
         **_epochs(loop, tests["test"], test, batch),
         "seed": recipe.training.seed,
         "seconds": round(state.seconds, 2),
