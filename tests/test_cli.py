@@ -67,7 +67,7 @@ def test_test(run: Path) -> None:
     found = json.loads(call("test", run, "--json"))
     result = json.loads((run / "result.json").read_text())
     assert found["test"]["accuracy"] == pytest.approx(result["metrics"]["test"]["accuracy"])
-    assert "turn must be 0 for data that are no images" in call("test", run, "--turn", "45", code=WRONG)
+    assert "turn must be 0 for data other than images" in call("test", run, "--turn", "45", code=WRONG)
 
 
 def test_inspect(run: Path) -> None:

@@ -1,4 +1,4 @@
-"""How fast a recipe trains: steps a second on synthetic data of its shape."""
+"""Training speed of a recipe: time per step on synthetic data of its shape."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def bench_step(
     settings: list[str] | None = None,
     fabric: Fabric | None = None,
 ) -> dict[str, Any]:
-    """Return how long a training step takes, loading of the batch included.
+    """Return the time of a training step, including the loading of the batch.
 
     Args:
         recipe: a recipe or its name.
-        seconds: to spend, after the first steps, which compile, plan and allocate and are not counted.
-        samples: samples in an epoch, to say how long one takes; none if zero.
+        seconds: to measure, after the first steps, which compile and allocate.
+        samples: samples of an epoch, whose time is then returned too; none if zero.
         settings: values to replace in the recipe.
         fabric: where to run; the CPU if not given.
     """
     recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
     batch = recipe.training.batch
-    # Enough batches that they are not all in a cache, few enough that making them takes no time.
+    # Too many batches for a cache, too few to take long.
     data = synthetic_data(recipe.shape, samples=4 * batch)
     loop = Loop(make_task(recipe, make_network(recipe)), data.train, None, recipe.training, fabric=fabric)
     device = loop.fabric.device
     loop.task.train()
 
     def some(count: int) -> float:
-        """Return the seconds that a step of ``count`` takes, the device waited for once at their end."""
+        """Return the mean seconds of ``count`` steps, with one wait for the device at the end."""
         begun, done = time.perf_counter(), 0
         while done < count:
             loop.state.position = 0

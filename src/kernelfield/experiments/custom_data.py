@@ -1,4 +1,4 @@
-"""A recipe for somebody's own data: a folder of images or sounds, a table of series."""
+"""Recipes for data of one's own: a folder of images or sounds, a table of series, a text."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SUFFIXES = {".csv": "csv_series", ".ts": "ts", ".txt": "text"}
 
 
 def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
-    """Return the loader for a path and its options: by a file's suffix; a folder by what is in it.
+    """Return the loader for a path, and its options: by the suffix of a file, by the contents of a folder.
 
-    The path is kept in full, so that the recipe means the same data wherever it is read.
+    The path is stored as an absolute one, so that the recipe names the same data from any folder.
     """
     path = Path(path).expanduser().resolve()
     if path.is_dir():
-        # The .ts files of the archive, and tables that are divided already, come as several files in a folder.
+        # Problems of the .ts archive, and tables with a fixed split, are several files in a folder.
         files = {"ts": "*.ts", "csv_series": "train.csv"}
         kind = next((kind for kind, pattern in files.items() if any(path.glob(pattern))), "") or _inside(path)
     elif path.suffix.lower() in SUFFIXES:
@@ -40,7 +40,7 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _inside(path: Path) -> str:
-    """Return the loader for the files in a folder's folders: that of sounds if there are some and no images."""
+    """Return the loader of images or, for a folder of sounds without images, of sounds."""
     sounds = False
     for inner in path.rglob("*"):
         if inner.suffix.lower() in folders.ENDINGS:
@@ -50,15 +50,15 @@ def _inside(path: Path) -> str:
 
 
 def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = "", epochs: int = 0) -> Recipe:
-    """Return a recipe that a network can be trained by on data nobody has published a recipe for.
+    """Return a recipe for data without a published one.
 
-    A CCNN with sensible settings: AdamW at 0.01, cosine with warm-up, and about two thousand steps.
+    By default it trains a CCNN with AdamW at 0.01 and a cosine with warm-up, for about two thousand steps.
 
     Args:
         data: as loaded.
         name: of the recipe.
         source: name of the loader and its options.
-        model: name of the network; a CCNN of the smaller size if empty.
+        model: name of the network; CCNN_4,140 with half its channels if empty.
         epochs: passes over the data; by the number of samples if zero.
     """
     samples = len(data.train)
@@ -68,7 +68,7 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
     shape |= {"size": list(data.size), "task": data.task, "irregular": data.train.coords is not None}
     network: dict[str, Any] = {"name": model or "ccnn_4_140", "dropout": 0.1}
     if not model:
-        # Half the width: a few hundred samples are more usual here than fifty thousand.
+        # Half the width, since a few hundred samples are more usual here than fifty thousand.
         network |= {"channels": 70}
     if data.task in ("dense-regression", "segmentation", "language"):
         network["readout"] = "dense"
@@ -90,7 +90,7 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
 
 
 def data_settings(settings: list[str]) -> dict[str, Any]:
-    """Return those of the settings ``a.b=c`` of a recipe that say how data are read: options of the loader by name.
+    """Return the options of the loader among settings ``a.b=c`` of a recipe, by name.
 
     >>> data_settings(["training.epochs=3", "data.label=target", "data.shares=[0.8, 0.1, 0.1]"])
     {'label': 'target', 'shares': [0.8, 0.1, 0.1]}
@@ -119,6 +119,6 @@ def recipe_for_path(path: str | Path, source: dict[str, Any] | None = None, **op
     name = Path(path).resolve().stem
     data = load_source(chosen, f"data {name!r}")
     if data.task == "regression" and "standardize" in describe(chosen["name"]).options:
-        # Written into the recipe: without it targets are learned as they are, as earlier runs have learned theirs.
+        # The default of the loader leaves targets in their own unit.
         chosen.setdefault("standardize", True)
     return recipe_for(data, name, chosen, **options)

@@ -1,4 +1,4 @@
-"""Data by name, and synthetic data that stand in for them."""
+"""Data of a recipe, real or synthetic."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["load_source", "recipe_data", "synthetic_data"]
 def recipe_data(
     recipe: Recipe, *, folder: str | None = None, download: bool = False, synthetic: bool = False, check: bool = True
 ) -> Data:
-    """Return the data of a recipe, checked against the shape it gives.
+    """Return the data of a recipe, checked against its shape.
 
-    Beside its loader's options, ``data`` may hold ``drop``: the share of all samples, chosen at random, that is not
-    seen, in training neither; a channel says which are (chapter 2, section 5.4).
+    Beside the options of the loader, ``data`` may hold ``drop``: the share of samples, chosen at random, that are
+    missing in training and test; another channel marks the observed ones (chapter 2, section 5.4).
 
     Args:
         recipe: the recipe.
-        folder: where the files are, for loaders that read some; counts more than the recipe's own ``data.root``.
-        download: let such a loader fetch what is missing.
-        synthetic: synthetic data of the same shape instead.
-        check: compare with the recipe's shape.
+        folder: of the files, for loaders that read files; replaces ``data.root`` of the recipe.
+        download: let the loader download missing files.
+        synthetic: return synthetic data of the same shape instead.
+        check: whether to compare the data with the shape of the recipe.
     """
     if synthetic:
         return synthetic_data(recipe.shape, samples=2 * min(recipe.training.batch, 4))
@@ -43,7 +43,7 @@ def recipe_data(
 
 
 def load_source(source: dict[str, Any], where: str, *, folder: str | None = None, download: bool = False) -> Data:
-    """Return the data that the section ``data`` of a recipe names.
+    """Return the data of section ``data`` of a recipe.
 
     Args:
         source: name of the loader and its options, and perhaps ``drop``.
@@ -56,7 +56,7 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     }
     dropped = options.pop("drop", None)
     known = describe(source["name"])
-    # A root that may be left out is another way to get the data, for the recipe to choose.
+    # Where the root is optional, the recipe decides whether files are read.
     if folder is not None and (known.root == "a folder or file" or "root" in options):
         options["root"] = folder
     if download and known.download:
@@ -82,7 +82,7 @@ def _check_shape(data: Data, recipe: Recipe) -> Data:
 
 
 def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
-    """Return noise of a shape, with targets to match: what a recipe is tried on where its data are not at hand.
+    """Return noise of a shape with random targets, to try a recipe without its data.
 
     >>> from kernelfield.data.shape import DataShape
     >>> data = synthetic_data(DataShape(in_channels=1, out_channels=10, size=[28, 28]))
@@ -104,7 +104,7 @@ def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
         size=size,
         task=shape.task,
         vocabulary=shape.vocabulary,
-        # Labels of points are taken for parts of one kind of object.
+        # Labels of points are parts of one kind of object.
         parts=(tuple(range(shape.out_channels)),) if shape.task == "segmentation" and shape.irregular else (),
     )
 

@@ -24,7 +24,7 @@ __all__ = ["count_parameters", "finish", "write_rows"]
 
 def count_parameters(network: torch.nn.Module) -> int:
     """Return the number of parameters."""
-    return sum(p.numel() for p in network.parameters())
+    return sum([p.numel() for p in network.parameters()])
 
 
 def write_rows(run: Run, loop: Loop) -> None:
@@ -48,7 +48,7 @@ def finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where
     """
     write_rows(run, loop)
     device, state = loop.fabric.device, loop.state
-    network = run.network().to(device)
+    network = run.network(recipe).to(device)
     task = make_task(recipe, network, data)
     batch = recipe.training.eval_batch or recipe.training.batch
     test = data.test.to(device)

@@ -31,7 +31,7 @@ def run_test(run: str | Path, wanted: dict[str, Any], *, folder: str | None = No
     opened = Run(Path(run))
     recipe = opened.recipe()
     data = run_data(opened, recipe, folder)
-    task = make_task(recipe, opened.network(), data)
+    task = make_task(recipe, opened.network(recipe), data)
     batch = recipe.training.eval_batch or recipe.training.batch
     if not wanted:
         return {"test": evaluate(task, data.test, batch).compute()}
@@ -42,7 +42,7 @@ def describe_run(folder: str | Path) -> dict[str, Any]:
     """Return the model, size, layers and result of a run as plain values."""
     run = Run(Path(folder))
     recipe = run.recipe()
-    network = run.network()
+    network = run.network(recipe)
     status = run.result()["status"] if (run.folder / "result.json").exists() else "unfinished"
     layers = []
     with torch.no_grad():

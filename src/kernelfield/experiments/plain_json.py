@@ -1,4 +1,4 @@
-"""JSON that every reader takes: of numbers only finite ones."""
+"""Standard JSON, in which all numbers are finite."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ __all__ = ["to_json"]
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Return ``value`` as JSON, what is infinite or not a number as null.
+    """Return ``value`` as JSON, with null for numbers that are infinite or NaN.
 
     Args:
         value: nested mappings and lists of plain values.
-        indent: of nested values; all on one line if not given.
+        indent: of nested values; everything is on one line if not given.
 
     >>> to_json({"auc": float("nan"), "accuracy": 0.5})
     '{"auc": null, "accuracy": 0.5}'
     """
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

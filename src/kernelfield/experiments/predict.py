@@ -39,7 +39,7 @@ def predict_file(
     """
     opened = Run(Path(run))
     recipe = opened.recipe()
-    network = opened.network()
+    network = opened.network(recipe)
     data = None if raw else run_data(opened, recipe, folder)
     batch = read_samples(Path(path), recipe, data, step)
     classes: tuple[str, ...] = () if data is None else data.classes

@@ -1,4 +1,4 @@
-"""What a training shows of itself: a bar in a terminal, nothing in a pipe."""
+"""A progress bar in a terminal, and the lines printed at the end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["progress_bar", "summary"]
 
 @contextmanager
 def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """Yield what :func:`kernelfield.experiments.fitting` may call with its progress.
+    """Yield a callback for ``on_progress`` of :func:`~.fitting.fit`.
 
-    In a terminal a bar with loss, main metrics, throughput and time left; anywhere else nothing, for the log of the run
-    has it all.
+    In a terminal it draws a bar with loss, metrics, throughput and remaining time; elsewhere it shows nothing, since
+    the log of the run has it all.
 
     Args:
         title: in front of the bar.
-        quiet: show nothing in a terminal either.
+        quiet: show nothing in a terminal, too.
     """
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
@@ -56,7 +56,7 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progr
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    r"""Return the lines to print of a finished run, one per test, then what it cost.
+    r"""Return the lines to print of a finished run: one per test, then its size and time.
 
     >>> found = {"metric": "accuracy", "metrics": {"test": {"accuracy": 0.97}, "step 2.0": {"accuracy": 0.95}},
     ...          "parameters": 9263, "epochs": 15, "seconds": 61.2}
@@ -72,7 +72,7 @@ def summary(result: dict[str, Any]) -> list[str]:
         shown = f"{value:.1%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
         lines.append(f"{_label(name, metric):<38} {shown}")
     if result.get("synthetic"):
-        lines.append("synthetic data: noise of the right shape, of which these numbers say nothing")
+        lines.append("synthetic data: noise of the right shape, so these numbers mean nothing")
     lines.append(f"parameters {result['parameters']:,}, trained {result['epochs']} epochs in {result['seconds']:.0f} s")
     return lines
 

@@ -16,11 +16,11 @@ class Range:
     """Finite numbers between two ends.
 
     Args:
-        low: the smallest.
-        high: the largest.
-        without_low: whether numbers must be above ``low``.
-        without_high: whether numbers must be below ``high``.
-        count: of a list, how many there must be; any number but none if zero.
+        low: lower end.
+        high: upper end.
+        without_low: whether ``low`` itself is excluded.
+        without_high: whether ``high`` itself is excluded.
+        count: length of a list; any length above zero if zero.
 
     >>> str(Range(0, 1, without_high=True)), Range(0, 1, without_high=True).holds(1.0)
     ('of at least 0 and below 1', False)
@@ -35,7 +35,7 @@ class Range:
     count: int = 0
 
     def holds(self, value: Any) -> bool:
-        """Return whether ``value`` is one of the numbers; of a list, if all of them are and there are ``count``."""
+        """Return whether ``value`` lies in the range; a list must have ``count`` numbers that all do."""
         if isinstance(value, (list, tuple)):
             fits = len(value) == self.count if self.count else len(value) > 0
             return fits and all(self.holds(v) for v in value)
@@ -76,7 +76,7 @@ def check_ranges(section: Any, ranges: dict[str, Range], title: str = "") -> Non
 
 
 def _noun(kind: Any, allowed: Range) -> str:
-    """Return what to call values of a field's type, which is text: annotations are not evaluated."""
+    """Return the noun for values of a field whose annotation, a text, is ``kind``."""
     what = "int" if "int" in str(kind) else "number"
     if "list" in str(kind):
         return f"a list of {allowed.count or 'one or more'} {what}s"

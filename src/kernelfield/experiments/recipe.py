@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -31,7 +32,7 @@ __all__ = [
     "with_settings",
 ]
 
-#: further tests of a trained network, and the values they take; other data are named, not counted
+#: further tests of a trained network and the range of their values; tests on other data have names instead
 TESTS = {
     "step": Range(0, without_low=True),
     "drop": Range(0, 1, without_high=True),
@@ -43,7 +44,7 @@ TESTS = {
 
 @dataclass(frozen=True)
 class Training:
-    """How long, how many at once, and in which precision.
+    """Length, batch size, precision and reports of a training.
 
     Args:
         epochs: passes over the training samples.
@@ -51,7 +52,7 @@ class Training:
         eval_batch: samples per step of an evaluation; as in training if not given.
         seed: of weights, order, dropout and augmentation.
         clip: largest norm of the gradient.
-        ema: decay of a moving average of the weights, which is then what is tested.
+        ema: decay of a moving average of the weights, which is then tested in their place.
         label_smoothing: of cross-entropies.
         precision: "32" or "bf16" (mixed).
         compile: whether to compile the network with torch.compile.
@@ -106,25 +107,25 @@ class Training:
 
 @dataclass(frozen=True)
 class Recipe:
-    """An experiment.
+    """An experiment: data, network, and how to train it.
 
     Args:
         name: of the row, or the file's without suffix.
-        title: one line: the row of the table it is.
+        title: one line: the row of the published table.
         chapter: of the thesis; 0 for none.
-        data: name of the data and the options of its loader.
+        data: name of the data set and options of its loader.
         shape: channels, size and task of the data; declared by the data set unless given.
-        model: name of the network and what to change of it.
-        optimizer: how weights are changed.
-        schedule: how the learning rate changes.
-        training: how long, how many at once.
+        model: name of the network, and arguments that replace its own.
+        optimizer: optimiser and its settings.
+        schedule: of the learning rate.
+        training: length, batch size, precision and the like.
         regularizers: weights by name, "kernel_l2", "aliasing", "monotonicity", "complexity", "wavelet"; or
             ``{weight: …}`` with further arguments.
-        metric: what to choose by and report: the task's own if not given.
-        published: the published numbers by metric, in percent where the metric is a share.
+        metric: that chooses the best epoch and is reported; by task if not given.
+        published: published numbers by metric, in percent where the metric is a share.
         test: further tests of the trained network: ``step``, ``drop``, ``turn`` and ``speed``, each a list; ``data``,
             by name, other options of the loader, for a test at another resolution.
-        notes: what differs from the publication.
+        notes: differences from the publication.
     """
 
     name: str
@@ -156,7 +157,7 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
 
     Args:
         mapping: sections and their values.
-        where: what to call it in errors.
+        where: its name in error messages.
 
     >>> recipe_from({"name": "a", "data": {"name": "digits"}, "model": {"name": "ccnn_4_140"}, "trainign": {}})
     Traceback (most recent call last):
@@ -304,10 +305,15 @@ def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
     return dataclasses.asdict(dataclasses.replace(shape, in_channels=shape.in_channels + drop))
 
 
+@functools.cache
+def _type_hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     if not isinstance(mapping, dict):
         raise ValueError(f"{where}: {path or 'a recipe'} must be a mapping, got {mapping!r}")  # noqa: TRY004
-    hints = get_type_hints(kind)
+    hints = _type_hints(kind)  # type: ignore[arg-type]
     known = {f.name: f for f in dataclasses.fields(kind)}
     for key in mapping:
         if key not in known:
@@ -316,7 +322,8 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     for name, entry in known.items():
         full = f"{path}.{name}" if path else name
         if name in mapping:
-            values[name] = _value(hints[name], mapping[name], where, full)
+            value = mapping[name]
+            values[name] = value if type(value) is hints[name] else _value(hints[name], value, where, full)
         elif entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING:
             raise ValueError(f"{where}: {full} must be given")
     choices: dict[str, tuple[str, ...]] = getattr(kind, "choices", {})

@@ -1,4 +1,4 @@
-"""Tests of a trained network on what it was not trained on: other resolutions and speeds, missing samples, turns."""
+"""Tests of a trained network on changed data: other resolutions and speeds, missing samples, rotated images."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = ["at_speed", "at_step", "other_data_tests", "run_tests", "turned", "wi
 
 @dataclass(frozen=True)
 class Thinned(Batch):
-    """A batch of which only a share of the samples was seen.
+    """A batch in which only a share of the samples is observed.
 
     Args:
-        density: the share.
+        density: share of the samples that are observed.
     """
 
     density: float = 1.0
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Return what a network takes beside the inputs, as keyword arguments."""
+        """Return the keyword arguments of a network beside the inputs."""
         assert self.mask is not None
         density = torch.full(self.mask.shape, self.density, device=self.inputs.device)
         return {**super().sampling, "density": density}
@@ -53,7 +53,7 @@ class Thinned(Batch):
 def run_tests(
     task: Task, data: Data, wanted: dict[str, Any], *, batch: int = 256, device: torch.device | str = "cpu"
 ) -> dict[str, dict[str, float]]:
-    """Return metrics on changed test samples, by what was changed, such as ``"step 2.0"``.
+    """Return metrics on changed test samples, by the change, such as ``"step 2.0"``.
 
     Args:
         task: the trained task.
@@ -66,7 +66,7 @@ def run_tests(
     split = data.test.to(device)
     for kind, values in wanted.items():
         if check_choice("test", kind, TESTS) == "data":
-            continue  # other data, for recipe_tests to load
+            continue  # other_data_tests loads these
         changes: dict[str, Any] = {"step": at_step, "drop": with_dropped, "turn": turned, "speed": at_speed}
         change = changes[kind]
         for value in values if isinstance(values, (list, tuple)) else [values]:
@@ -83,14 +83,14 @@ def other_data_tests(
     device: torch.device | str = "cpu",
     **where: Any,
 ) -> dict[str, dict[str, float]]:
-    """Return metrics on the test split that other options of the loader give, by the names in ``test.data``.
+    """Return metrics on test splits loaded with other options, by the names in ``test.data``.
 
-    Its step is what its size says: twice as many samples along an axis lie half as far apart.
+    The step follows from the size: twice as many samples along an axis lie half as far apart.
 
     Args:
         task: the trained task.
         recipe: whose ``test.data`` to follow.
-        data: that the network was trained on.
+        data: of the training.
         batch: samples at once.
         device: where to run.
         where: ``folder`` and ``download`` for :func:`recipe_data`.
@@ -99,7 +99,7 @@ def other_data_tests(
     for name, options in recipe.test.get("data", {}).items():
         other = recipe_data(replace(recipe, data={**recipe.data, **options}), check=False, **where)
         steps = tuple(n / m for n, m in zip(data.size, other.size, strict=True))
-        # A loader that tests at another resolution than it trains at knows the step itself.
+        # A loader that trains and tests at different resolutions sets the step itself.
         known = other.test.step != 1.0
         split = other.test if known else replace(other.test, step=steps if len(set(steps)) > 1 else steps[0])
         found[name] = evaluate(task, split.to(device), batch).compute()
@@ -109,12 +109,12 @@ def other_data_tests(
 def at_step(split: Split, step: float) -> Split:
     """Return the split sampled at another step, in units of its own: 2 is half the resolution, 0.5 twice.
 
-    A sequence at an integer step keeps every so manieth sample, as a slower clock would; anything else is resampled
-    by its spectrum. Samples at points keep those of a random share 1/step.
+    A sequence at an integer step keeps every ``step``-th sample, as a slower clock would; any other signal is resampled
+    through its spectrum. Data at points has no grid and is refused.
     """
     check_positive("step", step)
     if split.coords is not None:
-        raise ValueError("step must be 1 for data at points, which have no grid; use drop, got step " + str(step))
+        raise ValueError(f"step must be 1 for data at points, which has no grid; use drop; got {step}")
 
     def change(batch: Batch) -> Batch:
         space = batch.inputs.shape[2:]
@@ -141,12 +141,12 @@ def at_step(split: Split, step: float) -> Split:
 def at_speed(split: Split, speed: float) -> Split:
     """Return the split with its series played at another speed, as on a tape: 0.5 is half as fast and twice as long.
 
-    Unlike :func:`at_step` the network is not told. Series are resampled by their spectrum; above speed 1 what no longer
-    fits under the Nyquist frequency is lost.
+    Unlike in :func:`at_step`, the network does not know the new step. Series are resampled through their spectrum;
+    above speed 1, frequencies beyond the Nyquist frequency are lost.
     """
     check_positive("speed", speed)
     if split.coords is not None or split.inputs.dim() != 3:
-        raise ValueError(f"speed must be 1 for data that are no series on a grid, got {speed}")
+        raise ValueError(f"speed must be 1 for data other than series on a grid, got {speed}")
 
     def change(batch: Batch) -> Batch:
         old = batch.inputs.shape[-1]
@@ -160,7 +160,7 @@ def at_speed(split: Split, speed: float) -> Split:
 
 
 def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
-    """Return the split with a random share of each sample's positions unseen."""
+    """Return the split with a random share of the positions of each sample masked."""
     if not 0 <= share < 1:
         raise ValueError(f"drop must be a share of at least 0 and below 1, got {share}")
     generator = torch.Generator().manual_seed(seed)
@@ -169,7 +169,7 @@ def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
         shape = (len(batch), *batch.inputs.shape[2:])
         kept = (torch.rand(shape, generator=generator) >= share).to(batch.inputs.device)
         mask = kept if batch.mask is None else kept & batch.mask
-        # What is left stands for what was dropped too, so that sums over samples keep their size.
+        # The rest also stands for the dropped positions, so that sums over samples keep their size.
         given = {f.name: getattr(batch, f.name) for f in fields(batch)}
         return Thinned(**{**given, "mask": mask}, density=1 - share)
 
@@ -177,11 +177,11 @@ def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
 
 
 def turned(split: Split, degrees: float) -> Split:
-    """Return the split with its images turned against the clock."""
+    """Return the split with its images rotated counterclockwise."""
     from ..data.transforms.rotate import rotate  # noqa: PLC0415
 
     if split.inputs.dim() != 4:
-        raise ValueError(f"turn must be 0 for data that are no images, got {degrees}")
+        raise ValueError(f"turn must be 0 for data other than images, got {degrees}")
 
     def change(batch: Batch) -> Batch:
         angles: Tensor = torch.full((len(batch),), math.radians(degrees), device=batch.inputs.device)
@@ -191,7 +191,7 @@ def turned(split: Split, degrees: float) -> Split:
 
 
 def _changed(split: Split, change: Any) -> Split:
-    """Return the split with ``change`` after its own preparation."""
+    """Return the split with ``change`` applied after its own preparation."""
     prepare = split.prepare
     return replace(
         split, prepare=lambda batch, training: change(batch if prepare is None else prepare(batch, training))

@@ -182,9 +182,13 @@ class Run:
         with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{now} {line}\n")
 
-    def network(self) -> nn.Module:
-        """Return the trained network in evaluation mode: the best by validation, or else the last one."""
-        network = make_network(self.recipe())
+    def network(self, recipe: Recipe | None = None) -> nn.Module:
+        """Return the trained network in evaluation mode: the best by validation, or else the last one.
+
+        Args:
+            recipe: of the run, if it has been read already.
+        """
+        network = make_network(self.recipe() if recipe is None else recipe)
         path = latest_checkpoint(self.checkpoints, "best") or latest_checkpoint(self.checkpoints)
         if path is None:
             raise FileNotFoundError(f"run must hold a checkpoint, got {self.folder} without one")
@@ -223,13 +227,10 @@ def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
     chosen = configuration(name)
     parameters = inspect.signature(chosen.build).parameters
+    takes_all = inspect.Parameter.VAR_KEYWORD in {p.kind for p in parameters.values()}
     # Arguments that the name fixes, such as the size of point clouds, are changed by the recipe only.
     fixed = {key for key in ("in_channels", "size", "dim", "vocabulary") if key in chosen.arguments}
-    return {
-        key: value
-        for key, value in given.items()
-        if key not in fixed and (key in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()))
-    }
+    return {key: value for key, value in given.items() if key not in fixed and (key in parameters or takes_all)}
 
 
 def _number(value: float | None) -> str:
