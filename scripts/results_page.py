@@ -19,8 +19,10 @@ every setting, the machine and the time.
 
 - Most runs are far shorter than the published ones. The column `epochs` is ours.
 - Accuracy, AUC and intersection over union are percentages.
-- A run is one seed (0) unless a row gives a standard deviation over folds.
-- Several runs shared a GPU, so times are upper bounds.
+- `seeds` is the number of trainings; several give a mean and a standard deviation. One seed with a deviation is a
+  cross-validation.
+- The epoch is chosen by validation data. Where all data is trained on, it is the last epoch.
+- Several runs shared a GPU, so times are upper bounds; of several seeds it is their sum.
 
 `kernelfield reproduce RECIPE` repeats a row, `python scripts/results.py SET` a group of them with the shortened
 schedules used here. Rows of PointNet++ come from `benchmarks/points_accuracy.py`. This page is written by
@@ -28,8 +30,8 @@ schedules used here. Rows of PointNet++ come from `benchmarks/points_accuracy.py
 
 """
 
-SHOWN = ["experiment", "metric", "published", "ours", "size", "epochs", "time", "machine"]
-RULE = "|---|---" + "|---:" * 5 + "|---"  # numbers are right-aligned
+SHOWN = ["experiment", "metric", "published", "ours", "seeds", "epochs", "size", "time", "machine"]
+RULE = "|---|---" + "|---:" * 6 + "|---"  # numbers are right-aligned
 MACHINES = {"NVIDIA H200": "H200", "x86_64": "CPU"}
 CHAPTERS = {
     "2": "CKConv",
@@ -56,6 +58,7 @@ def page(folder: Path) -> str:
     names = cells(header)
     rows = [dict(zip(names, cells(line), strict=False)) for line in lines]
     for row in rows:
+        row["seeds"] = str(row["seed"].count(",") + 1) if row.get("seed") else ""
         row["machine"] = MACHINES.get(row.get("machine", ""), row.get("machine", ""))
     text = HEAD
     for chapter in sorted({row["chapter"] for row in rows}, key=int):
