@@ -11,7 +11,7 @@ import torch
 from kernelfield.ops import conv
 from kernelfield.ops.conv import METHODS
 from kernelfield.ops.conv.cost import Work, cheapest, seconds
-from tests.contracts.convolutions import ConvContract
+from tests.contracts.convolutions import KINDS, Case, ConvContract
 
 
 class TestDirect(ConvContract):
@@ -22,8 +22,23 @@ class TestFFT(ConvContract):
     method = "fft"
 
 
+FEW = ("dense", "depthwise", "cylinder")
+
+
 class TestAuto(ConvContract):
+    """The choice between the others; a few kinds are enough to see that it passes everything on."""
+
     method = "auto"
+
+    @pytest.fixture(params=[KINDS[name] for name in FEW], ids=FEW)
+    def case(self, request: pytest.FixtureRequest) -> Case:
+        found: Case = request.param
+        return found
+
+
+@pytest.mark.parametrize("name", ["dense", "depthwise", "causal", "periodic, twice as long", "cylinder"])
+def test_every_kind_exports_with_any_length_and_batch(name: str) -> None:
+    TestFFT().assert_exports(KINDS[name])
 
 
 @pytest.mark.parametrize("method", ["dct", "FFT", None, 3])
