@@ -80,6 +80,16 @@ def exact(case: Case, x: torch.Tensor, kernel: torch.Tensor) -> tuple[torch.Tens
     return conv_reference(x, kernel, **case.how), conv_reference(x.abs(), kernel.abs(), **case.how).max()
 
 
+def assert_matches(case: Case, got: torch.Tensor, x: torch.Tensor, kernel: torch.Tensor) -> None:
+    """Compare with the reference in float64."""
+    expected, scale = exact(case, x, kernel)
+    assert got.shape == expected.shape
+    assert got.dtype == x.dtype
+    assert (got - expected).abs().max() <= ROUNDING[x.dtype] * scale
+
+
+kinds = pytest.mark.parametrize("case", KINDS.values(), ids=KINDS)
+
 #: x and kernel, where they are not a good pair, the other arguments, the error's type and the argument that it names
 BAD_ARGUMENTS = [
     (torch.ones(1, 2, 8).long(), None, {}, TypeError, "x"),
