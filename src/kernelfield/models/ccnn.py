@@ -129,7 +129,7 @@ class CCNN(nn.Module):
         self.embedding = None
         if vocabulary is not None:
             self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
-        self.input_dropout = Dropout(input_dropout)
+        self.input_dropout = Dropout(input_dropout, few_bits=False)
         if check_choice("stem", stem, ("conv", "linear")) == "conv":
             self.stem = make_conv(in_channels, channels)
         else:

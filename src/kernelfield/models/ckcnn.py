@@ -133,7 +133,7 @@ class CKCNN(nn.Module):
         self.embedding = None
         if vocabulary is not None:
             self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
-        self.input_dropout = Dropout(input_dropout)
+        self.input_dropout = Dropout(input_dropout, few_bits=False)
         self.blocks = nn.ModuleList(
             TwoConvBlock(make_conv, i, o, norm=norm, dropout=dropout, dropout_kind=dropout_kind)
             for i, o in zip((in_channels, *widths), widths, strict=False)

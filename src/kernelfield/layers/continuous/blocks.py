@@ -65,7 +65,7 @@ class TwoConvBlock(nn.Module):
         self.activation = check_choice("activation", activation, _ACTIVATIONS)
         self.conv1, self.norm1 = make_conv(in_channels, out_channels), make_norm(norm, out_channels)
         self.conv2, self.norm2 = make_conv(out_channels, out_channels), make_norm(norm, out_channels)
-        self.dropout = Dropout(dropout, dropout_kind)
+        self.dropout = Dropout(dropout, dropout_kind, few_bits=False)
         self.activate_branch = activate_branch
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
 
@@ -131,7 +131,7 @@ class CCNNBlock(nn.Module):
         normed = out_channels if not prenorm else read if norm.startswith("batch") else in_channels
         self.norm = make_norm(norm, normed)
         self.conv = make_conv(read, middle)
-        self.dropout = Dropout(dropout, dropout_kind)
+        self.dropout = Dropout(dropout, dropout_kind, few_bits=False)
         self.linear = Pointwise(middle, written)
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
 

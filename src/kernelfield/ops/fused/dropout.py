@@ -11,16 +11,17 @@ __all__ = ["drop"]
 _BITS = 16
 
 
-def drop(x: Tensor, p: float, *, channels: bool = False) -> Tensor:
+def drop(x: Tensor, p: float, *, channels: bool = False, few_bits: bool = False) -> Tensor:
     r"""Return ``x`` with zeros at random, the rest multiplied by :math:`1/(1 - p)`.
 
-    For single values on a CPU, torch draws a float64 each, which takes longer than the convolution before it. Here a
-    value costs 16 random bits: p, and the factor with it, is rounded to a multiple of 1/65,536.
+    For single values on a CPU, torch draws a float64 each, which takes longer than the convolution before it. With
+    ``few_bits`` a value costs 16 random bits: p, and the factor with it, is rounded to a multiple of 1/65,536.
 
     Args:
         x: any signal; (batch, channels, \*space) to drop channels.
         p: probability of a zero.
         channels: one draw for each sample and channel, shared by all positions.
+        few_bits: draw 16 bits per value on a CPU; compiled code draws as torch does, so its draws are then others.
 
     >>> y = drop(torch.ones(2, 3, 5), 0.5, channels=True)
     >>> bool(((y == 0).all(dim=2) | (y == 2).all(dim=2)).all())
@@ -30,7 +31,7 @@ def drop(x: Tensor, p: float, *, channels: bool = False) -> Tensor:
         return torch.feature_dropout(x, p, True)
     dropped = round(p * 2**_BITS)
     plain = x.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not (plain and 0 < dropped < 2**_BITS) or torch._C._are_functorch_transforms_active():  # noqa: SLF001
+    if not (few_bits and plain and 0 < dropped < 2**_BITS) or torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return F.dropout(x, p)
     return (x * _kept(x, dropped)).mul_(2**_BITS / (2**_BITS - dropped))
 
