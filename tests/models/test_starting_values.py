@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from kernelfield import create_model
 from kernelfield.layers.continuous.continuous_conv import ContinuousConv
 from kernelfield.layers.group.kernel import GroupKernel
+from kernelfield.layers.group.signal import GroupSignal
 from kernelfield.models.registry import configuration
 
 from .registered import NAMES, Example, example
@@ -79,8 +80,8 @@ def outputs(net: nn.Module, example: Example, x: Tensor) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
 
     def note(name: str) -> object:
-        def hook(module: nn.Module, args: object, output: object) -> None:
-            found[name] = output if isinstance(output, Tensor) else output[0]  # type: ignore[index]
+        def hook(module: nn.Module, args: object, output: Tensor | GroupSignal) -> None:
+            found[name] = output.values if isinstance(output, GroupSignal) else output
 
         return hook
 
