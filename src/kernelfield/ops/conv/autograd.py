@@ -1,4 +1,4 @@
-r"""What every convolution with its own backward pass is to autograd, torch.compile and torch.export.
+r"""Convolutions with their own backward pass, for autograd, torch.compile and torch.export.
 
 Convolution is bilinear, and so are its two gradients:
 

@@ -22,7 +22,7 @@ def direct_conv(
 ) -> Tensor:
     """Convolve by sums; arguments as in :func:`kernelfield.ops.conv`, already checked.
 
-    Torch's convolutions are correlations: they take a kernel that ``is_reversed`` as it is.
+    Torch's convolutions are correlations. ``is_reversed`` says whether the kernel is already flipped for them.
     """
     dim = x.dim() - 2
     reaches = [(k - 1 - c, c) for k, c in zip(kernel.shape[2:], centres(kernel.shape[2:], causal), strict=True)]

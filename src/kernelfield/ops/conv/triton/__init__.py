@@ -1,6 +1,6 @@
 """Depthwise convolution on tensor cores: transforms as products with small tables, in Triton.
 
-Nothing of Triton is imported before the first call, so that the package works without it.
+Triton is imported by the first call. ``README.md`` explains the idea and lists the files in reading order.
 """
 
 from __future__ import annotations

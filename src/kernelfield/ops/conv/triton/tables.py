@@ -40,7 +40,7 @@ def _cast(table: Tensor, plan: Plan, dtype: torch.dtype, device: torch.device) -
 
 
 def _both_parts(table: Tensor, rows: int, cols: int, inputs: int) -> Tensor:
-    """Return what parts side by side are multiplied by, (..., inputs · rows, 2 cols); see :mod:`.stages`."""
+    """Return what parts side by side are multiplied by, (..., inputs · rows, 2 cols); see :mod:`.tile_ops`."""
     re, im = _fill(table, rows, cols)
     upper, lower = torch.cat([re, im], -1), torch.cat([-im, re], -1)
     return torch.cat([upper, lower][:inputs], -2)
@@ -48,7 +48,7 @@ def _both_parts(table: Tensor, rows: int, cols: int, inputs: int) -> Tensor:
 
 @graph_cache(64)
 def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a2, then a1 and the twiddle tables, all in one row, as :mod:`.stages` reads them.
+    """Return a2, then a1 and the twiddle tables, all in one row, as :mod:`.tile_ops` reads them.
 
     Both come transposed too where no matrix instruction reads them so; upright a1 is transposed. Blocks that follow
     each other on a line need twiddle factors of the outer transform: they are separable, and those of rows are in a1,
