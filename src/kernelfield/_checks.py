@@ -31,7 +31,8 @@ def check_int(name: str, value: Any, least: int = 1) -> int:
     Traceback (most recent call last):
     ValueError: channels must be an int of at least 1, got 0
     """
-    if not _is_int(value):
+    # Nearly every argument is an int: only others are looked at more closely.
+    if type(value) is not int and not _is_int(value):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be an int of at least {least}, got {value}")
@@ -45,11 +46,21 @@ def check_positive(name: str, value: Any) -> float:
     Traceback (most recent call last):
     ValueError: omega_0 must be a finite number above 0, got nan
     """
-    if not _is_number(value):
+    if type(value) is not float and not _is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     if not 0 < value < math.inf:  # false for NaN too
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
+
+
+def check_counts(train: Any, validation: Any, test: Any) -> tuple[int, int, int]:
+    """Return the numbers of samples of three splits; ``validation`` may be 0.
+
+    >>> check_counts(10, 0, 0)
+    Traceback (most recent call last):
+    ValueError: test must be an int of at least 1, got 0
+    """
+    return check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
 
 
 def check_dim(dim: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Batch", "Data", "Split", "TargetScale"]
 
@@ -143,11 +144,28 @@ class Split:
         batch = Batch(step=self.step, **picked)
         return batch if self.prepare is None else self.prepare(batch, training)
 
+    def take(self, index: Tensor | slice) -> Split:
+        """Return the split of the samples at ``index``."""
+        return self._map(lambda tensor: tensor[index])
+
+    def cut(self, counts: Sequence[int]) -> list[Split]:
+        """Cut the samples, in order, into splits of ``counts`` samples each.
+
+        >>> [len(part) for part in Split(torch.zeros(5, 1, 1), torch.zeros(5)).cut((3, 0, 2))]
+        [3, 0, 2]
+        """
+        ends = list(itertools.accumulate(counts, initial=0))
+        return [self.take(slice(start, end)) for start, end in itertools.pairwise(ends)]
+
     def to(self, device: torch.device | str) -> Split:
         """Return the split with its tensors on ``device``."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Split:
+        """Apply ``function`` to every tensor."""
         held = {name: getattr(self, name) for name in ("inputs", "target", "coords", "mask")}
-        moved: dict[str, Any] = {name: None if t is None else t.to(device) for name, t in held.items()}
-        return replace(self, **moved)
+        mapped: dict[str, Any] = {name: None if t is None else function(t) for name, t in held.items()}
+        return replace(self, **mapped)
 
 
 @dataclass(frozen=True)
@@ -186,3 +204,52 @@ class Data:
     parts: tuple[tuple[int, ...], ...] = ()
     channels: tuple[str, ...] = ()
     unit: float | None = None
+
+    @classmethod
+    def from_splits(
+        cls,
+        name: str,
+        splits: Sequence[Split | None],
+        task: str = "classification",
+        *,
+        in_channels: int | None = None,
+        out_channels: int | None = None,
+        size: Sequence[int] | None = None,
+        classes: Sequence[str] = (),
+        **others: Any,
+    ) -> Data:
+        """Return the data set of three splits, with shapes read from the training inputs where none are given.
+
+        Args:
+            name: name of the data set.
+            splits: training, validation and test samples; a validation split that is None or empty is left out.
+            task: see :class:`Data`.
+            in_channels: channels of the inputs; by default those stored, or 1 for (n, length) token ids.
+            out_channels: number of predictions; the number of classes by default.
+            size: length along each axis, in training steps; that of the stored inputs by default.
+            classes: names of the classes, if known.
+            others: ``vocabulary``, ``parts``, ``channels`` and ``unit`` of :class:`Data`.
+
+        >>> split = Split(torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long))
+        >>> data = Data.from_splits("blank", [split, None, split], classes=("black", "white"))
+        >>> data.in_channels, data.out_channels, data.dim, data.size
+        (3, 2, 2, (8, 8))
+        """
+        train, validation, test = splits
+        if train is None or test is None:
+            raise ValueError(f"splits must hold training and test samples, got {[s and len(s) for s in splits]}")
+        channels, *space = train.inputs.shape[1:] if train.inputs.dim() > 2 else (1, *train.inputs.shape[1:])
+        size = tuple(space if size is None else size)
+        return cls(
+            name,
+            train,
+            validation if validation is not None and len(validation) else None,
+            test,
+            channels if in_channels is None else in_channels,
+            len(classes) if out_channels is None else out_channels,
+            len(size),
+            size,
+            task,
+            tuple(classes),
+            **others,
+        )

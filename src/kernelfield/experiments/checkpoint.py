@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointMismatch",
     "describe_difference",
+    "gather",
     "latest_checkpoint",
     "load_network",
     "optimizer_tensors",
     "read_checkpoint",
     "restore_optimizer",
-    "shared_like",
+    "shard",
     "to_host",
-    "whole",
     "write_checkpoint",
 ]
 
@@ -31,18 +31,21 @@ TENSORS, VALUES = "tensors.safetensors", "values.json"
 FORMAT = 1
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a sharded one; every process must call this. Other tensors are returned unchanged."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+def gather(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Return the full tensors of sharded ones; every process must call this. Other values are returned unchanged."""
+    return {key: t.full_tensor() if hasattr(t, "full_tensor") else t for key, t in tensors.items()}
 
 
-def shared_like(tensor: Tensor, other: Any) -> Tensor:
-    """Return ``tensor`` sharded over processes in the same way as ``other``."""
-    if not hasattr(other, "full_tensor"):
-        return tensor
+def shard(tensors: dict[str, Tensor], like: dict[str, Any]) -> dict[str, Tensor]:
+    """Return ``tensors`` sharded over processes as those of the same names in ``like`` are."""
+    sharded = {key for key, t in like.items() if hasattr(t, "full_tensor")}
+    return {key: _distribute(t, like[key]) if key in sharded else t for key, t in tensors.items()}
+
+
+def _distribute(tensor: Tensor, like: Any) -> Tensor:
     from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415
 
-    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)
 
 
 class CheckpointMismatch(ValueError):  # noqa: N818
@@ -162,7 +165,7 @@ def load_network(network: nn.Module, tensors: dict[str, Tensor], where: object, 
     difference = describe_difference(have, want)
     if difference:
         raise CheckpointMismatch(f"the checkpoint at {where} is of another network:\n{difference}")
-    network.load_state_dict({name: shared_like(value, want[name]) for name, value in have.items()})
+    network.load_state_dict(shard(have, want))
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -172,8 +175,8 @@ def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> t
     for name, parameter in network.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             target = tensors if isinstance(value, torch.Tensor) else values
-            target[f"optimizer.{key}.{name}"] = whole(value) if isinstance(value, torch.Tensor) else value
-    return tensors, values
+            target[f"optimizer.{key}.{name}"] = value
+    return gather(tensors), values
 
 
 def restore_optimizer(
@@ -190,8 +193,8 @@ def restore_optimizer(
         on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
         moves = isinstance(value, torch.Tensor) and (value.dim() > 0 or on_device)
         there = value.to(parameter.device) if moves else value
-        if moves and there.shape == parameter.shape:
-            there = shared_like(there, parameter)
+        if moves and there.shape == parameter.shape and hasattr(parameter, "full_tensor"):
+            there = _distribute(there, parameter)
         optimizer.state[parameter][key] = there
 
 

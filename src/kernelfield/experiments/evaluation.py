@@ -9,7 +9,7 @@ import torch
 
 from ..masks import GaussianMask
 from ..models import DNArch
-from .checkpoint import whole
+from .checkpoint import gather
 from .side_by_side import exhaust
 
 if TYPE_CHECKING:
@@ -70,5 +70,5 @@ def mask_sizes(network: torch.nn.Module) -> dict[str, float]:
     if isinstance(network, DNArch):
         return network.architecture().flat()
     found = {name: m for name, m in network.named_modules() if isinstance(m, GaussianMask)}
-    widths: list[Tensor] = [whole(m.sigma).abs().mean() for m in found.values()]
+    widths: list[Tensor] = [s.abs().mean() for s in gather({name: m.sigma for name, m in found.items()}).values()]
     return dict(zip(found, torch.stack(widths).tolist(), strict=True)) if widths else {}

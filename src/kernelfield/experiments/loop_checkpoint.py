@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .checkpoint import (
+    gather,
     latest_checkpoint,
     load_network,
     optimizer_tensors,
     read_checkpoint,
     remove_checkpoints,
     restore_optimizer,
-    shared_like,
-    whole,
+    shard,
     write_checkpoint,
 )
 
@@ -31,7 +31,7 @@ def save_loop(loop: Loop) -> None:
     if loop.folder is None or not (loop.sharded or loop.fabric.global_rank == 0):
         return
     network, state = loop.task.network, loop.state
-    tensors = {f"network.{name}": whole(t) for name, t in network.state_dict().items()}
+    tensors = gather({f"network.{name}": t for name, t in network.state_dict().items()})
     finite = [torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()]
     if not bool(torch.stack(finite).all()) or float(loop.losses[2]) >= 0:
         loop.stop_at(state.step - 1 if float(loop.losses[2]) < 0 else int(loop.losses[2]))
@@ -41,7 +41,7 @@ def save_loop(loop: Loop) -> None:
         tensors["rng.cuda"] = torch.cuda.get_rng_state(loop.fabric.device)
     values: dict[str, Any] = {"state": asdict(state), "rate": loop.rate.state_dict(), "optimizer": numbers}
     if loop.average is not None:
-        tensors |= {f"average.{name}": whole(t) for name, t in loop.average.shadow.items()}
+        tensors |= gather({f"average.{name}": t for name, t in loop.average.shadow.items()})
         values["average_steps"] = loop.average.steps
     values |= {"recipe": loop.name, "lr": loop.lr}
     values["learning_rates"] = [group["initial_lr"] for group in loop.optimizer.param_groups]
@@ -55,7 +55,7 @@ def save_best(loop: Loop) -> None:
     if loop.folder is None or not (loop.sharded or loop.fabric.global_rank == 0):
         return
     with loop.average or contextlib.nullcontext():
-        tensors = {f"network.{name}": whole(t) for name, t in loop.task.network.state_dict().items()}
+        tensors = gather({f"network.{name}": t for name, t in loop.task.network.state_dict().items()})
         if loop.fabric.global_rank == 0:
             state = {"step": loop.state.step, "epoch": loop.state.epoch, "best": loop.state.best}
             values = {"state": state, "recipe": loop.name}
@@ -80,8 +80,9 @@ def resume_loop(loop: Loop) -> bool:
     loop.rate.load_state_dict(values["rate"])
     if loop.average is not None:
         loop.average.steps = values["average_steps"]
-        for name, shadow in loop.average.shadow.items():
-            shadow.copy_(shared_like(tensors[f"average.{name}"], shadow))
+        averages = {name: tensors[f"average.{name}"] for name in loop.average.shadow}
+        for name, value in shard(averages, loop.average.shadow).items():
+            loop.average.shadow[name].copy_(value)
     loop.losses.copy_(tensors["losses"])
     loop.lr = values.get("lr", 0.0)
     loop.state = State(**values["state"])

@@ -86,29 +86,16 @@ def build(
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
     if standardize and task == "regression":
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
-    whole = bool(mask.all())
-    splits = [
-        Split(
-            values[i],
-            target[i],
-            coords=None if coords is None else coords[i],
-            mask=None if whole else mask[i],
-            prepare=prepare,
-        )
-        for i in index
-    ]
+    every = Split(values, target, coords=coords, mask=None if bool(mask.all()) else mask, prepare=prepare)
     # Points reach from 0 to the last coordinate, both included.
     size = values.shape[-1] if coords is None else int(np.ceil(float(coords.max()))) + 1
-    return Data(
-        name=name,
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
+    return Data.from_splits(
+        name,
+        [every.take(i) for i in index],
+        task,
         in_channels=values.shape[1] * (2 if observed else 1),
         out_channels=len(names) if task == "classification" else 1,
-        dim=1,
         size=(size,),
-        task=task,
         classes=names,
         channels=tuple(channels),
         unit=unit,

@@ -86,18 +86,7 @@ def fsdd(
         Split(inputs[i][..., ::every], target[i], mask=mask[i][:, ::every], step=float(every), prepare=prepare)
         for i in index
     ]
-    return Data(
-        name="fsdd",
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
-        in_channels=1,
-        out_channels=10,
-        dim=1,
-        size=(length,),
-        task="classification",
-        classes=tuple("0123456789"),
-    )
+    return Data.from_splits("fsdd", splits, size=(length,), classes=tuple("0123456789"))
 
 
 class _Clip(NamedTuple):

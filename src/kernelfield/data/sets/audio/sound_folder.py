@@ -271,15 +271,4 @@ def _data(
     heard = inputs[index[0]].float() / 32767
     prepare = Standardize((float(heard.mean()),), (float(heard.std()) or 1.0,), scale=1 / 32767)
     splits = [Split(inputs[i], target[i], prepare=prepare) for i in index]
-    return Data(
-        name=name,
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
-        in_channels=1,
-        out_channels=len(classes),
-        dim=1,
-        size=(inputs.shape[-1],),
-        task=task,
-        classes=classes,
-    )
+    return Data.from_splits(name, splits, task, classes=classes)

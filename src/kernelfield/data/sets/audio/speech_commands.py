@@ -101,17 +101,8 @@ def speech_commands(
             heard = sound[index[0]].float() / 32768
             prepare = Standardize((float(heard.mean()),), (float(heard.std()),), scale=1 / 32768)
         splits = [Split(kept[i], target[i], step=float(every), prepare=prepare) for i in index]
-    return Data(
-        name="speech_commands_mfcc" if mfcc else "speech_commands",
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
-        in_channels=splits[0].inputs.shape[1],
-        out_channels=len(words),
-        dim=1,
-        size=(161 if mfcc else RATE,),
-        task="classification",
-        classes=tuple(words),
+    return Data.from_splits(
+        "speech_commands_mfcc" if mfcc else "speech_commands", splits, size=(161 if mfcc else RATE,), classes=words
     )
 
 

@@ -55,17 +55,8 @@ def furniture(
         coords = clouds[chosen]
         return Split(coords.new_zeros(len(coords), 0, coords.shape[1]), label[chosen], coords=coords, prepare=prepare)
 
-    return Data(
-        name="furniture",
-        train=part(fold != split),
-        validation=None,
-        test=part(fold == split),
-        in_channels=3,
-        out_channels=len(classes),
-        dim=3,
-        size=(2, 2, 2),
-        task="classification",
-        classes=classes,
+    return Data.from_splits(
+        "furniture", [part(fold != split), None, part(fold == split)], in_channels=3, size=(2, 2, 2), classes=classes
     )
 
 
@@ -103,16 +94,11 @@ def chair_monitor(
         none = coords.new_zeros(len(coords), 0, coords.shape[1])
         prepare = ChoosePoints(points)
         splits = [Split(none[i], label[i], coords=coords[i], mask=mask[i], prepare=prepare) for i in parts]
-    return Data(
-        name="chair_monitor",
-        train=splits[0],
-        validation=splits[1],
-        test=splits[2],
+    return Data.from_splits(
+        "chair_monitor",
+        splits,
         in_channels=3 if form == "points" else 1,
-        out_channels=2,
-        dim=3,
         size=(2, 2, 2) if form == "points" else (32, 32, 32),
-        task="classification",
         classes=("chair", "monitor"),
     )
 

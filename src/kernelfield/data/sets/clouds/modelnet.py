@@ -113,22 +113,9 @@ def _modelnet(
     train, held = hold_out(label["train"], round(validation_share * len(label["train"])), seed)
     prepare = ChoosePoints(points, voxels)
 
-    def split(part: str, index: Tensor | slice) -> Split:
-        coords, values = drawn[part]
-        return Split(values[index], label[part][index], coords=coords[index], prepare=prepare)
-
-    return Data(
-        name=name,
-        train=split("train", train),
-        validation=split("train", held) if len(held) else None,
-        test=split("test", slice(None)),
-        in_channels=6 if normals else 3,
-        out_channels=len(known),
-        dim=3,
-        size=(2, 2, 2),
-        task="classification",
-        classes=tuple(known),
-    )
+    whole = {part: Split(v, label[part], coords=c, prepare=prepare) for part, (c, v) in drawn.items()}
+    splits = [whole["train"].take(train), whole["train"].take(held), whole["test"]]
+    return Data.from_splits(name, splits, in_channels=6 if normals else 3, size=(2, 2, 2), classes=known)
 
 
 def _sampled(paths: list[Path], count: int, normals: bool, seed: int) -> tuple[Tensor, Tensor]:

@@ -70,17 +70,13 @@ def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, n
     unknown = sorted(set(kinds.values()) - set(PARTS))
     if unknown:
         raise ValueError(f"{where} must name the kinds {', '.join(PARTS)}, found {unknown[0]}")
-    return Data(
-        name="shapenet_part",
-        train=splits["train"],
-        validation=splits["val"] if len(splits["val"]) else None,
-        test=splits["test"],
+    return Data.from_splits(
+        "shapenet_part",
+        [splits[part] for part in ("train", "val", "test")],
+        "segmentation",
         in_channels=6 if normals else 3,
-        out_channels=50,
-        dim=3,
         size=(2, 2, 2),
-        task="segmentation",
-        classes=tuple(f"{kind} {i}" for kind, labels in PARTS.items() for i in range(len(labels))),
+        classes=[f"{kind} {i}" for kind, labels in PARTS.items() for i in range(len(labels))],
         parts=tuple(PARTS.values()),
     )
 

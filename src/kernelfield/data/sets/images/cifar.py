@@ -161,18 +161,12 @@ def _build(
     normal = Standardize(tuple(float(s.mean()) for s in sums), tuple(float(s.std()) for s in sums))
     prepare = Chain((CropFlip(padding=padding), normal)) if augment else normal
     kept, held = hold_out(train[1], validation, seed)
-    data = Data(
-        name=name,
-        train=Split(x[kept], train[1][kept], prepare=prepare),
-        validation=Split(x[held], train[1][held], prepare=normal) if validation else None,
-        test=Split(x_test, test[1], prepare=normal),
-        in_channels=x.shape[1],
-        out_channels=len(classes),
-        dim=2,
-        size=tuple(x.shape[2:]),
-        task="classification",
-        classes=classes,
-    )
+    splits = [
+        Split(x[kept], train[1][kept], prepare=prepare),
+        Split(x[held], train[1][held], prepare=normal),
+        Split(x_test, test[1], prepare=normal),
+    ]
+    data = Data.from_splits(name, splits, classes=classes)
     if form == "noise-padded":
         return noise_padded(data, noise=noise, seed=seed, name=f"np{name}")
     return data if form in ("image", "gray") else as_sequence(data, name=f"s{name}")

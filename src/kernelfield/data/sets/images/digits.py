@@ -89,15 +89,6 @@ def digits(
         x, x_test = x.flatten(2), x_test.flatten(2)
         normal = Normalize(normal.mean.flatten(2), normal.std.flatten(2))
     train, held = hold_out(y, validation, seed)
-    return Data(
-        name="digits",
-        train=Split(x[train], y[train], prepare=normal),
-        validation=Split(x[held], y[held], prepare=normal) if validation else None,
-        test=Split(x_test, y_test, prepare=normal),
-        in_channels=1,
-        out_channels=10,
-        dim=1 if sequence else 2,
-        size=tuple(x.shape[2:]),
-        task="classification",
-        classes=tuple("0123456789"),
-    )
+    known = Split(x, y, prepare=normal)
+    splits = [known.take(train), known.take(held), Split(x_test, y_test, prepare=normal)]
+    return Data.from_splits("digits", splits, classes=tuple("0123456789"))

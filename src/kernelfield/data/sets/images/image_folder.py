@@ -77,18 +77,7 @@ def image_folder(
         Split(images[i], labels[i], prepare=Chain((shift, normal)) if augment and part == 0 else normal)
         for part, i in enumerate(index)
     ]
-    return Data(
-        name=where.name,
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
-        in_channels=images.shape[1],
-        out_channels=len(classes),
-        dim=2,
-        size=tuple(images.shape[2:]),
-        task="classification",
-        classes=classes,
-    )
+    return Data.from_splits(where.name, splits, classes=classes)
 
 
 def listed(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:

@@ -70,18 +70,9 @@ def mnist(
     seen = images.float() / 255
     prepare = Standardize((float(seen.mean()),), (float(seen.std()),))
     train, held = hold_out(labels, validation, seed)
-    data = Data(
-        name="mnist",
-        train=Split(images[train], labels[train], prepare=prepare),
-        validation=Split(images[held], labels[held], prepare=prepare) if validation else None,
-        test=Split(test_images, test_labels, prepare=prepare),
-        in_channels=1,
-        out_channels=10,
-        dim=2,
-        size=tuple(images.shape[2:]),
-        task="classification",
-        classes=tuple("0123456789"),
-    )
+    known = Split(images, labels, prepare=prepare)
+    splits = [known.take(train), known.take(held), Split(test_images, test_labels, prepare=prepare)]
+    data = Data.from_splits("mnist", splits, classes=tuple("0123456789"))
     if permute is not None:
         return permuted(data, permute, name="pmnist")
     return as_sequence(data, name="smnist") if sequence else data

@@ -47,19 +47,8 @@ def pcam(root: str | os.PathLike[str] | None, *, samples: int | None = None) -> 
     files = {part: (_file(where, part, "x"), _file(where, part, "y")) for part in ("train", "valid", "test")}
     parts = [_read(*files[part], most) for part in ("train", "valid", "test")]
     normal = _normal(parts[0][0])
-    train, validation, test = (Split(x, y, prepare=normal) for x, y in parts)
-    return Data(
-        name="pcam",
-        train=train,
-        validation=validation,
-        test=test,
-        in_channels=3,
-        out_channels=2,
-        dim=2,
-        size=(96, 96),
-        task="classification",
-        classes=("normal", "tumour"),
-    )
+    splits = [Split(x, y, prepare=normal) for x, y in parts]
+    return Data.from_splits("pcam", splits, classes=("normal", "tumour"))
 
 
 def _file(where: Path, part: str, kind: str) -> Path:

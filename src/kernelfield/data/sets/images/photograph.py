@@ -43,17 +43,7 @@ def photograph(root: str | os.PathLike[str] | None, *, image: int = 0, repeat: i
     # One photograph in memory, however often it is repeated.
     once = Split(torch.zeros(1, 1, *space), colours.unsqueeze(0), prepare=_to_unit)
     many = Split(once.inputs.expand(repeat, -1, -1, -1), once.target.expand(repeat, -1, -1, -1), prepare=_to_unit)
-    return Data(
-        name="photograph",
-        train=many,
-        validation=None,
-        test=once,
-        in_channels=1,
-        out_channels=3,
-        dim=2,
-        size=(space[0], space[1]),
-        task="dense-regression",
-    )
+    return Data.from_splits("photograph", [many, None, once], "dense-regression", out_channels=3)
 
 
 def _to_unit(batch: Batch, training: bool) -> Batch:  # noqa: ARG001

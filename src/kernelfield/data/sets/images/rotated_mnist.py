@@ -206,25 +206,10 @@ def _parts(root: str | os.PathLike[str] | None, seed: int) -> list[Pair]:
 
 def _floats(name: str, parts: list[Pair], classes: tuple[str, ...]) -> Data:
     mean, std = parts[0][0].mean(), parts[0][0].std()
-    return _data(name, [Split((x - mean) / std, y) for x, y in parts], classes)
+    return Data.from_splits(name, [Split((x - mean) / std, y) for x, y in parts], classes=classes)
 
 
 def _bytes(name: str, parts: list[Pair], classes: tuple[str, ...]) -> Data:
     seen = parts[0][0].float() / 255
     prepare = Standardize((float(seen.mean()),), (float(seen.std()),))
-    return _data(name, [Split(x, y, prepare=prepare) for x, y in parts], classes)
-
-
-def _data(name: str, splits: list[Split], classes: tuple[str, ...]) -> Data:
-    return Data(
-        name=name,
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
-        in_channels=1,
-        out_channels=len(classes),
-        dim=2,
-        size=tuple(splits[0].inputs.shape[2:]),
-        task="classification",
-        classes=classes,
-    )
+    return Data.from_splits(name, [Split(x, y, prepare=prepare) for x, y in parts], classes=classes)

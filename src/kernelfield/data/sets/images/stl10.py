@@ -74,18 +74,12 @@ def stl10(
         resize = ResizeRotateCrop(resolution, resolution, augment=False)
         plain = Chain((resize, normal))  # type: ignore[assignment]
         augmented = Chain((ResizeRotateCrop(resolution, round(resolution * 17 / 16)), normal))
-    return Data(
-        name="stl10",
-        train=Split(x[train], y[train], prepare=augmented if augment else plain),
-        validation=Split(x[held], y[held], prepare=plain) if validation else None,
-        test=Split(x_test, y_test, prepare=plain),
-        in_channels=3,
-        out_channels=10,
-        dim=2,
-        size=(resolution, resolution),
-        task="classification",
-        classes=classes,
-    )
+    splits = [
+        Split(x[train], y[train], prepare=augmented if augment else plain),
+        Split(x[held], y[held], prepare=plain),
+        Split(x_test, y_test, prepare=plain),
+    ]
+    return Data.from_splits("stl10", splits, size=(resolution, resolution), classes=classes)
 
 
 def _read(where: Path, part: str) -> tuple[Tensor, Tensor]:

@@ -63,16 +63,11 @@ def cosmic(
     mean, std = float(seen.mean()), max(float(seen.std()), 1e-12)
     normal = Normalize(torch.full((1, 1, 1, 1), mean), torch.full((1, 1, 1, 1), std))
     splits = {name: Split(x, y, mask=seen, prepare=normal) for name, (x, y, seen) in read.items()}
-    return Data(
-        name="cosmic",
-        train=splits["train"],
-        validation=splits.get("validation"),
-        test=splits["test"],
-        in_channels=1,
-        out_channels=2,
-        dim=2,
+    return Data.from_splits(
+        "cosmic",
+        [splits.get(part) for part in ("train", "validation", "test")],
+        "segmentation",
         size=(resolution, resolution),
-        task="segmentation",
         classes=("clean", "hit"),
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...._checks import check_bool, check_int
+from ...._checks import check_bool, check_counts, check_int
 from ...base import Data, Split
 from ...transforms.split import hold_out
 
@@ -97,10 +97,7 @@ def darcy_made(
     """
     if check_int("solve_at", solve_at, 4) % check_int("resolution", resolution, 2):
         raise ValueError(f"resolution must be a divisor of solve_at={solve_at}, got {resolution}")
-    counts = [
-        check_int(n, v, least)
-        for n, v, least in (("train", train, 1), ("validation", validation, 0), ("test", test, 1))
-    ]
+    counts = check_counts(train, validation, test)
     generator = torch.Generator().manual_seed(seed)
     high = permeability(sum(counts), solve_at, generator=generator)
     pressure = solve_darcy(torch.where(high, HIGH, LOW)).float()
@@ -322,7 +319,6 @@ def _build(
     seed: int,
 ) -> Data:
     check_bool("coordinates", coordinates)
-
     resolution = train[0].shape[1]
 
     def split(part: tuple[Tensor, Tensor]) -> Split:
@@ -336,14 +332,5 @@ def _build(
         return Split(inputs, y.unsqueeze(1) / scale, step=(resolution - closed) / (x.shape[1] - closed))
 
     learn, held = hold_out(torch.zeros(len(train[0])), validation, seed)
-    return Data(
-        name=name,
-        train=split((train[0][learn], train[1][learn])),
-        validation=split((train[0][held], train[1][held])) if validation else None,
-        test=split(test),
-        in_channels=3 if coordinates else 1,
-        out_channels=1,
-        dim=2,
-        size=(resolution, resolution),
-        task="dense-regression",
-    )
+    splits = [split((train[0][learn], train[1][learn])), split((train[0][held], train[1][held])), split(test)]
+    return Data.from_splits(name, splits, "dense-regression", out_channels=1)

@@ -94,16 +94,12 @@ def physionet2012(
         Normalize(*moments(measured[index[0]]), limit=10), Normalize(*moments(about[index[0], :3]), limit=10)
     )
     splits = [Split(inputs[i], target[i].unsqueeze(1), coords=coords[i], mask=mask[i], prepare=channels) for i in index]
-    return Data(
-        name="physionet2012",
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
+    return Data.from_splits(
+        "physionet2012",
+        splits,
+        "multilabel",
         in_channels=2 * len(MEASURED) + 7,
-        out_channels=1,
-        dim=1,
         size=(int(48 * 60 / minutes) + 1,),
-        task="multilabel",
         classes=("died in hospital",),
     )
 

@@ -78,17 +78,8 @@ def physionet2019(
     inputs = torch.cat([values, about.expand(-1, -1, hours)], dim=1)
     prepare = _Channels(hours, Normalize(*moments(values[index[0]])), Normalize(*moments(about[index[0]])))
     splits = [Split(inputs[i], target[i].unsqueeze(1), mask=mask[i], prepare=prepare) for i in index]
-    return Data(
-        name="physionet2019",
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
-        in_channels=2 * values.shape[1] + len(STATIC) + 2,
-        out_channels=1,
-        dim=1,
-        size=(hours,),
-        task="multilabel",
-        classes=("sepsis",),
+    return Data.from_splits(
+        "physionet2019", splits, "multilabel", in_channels=2 * values.shape[1] + len(STATIC) + 2, classes=("sepsis",)
     )
 
 

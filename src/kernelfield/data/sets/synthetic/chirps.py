@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...._checks import check_int
+from ...._checks import check_counts, check_int
 from ...base import Data, Split
 
 __all__ = ["chirps"]
@@ -52,7 +52,7 @@ def chirps(
     (torch.Size([10, 1, 128]), ('falls fast', 'falls', 'steady', 'rises', 'rises fast'))
     """
     check_int("length", length, least=128)
-    count = check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
+    count = check_counts(train, validation, test)
     generator = torch.Generator().manual_seed(seed)
     rates = torch.tensor(list(RATES.values()))
     label = torch.randint(len(RATES), (sum(count),), generator=generator)
@@ -60,19 +60,7 @@ def chirps(
     hiss = torch.randn(signals.shape, generator=torch.Generator().manual_seed(seed + 1))
     signals = signals + noise * hiss
     signals = signals / signals[:train].std()
-    x, y = signals.unsqueeze(1).split(count), label.split(count)
-    return Data(
-        name="chirps",
-        train=Split(x[0], y[0]),
-        validation=Split(x[1], y[1]) if validation else None,
-        test=Split(x[2], y[2]),
-        in_channels=1,
-        out_channels=len(RATES),
-        dim=1,
-        size=(length,),
-        task="classification",
-        classes=tuple(RATES),
-    )
+    return Data.from_splits("chirps", Split(signals.unsqueeze(1), label).cut(count), classes=tuple(RATES))
 
 
 def _signals(rate: Tensor, length: int, generator: torch.Generator) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...._checks import check_int
+from ...._checks import check_counts, check_int
 from ...base import Data, Split
 from ...transforms.batch import AsFloat
 
@@ -51,18 +51,8 @@ def copy_memory(
         target[:, T + 10 :] = digits
         return Split(inputs, target, prepare=AsFloat())
 
-    splits = [draw(check_int(name, n, least)) for name, n, least in _counts(train, validation, test)]
-    return Data(
-        name="copy_memory",
-        train=splits[0],
-        validation=splits[1] if validation else None,
-        test=splits[2],
-        in_channels=1,
-        out_channels=10,
-        dim=1,
-        size=(T + 20,),
-        task="segmentation",
-    )
+    splits = [draw(count) for count in check_counts(train, validation, test)]
+    return Data.from_splits("copy_memory", splits, "segmentation", out_channels=10)
 
 
 def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: int = 1_000, seed: int = 0) -> Data:
@@ -102,19 +92,5 @@ def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: 
         inputs[:, 1].scatter_(1, places, 1.0)
         return Split(inputs, inputs[:, 0].gather(1, places).sum(dim=1, keepdim=True))
 
-    splits = [draw(check_int(name, n, least)) for name, n, least in _counts(train, validation, test)]
-    return Data(
-        name="adding",
-        train=splits[0],
-        validation=splits[1] if validation else None,
-        test=splits[2],
-        in_channels=2,
-        out_channels=1,
-        dim=1,
-        size=(T,),
-        task="regression",
-    )
-
-
-def _counts(train: int, validation: int, test: int) -> tuple[tuple[str, int, int], ...]:
-    return ("train", train, 1), ("validation", validation, 0), ("test", test, 1)
+    splits = [draw(count) for count in check_counts(train, validation, test)]
+    return Data.from_splits("adding", splits, "regression", out_channels=1)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._checks import check_counts, check_int
 from ...base import Data, Split
 from ...transforms.batch import Standardize
 
@@ -59,7 +59,7 @@ def pathfinder(
     check_int("resolution", resolution, least=16)
     dashes = check_int("dashes", resolution // 5 if dashes is None else dashes)
     check_int("distractors", distractors, least=0)
-    count = check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
+    count = check_counts(train, validation, test)
     source = np.random.default_rng(seed)
     drawn = [_draw(source, resolution, bool(i % 2), dashes, distractors) for i in range(sum(count))]
     images = torch.from_numpy(np.stack(drawn)).unsqueeze(1)
@@ -68,19 +68,8 @@ def pathfinder(
     label = torch.arange(len(images)) % 2
     seen = images[:train].float() / 255
     prepare = Standardize((float(seen.mean()),), (float(seen.std()),))
-    x, y = images.split(count), label.split(count)
-    return Data(
-        name="pathfinder",
-        train=Split(x[0], y[0], prepare=prepare),
-        validation=Split(x[1], y[1], prepare=prepare) if validation else None,
-        test=Split(x[2], y[2], prepare=prepare),
-        in_channels=1,
-        out_channels=2,
-        dim=1 if sequence else 2,
-        size=tuple(images.shape[2:]),
-        task="classification",
-        classes=("apart", "joined"),
-    )
+    splits = Split(images, label, prepare=prepare).cut(count)
+    return Data.from_splits("pathfinder", splits, classes=("apart", "joined"))
 
 
 def _draw(source: np.random.Generator, resolution: int, joined: bool, dashes: int, distractors: int) -> np.ndarray:

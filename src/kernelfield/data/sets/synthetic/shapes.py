@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...._checks import check_int
+from ...._checks import check_counts, check_int
 from ...base import Data, Split
 from ...transforms.batch import Standardize
 
@@ -40,26 +40,15 @@ def shapes(resolution: int = 32, *, train: int = 2_000, validation: int = 500, t
     (torch.Size([10, 1, 16, 16]), ('circle', 'square', 'triangle'))
     """
     check_int("resolution", resolution)
-    count = check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
+    count = check_counts(train, validation, test)
     generator = torch.Generator().manual_seed(seed)
     label = torch.randint(len(CLASSES), (sum(count),), generator=generator)
     drawn = torch.rand(6, len(label), generator=generator)
     images = torch.cat([_render(y, p.T, resolution) for y, p in zip(label.split(256), drawn.T.split(256), strict=True)])
     seen = images[:train].float() / 255
     prepare = Standardize((float(seen.mean()),), (float(seen.std()),))
-    x, y = images.split(count), label.split(count)
-    return Data(
-        name="shapes",
-        train=Split(x[0], y[0], prepare=prepare),
-        validation=Split(x[1], y[1], prepare=prepare) if validation else None,
-        test=Split(x[2], y[2], prepare=prepare),
-        in_channels=1,
-        out_channels=len(CLASSES),
-        dim=2,
-        size=(resolution, resolution),
-        task="classification",
-        classes=CLASSES,
-    )
+    splits = Split(images, label, prepare=prepare).cut(count)
+    return Data.from_splits("shapes", splits, classes=CLASSES)
 
 
 def _render(label: Tensor, drawn: Tensor, resolution: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...._checks import check_choice, check_int
+from ...._checks import check_choice, check_counts, check_int
 from ...base import Data, Split
 from ...transforms.clouds import ChoosePoints, normalized
 
@@ -58,7 +58,7 @@ def solids(
     """
     check_int("points", points)
     check_choice("pose", pose, POSES)
-    count = check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
+    count = check_counts(train, validation, test)
     generator = torch.Generator().manual_seed(seed)
     label = torch.randint(len(SURFACES), (sum(count),), generator=generator)
     place = torch.empty(len(label), 2 * points, 3)
@@ -74,22 +74,8 @@ def solids(
     place = normalized(place + noise * torch.randn(place.shape, generator=generator))
     prepare = ChoosePoints(points, voxels)
     values = normal.mT.contiguous() if normals else normal.mT[:, :0]
-    splits = [
-        Split(x, y, coords=c, prepare=prepare)
-        for x, y, c in zip(values.split(count), label.split(count), place.split(count), strict=True)
-    ]
-    return Data(
-        name="solids",
-        train=splits[0],
-        validation=splits[1] if validation else None,
-        test=splits[2],
-        in_channels=6 if normals else 3,
-        out_channels=len(SURFACES),
-        dim=3,
-        size=(2, 2, 2),
-        task="classification",
-        classes=tuple(SURFACES),
-    )
+    splits = Split(values, label, coords=place, prepare=prepare).cut(count)
+    return Data.from_splits("solids", splits, in_channels=6 if normals else 3, size=(2, 2, 2), classes=tuple(SURFACES))
 
 
 def random_clouds(
@@ -117,22 +103,12 @@ def random_clouds(
     torch.Size([2, 10, 3])
     """
     check_int("points", points)
-    count = check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
+    count = check_counts(train, validation, test)
     generator = torch.Generator().manual_seed(seed)
     coords = 2 * torch.rand(sum(count), points, dim, generator=generator) - 1
     values = 2 * torch.rand(sum(count), 1, points, generator=generator) - 1
-    splits = [Split(x, x, coords=c) for x, c in zip(values.split(count), coords.split(count), strict=True)]
-    return Data(
-        name="random_clouds",
-        train=splits[0],
-        validation=splits[1] if validation else None,
-        test=splits[2],
-        in_channels=1,
-        out_channels=1,
-        dim=dim,
-        size=(2,) * dim,
-        task="dense-regression",
-    )
+    splits = Split(values, values, coords=coords).cut(count)
+    return Data.from_splits("random_clouds", splits, "dense-regression", out_channels=1, size=(2,) * dim)
 
 
 def _turns(n: int, pose: str, generator: torch.Generator) -> Tensor:

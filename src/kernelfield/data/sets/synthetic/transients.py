@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...._checks import check_int, check_positive
+from ...._checks import check_counts, check_int, check_positive
 from ...base import Data, Split
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def transients(
         raise ValueError(
             f"scales must be two numbers above 0, the larger one at most length / 128 = {length / 128:g}, got {scales}"
         )
-    count = check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
+    count = check_counts(train, validation, test)
     total, generator = sum(count), torch.Generator().manual_seed(seed)
     label = torch.randint(len(KINDS), (total,), generator=generator)
     drawn = torch.rand(4, total, 1, generator=generator)
@@ -93,19 +93,7 @@ def transients(
     signals = torch.where(u.abs() < 1, signals, 0.0)
     hiss = torch.randn(signals.shape, generator=torch.Generator().manual_seed(seed + 1))
     signals = (signals + noise * hiss) / _deviation(length, low, high, noise)
-    x, y = signals.unsqueeze(1).split(count), label.split(count)
-    return Data(
-        name="transients",
-        train=Split(x[0], y[0]),
-        validation=Split(x[1], y[1]) if validation else None,
-        test=Split(x[2], y[2]),
-        in_channels=1,
-        out_channels=len(KINDS),
-        dim=1,
-        size=(signals.shape[-1],),
-        task="classification",
-        classes=tuple(KINDS),
-    )
+    return Data.from_splits("transients", Split(signals.unsqueeze(1), label).cut(count), classes=tuple(KINDS))
 
 
 def _deviation(length: int, low: float, high: float, noise: float) -> float:

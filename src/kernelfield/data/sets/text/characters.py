@@ -109,19 +109,7 @@ def _build(name: str, parts: Sequence[Sequence[str]], length: int) -> Data:
     splits = [
         _pieces(np.array([place[c] for c in part], dtype=kind), length, whole=i == 0) for i, part in enumerate(parts)
     ]
-    return Data(
-        name=name,
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
-        in_channels=1,
-        out_channels=len(vocabulary),
-        dim=1,
-        size=(length,),
-        task="language",
-        classes=tuple(vocabulary),
-        vocabulary=len(vocabulary),
-    )
+    return Data.from_splits(name, splits, "language", size=(length,), classes=vocabulary, vocabulary=len(vocabulary))
 
 
 def _pieces(ids: np.ndarray, length: int, whole: bool) -> Split:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_choice, check_int
+from ...._checks import check_choice, check_counts, check_int
 from ...base import Data, Split
 from ...io.files import find, folder, read_lines
 from ...transforms.batch import AsFloat, AsTokens, as_values
@@ -70,7 +70,7 @@ def listops(
     check_choice("form", form, ("tokens", "values"))
     check_int("max_depth", max_depth, 2)
     check_int("max_args", max_args, 2)
-    counts = check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
+    counts = check_counts(train, validation, test)
     if root is not None:
         where = folder(root, "ListOps", "listops-1000", "lra_release/listops-1000")
         parts = [
@@ -95,16 +95,10 @@ def listops(
         ends = counts[0], counts[0] + counts[1]
         parts = [pairs[: ends[0]], pairs[ends[0] : ends[1]], pairs[ends[1] :]]
     splits = [_split(part, max_length, form) for part in parts]
-    return Data(
-        name="listops",
-        train=splits[0],
-        validation=splits[1] if len(splits[1]) else None,
-        test=splits[2],
-        in_channels=1,
-        out_channels=10,
-        dim=1,
+    return Data.from_splits(
+        "listops",
+        splits,
         size=(max_length,),
-        task="classification",
         classes=tuple("0123456789"),
         vocabulary=len(TOKENS) if form == "tokens" else None,
     )

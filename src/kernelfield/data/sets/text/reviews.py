@@ -59,19 +59,9 @@ def imdb(
     tokens, mask, labels = _read(where / "train", length)
     train, held = hold_out(labels, validation, seed)
     splits = [_split(tokens[i], mask[i], labels[i], form) for i in (train, held)]
-    return Data(
-        name="imdb",
-        train=splits[0],
-        validation=splits[1] if len(held) else None,
-        test=_split(*_read(where / "test", length), form),
-        in_channels=1,
-        out_channels=2,
-        dim=1,
-        size=(length,),
-        task="classification",
-        classes=CLASSES,
-        vocabulary=256 if form == "tokens" else None,
-    )
+    splits.append(_split(*_read(where / "test", length), form))
+    vocabulary = 256 if form == "tokens" else None
+    return Data.from_splits("imdb", splits, size=(length,), classes=CLASSES, vocabulary=vocabulary)
 
 
 def _split(tokens: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor, form: str) -> Split:
