@@ -150,6 +150,9 @@ class Field(nn.Module):
         """Multiply the field's values by ``factor``, by scaling its last linear map in place."""
         raise NotImplementedError
 
+    def spread_phases_(self) -> None:
+        """Draw the phases of a field of sines uniformly, in place; other fields have none."""
+
     @property
     def scaling(self) -> str:
         """How a layer scales the field at first: "points", "measured" or "none"; see :data:`.start.SCALING`."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .._checks import check_choice, check_int, check_positive
 from ._linear import affine, first_outputs, scale_linear_, stack_linears
 from .base import Architecture, Field
-from .start import FILTER_STARTS, start_maps_, start_sines_
+from .start import FILTER_STARTS, start_maps_, start_sines_, uniform_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,6 +149,10 @@ class FilterNetwork(Field):
         frequency, phase, *rest = parameters
         shape, maps = rest[: len(self.envelope_parameters)], rest[len(self.envelope_parameters) :]
         return self._compute(coords, frequency, phase, shape, list(zip(maps[::2], maps[1::2], strict=True)))
+
+    @torch.no_grad()
+    def spread_phases_(self) -> None:
+        uniform_(self.phase, math.pi)
 
     def _compute(
         self,

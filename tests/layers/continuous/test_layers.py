@@ -52,3 +52,11 @@ def test_points_by_features_are_points_by_values(causal: bool, shared: bool, mon
     torch.testing.assert_close(fast, slow)
     for a, b in zip(gradients, torch.autograd.grad(slow.square().sum(), parameters), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(("dim", "size"), [(1, 10), (2, 6), (3, 4)])
+def test_a_kernel_of_one_point_does_not_start_at_zero(dim: int, size: int) -> None:
+    layer = SeparableConv(3, 3, dim=dim, size=size, sigma=0.0375)
+    assert layer.kernel().shape[2:].numel() == 1
+    y = layer(torch.randn(4, 3, *(size,) * dim))
+    assert y.std() > 0.1
