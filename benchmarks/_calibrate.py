@@ -14,7 +14,7 @@ from _convolutions import Case, Problem
 from _measure import least_seconds, machine
 from _tables import describe, number, ratio, table
 
-from kernelfield.ops.conv.cost import CONSTANTS, features
+from kernelfield.ops.conv.cost import CONSTANTS, terms
 
 if TYPE_CHECKING:
     import torch
@@ -113,7 +113,7 @@ def fit(method: str, samples: list[tuple[Case, dict[str, float]]]) -> dict[str, 
     best: dict[str, Any] = {}
     least = math.inf
     for short in shorts:
-        counts = np.array([features(method, case.work, short) for case, _ in samples], dtype=float)
+        counts = np.array([terms(method, case.work, short) for case, _ in samples], dtype=float)
         rates = fit_rates(counts, times, weights)
         errors = np.log(counts @ rates / times)
         if (loss := float(weights @ np.log1p((errors / TOLERANCE) ** 2))) < least:
@@ -163,7 +163,7 @@ def judge(fits: dict[str, dict[str, Any]], samples: list[tuple[Case, dict[str, f
     losses = []
     for case, times in samples:
         expected = {
-            method: float(np.dot(constants["rates"], features(method, case.work, constants.get("short", 0))))
+            method: float(np.dot(constants["rates"], terms(method, case.work, constants.get("short", 0))))
             for method, constants in fits.items()
         }
         losses.append(times[min(expected, key=expected.__getitem__)] / min(times.values()))

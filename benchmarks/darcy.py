@@ -168,7 +168,7 @@ def main() -> None:
             fine = load("darcy", options.data, resolution=16, test_resolution=32, validation=0)
         else:
             count = {"train": 40, "test": 10} if options.quick else {"train": 1000, "test": 50}
-            made = {n: load("darcy_made", resolution=n, validation=0, **count) for n in (16, 32)}
+            made = {n: load("darcy_synthetic", resolution=n, validation=0, **count) for n in (16, 32)}
             # Told its step the way a loader of files tells it.
             data, fine = made[16], replace(made[32], test=replace(made[32].test, step=0.5))
         rows = {}

@@ -33,8 +33,7 @@ from _tables import MISSING, describe, number, replace_section, table
 
 from kernelfield.ops import conv
 from kernelfield.ops.conv.cost import CONSTANTS
-from kernelfield.ops.conv.triton import obstacle
-from kernelfield.ops.conv.triton import selfcheck as trust
+from kernelfield.ops.conv.triton import obstacle, selfcheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +142,7 @@ def measure_compiled(case: Case, device: torch.device) -> float:
 def run(device: torch.device, options: argparse.Namespace) -> Results:
     """Measure everything that fits the options, and save it after every row."""
     torch.set_float32_matmul_precision("high")
-    trust.CHECKS = False  # it is the kernels that are timed, and their errors shown
+    selfcheck.CHECKS = False  # it is the kernels that are timed, and their errors shown
     begin = time.monotonic()
     report: Results = {"machine": machine(device, 0), "copy_bandwidth": copy_bandwidth(device), "rows": {}}
     rows = QUICK if options.quick else ROWS

@@ -21,7 +21,7 @@ import torch
 from _measure import machine
 
 from kernelfield.ops import conv
-from kernelfield.ops.conv.triton import selfcheck as trust
+from kernelfield.ops.conv.triton import selfcheck
 
 #: signal, kernel points, other arguments; no side fills a tile, but blocks of 294,912 and rows of the planes of 96 and
 #: 200 columns are whole vectors, of which torch's matrix products do the outer transform
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="PATH", type=Path, help="where to write the errors")
     options = parser.parse_args()
     torch.manual_seed(0)
-    trust.CHECKS = False  # errors are to be seen, not replaced
+    selfcheck.CHECKS = False  # errors are to be seen, not replaced
     bad = run(torch.device("cuda" if torch.cuda.is_available() else "cpu"), options)
     if bad:
         sys.exit(f"too far off: {', '.join(bad)}")

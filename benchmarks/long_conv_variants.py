@@ -2,7 +2,7 @@
 
     python benchmarks/long_conv_variants.py --json benchmarks/results/long-conv-variants-h200.json
     python benchmarks/long_conv_variants.py --rows 256 1024 --profile
-    python benchmarks/long_conv_variants.py --rows 4096 --float32 --change '{"hold_too": true}'
+    python benchmarks/long_conv_variants.py --rows 4096 --float32 --change '{"hold_backward": true}'
     python benchmarks/long_conv_variants.py --from-json benchmarks/results/long-conv-variants-h200.json
 
 Forward and backward are captured as CUDA graphs and timed apart, without autograd; errors are those of the first two
@@ -26,7 +26,7 @@ from continuous import graphed
 
 from kernelfield.ops import conv
 from kernelfield.ops.conv.triton import launch, plan
-from kernelfield.ops.conv.triton.toeplitz_launch import Band, band_conv, band_grads
+from kernelfield.ops.conv.triton.toeplitz_launch import ToeplitzTile, toeplitz_conv, toeplitz_grads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,27 +47,38 @@ ROWS = {
     "256²": Case(4, 140, (256, 256), (511, 511)),
     "32³": Case(8, 32, (32,) * 3, (63,) * 3),
 }
-BANDS = [
-    Band(outputs=64),
-    Band(),
-    Band(outputs=64, copies=True, stages=3),
-    Band(copies=True, stages=3),
-    Band(window=256, copies=True, warps=8, stages=3),
-    Band(inputs=128, copies=True),
-    Band(outputs=256, copies=True, warps=8, stages=3),
+TILES = [
+    ToeplitzTile(outputs=64),
+    ToeplitzTile(),
+    ToeplitzTile(outputs=64, copies=True, stages=3),
+    ToeplitzTile(copies=True, stages=3),
+    ToeplitzTile(window=256, copies=True, warps=8, stages=3),
+    ToeplitzTile(inputs=128, copies=True),
+    ToeplitzTile(outputs=256, copies=True, warps=8, stages=3),
 ]
 #: by row, changes of what tuning.py chooses; "upright", "slim" and "sides" are the plan's
 CHANGES: dict[str, list[dict[str, Any]]] = {
-    "1024": [{"packed": False}, {"apart": True}, {"stack": 4, "warps": 8, "resident": 1}],
-    "4096": [{"apart": True}, {"hold_too": True}, {"sides": (64, 64), "warps": 4, "apart": True}],
-    "16384": [{"packed": False}, {"apart": True}, {"few_too": 64}, {"columns": 64}, {"by_library": True}],
-    "65536": [{"packed": False}, {"few_too": 0}, {"columns": 64}, {"by_library": True}],
-    "1M": [{"by_library": False}, {"few": 0, "few_too": 0}, {"apart": False}],
-    "32²": [{"packed": False}, {"apart": False}],
-    "64²": [{"columns_apart": 1}, {"columns_apart": 4}, {"hold": True}],
-    "128²": [{"slim": False}, {"by_library": False}, {"packed": True, "packed_too": True}, {"stack": 1}],
-    "256²": [{"slim": False}, {"by_library": False}, {"packed": True, "packed_too": True}, {"warps": 1, "stack": 1}],
-    "32³": [{"apart": False}, {"hold": False}],
+    "1024": [{"packed": False}, {"split_grads": True}, {"stack": 4, "warps": 8, "resident": 1}],
+    "4096": [{"split_grads": True}, {"hold_backward": True}, {"sides": (64, 64), "warps": 4, "split_grads": True}],
+    "16384": [
+        {"packed": False},
+        {"split_grads": True},
+        {"fused_batch_backward": 64},
+        {"columns": 64},
+        {"by_library": True},
+    ],
+    "65536": [{"packed": False}, {"fused_batch_backward": 0}, {"columns": 64}, {"by_library": True}],
+    "1M": [{"by_library": False}, {"fused_batch": 0, "fused_batch_backward": 0}, {"split_grads": False}],
+    "32²": [{"packed": False}, {"split_grads": False}],
+    "64²": [{"split_columns": 1}, {"split_columns": 4}, {"hold": True}],
+    "128²": [{"slim": False}, {"by_library": False}, {"packed": True, "packed_backward": True}, {"stack": 1}],
+    "256²": [
+        {"slim": False},
+        {"by_library": False},
+        {"packed": True, "packed_backward": True},
+        {"warps": 1, "stack": 1},
+    ],
+    "32³": [{"split_grads": False}, {"hold": False}],
 }
 
 
@@ -115,13 +126,13 @@ class Problem:
         y = conv(x, self.kernel.float(), causal=case.causal, groups=case.groups, method="fft")
         self.exact = y.detach(), *torch.autograd.grad(y, x, self.grad[:2].float())
 
-    def calls(self, band: Band | None) -> tuple[Callable[[], Tensor], Callable[[], tuple[Tensor, Tensor]]]:
-        """Return forward and backward, by a band or by transforms."""
+    def calls(self, tile: ToeplitzTile | None) -> tuple[Callable[[], Tensor], Callable[[], tuple[Tensor, Tensor]]]:
+        """Return forward and backward, by a tile or by transforms."""
         x, kernel, grad, causal = self.x, self.kernel, self.grad, self.case.causal
-        if band is not None:
+        if tile is not None:
             return (
-                lambda: band_conv(x, kernel, causal, band),
-                lambda: band_grads(grad, x, kernel, True, True, causal, band),
+                lambda: toeplitz_conv(x, kernel, causal, tile),
+                lambda: toeplitz_grads(grad, x, kernel, True, True, causal, tile),
             )
         how = causal, [False] * (x.dim() - 2), x.shape[1]
         return (
@@ -144,9 +155,9 @@ def milliseconds(call: Callable[[], object]) -> float:
     return sorted(times)[7]
 
 
-def measure(problem: Problem, band: Band | None) -> dict[str, Any]:
+def measure(problem: Problem, tile: ToeplitzTile | None) -> dict[str, Any]:
     """Return errors and times of one variant."""
-    forward, backward = problem.calls(band)
+    forward, backward = problem.calls(tile)
     got = forward()[:2], backward()[0][:2]
     errors = [((a.float() - b).norm() / b.norm()).item() for a, b in zip(got, problem.exact, strict=True)]
     return {"err": errors, "fwd": milliseconds(forward), "bwd": milliseconds(backward)}
@@ -171,12 +182,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {"machine": machine(device, 0), "variants": [], "profile": {}}
     for row in options.rows or ROWS:
         problem = Problem(ROWS[row], device, dtype)
-        bands = BANDS if not options.float32 and row in ("256", "512", "1024") else []
+        tiles = TILES if not options.float32 and row in ("256", "512", "1024") else []
         changes = CHANGES.get(row, []) if options.change is None else options.change
         variants = [("transform", {}, None), *((f"transform {c}", c, None) for c in changes)]
-        for name, change, band in [*variants, *((str(band), {}, band) for band in bands)]:
+        for name, change, tile in [*variants, *((str(tile), {}, tile) for tile in tiles)]:
             with changed(**change):
-                report["variants"].append({"row": row, "name": name, **measure(problem, band)})
+                report["variants"].append({"row": row, "name": name, **measure(problem, tile)})
             print(row, name, report["variants"][-1], flush=True)
         if options.profile:
             report["profile"] |= {f"{row} {name}": kernels for name, kernels in profile(problem).items()}

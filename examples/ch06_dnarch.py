@@ -25,7 +25,7 @@ def relative(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def main() -> None:
     torch.manual_seed(0)
-    data, fine = (load("darcy_made", resolution=n, train=200, validation=0, test=50) for n in (16, 32))
+    data, fine = (load("darcy_synthetic", resolution=n, train=200, validation=0, test=50) for n in (16, 32))
     base = kf.CCNN(3, 1, dim=2, size=16, channels=12, blocks=3, readout="dense", stem="linear", norm="batch-statistics")
     net = kf.DNArch(base, budget=0.75, resolution_temperature=50.0)
     optimizer = torch.optim.AdamW(net.parameters(), lr=RATE)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernelfield.data import load
-from kernelfield.data.sets.physics.darcy import HIGH, LOW, darcy_made, permeability, solve_darcy
+from kernelfield.data.sets.physics.darcy import HIGH, LOW, darcy_synthetic, permeability, solve_darcy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,18 +52,18 @@ def test_solver_arguments() -> None:
     with pytest.raises(ValueError, match="a must be above 0"):
         solve_darcy(torch.zeros(1, 4, 4))
     with pytest.raises(ValueError, match="resolution must be a divisor of solve_at=32, got 12"):
-        darcy_made(12)
+        darcy_synthetic(12)
 
 
 def test_made_samples_are_the_same_at_every_resolution() -> None:
-    coarse, fine = (darcy_made(n, train=3, validation=2, test=2, solve_at=16) for n in (8, 16))
+    coarse, fine = (darcy_synthetic(n, train=3, validation=2, test=2, solve_at=16) for n in (8, 16))
     torch.testing.assert_close(coarse.test.inputs, fine.test.inputs[..., ::2, ::2])
     torch.testing.assert_close(
         coarse.test.target / coarse.test.target.norm(),
         fine.test.target[..., ::2, ::2] / fine.test.target[..., ::2, ::2].norm(),
     )
     assert len(coarse.validation) == 2
-    assert darcy_made(8, train=2, test=1, validation=0, coordinates=False, solve_at=8).in_channels == 1
+    assert darcy_synthetic(8, train=2, test=1, validation=0, coordinates=False, solve_at=8).in_channels == 1
 
 
 def samples(n: int, side: int) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ SMALL = {
     "shapes": {"train": 4, "resolution": 8},
     "listops": {"train": 4, "validation": 1, "test": 2, "min_length": 4, "max_length": 30},
     "pathfinder": {"train": 4, "validation": 1, "test": 2, "resolution": 24},
-    "darcy_made": {"train": 4, "validation": 1, "test": 2, "resolution": 8, "solve_at": 8},
+    "darcy_synthetic": {"train": 4, "validation": 1, "test": 2, "resolution": 8, "solve_at": 8},
 }
 
 

@@ -152,7 +152,7 @@ def test_a_mismatched_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMismatch) as error:
         loop.run()
     text = str(error.value)
-    assert "is of another network:" in text
+    assert "does not fit the network:" in text
     assert "blocks.0.norm.bias: (6,) in the checkpoint, (5,) in the network" in text
     assert "more" in text.splitlines()[-1]
     assert_same(before, loop.task.network.state_dict())

@@ -309,7 +309,9 @@ register(
     "from the permeability of a plane to the pressure in it",
     shapes_of.images(3, 1, "dense-regression"),
 )
-register("darcy_made", darcy.darcy_made, "Darcy flow, solved in code", shapes_of.images(3, 1, "dense-regression"))
+register(
+    "darcy_synthetic", darcy.darcy_synthetic, "Darcy flow, solved in code", shapes_of.images(3, 1, "dense-regression")
+)
 register(
     "cosmic", cosmic.cosmic, "pixels of images of space that cosmic rays hit", shapes_of.images(1, 2, "segmentation")
 )

@@ -32,12 +32,12 @@ FORMAT = 1
 
 
 def gather(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Return the full tensors of sharded ones; every process must call this. Other values are returned unchanged."""
+    """Return sharded tensors in full and other values unchanged. Every process must call this."""
     return {key: t.full_tensor() if hasattr(t, "full_tensor") else t for key, t in tensors.items()}
 
 
 def shard(tensors: dict[str, Tensor], like: dict[str, Any]) -> dict[str, Tensor]:
-    """Return ``tensors`` sharded over processes as those of the same names in ``like`` are."""
+    """Return each tensor sharded over processes in the same way as the one of its name in ``like``."""
     sharded = {key for key, t in like.items() if hasattr(t, "full_tensor")}
     return {key: _distribute(t, like[key]) if key in sharded else t for key, t in tensors.items()}
 
@@ -82,7 +82,7 @@ def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values
 def to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return copies of tensors on the CPU, none of which share memory.
 
-    Tensors of a GPU are joined there and copied together: a copy of its own for each would wait hundreds of times.
+    GPU tensors are concatenated and copied at once. Separate copies would each wait for the device.
 
     >>> weight = torch.eye(2)
     >>> to_host({"a": weight, "tied": weight})["tied"]
@@ -164,7 +164,7 @@ def load_network(network: nn.Module, tensors: dict[str, Tensor], where: object, 
     want = network.state_dict()
     difference = describe_difference(have, want)
     if difference:
-        raise CheckpointMismatch(f"the checkpoint at {where} is of another network:\n{difference}")
+        raise CheckpointMismatch(f"the checkpoint at {where} does not fit the network:\n{difference}")
     network.load_state_dict(shard(have, want))
 
 
@@ -182,12 +182,14 @@ def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> t
 def restore_optimizer(
     network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, Any]
 ) -> None:
-    """Load a state by parameter name into an optimiser, each tensor on the device where the optimiser keeps it."""
+    """Load a state by parameter name into an optimiser, with each tensor on the device the optimiser expects."""
     parameters = dict(network.named_parameters())
     for full, value in (*tensors.items(), *values.items()):
         _, key, name = full.split(".", 2)
         if name not in parameters:
-            raise CheckpointMismatch(f"the checkpoint has {key} of {name} in its optimiser, which is no parameter")
+            raise CheckpointMismatch(
+                f"the checkpoint has {key} of {name} in its optimiser; the network has no such parameter"
+            )
         parameter = parameters[name]
         # Adam keeps its step count on the CPU unless it is fused or capturable; all else is on the weights' device.
         on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")

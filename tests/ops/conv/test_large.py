@@ -44,9 +44,9 @@ def assert_near(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 def test_bands(far: torch.Tensor) -> None:
     x, kernel, y = filled(far, 64), torch.randn(1, 1, 64), torch.empty_like(far)
-    taps, numbers, how = lines._arguments(x[:, None], kernel, True, lines.Band(outputs=64))
+    taps, numbers, how = lines._arguments(x[:, None], kernel, True, lines.ToeplitzTile(outputs=64))
     batch, _, *rest = numbers
-    toeplitz.band_kernel[(1, 1, 1)](far, taps, y, batch, FAR // 64, *rest, **how)
+    toeplitz.toeplitz_kernel[(1, 1, 1)](far, taps, y, batch, FAR // 64, *rest, **how)
     assert_near(taken(y, 64), conv(x[:, None], kernel, causal=True, method="direct"))
 
 
@@ -54,10 +54,10 @@ def test_gradients_of_bands(far: torch.Tensor) -> None:
     x, kernel, grad_x = filled(far, 64), torch.randn(1, 1, 64), torch.empty_like(far)
     grad, grad_kernel = torch.empty_like(far), torch.empty(64)
     weights = filled(grad, 64)
-    band = lines.Band(outputs=64)
-    taps, (batch, _, *rest), how = lines._arguments(x[:, None], kernel, True, band)
-    blocks = 64 // (width := band.window - lines.SIDE)
-    toeplitz.band_grads_kernel[(1, blocks + 1)](
+    tile = lines.ToeplitzTile(outputs=64)
+    taps, (batch, _, *rest), how = lines._arguments(x[:, None], kernel, True, tile)
+    blocks = 64 // (width := tile.window - lines.SIDE)
+    toeplitz.toeplitz_grads_kernel[(1, blocks + 1)](
         *(grad, far, taps, grad_x, grad_kernel, batch, FAR // 64, *rest, 0, blocks, 1),
         TJ=lines.SIDE,
         W=width,

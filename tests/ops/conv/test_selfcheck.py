@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from kernelfield.ops.conv.fft import transform_conv, transform_grads
-from kernelfield.ops.conv.triton import selfcheck as trust
+from kernelfield.ops.conv.triton import selfcheck
 
 HOW = True, [False]
 
 
 @pytest.fixture(autouse=True)
 def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "_right", set())
-    monkeypatch.setattr(trust, "_refused", set())
+    monkeypatch.setattr(selfcheck, "_verified", set())
+    monkeypatch.setattr(selfcheck, "_refused", set())
 
 
 def problem(channels: int = 5) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,11 +31,11 @@ def test_what_is_right_is_returned_and_not_compared_again(channels: int, monkeyp
     y = transform_conv(x, kernel, *HOW, channels)
     grads = transform_grads(grad, x, kernel, True, True, *HOW, channels)
     for _ in range(2):
-        assert trust.trusted_conv(y, x, kernel, "tf32x3", *HOW) is y
-        assert trust.trusted_grads(grads, grad, x, kernel, "tf32x3", (True, True), *HOW) is grads
-        monkeypatch.setattr(trust, "transform_conv", None)
-        monkeypatch.setattr(trust, "transform_grads", None)
-    assert not trust.is_refused(x, kernel)
+        assert selfcheck.verified_conv(y, x, kernel, "tf32x3", *HOW) is y
+        assert selfcheck.verified_grads(grads, grad, x, kernel, "tf32x3", (True, True), *HOW) is grads
+        monkeypatch.setattr(selfcheck, "transform_conv", None)
+        monkeypatch.setattr(selfcheck, "transform_grads", None)
+    assert not selfcheck.is_refused(x, kernel)
 
 
 def test_a_wrong_output_is_replaced_and_remembered() -> None:
@@ -44,10 +44,10 @@ def test_a_wrong_output_is_replaced_and_remembered() -> None:
     wrong = y.clone()
     wrong[2, 4, 7:] = 0
     with pytest.warns(UserWarning, match=r"of \(3, 5, 40\) with \(5, 1, 40\), torch.float32, is wrong on this GPU"):
-        got = trust.trusted_conv(wrong, x, kernel, "bfloat16", *HOW)
+        got = selfcheck.verified_conv(wrong, x, kernel, "bfloat16", *HOW)
     assert got.equal(y)
-    assert trust.is_refused(x, kernel)
-    assert not trust.is_refused(x[:2], kernel)
+    assert selfcheck.is_refused(x, kernel)
+    assert not selfcheck.is_refused(x[:2], kernel)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -56,7 +56,7 @@ def test_a_wrong_gradient_is_replaced(which: int) -> None:
     grads = transform_grads(grad, x, kernel, True, True, *HOW, 5)
     wrong = tuple(g.flip(-1) if i == which else g for i, g in enumerate(grads))
     with pytest.warns(UserWarning, match="wrong gradients"):
-        got = trust.trusted_grads(wrong, grad, x, kernel, "bfloat16", (True, True), *HOW)
+        got = selfcheck.verified_grads(wrong, grad, x, kernel, "bfloat16", (True, True), *HOW)
     assert all(a.equal(b) for a, b in zip(got, grads, strict=True))
 
 
@@ -64,13 +64,13 @@ def test_a_gradient_that_is_not_needed_is_not_looked_at() -> None:
     x, kernel, grad = problem()
     need = False, True
     grads = transform_grads(grad, x, kernel, *need, *HOW, 5)
-    assert trust.trusted_grads((x[:0], grads[1]), grad, x, kernel, "tf32", need, *HOW)[1] is grads[1]
+    assert selfcheck.verified_grads((x[:0], grads[1]), grad, x, kernel, "tf32", need, *HOW)[1] is grads[1]
 
 
 def test_not_a_number_is_wrong_if_the_input_has_none() -> None:
     x, kernel, _ = problem()
     with pytest.warns(UserWarning, match="is wrong"):
-        trust.trusted_conv(torch.full_like(x, torch.nan), x, kernel, "bfloat16", *HOW)
+        selfcheck.verified_conv(torch.full_like(x, torch.nan), x, kernel, "bfloat16", *HOW)
 
 
 @pytest.mark.parametrize("value", [0.0, torch.inf, torch.nan])
@@ -79,9 +79,9 @@ def test_values_that_tell_nothing_are_compared_again_later(value: float) -> None
     empty = torch.full_like(x, value)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert trust.trusted_conv(x, empty, kernel, "tf32", *HOW) is x
+        assert selfcheck.verified_conv(x, empty, kernel, "tf32", *HOW) is x
     with pytest.warns(UserWarning, match="is wrong"):
-        trust.trusted_conv(x, x, kernel, "tf32", *HOW)
+        selfcheck.verified_conv(x, x, kernel, "tf32", *HOW)
 
 
 def test_rounding_of_signals_that_cancel_is_not_an_error() -> None:
@@ -89,11 +89,11 @@ def test_rounding_of_signals_that_cancel_is_not_an_error() -> None:
     t = torch.arange(64) / 64
     x, kernel = torch.cos(2 * torch.pi * 3 * t).view(1, 1, -1), torch.cos(2 * torch.pi * 9 * t).view(1, 1, -1)
     y = transform_conv(x, kernel, True, [True], 1)
-    assert trust.trusted_conv(y + 1e-2, x, kernel, "bfloat16", True, [True]) is not None
-    assert not trust.is_refused(x, kernel)
+    assert selfcheck.verified_conv(y + 1e-2, x, kernel, "bfloat16", True, [True]) is not None
+    assert not selfcheck.is_refused(x, kernel)
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "CHECKS", False)
+    monkeypatch.setattr(selfcheck, "CHECKS", False)
     x, kernel, _ = problem()
-    assert trust.trusted_conv(x, x, kernel, "tf32", *HOW) is x
+    assert selfcheck.verified_conv(x, x, kernel, "tf32", *HOW) is x

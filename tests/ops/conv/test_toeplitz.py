@@ -1,4 +1,4 @@
-"""Short lines by bands of Toeplitz matrices, against float64, in Triton's interpreter where there is no GPU."""
+"""Short lines by tiles of Toeplitz matrices, against float64, in Triton's interpreter where there is no GPU."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from triton.runtime import interpreter as interpreter_module
 
 from kernelfield.ops import conv
 from kernelfield.ops.conv import triton as tensorcore
-from kernelfield.ops.conv.triton import selfcheck as trust
+from kernelfield.ops.conv.triton import selfcheck
 from tests.contracts.convolutions import Case
 from tests.ops.interpreted import DEVICE, interpreter, launch, lines, poisoned
 
 __all__ = ["interpreter"]
 
-BANDS = {
-    "small tiles": lines.Band(outputs=64),
-    "copies": lines.Band(copies=True),
-    "wide window": lines.Band(window=256, inputs=32),
+TILES = {
+    "small tiles": lines.ToeplitzTile(outputs=64),
+    "copies": lines.ToeplitzTile(copies=True),
+    "wide window": lines.ToeplitzTile(window=256, inputs=32),
 }
 
 
@@ -33,13 +33,13 @@ def short_lines(draw: st.DrawFn) -> Case:
     return Case((batch, channels, length), (channels, 1, points), channels, causal=draw(st.booleans()))
 
 
-def assert_right(case: Case, band: lines.Band, rounding: float = 3e-6) -> None:
+def assert_right(case: Case, tile: lines.ToeplitzTile, rounding: float = 3e-6) -> None:
     """Compare output and both gradients with float64, outputs poisoned."""
     x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
     grad = torch.randn(x.shape).to(DEVICE)
     with poisoned():
-        got = [lines.band_conv(x, kernel, case.causal, band)]
-        got += lines.band_grads(grad, x, kernel, True, True, case.causal, band)
+        got = [lines.toeplitz_conv(x, kernel, case.causal, tile)]
+        got += lines.toeplitz_grads(grad, x, kernel, True, True, case.causal, tile)
     exact = [t.double().requires_grad_() for t in (x, kernel)]
     y = conv(*exact, **case.how, method="fft")
     for a, b in zip(got, [y, *torch.autograd.grad(y, exact, grad.double())], strict=True):
@@ -48,14 +48,14 @@ def assert_right(case: Case, band: lines.Band, rounding: float = 3e-6) -> None:
 
 
 @settings(max_examples=8)
-@given(case=short_lines(), band=st.sampled_from(list(BANDS.values())))
-def test_any_short_line_equals_float64(case: Case, band: lines.Band) -> None:
-    assert_right(case, band)
+@given(case=short_lines(), tile=st.sampled_from(list(TILES.values())))
+def test_any_short_line_equals_float64(case: Case, tile: lines.ToeplitzTile) -> None:
+    assert_right(case, tile)
 
 
-@pytest.mark.parametrize("band", BANDS.values(), ids=BANDS)
-def test_more_signals_than_one_product_has_rows(band: lines.Band) -> None:
-    assert_right(Case((70, 1, 65), (1, 1, 129), 1), band)
+@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
+def test_more_signals_than_one_product_has_rows(tile: lines.ToeplitzTile) -> None:
+    assert_right(Case((70, 1, 65), (1, 1, 129), 1), tile)
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="a GPU does nothing else")
@@ -78,14 +78,14 @@ def test_loops_over_what_is_needed_alone(causal: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr(interpreter_module, "int", Whole("int", (), {}), raising=False)
     monkeypatch.setattr(lines, "_arguments", as_on_gpu)
     for points in (7, 200, 399):
-        assert_right(Case((2, 1, 200), (1, 1, points), 1, causal=causal), lines.Band(outputs=64))
+        assert_right(Case((2, 1, 200), (1, 1, points), 1, causal=causal), lines.ToeplitzTile(outputs=64))
 
 
 def test_the_operator_takes_them_for_short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorcore, "FEWEST", 2)
     used = []
-    usual = lines.band_conv
-    monkeypatch.setattr(lines, "band_conv", lambda *args: used.append(args) or usual(*args))
+    usual = lines.toeplitz_conv
+    monkeypatch.setattr(lines, "toeplitz_conv", lambda *args: used.append(args) or usual(*args))
     case = Case((2, 2, 45), (2, 1, 45), 2, causal=True)
     x, kernel = (t.to(DEVICE).requires_grad_() for t in case.tensors(torch.bfloat16))
     y = conv(x, kernel, **case.how, method="triton")
@@ -132,8 +132,8 @@ def test_bands_that_do_not_fit_are_left_to_the_fft(monkeypatch: pytest.MonkeyPat
         raise launch.TooLarge(300_000, 232_448, "shared memory")
 
     monkeypatch.setattr(tensorcore, "FEWEST", 1)
-    monkeypatch.setattr(trust, "_refused", set())
-    monkeypatch.setattr(lines, "band_conv", fail)
+    monkeypatch.setattr(selfcheck, "_refused", set())
+    monkeypatch.setattr(lines, "toeplitz_conv", fail)
     x, kernel = (torch.randn(1, n, 30, dtype=torch.bfloat16, device=DEVICE) for n in (1, 1))
     with pytest.warns(UserWarning, match="does not fit this GPU"):
         y = conv(x, kernel, method="triton")

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from kernelfield.ops import conv
 from kernelfield.ops.conv import cost
-from kernelfield.ops.conv.triton import obstacle, plan_of
-from kernelfield.ops.conv.triton import selfcheck as trust
+from kernelfield.ops.conv.triton import obstacle, plan_of, selfcheck
 from kernelfield.ops.conv.triton.plan import make_plan
 from tests.contracts.convolutions import Case
 from tests.ops.interpreted import DEVICE, LAYOUTS, assert_right, blocks, interpreter, launch, layouts
@@ -110,10 +109,10 @@ def test_gradients_of_channels_last(form: str) -> None:
         {"shares": ((0.0, 0.0), (0.0, 0.0)), "kernel_shares": (0.0, 0.0), "least_bytes": 1},
         {"least_bytes": 1 << 40},
         {"tiles": 2},
-        {"apart": True},
-        {"ready": True, "hold": False, "hold_too": False},
-        {"few": 2, "few_too": 2},
-        {"stack": 2, "columns_apart": 2, "apart": True, "ready": True},
+        {"split_grads": True},
+        {"precompute": True, "hold": False, "hold_backward": False},
+        {"fused_batch": 2, "fused_batch_backward": 2},
+        {"stack": 2, "split_columns": 2, "split_grads": True, "precompute": True},
     ],
     ids=str,
 )
@@ -175,7 +174,7 @@ def test_numbers_that_are_no_whole_vectors_are_left_to_kernels() -> None:
 @pytest.mark.parametrize("name", ["rows of a plane", "longer rows of a plane", "line of blocks"])
 def test_spectra_of_blocks_by_launches_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
-    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), few=0, few_too=0))
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), fused_batch=0, fused_batch_backward=0))
     launch.make_call.cache_clear()
     assert_right(LAYOUTS[name], torch.bfloat16)
     launch.make_call.cache_clear()
@@ -274,7 +273,7 @@ def test_tiles_that_do_not_fit_are_left_to_the_fft(monkeypatch: pytest.MonkeyPat
         raise launch.TooLarge(300_000, 232_448, "shared memory")
 
     x, kernel = torch.randn(1, 2, 30, device=DEVICE), torch.randn(2, 1, 30, device=DEVICE, requires_grad=True)
-    monkeypatch.setattr(trust, "_refused", set())
+    monkeypatch.setattr(selfcheck, "_refused", set())
     monkeypatch.setattr(launch, "spectral_conv", fail)
     monkeypatch.setattr(launch, "spectral_grads", fail)
     with pytest.warns(UserWarning, match="does not fit this GPU"):

@@ -110,7 +110,7 @@ def test_scaled_products_of_small_channels_beside_large_ones(name: str) -> None:
 @pytest.mark.parametrize("name", ["line of blocks", "rows of a plane", "slices with kernels of more rows"])
 def test_scaled_products_of_few_signals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
-    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), few=2, few_too=2))
+    monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), fused_batch=2, fused_batch_backward=2))
     launch.make_call.cache_clear()
     case = LAYOUTS[name]
     x, kernel = case.tensors(torch.float32)

@@ -1,4 +1,4 @@
-"""The cost model behind ``method="auto"``: a few constants per kind of device, measured, not guessed."""
+"""The cost model behind ``method="auto"``: a few measured constants per kind of device."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from .triton import obstacle, precision
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Work", "cheapest", "features", "seconds"]
+__all__ = ["Work", "cheapest", "seconds", "terms"]
 
 #: written by ``benchmarks/conv.py --calibrate``
 CONSTANTS = Path(__file__).with_name("costs.json")
 _DEVICES: dict[str, Any] = json.loads(CONSTANTS.read_text())["devices"]
 
 
-# Float32 values of a vector register: libraries sum over this many channels at once, used or not.
+# Float32 values per vector register. Libraries round the number of output channels up to a multiple of it.
 _LANES = 16
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a convolution has to do, by either method.
+    """Operation counts of a convolution, for all methods.
 
     Args:
         dim: number of spatial axes.
-        depthwise: several groups, of one input channel each.
+        depthwise: whether there are several groups of one input channel each.
         side: points along the kernel's longest side.
         outputs: number of values computed.
         multiplies: real multiplications of the direct sum.
-        filled: the same with the output channels filled up to whole vectors.
+        filled: the same with the number of output channels rounded up to full vector registers.
         butterflies: Σ n log₂ n over all transforms.
-        products: complex multiplications between spectra.
+        products: complex multiplications of spectra.
         tiles: values of the spectra on tensor cores; all axes but the first are padded.
     """
 
@@ -86,17 +86,17 @@ def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...])
     """Return the name of the method expected to be the fastest for this convolution."""
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
     methods = ["direct", "fft"]
-    # An interpreter of Triton's code is for tests; nobody wants it chosen.
+    # On a CPU, Triton runs in its interpreter, which is for tests only.
     if x.device.type == "cuda" and obstacle(x, kernel, causal, boundary) is None:
         methods.append(_on_tensor_cores(_dtype(x)))
     return _cheapest(x.shape, kernel.shape, causal, boundary, x.device.type, training, methods)
 
 
 def _on_tensor_cores(dtype: torch.dtype) -> str:
-    """Return what the cost of products in this dtype is called."""
+    """Return the name of the cost entry for tensor-core products in this dtype."""
     if dtype == torch.bfloat16:
         return "triton"
-    # torch.compile cannot read the setting; what it changes is seldom the choice.
+    # torch.compile cannot read the setting, which rarely changes the choice.
     three = not torch.compiler.is_compiling() and precision(dtype) == "tf32x3"
     return "triton, single, three products" if three else "triton, single"
 
@@ -117,8 +117,8 @@ def _cheapest(
 ) -> str:
     points = tuple(kernel_shape[2:])
     if is_symbolic(*points):
-        return "fft"  # as long as the input, however long that will be
-    # Both methods grow alike with a length or batch that is not known yet, so that its value hardly matters.
+        return "fft"  # kernels of symbolic length are as long as the input
+    # All methods scale alike with an unknown length or batch size, so its value hardly matters.
     shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *points), strict=True))
     periodic = [name == "periodic" for name in boundary]
     work = Work.of(shape, tuple(kernel_shape), centres(points, causal), periodic)
@@ -131,15 +131,15 @@ def seconds(method: str, work: Work, device: str, training: bool) -> float:
     kind = f"{work.dim}d-{'depthwise' if work.depthwise or method.startswith('triton') else 'dense'}"
     mode = "training" if training else "forward"
     constants = _DEVICES.get(device, _DEVICES["cuda"])[mode][method][kind]
-    counts = features(method, work, constants.get("short", 0))
+    counts = terms(method, work, constants.get("short", 0))
     return sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
 
 
-def features(method: str, work: Work, short: int) -> tuple[float, ...]:
-    """Return the counts that the time of ``method`` is linear in.
+def terms(method: str, work: Work, short: int) -> tuple[float, ...]:
+    """Return the terms of which the time of ``method`` is a linear combination.
 
-    Libraries sum kernels of up to ``short`` points a side by other, faster code than longer ones; the third count
-    has the rate of what they lose.
+    Libraries have faster code for kernels of up to ``short`` points per side. The third term of the direct sum is the
+    extra time of longer kernels.
     """
     if method == "fft":
         return 1, work.butterflies, work.products

@@ -21,7 +21,7 @@ from ...transforms.split import hold_out
 if TYPE_CHECKING:
     import os
 
-__all__ = ["darcy", "darcy_made", "permeability", "solve_darcy"]
+__all__ = ["darcy", "darcy_synthetic", "permeability", "solve_darcy"]
 
 #: what a permeability of one and of the other kind is in the published data
 LOW, HIGH = 3.0, 12.0
@@ -67,7 +67,7 @@ def darcy(
     return _build("darcy", train, test, float(train[1].std()), read.closed, coordinates, validation, seed)
 
 
-def darcy_made(
+def darcy_synthetic(
     resolution: int = 16,
     *,
     train: int = 1_000,
@@ -91,7 +91,7 @@ def darcy_made(
         coordinates: whether the inputs have two more channels, the coordinates of each sample.
         seed: seed of all samples.
 
-    >>> data = darcy_made(8, train=4, validation=0, test=2, solve_at=16)
+    >>> data = darcy_synthetic(8, train=4, validation=0, test=2, solve_at=16)
     >>> data.train.batch(slice(0, 2)).inputs.shape, data.train.target.shape
     (torch.Size([2, 3, 8, 8]), torch.Size([4, 1, 8, 8]))
     """
@@ -105,7 +105,7 @@ def darcy_made(
     x, y = high[:, ::every, ::every], pressure[:, ::every, ::every]
     kept = train + validation
     scale = float(y[:kept].std())
-    data = _build("darcy_made", (x[:kept], y[:kept]), (x[kept:], y[kept:]), scale, False, coordinates, 0, seed)
+    data = _build("darcy_synthetic", (x[:kept], y[:kept]), (x[kept:], y[kept:]), scale, False, coordinates, 0, seed)
     if not validation:
         return data
     whole = data.train

@@ -17,7 +17,7 @@ from ..direct import direct_conv
 from ..fft import transform_conv, transform_grads
 from ..shape import centres, is_symbolic
 from .plan import Plan, make_plan
-from .selfcheck import is_refused, refuse, trusted_conv, trusted_grads
+from .selfcheck import is_refused, refuse, verified_conv, verified_grads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,14 +98,14 @@ def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups:
     if _otherwise(x, kernel, causal, periodic):
         return transform_conv(x, kernel, *how)
     from .launch import TooLarge, spectral_conv  # noqa: PLC0415
-    from .toeplitz_launch import band_conv  # noqa: PLC0415
+    from .toeplitz_launch import toeplitz_conv  # noqa: PLC0415
 
     try:
-        y = band_conv(x, kernel, causal) if _is_short(x, periodic) else spectral_conv(x, kernel, *how)
+        y = toeplitz_conv(x, kernel, causal) if _is_short(x, periodic) else spectral_conv(x, kernel, *how)
     except TooLarge as error:
         refuse(x, kernel, f"does not fit this GPU ({error})")
         return transform_conv(x, kernel, *how)
-    return trusted_conv(y, x, kernel, _how(x.dtype), causal, periodic)
+    return verified_conv(y, x, kernel, _how(x.dtype), causal, periodic)
 
 
 def _grads(
@@ -122,17 +122,17 @@ def _grads(
     if _otherwise(x, kernel, causal, periodic):
         return transform_grads(grad, x, kernel, *how)
     from .launch import TooLarge, spectral_grads  # noqa: PLC0415
-    from .toeplitz_launch import band_grads  # noqa: PLC0415
+    from .toeplitz_launch import toeplitz_grads  # noqa: PLC0415
 
     try:
         if _is_short(x, periodic):
-            found = band_grads(grad, x, kernel, need_x, need_kernel, causal)
+            found = toeplitz_grads(grad, x, kernel, need_x, need_kernel, causal)
         else:
             found = spectral_grads(grad, x, kernel, *how)
     except TooLarge as error:
         refuse(x, kernel, f"does not fit this GPU ({error})")
         return transform_grads(grad, x, kernel, *how)
-    return trusted_grads(found, grad, x, kernel, _how(x.dtype), (need_x, need_kernel), causal, periodic)
+    return verified_grads(found, grad, x, kernel, _how(x.dtype), (need_x, need_kernel), causal, periodic)
 
 
 _triton_conv = bilinear("triton_conv", _conv, _grads)

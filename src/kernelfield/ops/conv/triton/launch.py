@@ -57,7 +57,7 @@ class Call(Blocks):
         on_gpu = device.type == "cuda"
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
         if not on_gpu:
-            self.tuning = replace(self.tuning, resident=1, resident_too=1, outer_programs=1)
+            self.tuning = replace(self.tuning, resident=1, resident_backward=1, outer_programs=1)
         # float16 has tf32's precision but not the range that spectra need; the interpreter multiplies no bfloat16.
         self.dtype = torch.float16 if self.scaled else torch.float32
         if dtype == torch.bfloat16 and device.type == "cuda":
@@ -117,13 +117,13 @@ class Call(Blocks):
         ``top`` is the largest value of each, if it is scaled and has an outer transform.
         """
         plan, tops = self.plan, self.tables[:0]
-        if not (self.tuning.ready or plan.complex):
+        if not (self.tuning.precompute or plan.complex):
             return Spectrum(kernel, tops, tops)
         channels = kernel.shape[0] * plan.outer
         if plan.complex:
             kernel, tops = self.split_points(kernel, top)
         scales = kernel.new_empty(channels if self.scaled else 0, dtype=torch.float32)
-        if not self.ready(training):
+        if not self.precomputes(training):
             return Spectrum(kernel, scales, tops)
         out = kernel.new_empty((channels, plan.tile[2], 2, plan.tile[3]), dtype=self.dtype)
         programs, tiles = self.tiles(channels)
@@ -138,13 +138,13 @@ class Call(Blocks):
     def gradient(self, sums: Spectrum, out: Tensor) -> None:
         """Write the kernel's gradient, (channels, 1, *points), from what :meth:`grads` returns."""
         plan, (values, scales, _) = self.plan, sums
-        if not (self.tuning.ready or plan.complex):
+        if not (self.tuning.precompute or plan.complex):
             out.copy_((values.sum(dim=0) if values.shape[0] > 1 else values).view(out.shape))
             return
         inner, parts = plan.m1 * plan.m2, values
         if self.far and not plan.complex:
             out.zero_()
-        if self.ready(training=True):
+        if self.precomputes(training=True):
             channels = values.shape[1]
             parts = out.new_empty((channels, 2, inner), dtype=self.dtype) if plan.complex else out
             programs, tiles = self.tiles(channels)
@@ -171,7 +171,7 @@ class Call(Blocks):
         conv_kernel[(self.stacks(channels), parts)](
             *(x, spectrum.values, out, self.tables, spectrum.scales, spectrum.tops),
             *(self.batch, channels, self.hop, plan.rows, plan.cols, plan.length, *self.sizes),
-            **{"READY": self.ready(conjugate), "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
+            **{"READY": self.precomputes(conjugate), "HOLD": self.tuning.hold, "CONJUGATE": conjugate, "EACH": each},
             TILES=self.tuning.tiles,
             **self.sides,
             **(self.kind | {"PACKED": self.tuning.packed}),
@@ -180,8 +180,8 @@ class Call(Blocks):
     def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Spectrum:
         """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
         plan, channels = self.plan, x.shape[1]
-        parts, each = self.parts(channels, self.tuning.resident_too, SUMS)
-        ready = self.ready(training=True)
+        parts, each = self.parts(channels, self.tuning.resident_backward, SUMS)
+        ready = self.precomputes(training=True)
         if ready:
             sums = x.new_empty((parts, channels, plan.tile[2], 2, plan.tile[3]), dtype=torch.float32)
         elif plan.complex:
@@ -191,17 +191,17 @@ class Call(Blocks):
             size = (parts, channels, *self.points)
             sums = x.new_zeros(size, dtype=torch.float32) if self.far else x.new_empty(size, dtype=torch.float32)
         scales = x.new_empty(channels if self.scaled else 0, dtype=torch.float32)
-        columns = self.tuning.columns_apart if out is None and ready else 1
+        columns = self.tuning.split_columns if out is None and ready else 1
         grads_kernel[(self.stacks(channels), parts, columns)](
             *(grad, x, spectrum.values, grad if out is None else out, sums, self.tables),
             *(spectrum.scales, spectrum.tops, weights, scales),
             *(self.batch, channels, self.hop, plan.rows, plan.cols, plan.length, *self.sizes),
-            **{"READY": ready, "HOLD": self.tuning.hold_too, "SPECTRAL": ready, "EACH": each},
+            **{"READY": ready, "HOLD": self.tuning.hold_backward, "SPECTRAL": ready, "EACH": each},
             NEED_X=out is not None,
             TILES=self.tuning.tiles,
             C=self.sides["K2"] // columns,
             **self.sides,
-            **(self.kind | {"PACKED": self.tuning.packed_too}),
+            **(self.kind | {"PACKED": self.tuning.packed_backward}),
         )
         return Spectrum(sums, scales, scales)
 
@@ -253,7 +253,7 @@ def spectral_grads(
         return grad_x, kernel.new_zeros(kernel.shape if need_kernel else 0)
     call = _call(x, kernel, causal, periodic)
     kernel = call.wind(kernel)
-    together = need_x and need_kernel and not call.tuning.apart
+    together = need_x and need_kernel and not call.tuning.split_grads
     grad_tops, tops = (call.tops(t) for t in (grad, x))
     kernel_tops = call.tops(kernel) if need_x else call.tables[:0]
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)

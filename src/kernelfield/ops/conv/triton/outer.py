@@ -2,7 +2,7 @@
 
 ``split`` writes, for every frequency r of the outer transform, one complex signal of the inner length; ``merge`` reads
 them back. Both walk through (batch, channel) with their tables in registers. ``split_points`` and ``merge_points`` do
-the same for kernels whose points are in their places (:mod:`.places`).
+the same for kernels whose points are in their places (:mod:`.scatter`).
 
 SCALED: a signal is divided by the outer length and its largest value, ``tops``, so that its parts are at most one. On
 the way back every frequency has a factor of its own, ``scales``: that of the kernel's spectrum.

@@ -11,9 +11,9 @@ from torch import Tensor
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .outer_matmul import largest_values, multiply, shrunk, shrunk_by_rows
 from .plan import LEAST, power
-from .scatter import place_kernel, take_kernel
+from .scatter import gather_kernel, scatter_kernel
 from .tables import outer_products, outer_tables
-from .tuning import CHUNK, SUMS, signals_of_a_program, time_of_waves
+from .tuning import CHUNK, SUMS, signals_per_program, wave_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,13 +73,13 @@ class Blocks:
         # Where blocks are long, tables that hold the factors of each are made sooner than a signal is read twice.
         self.by_rows = self.by_library and self.scaled and plan.phase and plan.outer_step == power(plan.outer_step)
 
-    def ready(self, training: bool) -> bool:
+    def precomputes(self, training: bool) -> bool:
         """Return whether a kernel's spectrum and its gradient have launches of their own.
 
         Few signals do without: every program makes the spectrum of its kernels from their outer transform.
         """
-        few = self.tuning.few_too if training else self.tuning.few
-        return self.tuning.ready and not (self.plan.complex and self.batch <= few)
+        few = self.tuning.fused_batch_backward if training else self.tuning.fused_batch
+        return self.tuning.precompute and not (self.plan.complex and self.batch <= few)
 
     def chunks(self, training: bool = False) -> Iterator[slice]:
         """Part the channels so that what one part takes beside signals, kernels and gradients is within the budget."""
@@ -98,7 +98,7 @@ class Blocks:
         # The outer transforms of signal and kernel, and its spectrum; backward those of both signals, and sums.
         each = signal + 2 * kernel
         if training:
-            each = 2 * (signal + kernel) + (4 * kernel if self.ready(training) else 0)
+            each = 2 * (signal + kernel) + (4 * kernel if self.precomputes(training) else 0)
         most = max(1, min(self.channels, self.budget(training) // each))
         return min(range(-(-most // 2), most + 1), key=lambda n: self.time_of_chunks(n, training))
 
@@ -117,16 +117,16 @@ class Blocks:
 
     def parts(self, channels: int, resident: int, more: float = 0.0) -> tuple[int, int]:
         """Return how many parts the batch is cut in, and the signals of each."""
-        each = signals_of_a_program(self.stacks(channels), self.batch, resident * self.processors, more)
+        each = signals_per_program(self.stacks(channels), self.batch, resident * self.processors, more)
         return -(-self.batch // each), each
 
     def time_of_inner(self, channels: int, training: bool) -> float:
         """Return how long the inner transforms of so many channels take, in the time of signals."""
-        resident, more = (self.tuning.resident_too, SUMS) if training else (self.tuning.resident, 0.0)
+        resident, more = (self.tuning.resident_backward, SUMS) if training else (self.tuning.resident, 0.0)
         each = self.parts(channels, resident, more)[1]
-        if training and self.plan.complex and not self.ready(training):
+        if training and self.plan.complex and not self.precomputes(training):
             each = power(self.batch)
-        return time_of_waves(self.stacks(channels), self.batch, each, resident * self.processors, more)
+        return wave_time(self.stacks(channels), self.batch, each, resident * self.processors, more)
 
     def budget(self, training: bool) -> int:
         """Return the bytes that outer transforms may take, by the bytes of signals and kernels in float32.
@@ -242,7 +242,7 @@ class Blocks:
             )
         if not self.in_place:
             rows, columns = (1, self.points[0]) if out.dim() == 3 else (self.points[0], out[0, 0, 0].numel())
-            self.move(take_kernel, placed, out, rows, columns)
+            self.move(gather_kernel, placed, out, rows, columns)
 
     def put(self, kernel: Tensor) -> Tensor:
         """(channels, 1, *points) -> (channels, parts, outer, inner): every point at its place on the circles."""
@@ -250,11 +250,11 @@ class Blocks:
             return kernel
         outer, inner = self.plan.outer, self.plan.m1 * self.plan.m2
         placed = kernel.new_empty(kernel.shape[0], 1 if self.real else 2, outer, inner)
-        self.move(place_kernel, kernel, placed, outer, inner)
+        self.move(scatter_kernel, kernel, placed, outer, inner)
         return placed
 
     def move(self, function: Any, source: Tensor, target: Tensor, rows: int, columns: int) -> None:
-        """Launch one of :mod:`.places` with this many rows and columns of the target."""
+        """Launch one of :mod:`.scatter` with this many rows and columns of the target."""
         plan, tall = self.plan, 1 if rows == 1 else 4
         function[(-(-columns // 256), -(-rows // tall), target.shape[0])](
             *(source, target, plan.outer, plan.m1 * plan.m2, plan.m2, *self.offsets),

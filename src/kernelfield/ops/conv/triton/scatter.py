@@ -1,8 +1,8 @@
-"""Kernels on the circles of an outer transform, and back: every point at its offset, in whole vectors.
+"""Scatter a kernel's points to their offsets on the periodic grid of an outer transform, and gather them back.
 
-Along the first axis, point i has offset o = i - c. From zero on it is in part 0, at q = o; behind, at q = o + outer, in
-part 1, which is the imaginary one: there z^-N = i. REAL kernels have one part, in which both are the same. The other
-axes are circles long enough for all offsets. A line is one axis of outer · inner places.
+Along the first axis, point i has offset o = i - c. If o >= 0, it goes to part 0 at q = o. If o < 0, it goes to part 1,
+the imaginary part, at q = o + outer, since z^-N = i there. With REAL there is one part, which takes both. The other
+axes are periodic and long enough for all offsets. A line is a single axis of outer · inner samples.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -11,18 +11,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["place_kernel", "take_kernel"]
+__all__ = ["gather_kernel", "scatter_kernel"]
 
-#: numbers that a kernel is not compiled anew for
+#: arguments that do not trigger recompilation
 POINTS = ["outer", "p1", "p2", "p3", "c1", "c2", "c3"]
 
 
 @triton.jit(do_not_specialize=POINTS)
-def place_kernel(
+def scatter_kernel(
     kernel_ptr, placed, outer, inner, m2, p1, p2, p3, c1, c2, c3,
     DIM: tl.constexpr, REAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """(channels, points) -> (channels, parts, outer, inner), zero where there is no point."""
+    """(channels, points) -> (channels, parts, outer, inner), with zeros where there is no point."""
     PARTS: tl.constexpr = 1 if REAL else 2
     q = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
     n = tl.program_id(0) * COLS + tl.arange(0, COLS)[None, :]
@@ -52,7 +52,7 @@ def place_kernel(
     b = tl.load(base + behind, mask=known & (behind >= 0), other=0.0)
     target = placed + channel * (PARTS * outer * inner) + q * inner + n
     if REAL:
-        # A kernel has at most one point for a place.
+        # At most one point of a kernel belongs at each position.
         tl.store(target, tl.where(behind >= 0, b, a), mask=(q < outer) & (n < inner))
     else:
         tl.store(target, a, mask=(q < outer) & (n < inner))
@@ -60,11 +60,11 @@ def place_kernel(
 
 
 @triton.jit(do_not_specialize=POINTS)
-def take_kernel(
+def gather_kernel(
     placed, out_ptr, outer, inner, m2, p1, p2, p3, c1, c2, c3,
     DIM: tl.constexpr, REAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """(channels, parts, outer, inner) -> (channels, points): the way back; zero for what was out of place."""
+    """(channels, parts, outer, inner) -> (channels, points), the inverse; zero for points off the grid."""
     PARTS: tl.constexpr = 1 if REAL else 2
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.program_id(0) * COLS + tl.arange(0, COLS)[None, :]

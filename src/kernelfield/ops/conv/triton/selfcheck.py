@@ -1,7 +1,7 @@
-"""What tensor cores compute is compared with an FFT when a shape is first met, on two of its channels.
+"""Compare the tensor-core convolution with an FFT the first time a shape is used, on two of its channels.
 
-Kernels are compiled for a GPU by a compiler that nobody has tried on all GPUs and all layouts. Where results differ by
-more than their precision explains, the FFT's are returned, from then on too, and a warning says so.
+The Triton compiler has not been tested on every GPU and every layout. If the results differ by more than rounding
+explains, a warning is issued, and this shape is convolved by the FFT now and from then on.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from ..fft import transform_conv, transform_grads
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LARGEST", "is_refused", "refuse", "trusted_conv", "trusted_grads"]
+__all__ = ["TOLERANCE", "is_refused", "refuse", "verified_conv", "verified_grads"]
 
-#: relative errors that are taken for rounding, several times what was measured
-LARGEST = {"bfloat16": 0.05, "tf32": 0.02, "tf32x3": 1e-4}
-#: whether anything is compared
+#: largest relative error attributed to rounding, several times the measured one
+TOLERANCE = {"bfloat16": 0.05, "tf32": 0.02, "tf32x3": 1e-4}
+#: whether results are compared at all
 CHECKS = os.environ.get("KERNELFIELD_CHECK") != "0"
 
-_right: set[Any] = set()
+_verified: set[Any] = set()
 _refused: set[Any] = set()
 
 
 def is_refused(x: Tensor, kernel: Tensor) -> bool:
-    """Return whether an FFT has to convolve these."""
+    """Return whether these shapes failed the comparison and are left to the FFT."""
     return bool(_refused and _key(x, kernel) in _refused)
 
 
 def refuse(x: Tensor, kernel: Tensor, why: str) -> None:
-    """Leave convolutions of these shapes to an FFT, and say so once."""
+    """Leave convolutions of these shapes to the FFT from now on, and warn once."""
     _refused.add(_key(x, kernel))
-    says = f"tensor-core convolution of {tuple(x.shape)} with {tuple(kernel.shape)}, {x.dtype}, {why}"
-    warnings.warn(f"{says}; an FFT does it from now on", stacklevel=2)
+    what = f"tensor-core convolution of {tuple(x.shape)} with {tuple(kernel.shape)}, {x.dtype}, {why}"
+    warnings.warn(f"{what}; the FFT is used from now on", stacklevel=2)
 
 
-def trusted_conv(y: Tensor, x: Tensor, kernel: Tensor, how: str, causal: bool, periodic: list[bool]) -> Tensor:
-    """Return ``y`` or, if it is not the convolution of ``x`` and ``kernel``, that.
+def verified_conv(y: Tensor, x: Tensor, kernel: Tensor, how: str, causal: bool, periodic: list[bool]) -> Tensor:
+    """Return ``y`` if it is the convolution of ``x`` and ``kernel``, else their convolution by FFT.
 
     Args:
-        y: what was computed.
+        y: the result to verify.
         x: (batch, channels, *lengths) signal.
         kernel: (channels, 1, *points).
-        how: the precision of its products, one of those in ``LARGEST``.
+        how: the precision of the products, a key of ``TOLERANCE``.
         causal: as in :func:`kernelfield.ops.conv`.
-        periodic: which axes are circles.
+        periodic: for each axis, whether it is periodic.
 
     >>> x, k = torch.randn(3, 4, 20), torch.randn(4, 1, 20)
     >>> y = transform_conv(x, k, True, [False], 4)
-    >>> trusted_conv(y, x, k, "tf32", True, [False]) is y
+    >>> verified_conv(y, x, k, "tf32", True, [False]) is y
     True
     """
     key = _key(x, kernel), "output", causal, *periodic, how
@@ -70,7 +70,7 @@ def trusted_conv(y: Tensor, x: Tensor, kernel: Tensor, how: str, causal: bool, p
     return transform_conv(x, kernel, causal, periodic, x.shape[1])
 
 
-def trusted_grads(
+def verified_grads(
     grads: tuple[Tensor, Tensor],
     grad: Tensor,
     x: Tensor,
@@ -80,7 +80,7 @@ def trusted_grads(
     causal: bool,
     periodic: list[bool],
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of ``x`` and ``kernel``, those that are needed, as :func:`trusted_conv` does the output."""
+    """Return ``grads`` if they are right, else the gradients by FFT; only those that ``need`` marks are compared."""
     key = _key(x, kernel), "gradients", *need, causal, *periodic, how
     if not _is_due(key, x):
         return grads
@@ -103,41 +103,42 @@ def _key(x: Tensor, kernel: Tensor) -> Any:
 
 
 def _is_due(key: Any, x: Tensor) -> bool:
-    """Return whether a comparison was not made yet, and can be made now: a graph that is captured computes nothing."""
-    if not CHECKS or key in _right or x.numel() == 0:
+    """Return whether a comparison is still to be made and is possible: during graph capture nothing is computed."""
+    if not CHECKS or key in _verified or x.numel() == 0:
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _stride(x: Tensor) -> int:
-    """Return the step that leaves the first channel and the last."""
+    """Return the stride that selects the first and the last channel."""
     return max(1, x.shape[1] - 1)
 
 
 def _ends(x: Tensor, kernel: Tensor) -> tuple[Iterator[Tensor], int]:
-    """Return the first and the last channel of both, in single precision, and how many that are."""
+    """Return the first and the last channel of both in float32, and the number of channels selected."""
     step = _stride(x)
     return (t.float() for t in (x[:, ::step], kernel[::step])), min(2, x.shape[1])
 
 
 def _norms(x: Tensor) -> Tensor:
-    """Return the norm of every channel of every signal."""
+    """Return the norm of each channel of each signal."""
     return x.flatten(2).norm(dim=2)
 
 
 def _agrees(key: Any, how: str, *triples: tuple[Tensor, Tensor, Tensor]) -> bool:
-    """Return whether (found, expected, scale) are near each other, as far as they have values to tell by.
+    """Return whether each found tensor is close to the expected one; mark ``key`` as verified if this was conclusive.
 
-    Spectra are rounded, so that an error is relative to the norms of what is convolved, ``scale``, where these cancel.
+    Spectra are rounded. Where terms cancel, the error is therefore relative to ``scale``, the norms of the factors.
+    Values that are all zero or not finite are inconclusive.
     """
-    told = True
+    conclusive = True
     for found, expected, scale in triples:
         size = torch.maximum(scale, expected.norm())
         error, size = torch.stack([(found.float() - expected).norm(), size]).tolist()
         if not math.isfinite(size) or size == 0:
-            told = False
-        elif not error <= LARGEST[how] * size:
+            conclusive = False
+        elif not error <= TOLERANCE[how] * size:
             return False
-    if told:
-        _right.add(key)
+    if conclusive:
+        _verified.add(key)
     return True

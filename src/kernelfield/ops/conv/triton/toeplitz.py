@@ -24,7 +24,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["band_grads_kernel", "band_kernel", "copies_kernel"]
+__all__ = ["copies_kernel", "toeplitz_grads_kernel", "toeplitz_kernel"]
 
 #: numbers that a kernel is not compiled anew for
 SIZES = ["batch", "channels", "points", "centre", "zeros", "blocks", "outputs"]
@@ -142,7 +142,7 @@ def _diagonals(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def band_kernel(
+def toeplitz_kernel(
     x_ptr, kernel_ptr, y_ptr,
     batch, channels, length, points, centre, row, zeros,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, COPIES: tl.constexpr,
@@ -159,7 +159,7 @@ def band_kernel(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def band_grads_kernel(
+def toeplitz_grads_kernel(
     grad_ptr, x_ptr, kernel_ptr, grad_x_ptr, grad_kernel_ptr,
     batch, channels, length, points, centre, row, zeros, first, blocks, outputs,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TJ: tl.constexpr, W: tl.constexpr,

@@ -1,4 +1,4 @@
-"""What a launch may choose freely, and what was measured to be good."""
+"""Tuning parameters of the tensor-core kernels, and the values that were fastest."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .plan import power
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["CHUNK", "SUMS", "Tuning", "signals_of_a_program", "time_of_waves", "tuning"]
+__all__ = ["CHUNK", "SUMS", "Tuning", "signals_per_program", "tuning", "wave_time"]
 
-#: signals of a program: the kernels are compiled for few numbers of them
+#: allowed numbers of signals per program; few, since each one is compiled separately
 SIGNALS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 22, 32, 64, 128)
-#: signals in whose time a program loads its tables, the launches of a chunk begin and end, and sums are passed on
+#: time to load the tables, to launch a chunk, and to pass on partial sums, in units of the time per signal
 START = 1.5
 CHUNK = 12.0
 SUMS = 2.0
@@ -22,52 +22,53 @@ SUMS = 2.0
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a launch may choose freely.
+    """Parameters that change the speed of a launch, not its result.
 
     Args:
-        upright: whether the first table is on the left.
-        stack: channels of a program.
-        warps: warps of a program.
-        hold: whether a ready spectrum stays in registers.
-        hold_too: whether it does while gradients are computed.
-        ready: whether a kernel's spectrum and its gradient are made by launches of their own.
-        few: batch up to which they are not after all, if there is an outer transform.
-        few_too: the same backward.
-        apart: whether the two gradients are launched apart.
-        columns_apart: programs that share the columns of a spectrum then, for the kernel's gradient.
-        resident: programs that share a multiprocessor, by their registers.
-        resident_too: the same for gradients.
-        packed: whether twiddle factors and spectra are held in half precision, not in float32.
-        packed_too: the same for gradients.
-        tiles: stacks of channels that a program does one after the other, where the batch alone is too short to pay for
-            loading the tables.
-        rows: rows of a tile of the outer transform.
-        columns: columns of it.
-        outer_warps: warps of it.
-        depth: columns of its table at a time.
-        stages: of them that are loaded before they are needed.
-        outer_programs: programs to aim at for it.
-        by_library: whether torch's matrix products do it, where they can.
-        shares: bytes of outer transforms at a time, over those of the signals in float32: of lines and of more axes,
-            each in half precision or forward, and in float32 backward.
-        kernel_shares: to be added over those of the kernels in float32, in half precision and in float32.
-        least_bytes: bytes that they may always take.
+        upright: whether the first table is the left factor.
+        stack: channels per program.
+        warps: warps per program.
+        hold: whether a precomputed kernel spectrum stays in registers in the forward pass.
+        hold_backward: the same in the backward pass.
+        precompute: whether the kernel's spectrum and its gradient are computed by separate launches.
+        fused_batch: largest batch for which the spectrum is computed in the same launch after all, if there is an
+            outer transform.
+        fused_batch_backward: the same in the backward pass.
+        split_grads: whether the two gradients are computed by separate launches.
+        split_columns: number of programs that share the columns of a spectrum, for a separate kernel gradient.
+        resident: programs per multiprocessor, as limited by registers.
+        resident_backward: the same in the backward pass.
+        packed: whether twiddle factors and spectra are held in half precision rather than float32.
+        packed_backward: the same in the backward pass.
+        tiles: number of channel stacks that one program processes in turn, where the batch alone is too small to make
+            loading the tables worthwhile.
+        rows: rows per tile of the outer transform.
+        columns: columns per tile of the outer transform.
+        outer_warps: warps per program of the outer transform.
+        depth: columns of the outer table per step.
+        stages: depth of its load pipeline.
+        outer_programs: target number of programs of the outer transform.
+        by_library: whether torch's matrix products compute the outer transform, where they can.
+        shares: memory for outer transforms, relative to the signals' bytes in float32: for lines and for more axes,
+            each for half precision or forward, and for float32 backward.
+        kernel_shares: further memory, relative to the kernels' bytes in float32: for half precision and for float32.
+        least_bytes: memory that outer transforms may always use.
     """
 
     upright: bool = False
     stack: int = 1
     warps: int = 4
     hold: bool = True
-    hold_too: bool = True
-    ready: bool = False
-    few: int = 0
-    few_too: int = 0
-    apart: bool = False
+    hold_backward: bool = True
+    precompute: bool = False
+    fused_batch: int = 0
+    fused_batch_backward: int = 0
+    split_grads: bool = False
     resident: int = 2
-    resident_too: int = 2
+    resident_backward: int = 2
     packed: bool = False
-    packed_too: bool = False
-    columns_apart: int = 1
+    packed_backward: bool = False
+    split_columns: int = 1
     tiles: int = 1
     rows: int = 64
     columns: int = 128
@@ -82,11 +83,11 @@ class Tuning:
 
 
 def tuning(plan: Plan, scaled: bool = False) -> Tuning:
-    """Return the choices measured to be good on an H200.
+    """Return the parameters that were fastest on an H200.
 
     Args:
         plan: the layout.
-        scaled: whether signals are of float32, multiplied in float16.
+        scaled: whether signals are float32, multiplied in float16.
     """
     _, n2, k1, k2 = plan.tile
     size = k1 * k2
@@ -97,7 +98,7 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
         stack, warps = 1, k1 // 16
     else:
         stack, warps = 1 if k1 >= 64 else max(1, 64 // min(n2, k1)), 4
-    # Tables of many blocks are read in parts; lines of so many leave the most to read for a row of the table.
+    # Large tables are read in parts. Taller tiles read the signals less often, which matters most for long lines.
     parted = plan.outer > 64
     tall = plan.outer > (64 if plan.phase else 128)
     return Tuning(
@@ -105,17 +106,17 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
         stack,
         warps,
         hold=size <= 4096 and not (plan.phase and size == 4096),
-        hold_too=size < 4096,
-        ready=plan.complex or size > 1024,
-        few=(128 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
-        few_too=(16 if small else 8 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
-        # What a sum takes besides would spill.
-        apart=size == 4096 if plan.complex else (k1, k2) in {(32, 64), (64, 128)},
-        columns_apart=2 if (k1, k2) == (64, 128) else 1,
+        hold_backward=size < 4096,
+        precompute=plan.complex or size > 1024,
+        fused_batch=(128 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
+        fused_batch_backward=(16 if small else 8 if size <= 1024 else 1) if plan.complex and plan.twiddle else 0,
+        # The registers of the sum would spill otherwise.
+        split_grads=size == 4096 if plan.complex else (k1, k2) in {(32, 64), (64, 128)},
+        split_columns=2 if (k1, k2) == (64, 128) else 1,
         packed=size <= 1024 and not plan.slim,
-        packed_too=size <= 1024 and plan.complex and not plan.slim,
+        packed_backward=size <= 1024 and plan.complex and not plan.slim,
         resident=12 // warps if plan.slim else 1 if warps == 8 else 3 if plan.complex and size <= 1024 else 2,
-        resident_too=8 // warps if plan.slim else 2,
+        resident_backward=8 // warps if plan.slim else 2,
         outer_programs=1 << 20 if plan.outer <= 16 else 4224 if small else 2112,
         rows=128 if tall else 64,
         outer_warps=8 if tall else 4,
@@ -125,28 +126,28 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
     )
 
 
-def signals_of_a_program(stacks: int, batch: int, slots: int, more: float = 0.0) -> int:
-    """Return how many signals of a batch a program is to take: the fewest waves of the shortest programs are the best.
+def signals_per_program(stacks: int, batch: int, slots: int, more: float = 0.0) -> int:
+    """Return the number of signals per program that minimises :func:`wave_time`.
 
     Args:
-        stacks: programs that the batch is shared by.
-        batch: signals of each stack.
-        slots: programs at a time.
-        more: what else a program does, in the time of signals.
+        stacks: number of channel stacks; each has programs of its own.
+        batch: signals per stack.
+        slots: programs that run at the same time.
+        more: further time per program, in units of the time per signal.
 
-    >>> signals_of_a_program(140, 64, 528)  # three waves of 6; one of 22 would leave a fifth of the slots empty
+    >>> signals_per_program(140, 64, 528)  # three waves of 6; one of 22 would leave a fifth of the slots empty
     6
-    >>> signals_of_a_program(140, 64, 528, more=2.0)
+    >>> signals_per_program(140, 64, 528, more=2.0)
     22
     """
-    return min((n for n in SIGNALS if n <= power(batch)), key=lambda n: time_of_waves(stacks, batch, n, slots, more))
+    return min((n for n in SIGNALS if n <= power(batch)), key=lambda n: wave_time(stacks, batch, n, slots, more))
 
 
-def time_of_waves(stacks: int, batch: int, each: int, slots: int, more: float = 0.0) -> float:
-    """Return how long programs of ``each`` signals take, in the time of signals.
+def wave_time(stacks: int, batch: int, each: int, slots: int, more: float = 0.0) -> float:
+    """Return the run time with ``each`` signals per program, in units of the time per signal.
 
-    A device runs as many programs at a time as it has slots, wave after wave; each of them takes as long as its signals
-    and :data:`START` more, to load its tables.
+    A device runs ``slots`` programs at a time, wave after wave. Each takes the time of its signals, and :data:`START`
+    more to load its tables.
     """
     waves = -(-stacks * -(-batch // each) // slots)
     return waves * (each + START + more)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.data.sets.images.rotated_mnist import rotated_digits, six_or_nine
-from kernelfield.data.sets.physics.darcy import darcy_made
+from kernelfield.data.sets.physics.darcy import darcy_synthetic
 from kernelfield.data.sets.synthetic.chirps import chirps
 from kernelfield.data.sets.synthetic.memory import adding, copy_memory
 from kernelfield.data.sets.synthetic.pathfinder import pathfinder
@@ -30,7 +30,7 @@ MADE = {
     "shapes": lambda **k: shapes(16, **FEW, **k),
     "listops": lambda **k: listops(min_length=5, max_length=40, max_depth=4, max_args=4, **FEW, **k),
     "pathfinder": lambda **k: pathfinder(24, **FEW, **k),
-    "darcy_made": lambda **k: darcy_made(8, solve_at=8, **FEW, **k),
+    "darcy_synthetic": lambda **k: darcy_synthetic(8, solve_at=8, **FEW, **k),
     "digits": lambda **k: digits(8, **k),
     "rotated_digits": lambda **k: rotated_digits(8, **k),
     "six_or_nine": lambda **k: six_or_nine(8, **k),
