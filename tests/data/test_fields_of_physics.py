@@ -55,7 +55,7 @@ def test_solver_arguments() -> None:
         darcy_synthetic(12)
 
 
-def test_made_samples_are_the_same_at_every_resolution() -> None:
+def test_synthetic_samples_are_the_same_at_every_resolution() -> None:
     coarse, fine = (darcy_synthetic(n, train=3, validation=2, test=2, solve_at=16) for n in (8, 16))
     torch.testing.assert_close(coarse.test.inputs, fine.test.inputs[..., ::2, ::2])
     torch.testing.assert_close(

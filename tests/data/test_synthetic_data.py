@@ -1,4 +1,4 @@
-"""Data made in code: what they must be, and the same under the same seed."""
+"""Synthetic data: each set has the promised properties, and the same seed gives the same samples."""
 
 from __future__ import annotations
 

@@ -187,9 +187,7 @@ def restore_optimizer(
     for full, value in (*tensors.items(), *values.items()):
         _, key, name = full.split(".", 2)
         if name not in parameters:
-            raise CheckpointMismatch(
-                f"the checkpoint has {key} of {name} in its optimiser; the network has no such parameter"
-            )
+            raise CheckpointMismatch(f"the checkpoint has {key} of {name} in its optimiser, not in the network")
         parameter = parameters[name]
         # Adam keeps its step count on the CPU unless it is fused or capturable; all else is on the weights' device.
         on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
