@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pytest
 
 import kernelfield
+from tests.fresh_process import run_module
 
 ROOT = Path(kernelfield.__file__).parent
-
-#: what the extras bring, and what they bring along; core needs torch and numpy alone
-EXTRAS = (
-    *("lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics", "tensorboard", "safetensors"),
-    *("typer", "click", "rich", "yaml", "sklearn", "scipy", "pandas", "matplotlib", "PIL", "pooch", "h5py"),
-    *("onnx", "onnxruntime", "onnxscript", "pytest", "hypothesis", "torchvision", "torchaudio"),
-)
 
 CONTRACTS = {"grids", "masks", "fields", "groups"}
 FOUNDATION = CONTRACTS | {"ops"}
@@ -98,39 +91,15 @@ def test_imports_are_read_wherever_they_stand(tmp_path: Path) -> None:
     assert imported_parts(file, tmp_path) == expected
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env={"PYTHONPATH": str(ROOT.parent), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_core_needs_torch_and_numpy_alone() -> None:
-    # A name that is None in sys.modules cannot be imported, installed or not.
-    result = run(f"""
-import sys
-import torch, numpy
-already = set(sys.modules)
-sys.modules.update(dict.fromkeys({EXTRAS!r}, None))
-import kernelfield as kf
-field = kf.fields.MAGNet(1, 3)
-kernel = field(kf.grids.kernel_grid(8)).T.unsqueeze(1)
-y = kf.ops.conv(torch.randn(2, 3, 8), kernel, groups=3)
-mask = kf.masks.GaussianMask(1)(kf.grids.kernel_grid(8))
-new = {{name.split(".")[0] for name in set(sys.modules) - already}}
-new -= {{*sys.stdlib_module_names, *{EXTRAS!r}}}
-print(tuple(y.shape), tuple(mask.shape), sorted(new))
-""")
+    result = run_module("tests.without_extras", "core")
     assert result.returncode == 0, result.stderr
-    brought, _, others = result.stdout.strip().partition(" [")
-    assert brought == "(2, 3, 8) (15,)"
-    assert set(others.strip("]'").split("', '")) <= {"kernelfield", "torch", "numpy"}
+    found = json.loads(result.stdout)
+    assert (found["output"], found["mask"]) == ([2, 3, 8], [15])
+    assert set(found["packages"]) <= {"kernelfield", "torch", "numpy"}
 
 
 def test_the_block_on_extras_would_show() -> None:
-    result = run("import sys; sys.modules['yaml'] = None; import yaml")
+    result = run_module("tests.without_extras", "extra")
     assert result.returncode != 0
     assert "ModuleNotFoundError" in result.stderr

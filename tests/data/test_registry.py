@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-import subprocess
 import sys
 import tarfile
 import types
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-import kernelfield
 from kernelfield.data import describe, list_data, load, register, registry
 from kernelfield.data.io import files
+from tests.fresh_process import run_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SMALL = {
     "copy_memory": {"train": 4, "T": 5},
@@ -129,20 +131,6 @@ def test_archives_stay_in_their_folder(tmp_path: Path) -> None:
 
 
 def test_data_need_torch_and_numpy_alone() -> None:
-    code = """
-import sys
-for name in ("sklearn", "scipy", "matplotlib", "PIL", "pooch", "yaml", "lightning"):
-    sys.modules[name] = None
-import kernelfield.data
-print(len(kernelfield.data.list_data()), kernelfield.data.load("adding", train=2).name)
-"""
-    root = str(Path(kernelfield.__file__).parents[1])
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env={"PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == [str(len(list_data())), "adding"]
+    result = run_module("tests.without_extras", "data")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == {"count": len(list_data()), "name": "adding"}

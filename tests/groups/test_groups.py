@@ -157,7 +157,10 @@ def test_finite_groups_meet_the_testing_protocol():
     assert isinstance(Cyclic(4), SignalGroup)
 
 
-@pytest.mark.parametrize("make", [lambda: Cyclic(0), lambda: Scale(3, base=1.0), lambda: SO2(chart="polar")])
-def test_arguments_are_checked(make):
-    with pytest.raises(ValueError, match="must be"):
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("n", lambda: Cyclic(0)), ("base", lambda: Scale(3, base=1.0)), ("chart", lambda: SO2(chart="polar"))],
+)
+def test_errors_name_the_argument(name, make):
+    with pytest.raises(ValueError, match=rf"^{name}\b"):
         make()

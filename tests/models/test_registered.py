@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import torch
@@ -12,9 +13,19 @@ from kernelfield.models.registry import configuration
 from kernelfield.testing import assert_compiles, assert_state_dict_round_trip
 from tests.models.registered import NAMES, example
 
+HEAVY = re.compile("gsanet_.*_r(12|16)")
+#: a network of each family
+FIRST = {configuration(name).build: name for name in reversed(NAMES) if not HEAVY.match(name)}
+every_network = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if HEAVY.match(name) else name for name in NAMES]
+)
+a_network_of_each_family = pytest.mark.parametrize(
+    "name", [name if name in FIRST.values() else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
 
-@pytest.mark.parametrize("name", NAMES)
+
 class TestRegistered:
+    @every_network
     def test_trains(self, name: str) -> None:
         case = example(name)
         y = case()
@@ -26,6 +37,7 @@ class TestRegistered:
         assert missing == []
         assert all(p.grad.isfinite().all() for p in case.network.parameters() if p.grad is not None)
 
+    @every_network
     def test_predictions_do_not_depend_on_the_batch(self, name: str) -> None:
         if "statistics" in str(configuration(name).arguments.get("norm", "")):
             pytest.skip("normalises by the batch at hand")
@@ -38,10 +50,12 @@ class TestRegistered:
             alone = network(inputs[1:2], **{key: value[1:2] for key, value in options.items()})
         torch.testing.assert_close(alone, together[1:2], rtol=1e-8, atol=1e-10)
 
+    @a_network_of_each_family
     def test_state_dict_round_trip(self, name: str) -> None:
         case = example(name)
         assert_state_dict_round_trip(lambda: example(name).network, case.inputs, **case.options)
 
+    @a_network_of_each_family
     def test_bf16_autocast(self, name: str) -> None:
         case = example(name)
         case.network.eval()
@@ -54,6 +68,7 @@ class TestRegistered:
         assert (y.float() - wanted).norm() <= 0.2 * wanted.norm() + 1e-3
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("name", NAMES)
     def test_compiles(self, name: str) -> None:
         case = example(name)
         assert_compiles(case.network.eval(), case.inputs, rtol=1e-3, atol=1e-4, **case.options)

@@ -221,24 +221,36 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
-def test_networks_are_the_same(options: dict[str, Any]) -> None:
+def test_networks_are_the_same(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a GPU, convolutions without fast paths would round their inputs to 10 bits.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     net = CCNN(2, 4, channels=5, blocks=2, **options).to(DEVICE)
     x = torch.randn(3, 2, *(options["size"],) * options["dim"], device=DEVICE)
     begin = {name: t.clone() for name, t in net.state_dict().items()}
 
-    def results(fused: bool) -> list[torch.Tensor]:
+    def results(fused: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return outputs and buffers, and the gradients of all parameters."""
         with use_fast_paths(fused):
             net.load_state_dict(begin)
             y = net.train()(x)
             loss = F.cross_entropy(y, torch.tensor([0, 1, 2], device=DEVICE))
             grads = torch.autograd.grad(loss, list(net.parameters()))
-            return [y, *grads, *net.buffers(), net.eval()(x)]
+            return [y, *net.buffers(), net.eval()(x)], list(grads)
 
     with mock.patch.object(launch, "fused_norm", wraps=launch.fused_norm) as norm:
-        got = results(True)
+        outputs, grads = results(True)
         assert bool(norm.call_count) == ("batch" in options.get("norm", "batch"))
-    for a, b in zip(got, results(False), strict=True):
+    plain_outputs, plain_grads = results(False)
+    for a, b in zip(outputs, plain_outputs, strict=True):
         assert (a - b).abs().max() <= 2e-4 * b.abs().max() + 1e-5
+    # A few gradients are sums of large terms that cancel, so that rounding is relative to all of them together. Fast
+    # convolutions multiply in scaled float16 on a GPU; the interpreter's differences are those of float32.
+    rounding = 2e-3 if DEVICE == "cuda" else 1e-4
+    norm_of_all = torch.stack([b.norm() for b in plain_grads]).norm()
+    for a, b in zip(grads, plain_grads, strict=True):
+        assert (a - b).norm() <= rounding * norm_of_all
+        if DEVICE == "cpu":
+            assert (a - b).abs().max() <= 2e-4 * b.abs().max() + 1e-5
 
 
 def test_half_precision_networks() -> None:
