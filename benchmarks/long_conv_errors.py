@@ -138,7 +138,7 @@ def run(device: torch.device, options: argparse.Namespace) -> list[str]:
         for precision in options.precisions:
             try:
                 found = errors(layout, precision, device, options.bare)
-            except ValueError as error:  # no tiles for it in this precision
+            except ValueError as error:  # no tile layout in this precision
                 print(f"{layout}, {precision}:", error, flush=True)
                 continue
             note(layout, precision, *LAYOUTS[layout][:2], found)

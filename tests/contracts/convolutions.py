@@ -177,7 +177,7 @@ class ConvContract:
     @given(data=st.data())
     def test_equals_the_reference_in_float64(self, data: st.DataObject) -> None:
         if self.precise != torch.float64:
-            pytest.skip("the method computes no float64")
+            pytest.skip("the method does not support float64")
         self.assert_equals_the_reference(data, torch.float64)
 
     @inherited
@@ -287,7 +287,7 @@ class ConvContract:
 
     def test_autocast_leaves_float64_alone(self) -> None:
         if self.precise != torch.float64:
-            pytest.skip("the method computes no float64")
+            pytest.skip("the method does not support float64")
         x, kernel = self.tensors(self.usual)
         expected = self.conv(x, kernel, **self.usual.how)
         with torch.autocast(self.device, dtype=torch.bfloat16):

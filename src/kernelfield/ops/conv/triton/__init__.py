@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 __all__ = ["obstacle", "plan_of", "precision", "scaled", "triton_conv"]
 
-#: longest line for bands of a Toeplitz matrix rather than transforms, and the smallest batch that fills their products
+#: Toeplitz products are used for lines of up to SHORT samples in batches of at least FEWEST signals
 SHORT, FEWEST = 512, 48
-#: whether what has tf32's precision is computed by scaled products of float16, and the longest line that never is:
-#: there it takes longer to find the largest values than is saved
+#: whether products of tf32 precision are computed from scaled float16 values, and the longest line for which they never
+#: are: there, finding the largest values costs more than it saves
 SCALED, UNSCALED = os.environ.get("KERNELFIELD_SCALED") != "0", 256
 
 
 def triton_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
-    """Convolve on tensor cores; arguments as in :func:`kernelfield.ops.conv`, already checked."""
+    """Convolve on tensor cores. Arguments are those of :func:`kernelfield.ops.conv`, already checked."""
     if torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
     return _triton_conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Return how float32 products are computed, by torch's own setting; float16 has the precision of tf32."""
+    """Return the precision of products, as torch's float32 matmul setting asks; float16 counts as tf32."""
     return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def scaled(dtype: torch.dtype, lengths: Sequence[int]) -> bool:
-    """Return whether products in this dtype are of float16, of signals divided by their largest values."""
+    """Return whether signals of this dtype are divided by their largest values and multiplied in float16."""
     short = len(lengths) == 1 and lengths[0] <= UNSCALED
     return SCALED and not short and dtype != torch.bfloat16 and precision(dtype) == "tf32"
 
@@ -52,7 +52,7 @@ def scaled(dtype: torch.dtype, lengths: Sequence[int]) -> bool:
 def plan_of(
     lengths: Sequence[int], points: Sequence[int], causal: bool, periodic: Sequence[bool], dtype: torch.dtype
 ) -> Plan | None:
-    """Return the layout for a signal of these lengths and a kernel of these points, if there is one."""
+    """Return the layout for a signal of these lengths and a kernel of these points; None if there is none."""
     reaches = tuple(max(c, k - 1 - c) for k, c in zip(points, centres(points, causal), strict=True))
     half = dtype == torch.bfloat16 or scaled(dtype, lengths)
     element = 2 if half else 8 if precision(dtype) == "tf32x3" else 4
@@ -60,35 +60,35 @@ def plan_of(
 
 
 def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -> str | None:
-    """Return why a convolution cannot be done here, in words that follow "…, which ", or None if it can."""
+    """Return why the tensor cores cannot compute a convolution, to follow "…, which "; None if they can."""
     reason = unavailable(x.device)
     if reason is not None:
         return reason
     if x.dtype == torch.float64:
-        return "computes no float64"
+        return "does not support float64"
     if kernel.shape[1] != 1 or kernel.shape[0] != x.shape[1]:
         return f"needs one kernel per channel, got {tuple(kernel.shape[:2])} for {x.shape[1]} channels"
     if is_symbolic(*x.shape[2:], *kernel.shape[2:]) or torch.compiler.is_compiling():
-        return None  # decided when they are known, by the operator itself
+        return None  # the operator decides at run time, when lengths are known
     if plan_of(x.shape[2:], kernel.shape[2:], causal, [name == "periodic" for name in boundary], x.dtype) is None:
-        return f"has no tiles for signals of {tuple(x.shape[2:])} and kernels of {tuple(kernel.shape[2:])}"
+        return f"has no tile layout for signals of {tuple(x.shape[2:])} and kernels of {tuple(kernel.shape[2:])}"
     return None
 
 
 def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> bool:
-    """Return whether an FFT has to do it: what forbids the kernels was not known when this method was chosen."""
+    """Return whether to use the FFT, for reasons unknown when the method was chosen."""
     if is_refused(x, kernel) or not fast_paths():
         return True
     return plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is None
 
 
 def _how(dtype: torch.dtype) -> str:
-    """Return the precision of products, as errors are allowed by it."""
+    """Return the precision of products, a key of ``selfcheck.TOLERANCE``."""
     return "bfloat16" if dtype == torch.bfloat16 else precision(dtype)
 
 
 def _is_short(x: Tensor, periodic: list[bool]) -> bool:
-    """Return whether a line is short enough for bands, which were measured to be faster in bfloat16."""
+    """Return whether to use Toeplitz products, which are faster for short lines in bfloat16."""
     line = x.dtype == torch.bfloat16 and x.dim() == 3 and not periodic[0]
     return line and x.shape[2] <= SHORT and x.shape[0] >= FEWEST
 

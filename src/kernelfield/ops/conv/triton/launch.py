@@ -1,4 +1,4 @@
-"""Launches of the kernels: tiles, grids, and the two operators that autograd meets."""
+"""Launch the kernels: tiles, grids, and the two operators that autograd calls."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ __all__ = ["Call", "Spectrum", "TooLarge", "make_call", "spectral_conv", "spectr
 
 
 class Spectrum(NamedTuple):
-    """Spectra of kernels, (channels, k1, 2, k2), or kernels or their outer transforms.
+    """Kernels as a convolution reads them: spectra (channels, k1, 2, k2), outer transforms, or kernels unchanged.
 
-    If scaled: and what they are to be multiplied by, and what their outer transforms are.
+    Args:
+        values: see above.
+        scales: if scaled, the factors to multiply the spectra by.
+        tops: if scaled, the factors to multiply the outer transforms by.
     """
 
     values: Tensor
@@ -35,7 +38,7 @@ class Spectrum(NamedTuple):
 
 
 class Call(Blocks):
-    """One convolution's plan, tables and grids."""
+    """Plan, tables and launch grids of one convolution."""
 
     def __init__(
         self,
@@ -50,15 +53,15 @@ class Call(Blocks):
         self.length, self.itemsize = torch.Size(lengths).numel(), dtype.itemsize
         plan = plan_of(lengths, points, causal, periodic, dtype)
         if plan is None:
-            raise NotImplementedError(f"no tiles for signals of {tuple(lengths)} and kernels of {points}")
+            raise NotImplementedError(f"no tile layout for signals of {tuple(lengths)} and kernels of {points}")
         self.precision, self.scaled, self.half = precision(dtype), scaled(dtype, lengths), dtype == torch.bfloat16
         self.plan, self.device, self.tuning = plan, device, tuning(plan, self.scaled)
-        # An interpreter runs programs one after the other.
+        # The interpreter runs programs one after another.
         on_gpu = device.type == "cuda"
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
         if not on_gpu:
             self.tuning = replace(self.tuning, resident=1, resident_backward=1, outer_programs=1)
-        # float16 has tf32's precision but not the range that spectra need; the interpreter multiplies no bfloat16.
+        # float16 has tf32's precision but not the range that spectra need; the interpreter cannot multiply bfloat16.
         self.dtype = torch.float16 if self.scaled else torch.float32
         if dtype == torch.bfloat16 and device.type == "cuda":
             self.dtype = dtype
@@ -73,7 +76,7 @@ class Call(Blocks):
             "SCALED": self.scaled,
             "PACKED": False,
             "PRECISION": self.precision,
-            "num_stages": 1,  # the loop over the batch asks for the next signal by itself
+            "num_stages": 1,  # the loop over the batch prefetches the next signal itself
             "num_warps": self.tuning.warps,
         }
         self.tables = inner_tables(plan, self.dtype, device)
@@ -82,24 +85,24 @@ class Call(Blocks):
     def _place(
         self, points: tuple[int, ...], middles: tuple[int, ...], lengths: tuple[int, ...], periodic: tuple[bool, ...]
     ) -> None:
-        """Find where the kernel's points are: along a circle shorter than the kernel, it is wound up first."""
+        """Find the offsets of the kernel's points. Along a periodic axis shorter than the kernel, the kernel wraps."""
         self.wound = [d for d, wraps in enumerate(periodic) if wraps and points[d] > lengths[d]]
         self.points, self.centres = list(points), list(middles)
         for d in self.wound:
             self.points[d], self.centres[d] = lengths[d], 0
         self.original = points, middles
-        # An offset of all the signal's length meets nothing, and its gradient is not written.
-        places = zip(self.points, self.centres, lengths, strict=True)
-        self.far = any(k - 1 - c >= n for k, c, n in places)
+        # Points at offsets beyond the signal's length have no effect, and their gradient is not written.
+        axes = zip(self.points, self.centres, lengths, strict=True)
+        self.far = any(k - 1 - c >= n for k, c, n in axes)
         fill = 3 - len(points)
         self.offsets = (*self.points, *(1,) * fill, *self.centres, *(0,) * fill)
-        # A causal kernel as long as the outer transform is where it has to be.
+        # A causal kernel as long as the outer transform needs no scatter.
         size = self.plan.outer * self.plan.m1 * self.plan.m2
         self.in_place = len(points) == 1 and self.points[0] == size and self.centres[0] == 0
         self.sizes = self.plan.m1, self.plan.m2, *self.offsets[:2], *self.offsets[3:5]
 
     def wind(self, kernel: Tensor) -> Tensor:
-        """(channels, 1, *points) -> the same with its longer axes wound up, contiguous."""
+        """Return (channels, 1, *points) kernels, contiguous, wrapped along periodic axes shorter than they are."""
         for d in self.wound:
             kernel = place(kernel, 2 + d, (self.points[d],), (self.original[1][d],))
         return kernel.contiguous()
@@ -112,9 +115,9 @@ class Call(Blocks):
         return kernel
 
     def spectrum(self, kernel: Tensor, top: Tensor, training: bool = False) -> Spectrum:
-        """Return what the kernels take of (channels, 1, *points): its spectrum if it is to be ready, else itself.
+        """Return (channels, 1, *points) kernels as the convolution reads them: spectra if precomputed, else unchanged.
 
-        ``top`` is the largest value of each, if it is scaled and has an outer transform.
+        ``top`` is the largest value of each kernel, if they are scaled and have an outer transform.
         """
         plan, tops = self.plan, self.tables[:0]
         if not (self.tuning.precompute or plan.complex):
@@ -136,7 +139,7 @@ class Call(Blocks):
         return Spectrum(out, scales, tops)
 
     def gradient(self, sums: Spectrum, out: Tensor) -> None:
-        """Write the kernel's gradient, (channels, 1, *points), from what :meth:`grads` returns."""
+        """Write the kernel's gradient, (channels, 1, *points), from the sums that :meth:`grads` returns."""
         plan, (values, scales, _) = self.plan, sums
         if not (self.tuning.precompute or plan.complex):
             out.copy_((values.sum(dim=0) if values.shape[0] > 1 else values).view(out.shape))
@@ -159,7 +162,7 @@ class Call(Blocks):
             self.merge_points(parts, scales, out)
 
     def tiles(self, channels: int) -> tuple[int, int]:
-        """Return programs and tiles of each for one pass over kernels; tables are loaded once a program."""
+        """Return the numbers of programs and of tiles per program for a pass over kernels."""
         stacks = -(-channels // (self.hop * self.tuning.stack))
         tiles = power(max(1, stacks * self.hop // 1024))
         return self.hop * -(-stacks // tiles), tiles
@@ -178,7 +181,7 @@ class Call(Blocks):
         )
 
     def grads(self, grad: Tensor, x: Tensor, spectrum: Spectrum, weights: Tensor, out: Tensor | None) -> Spectrum:
-        """Return the sums that the kernel's gradient is made of; write that of x to ``out`` if it is wanted."""
+        """Return the partial sums of the kernel's gradient. Write the gradient of x to ``out`` unless it is None."""
         plan, channels = self.plan, x.shape[1]
         parts, each = self.parts(channels, self.tuning.resident_backward, SUMS)
         ready = self.precomputes(training=True)
@@ -206,7 +209,7 @@ class Call(Blocks):
         return Spectrum(sums, scales, scales)
 
 
-#: plans, tables and grids take longer to make than a small convolution
+#: calls are cached: to build one takes longer than a small convolution
 make_call = graph_cache(256)(lambda *key: Call(*key[:-2]))
 
 
@@ -216,7 +219,7 @@ def _call(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> Call
 
 
 def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
-    """Convolve depthwise; ``x`` and ``kernel`` have as many channels as there are groups."""
+    """Convolve depthwise: ``x`` and ``kernel`` have ``groups`` channels."""
     x = x.contiguous()
     out = torch.empty_like(x)
     if not x.numel():
@@ -246,7 +249,7 @@ def spectral_grads(
     periodic: list[bool],
     groups: int,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of :func:`spectral_conv`; one that is not needed is empty."""
+    """Return the gradients of :func:`spectral_conv`. A gradient that is not needed is returned empty."""
     grad, x = grad.contiguous(), x.contiguous()
     grad_x = x.new_empty(x.shape if need_x else 0)
     if not x.numel():
@@ -273,7 +276,7 @@ def spectral_grads(
             call.conv(inner, spectrum, target, conjugate=True)
         if need_x and call.plan.complex:
             call.merge(inner, top, spectrum.scales, grad_x[:, part])
-        del inner, signals, target, spectrum  # their memory, for what comes next
+        del inner, signals, target, spectrum  # free their memory for the next launch
         if need_kernel:
             call.gradient(sums, grad_kernel[part])
             del sums

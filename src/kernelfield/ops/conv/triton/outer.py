@@ -1,11 +1,11 @@
-"""The outer transform of long and large signals: over blocks, rows or slices, by one product with a table.
+"""The outer transform of large signals, over blocks, rows or slices: a product with a table.
 
-``split`` writes, for every frequency r of the outer transform, one complex signal of the inner length; ``merge`` reads
-them back. Both walk through (batch, channel) with their tables in registers. ``split_points`` and ``merge_points`` do
-the same for kernels whose points are in their places (:mod:`.scatter`).
+``split`` writes one complex signal of the inner length for each frequency r of the outer transform. ``merge`` is its
+inverse. Both loop over (batch, channel) with their tables in registers. ``split_points`` and ``merge_points`` do the
+same for kernels whose points are already scattered (:mod:`.scatter`).
 
-SCALED: a signal is divided by the outer length and its largest value, ``tops``, so that its parts are at most one. On
-the way back every frequency has a factor of its own, ``scales``: that of the kernel's spectrum.
+SCALED: a signal is divided by the outer length and its largest value, ``tops``, so that its parts are at most one. In
+the inverse, each frequency has its own factor, the one of the kernel's spectrum, ``scales``.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -19,7 +19,7 @@ __all__ = ["merge_kernel", "merge_points_kernel", "split_kernel", "split_points_
 
 @triton.jit
 def _block(x_ptr, i, q, n, signals, channels, stride, blocks, step, length):
-    """Load samples n of the blocks q of signal i, if there is one."""
+    """Load samples n of blocks q of signal i; zeros if i is out of range."""
     at = q[:, None] * step + n
     source = x_ptr + (i // channels).to(tl.int64) * stride + (i % channels).to(tl.int64) * length
     return tl.load(source + at, mask=(i < signals) & (q[:, None] < blocks) & (n < step) & (at < length), other=0.0)
@@ -27,7 +27,7 @@ def _block(x_ptr, i, q, n, signals, channels, stride, blocks, step, length):
 
 @triton.jit
 def _frequencies(z_ptr, i, r, n, signals, outer, step):
-    """Load samples n of the frequencies r of signal i, if there is one."""
+    """Load samples n of frequencies r of signal i; zeros if i is out of range."""
     there = (i < signals) & (r[:, None] < outer) & (n < step)
     source = z_ptr + (i.to(tl.int64) * outer + r[:, None]) * (2 * step) + n
     return tl.load(source, mask=there, other=0.0), tl.load(source + step, mask=there, other=0.0)
@@ -35,9 +35,9 @@ def _frequencies(z_ptr, i, r, n, signals, outer, step):
 
 @triton.jit
 def _table(table, first, q, part, R: tl.constexpr, Q: tl.constexpr, TIMES_I: tl.constexpr):
-    """Load columns q of R rows of a table from ``first`` on, (2 r, q): the imaginary part below the real one.
+    """Load columns q of R rows of a table, starting at ``first``: (2 r, q), the imaginary part below the real part.
 
-    TIMES_I: the same times i, for imaginary parts of what is transformed.
+    TIMES_I: the table times i, for the imaginary part of the input.
     """
     r = tl.arange(0, 2 * R)[:, None]
     at = (first + r % R) * Q + q[None, :]
@@ -89,7 +89,7 @@ def split_kernel(
         if SCALED:
             share = 1 / (outer * tl.load(tops + (i // channels) * tops_stride + i % channels, mask=known, other=1.0))
         if Q == BLOCK_Q:
-            x = coming  # what is needed in the next turn is asked for now
+            x = coming  # prefetch the next signal
             if EACH > 1:
                 following = tl.where(turn + 1 < EACH, i + 1, signals)
                 coming = _block(x_ptr, following, tl.arange(0, Q), n, signals, channels, stride, blocks, step, length)
@@ -111,21 +111,21 @@ def split_kernel(
 
 @triton.jit
 def _columns(table, q, r, part, R: tl.constexpr):
-    """Load columns r of the rows q of what ``merge`` multiplies by, for real and for imaginary parts."""
+    """Load columns r of rows q of the table of ``merge``, for real and for imaginary parts."""
     at = q * R + r[None, :]
     return tl.load(table + at), tl.load(table + part + at)
 
 
 @triton.jit
 def _shared(v, scales, r, most, outer):
-    """Multiply columns r of a table by the factors of their frequencies; there are fewer of them than of numbers."""
+    """Multiply columns r of a table by the factors of their frequencies. The table is smaller than the signal."""
     share = tl.load(scales + r, mask=r < outer, other=0.0) / most
     return (v * share[None, :]).to(v.dtype)
 
 
 @triton.jit
 def _most(scales, outer, R: tl.constexpr):
-    """Return the largest factor of a channel's frequencies."""
+    """Return the largest factor over the frequencies of a channel."""
     r = tl.arange(0, R)
     return tl.maximum(tl.max(tl.load(scales + r, mask=r < outer, other=0.0)), 1e-30)
 
@@ -220,7 +220,7 @@ def merge_points_kernel(
     R: tl.constexpr, BLOCK_R: tl.constexpr, Q: tl.constexpr, BLOCK_N: tl.constexpr,
     REAL: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """(channels, outer, 2, inner) -> (channels, parts, outer, inner), the way back of :func:`split_points_kernel`."""
+    """(channels, outer, 2, inner) -> (channels, parts, outer, inner), the inverse of :func:`split_points_kernel`."""
     PARTS: tl.constexpr = 1 if REAL else 2
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     q = tl.program_id(1) * Q + tl.arange(0, Q)[:, None]

@@ -1,4 +1,4 @@
-"""Launches of the outer transform: of signals and of kernels, chunk by chunk."""
+"""Launch the outer transform of signals and kernels, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Blocks"]
 
-#: along the last axis of a grid
+#: largest grid size along the last axis
 MOST_PROGRAMS = 65_535
 
 
 class Blocks:
-    """What a call knows of its outer transform, and how it parts its work."""
+    """The outer transform of a convolution, and how its work is divided into chunks."""
 
     plan: Plan
     tuning: Tuning
@@ -49,7 +49,7 @@ class Blocks:
     tables: Tensor
 
     def prepare_blocks(self) -> None:
-        """Make tables and find what all launches share."""
+        """Build the tables and the arguments common to all launches."""
         plan = self.plan
         self.steps: dict[bool, int] = {}
         self.blocks = -(-self.length // plan.outer_step)
@@ -58,31 +58,31 @@ class Blocks:
             self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, self.device, self.scaled)
             self.outer_kind: dict[str, Any] = {"BLOCK_N": self.tuning.columns}
             self.outer_kind |= {"SCALED": self.scaled, "PRECISION": self.precision}
-            # Stages would fill the shared memory that other programs of the same multiprocessor need.
+            # More stages would take shared memory from other programs on the same multiprocessor.
             self.outer_kind["num_stages"] = 1
             self.outer_kind["STAGES"] = self.tuning.stages
             self.outer_kind["num_warps"] = self.tuning.outer_warps
-        # Blocks of a line have tables of their own, so that what is stacked has to be of the same outer frequency.
+        # Each outer frequency of a line has its own tables, so a stack holds signals of one outer frequency.
         self.hop = plan.outer if plan.phase else 1
-        # A library's matrix products want whole vectors. They have no factors for every number, which the way back of
-        # scaled ones needs; ahead these are multiplied before.
+        # Library matrix products need aligned sizes. They cannot apply a factor per entry, which the inverse of scaled
+        # signals needs; in the forward direction the signals are scaled beforehand.
         sides = plan.outer, plan.outer_step, plan.m1 * plan.m2
         whole = self.length == plan.outer * plan.outer_step and not any(n % 8 for n in sides)
         self.by_library = plan.complex and self.tuning.by_library and (self.half or self.scaled) and whole
         self.back_by_library = self.by_library and not self.scaled
-        # Where blocks are long, tables that hold the factors of each are made sooner than a signal is read twice.
+        # For long blocks, folding the factors into a table per signal is cheaper than reading the signal twice.
         self.by_rows = self.by_library and self.scaled and plan.phase and plan.outer_step == power(plan.outer_step)
 
     def precomputes(self, training: bool) -> bool:
-        """Return whether a kernel's spectrum and its gradient have launches of their own.
+        """Return whether a kernel's spectrum and its gradient are computed by separate launches.
 
-        Few signals do without: every program makes the spectrum of its kernels from their outer transform.
+        In small batches, each program computes the spectrum of its kernels from their outer transform.
         """
         few = self.tuning.fused_batch_backward if training else self.tuning.fused_batch
         return self.tuning.precompute and not (self.plan.complex and self.batch <= few)
 
     def chunks(self, training: bool = False) -> Iterator[slice]:
-        """Part the channels so that what one part takes beside signals, kernels and gradients is within the budget."""
+        """Yield chunks of channels whose temporary memory is within the budget."""
         if training not in self.steps:
             self.steps[training] = self.channels_of_a_chunk(training)
         step = self.steps[training]
@@ -90,12 +90,12 @@ class Blocks:
             yield slice(first, min(self.channels, first + step))
 
     def channels_of_a_chunk(self, training: bool) -> int:
-        """Return how many channels are best done at a time: no more than fit the budget, nor less than half of them."""
+        """Return the fastest number of channels per chunk, between half of what fits the budget and all of it."""
         plan, size = self.plan, self.dtype.itemsize
         if not plan.complex:
             return self.channels
         signal, kernel = (2 * plan.outer * n * size for n in (self.batch * plan.outer_step, plan.m1 * plan.m2))
-        # The outer transforms of signal and kernel, and its spectrum; backward those of both signals, and sums.
+        # Forward: outer transforms of signal and kernel, and the spectrum. Backward: those of both signals, and sums.
         each = signal + 2 * kernel
         if training:
             each = 2 * (signal + kernel) + (4 * kernel if self.precomputes(training) else 0)
@@ -103,25 +103,25 @@ class Blocks:
         return min(range(-(-most // 2), most + 1), key=lambda n: self.time_of_chunks(n, training))
 
     def time_of_chunks(self, step: int, training: bool) -> float:
-        """Return how long chunks of so many channels take, in the time of signals of the inner transform.
+        """Return the run time with ``step`` channels per chunk, in units of the inner transform of one signal.
 
-        Programs come in waves, and those of a chunk should fill them.
+        Programs run in waves, which a chunk should fill.
         """
         whole, rest = divmod(self.channels, step)
         chunks = ((whole, step), (1, rest)) if rest else ((whole, step),)
         return sum(count * (CHUNK + self.time_of_inner(n * self.plan.outer, training)) for count, n in chunks)
 
     def stacks(self, channels: int) -> int:
-        """Return how many stacks of inner signals so many channels are."""
+        """Return the number of stacks of inner signals for this many channels."""
         return self.hop * -(-channels // (self.hop * self.tuning.stack * self.tuning.tiles))
 
     def parts(self, channels: int, resident: int, more: float = 0.0) -> tuple[int, int]:
-        """Return how many parts the batch is cut in, and the signals of each."""
+        """Return the number of parts of the batch, and the signals per part."""
         each = signals_per_program(self.stacks(channels), self.batch, resident * self.processors, more)
         return -(-self.batch // each), each
 
     def time_of_inner(self, channels: int, training: bool) -> float:
-        """Return how long the inner transforms of so many channels take, in the time of signals."""
+        """Return the run time of the inner transforms of this many channels, in units of one signal."""
         resident, more = (self.tuning.resident_backward, SUMS) if training else (self.tuning.resident, 0.0)
         each = self.parts(channels, resident, more)[1]
         if training and self.plan.complex and not self.precomputes(training):
@@ -129,10 +129,10 @@ class Blocks:
         return wave_time(self.stacks(channels), self.batch, each, resident * self.processors, more)
 
     def budget(self, training: bool) -> int:
-        """Return the bytes that outer transforms may take, by the bytes of signals and kernels in float32.
+        """Return the bytes that outer transforms may use, from the bytes of signals and kernels in float32.
 
-        The formula's peak is 14 times those of lines, and twice as much of planes. A sixth of it is to be enough, with
-        the output and both gradients, which leave a third of what lines take in float32.
+        The formula in torch peaks at 14 times the signals' bytes for lines, and twice that for planes. The target is a
+        sixth of it, output and both gradients included. In float32 that leaves a third of the signals' bytes for lines.
         """
         tight = training and self.itemsize == 4
         share = self.tuning.shares[len(self.points) > 1][tight]
@@ -141,16 +141,16 @@ class Blocks:
         return max(self.tuning.least_bytes, int(4 * (share * signals + more)))
 
     def tops(self, x: Tensor) -> Tensor:
-        """Return what outer signals are divided by, the largest value of each; nothing if they are not scaled.
+        """Return the largest value of each outer signal, by which it is divided; an empty tensor if not scaled.
 
-        By rows they are written when the signals are met.
+        With ``by_rows`` the result is filled later, when the signals are read.
         """
         if not (self.scaled and self.plan.complex):
             return self.tables[:0]
         return x.new_empty(x.shape[:2], dtype=torch.float32) if self.by_rows else largest_values(x)
 
     def ahead(self, x: Tensor, tops: Tensor, out: Tensor, inputs: int = 1) -> None:
-        """Write the outer transform of (batch, channels, ·), of so many parts each, by matrix products."""
+        """Write the outer transform of (batch, channels, ·) with ``inputs`` parts each, by matrix products."""
         table = outer_products(self.plan, inputs, self.dtype, self.device)[0]
         if self.by_rows:
             x, table = shrunk_by_rows(x, tops, self.plan.outer, table)
@@ -159,7 +159,7 @@ class Blocks:
         multiply(table, x, out)
 
     def outer_numbers(self, x: Tensor, tops: Tensor) -> tuple[tuple[int, ...], int, int]:
-        """Return the numbers that ``split`` and ``merge`` take, the signals of a program, and the tiles of a signal."""
+        """Return integer arguments of ``split`` and ``merge``, the signals per program, and the tiles per signal."""
         step = self.plan.outer_step
         signals, tiles = x.shape[0] * x.shape[1], -(-step // self.outer_kind["BLOCK_N"])
         each = power(max(1, min(signals, signals * tiles // self.tuning.outer_programs)))
@@ -200,14 +200,14 @@ class Blocks:
         )
 
     def weights(self, tops: Tensor, others: Tensor) -> Tensor:
-        """Return what products of parts of two signals are to be multiplied by, (batch, channels · outer)."""
+        """Return the factors of products of two scaled signals: (batch, channels · outer)."""
         if not self.scaled:
             return self.tables[:0]
         outer = self.plan.outer
         return (tops * others * outer**2).repeat_interleave(outer, dim=1)
 
     def split_points(self, kernel: Tensor, tops: Tensor) -> tuple[Tensor, Tensor]:
-        """(channels, 1, *points) -> (channels · outer, 2, inner), and what it is to be multiplied by, if scaled."""
+        """(channels, 1, *points) -> (channels · outer, 2, inner), and the factors to multiply it by, if scaled."""
         plan, inner = self.plan, self.plan.m1 * self.plan.m2
         parts = kernel.new_empty((kernel.shape[0] * plan.outer, 2, inner), dtype=self.dtype)
         if self.by_library:
@@ -245,7 +245,7 @@ class Blocks:
             self.move(gather_kernel, placed, out, rows, columns)
 
     def put(self, kernel: Tensor) -> Tensor:
-        """(channels, 1, *points) -> (channels, parts, outer, inner): every point at its place on the circles."""
+        """(channels, 1, *points) -> (channels, parts, outer, inner): scatter every point to its offset."""
         if self.in_place:
             return kernel
         outer, inner = self.plan.outer, self.plan.m1 * self.plan.m2
@@ -254,7 +254,7 @@ class Blocks:
         return placed
 
     def move(self, function: Any, source: Tensor, target: Tensor, rows: int, columns: int) -> None:
-        """Launch one of :mod:`.scatter` with this many rows and columns of the target."""
+        """Launch a kernel of :mod:`.scatter` for a target of this many rows and columns."""
         plan, tall = self.plan, 1 if rows == 1 else 4
         function[(-(-columns // 256), -(-rows // tall), target.shape[0])](
             *(source, target, plan.outer, plan.m1 * plan.m2, plan.m2, *self.offsets),

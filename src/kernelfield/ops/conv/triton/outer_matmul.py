@@ -1,4 +1,4 @@
-"""Large outer transforms as matrix products of torch, and what float32 is divided by before them: the launches."""
+"""Large outer transforms by torch's matrix products, and the scaling of float32 signals before them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .rescale import largest_kernel, shrink_kernel, shrink_rows_kernel, tables_k
 
 __all__ = ["largest_values", "multiply", "shrunk", "shrunk_by_rows"]
 
-#: numbers of a program that goes through them in a row, and rows of a table
+#: values per program, and rows of a table per program
 WIDE, ROWS = 4096, 32
 
 
 def multiply(table: Tensor, x: Tensor, out: Tensor) -> None:
-    """Write the product of a matrix (i, j) with every signal of (batch, channels, j · length) numbers.
+    """Multiply every signal by a matrix: (i, j) times (batch, channels, j · length).
 
-    They go to (batch, channels, i · length). There is one matrix, or (batch, channels, i, j). Channels may be a part of
-    those that lie in memory; signals are neither copied nor transposed.
+    The products are written to ``out``, (batch, channels, i · length). The table is one matrix for all signals, or
+    (batch, channels, i, j). Channels may be a slice of a larger tensor. Signals are neither copied nor transposed.
     """
     if x.is_contiguous() and out.is_contiguous():  # all at once
         x, out = x.flatten(0, 1)[None], out.flatten(0, 1)[None]
         table = table if table.dim() == 2 else table.flatten(0, 1)[None]
-    with torch.autocast(table.device.type, enabled=False):  # whatever it is called under, it is in the table's dtype
+    with torch.autocast(table.device.type, enabled=False):  # always in the table's dtype
         for left, some, target in zip(table.expand(*x.shape[:2], -1, -1), x, out, strict=True):
             matrices = some.reshape(len(some), table.shape[-1], -1)
             products = target.view(len(some), table.shape[-2], -1)
@@ -34,7 +34,7 @@ def multiply(table: Tensor, x: Tensor, out: Tensor) -> None:
 
 
 def largest_values(x: Tensor) -> Tensor:
-    """Return the largest absolute value of each signal, (batch, channels), or something to divide by."""
+    """Return the largest absolute value of each signal, (batch, channels), at least 1e-30 to divide by."""
     tops = x.new_zeros(x.shape[:2], dtype=torch.int32)
     length = x[0, 0].numel()
     steps = 16 if length > 16 * WIDE else 1
@@ -43,7 +43,7 @@ def largest_values(x: Tensor) -> Tensor:
 
 
 def shrunk(x: Tensor, tops: Tensor, outer: int, dtype: torch.dtype) -> Tensor:
-    """Return a copy of (batch, channels, ·) over its largest values and the outer length."""
+    """Return a copy of (batch, channels, ·) divided by its largest values and the outer length."""
     out = x.new_empty(x.shape, dtype=dtype)
     length = x[0, 0].numel()
     shrink_kernel[(x.shape[0] * x.shape[1], -(-length // WIDE))](
@@ -53,10 +53,10 @@ def shrunk(x: Tensor, tops: Tensor, outer: int, dtype: torch.dtype) -> Tensor:
 
 
 def shrunk_by_rows(x: Tensor, tops: Tensor, outer: int, table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a copy over the largest value of each row, and a table for each signal that makes up for it.
+    """Return a copy with each row divided by its largest value, and a table per signal that compensates for this.
 
-    The product of both is that of ``table`` and the signal, over its largest value and the outer length; the largest
-    values are written to ``tops``. A signal has as many rows as the table has columns.
+    The product of the two equals the product of ``table`` and the signal, divided by the signal's largest value and the
+    outer length. The largest values are written to ``tops``. A signal has as many rows as the table has columns.
     """
     (height, width), signals = table.shape, x.shape[0] * x.shape[1]
     out, tables = x.new_empty(x.shape, dtype=table.dtype), table.new_empty((*x.shape[:2], height, width))

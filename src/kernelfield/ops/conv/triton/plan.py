@@ -1,16 +1,16 @@
-"""How a convolution is laid out for matrix products: which transform lengths, in which tiles.
+"""The layout of a convolution for matrix products: transform lengths and tiles.
 
-A signal becomes a matrix of rows and columns, and its spectrum two products with small tables, one along each:
+A signal is arranged as a matrix. Its spectrum takes two products with small tables, one per axis:
 
 - a plane of up to 64 × 64 is that matrix already;
 - a line of up to 4,096 samples is written row by row, and a twiddle factor between the products makes the two small
   transforms one long one;
 - anything larger has an *outer* transform first: over the blocks of a long line, the rows of a large plane or the
-  slices of a volume. What is left inside is one of the former, with complex values.
+  slices of a volume. The inner transform is then one of the above, with complex values.
 
 A boundary of zeros needs a transform of twice the length. Along the first axis that costs nothing: at the
-frequencies k + ¼ of a transform of the signal's own length N, ``z^N = -i``, so that what a transform without padding
-would wrap around lands in the imaginary part, out of the way of a real signal.
+frequencies k + ¼ of a transform of the signal's own length N, ``z^N = -i``. Whatever wraps around therefore lands in
+the imaginary part, separate from the real signal.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "make_plan", "power"]
 
-#: least side of a tile: the depth of one instruction of a tensor core
+#: smallest side of a tile: the depth of a tensor-core instruction
 LEAST = 16
 #: largest tile whose spectrum stays in registers
 LARGEST = {False: 64 * 128, True: 64 * 64}
-#: bytes of shared memory for tables and what is turned between them
+#: bytes of shared memory for tables and transposed tiles
 MEMORY = 227 << 10
 LONGEST_OUTER = 256
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Lengths of one convolution by matrix products; see the module.
+    """Lengths of one convolution by matrix products; see the module's docstring.
 
     Args:
-        outer: length of the outer transform, 1 without one.
+        outer: length of the outer transform; 1 if there is none.
         outer_step: samples between two blocks of the outer transform.
-        phase: whether the outer transform needs a twiddle factor: its blocks follow each other on one line.
+        phase: whether the outer transform needs twiddle factors, since its blocks are consecutive parts of a line.
         shift: ¼ if the first axis is followed by zeros, 0 if it is periodic.
         m1: length of the transform over rows.
         m2: length of the transform over columns.
         rows: rows of the signal's matrix.
-        cols: columns of it.
-        length: samples in it; the last row of a line may be short.
-        twiddle: whether its rows follow each other on one line.
-        element: bytes of shared memory per number: 2 for half precision, 4 for tf32, 8 for three products of it.
+        cols: columns of the signal's matrix.
+        length: samples in the matrix; the last row of a line may be short.
+        twiddle: whether its rows are consecutive parts of a line.
+        element: bytes of shared memory per number: 2 for half precision, 4 for tf32, 8 for three tf32 products.
     """
 
     outer: int
@@ -76,22 +76,22 @@ class Plan:
         if self.slim:
             n1 = k1 // 2 if self.rows <= k1 // 2 else k1
         elif self.complex or (self.element == 2 and k1 >= 64 and n1 >= 32):
-            # The inner circle of a kernel has more rows than the signal; and a square table can stand upright.
+            # A kernel's inner grid has more rows than the signal. A square table also allows the upright layout.
             n1 = k1
         return n1, n2, k1, k2
 
     @property
     def slim(self) -> bool:
-        """Whether a program has one or two warps, of 16 rows of a spectrum each, and tables in their registers."""
+        """Whether programs have one or two warps, each with 16 rows of a spectrum and the tables in registers."""
         small = self.m2 <= LEAST and (self.m1 <= LEAST or (self.m1 <= 2 * LEAST and self.rows <= LEAST))
         return small and self.complex and self.twiddle and self.element == 2
 
     @property
     def upright(self) -> bool:
-        """Whether the first table is on the left: where it fills matrix instructions, and can be read transposed.
+        """Whether the first table is the left factor: where it fills matrix instructions and can be read transposed.
 
-        With fewer columns and complex signals, the second product as Triton compiles it for an H200 reads shared memory
-        beyond the program's own.
+        With fewer columns and complex signals, Triton's code for the second product on an H200 reads shared memory out
+        of bounds.
         """
         n1, n2, k1, _ = self.tile
         square = self.element == 2 and n1 == k1 and k1 >= 64
@@ -99,15 +99,15 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether a tile of the spectrum stays in registers, and its tables in shared memory."""
+        """Whether a tile of the spectrum fits in registers and its tables in shared memory."""
         n1, n2, k1, k2 = self.tile
         parts = 2 if self.complex else 1
         tables = 2 * parts * n1 * k1 + 4 * n2 * k2
         if self.element > 2:
-            tables *= 2  # no matrix instruction reads them transposed
+            tables *= 2  # these dtypes cannot be read transposed: store both
         memory = self.element * (tables + parts * n1 * n2 + 2 * n2 * k1)
         small = max(k1, k2) <= 128 and k1 * k2 <= LARGEST[self.complex]
-        # Measured to be slower than an FFT in float32: long lines in one tile, and of many blocks.
+        # In float32, long lines in one tile or with many blocks were slower than the FFT.
         slow = self.element > 2 and self.twiddle and (k1 * k2 >= 4096 or (self.phase and self.outer > 64))
         return small and memory <= MEMORY and self.outer <= LONGEST_OUTER and not slow
 
@@ -116,11 +116,11 @@ class Plan:
 def make_plan(
     lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[bool, ...], element: int = 2
 ) -> Plan | None:
-    """Return how to convolve a signal of these lengths, or None if it has to be done otherwise.
+    """Return the layout for a signal of these lengths, or None if there is none.
 
     Args:
-        lengths: of the signal, per axis.
-        reaches: the kernel's longer side per axis, in samples from its offset zero.
+        lengths: length of the signal along each axis.
+        reaches: along each axis, the largest distance of a kernel point from offset zero, in samples.
         periodic: whether each axis is periodic.
         element: bytes of shared memory per number.
 
@@ -161,7 +161,7 @@ def _plane(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[b
         yield Plan(1, height * width, False, shift, height, size, height, width, height * width, False)
     if height > 1:
         for m1, m2 in _sides(size):
-            # Half of the rows are padding, so that they may be more than the columns.
+            # Half of the rows are padding, so there may be more rows than columns.
             rows, cols = (m2, m1) if (m1, m2) == (LEAST, 2 * LEAST) else (m1, m2)
             yield Plan(height, width, False, shift, rows, cols, -(-width // cols), cols, width, True)
 
@@ -178,11 +178,11 @@ def _space(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[b
 
 
 def _sides(length: int) -> Iterator[tuple[int, int]]:
-    """Yield pairs of sides whose product is ``length``, the best first."""
+    """Yield pairs of sides whose product is ``length``, best first."""
     if length > 4096:
         return
     if length == power(length):
-        # 128 × 32 holds fewer values a thread than 64 × 64, but needs larger tables.
+        # 128 × 32 holds fewer values per thread than 64 × 64, but needs larger tables.
         yield from [(128, 32), (64, 64)] if length == 4096 else [(64, 32)] if length == 2048 else []
         m1 = 1 << (length.bit_length() - 1) // 2
         if length <= 1024:
@@ -194,5 +194,5 @@ def _sides(length: int) -> Iterator[tuple[int, int]]:
 
 
 def power(n: int) -> int:
-    """Return the least power of two of at least ``n``."""
+    """Return the smallest power of two that is at least ``n``."""
     return 1 << (n - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Signals that are divided by their largest values before they are multiplied in float16: passes at memory's speed."""
+"""Divide signals by their largest values before products in float16. All passes are limited by memory bandwidth."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["largest_kernel", "shrink_kernel", "shrink_rows_kernel", "tables_kern
 
 @triton.jit
 def largest_kernel(x_ptr, tops, length, STEPS: tl.constexpr, BLOCK: tl.constexpr):
-    """(signals, length) -> (signals,): the largest absolute value of each, where ``tops`` holds zeros before."""
+    """(signals, length) -> (signals,): the largest absolute value of each. ``tops`` must hold zeros before."""
     signal = tl.program_id(0)
     start = tl.program_id(1) * (STEPS * BLOCK)
     x_ptr += signal.to(tl.int64) * length
@@ -19,15 +19,15 @@ def largest_kernel(x_ptr, tops, length, STEPS: tl.constexpr, BLOCK: tl.constexpr
     for step in range(STEPS):
         n = start + step * BLOCK + tl.arange(0, BLOCK)
         top = tl.maximum(top, tl.abs(tl.load(x_ptr + n, mask=n < length, other=0.0).to(tl.float32)))
-    # Numbers that are not negative are ordered like the integers of the same bits, which have an atomic maximum.
+    # Non-negative floats are ordered like the integers of the same bits, for which there is an atomic maximum.
     tl.atomic_max(tops + signal, tl.max(top).to(tl.int32, bitcast=True))
 
 
 @triton.jit
 def shrink_kernel(x_ptr, out_ptr, tops, channels, stride, tops_stride, length, outer, BLOCK: tl.constexpr):
-    """(batch, channels, length) over ``outer`` times the largest value of each -> the same without gaps, in float16.
+    """Divide (batch, channels, length) by ``outer`` times the largest value of each signal; contiguous float16 output.
 
-    Signal i is channel ``i % channels`` of batch entry ``i // channels``, ``stride`` numbers after the one before.
+    Signal i is channel ``i % channels`` of batch entry ``i // channels``. Entries of the batch are ``stride`` apart.
     """
     i = tl.program_id(0)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -39,9 +39,9 @@ def shrink_kernel(x_ptr, out_ptr, tops, channels, stride, tops_stride, length, o
 
 @triton.jit
 def shrink_rows_kernel(x_ptr, out_ptr, tops, channels, stride, rows, BLOCK: tl.constexpr):
-    """(batch, channels, rows, BLOCK) -> the same over the largest value of each row, and these, (signals, rows).
+    """Divide (batch, channels, rows, BLOCK) by the largest value of each row; write these values, (signals, rows).
 
-    Signals are those of :func:`shrink_kernel`, but read once.
+    Signals are laid out as in :func:`shrink_kernel`, but read once.
     """
     i, row = tl.program_id(0), tl.program_id(1)
     n = row * BLOCK + tl.arange(0, BLOCK)
@@ -57,9 +57,9 @@ def shrink_rows_kernel(x_ptr, out_ptr, tops, channels, stride, rows, BLOCK: tl.c
 def tables_kernel(
     row_tops, table, out_ptr, tops, channels, tops_stride, height, width, outer, ROWS: tl.constexpr, COLS: tl.constexpr
 ):
-    """Write the table (height, width) of every signal, its columns times what rows were divided by, and ``tops``.
+    """Write a table (height, width) per signal, with columns multiplied by the divisors of the rows, and ``tops``.
 
-    Both are over the largest of all rows, the top of the signal, and over ``outer``.
+    The table is divided by ``outer`` and by the largest value of the signal, which is written to ``tops``.
     """
     i, m, k = tl.program_id(0), tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, COLS)
     own = tl.load(row_tops + i.to(tl.int64) * width + k, mask=k < width, other=0.0)
