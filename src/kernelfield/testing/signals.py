@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
@@ -249,6 +248,8 @@ def assert_resolution_consistent(
     Traceback (most recent call last):
     AssertionError: step (0.5,) disagrees with step 1 on the 64 positions they share: differs by ...
     """
+    from fractions import Fraction  # noqa: PLC0415  # a slow import that nothing else needs
+
     if isinstance(signal, Tensor):
         shape = signal.shape[2:]
     elif shape is None:
