@@ -143,9 +143,9 @@ class CKCNN(nn.Module):
             out_channels,
             readout,
             None if self.embedding is None else self.embedding.weight,
-            # The published N(0, 0.01²) belongs to the published starts. By default it learned far more slowly: two
-            seeds # recalled 14 and 38 % of copy memory after 1,500 steps, where unit gain recalls 97 and 96 %. Each
-            block adds # its variance to the sum.
+            # The published N(0, 0.01²) belongs to the published starts. By default it learns far more slowly: two seeds
+            # recall 14 and 38 % of copy memory after 1,500 steps, where unit gain recalls 97 and 96 %. Each block adds
+            # its variance to the sum.
             gain=1 / math.sqrt(len(widths)) if start in (None, "siren") else 0.01 * math.sqrt(widths[-1]),
         )
 
