@@ -60,7 +60,7 @@ def run(rows: list[str]) -> None:
             torch.cuda._sleep(1)  # noqa: SLF001
             launch.spectral_conv(x, kernel, *how)
             torch.cuda._sleep(1)  # noqa: SLF001
-            launch.spectral_grads(grad, x, kernel, True, True, *how)
+            launch.spectral_grads(grad, x, kernel, (True, True), *how)
         torch.cuda.synchronize()
         torch.cuda.profiler.stop()
         del x, grad, kernel

@@ -132,12 +132,12 @@ class Problem:
         if tile is not None:
             return (
                 lambda: toeplitz_conv(x, kernel, causal, tile),
-                lambda: toeplitz_grads(grad, x, kernel, True, True, causal, tile),
+                lambda: toeplitz_grads(grad, x, kernel, (True, True), causal, tile),
             )
         how = causal, [False] * (x.dim() - 2), x.shape[1]
         return (
             lambda: launch.spectral_conv(x, kernel, *how),
-            lambda: launch.spectral_grads(grad, x, kernel, True, True, *how),
+            lambda: launch.spectral_grads(grad, x, kernel, (True, True), *how),
         )
 
 

@@ -29,7 +29,7 @@ def problem(channels: int = 5) -> tuple[Tensor, Tensor, Tensor]:
 def test_what_is_right_is_returned_and_not_compared_again(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, kernel, grad = problem(channels)
     y = transform_conv(x, kernel, *HOW, channels)
-    grads = transform_grads(grad, x, kernel, True, True, *HOW, channels)
+    grads = transform_grads(grad, x, kernel, (True, True), *HOW, channels)
     for _ in range(2):
         assert selfcheck.verified_conv(y, x, kernel, "tf32x3", *HOW) is y
         assert selfcheck.verified_grads(grads, grad, x, kernel, "tf32x3", (True, True), *HOW) is grads
@@ -53,7 +53,7 @@ def test_a_wrong_output_is_replaced_and_remembered() -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_wrong_gradient_is_replaced(which: int) -> None:
     x, kernel, grad = problem()
-    grads = transform_grads(grad, x, kernel, True, True, *HOW, 5)
+    grads = transform_grads(grad, x, kernel, (True, True), *HOW, 5)
     wrong = tuple(g.flip(-1) if i == which else g for i, g in enumerate(grads))
     with pytest.warns(UserWarning, match="wrong gradients"):
         got = selfcheck.verified_grads(wrong, grad, x, kernel, "bfloat16", (True, True), *HOW)
@@ -63,7 +63,7 @@ def test_a_wrong_gradient_is_replaced(which: int) -> None:
 def test_a_gradient_that_is_not_needed_is_not_looked_at() -> None:
     x, kernel, grad = problem()
     need = False, True
-    grads = transform_grads(grad, x, kernel, *need, *HOW, 5)
+    grads = transform_grads(grad, x, kernel, need, *HOW, 5)
     assert selfcheck.verified_grads((x[:0], grads[1]), grad, x, kernel, "tf32", need, *HOW)[1] is grads[1]
 
 

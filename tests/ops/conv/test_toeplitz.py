@@ -39,7 +39,7 @@ def assert_right(case: Case, tile: lines.ToeplitzTile, rounding: float = 3e-6) -
     grad = torch.randn(x.shape).to(DEVICE)
     with poisoned():
         got = [lines.toeplitz_conv(x, kernel, case.causal, tile)]
-        got += lines.toeplitz_grads(grad, x, kernel, True, True, case.causal, tile)
+        got += lines.toeplitz_grads(grad, x, kernel, (True, True), case.causal, tile)
     exact = [t.double().requires_grad_() for t in (x, kernel)]
     y = conv(*exact, **case.how, method="fft")
     for a, b in zip(got, [y, *torch.autograd.grad(y, exact, grad.double())], strict=True):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..._checks import check_choice
 from ..backend import unavailable, use_triton
 from .chunked import attention_map, chunked_attention
 from .reference import group_attention_reference
-from .windows import cropped, neighbor_tables
+from .windows import Neighborhood, cropped, neighbor_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,21 +81,21 @@ def group_attention(
     torch.Size([2, 7, 6, 6, 5])
     """
     check_choice("method", method, METHODS)
-    tensors = q, k, v, positions, elements
-    options: dict[str, Any] = {
-        "neighborhood": neighborhood,
-        "dilation": dilation,
-        "crop": crop,
-        "valid": valid,
-        "keep": keep,
-    }
     if method == "reference":
-        return group_attention_reference(*tensors, **options)
+        return group_attention_reference(
+            *(q, k, v, positions, elements),
+            neighborhood=neighborhood,
+            dilation=dilation,
+            crop=crop,
+            valid=valid,
+            keep=keep,
+        )
+    around = Neighborhood(None if neighborhood is None else tuple(neighborhood), dilation, crop, valid)
     if method == "triton" and (reason := unavailable(q.device)):
         raise ValueError(f"method must be one that can compute here, got 'triton', which {reason}")
     if method == "triton" or (method == "auto" and chunk is None and _prefers_triton(q, keep)):
-        return _triton_attention(*tensors, **options)
-    return chunked_attention(*tensors, **options, chunk=chunk)
+        return _triton_attention(q, k, v, (positions, elements), around, keep)
+    return chunked_attention(q, k, v, (positions, elements), around, keep, chunk)
 
 
 def _prefers_triton(q: Tensor, keep: Tensor | None) -> bool:
@@ -103,31 +103,22 @@ def _prefers_triton(q: Tensor, keep: Tensor | None) -> bool:
 
 
 def _triton_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,
-    elements: Tensor,
-    *,
-    neighborhood: Sequence[int] | None,
-    dilation: int,
-    crop: int,
-    valid: Tensor | None,
-    keep: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, codes: tuple[Tensor, Tensor], around: Neighborhood, keep: Tensor | None
 ) -> Tensor:
     from .triton.launch import fused_attention  # noqa: PLC0415
 
-    space, pairs = tuple(q.shape[2:-1]), neighborhood is None
-    q = cropped(q, crop)
+    positions, elements = codes
+    space, pairs = tuple(q.shape[2:-1]), around.points is None
+    q = cropped(q, around.crop)
     inner = q.shape[2:-1]
     # Channels first, as projections leave them: positions are then adjacent in memory.
     q, k, v = (t.movedim(-1, 1).flatten(3) for t in (q, k, v))
-    if neighborhood is None:
+    if around.points is None:
         place = positions.permute(0, 3, 2, 1)
-        index, inverse = _pair_tables(q.shape[-1], k.shape[-1], valid, q.device)
+        index, inverse = _pair_tables(q.shape[-1], k.shape[-1], around.valid, q.device)
     else:
         place = positions.flatten(1, -2).transpose(1, 2).unsqueeze(-1)
-        index, inverse = neighbor_tables(space, tuple(neighborhood), dilation, crop, q.device)
+        index, inverse = neighbor_tables(space, around.points, around.dilation, around.crop, q.device)
     y = fused_attention(q, k, v, place, elements, index, inverse, keep, pairs)
     return y.movedim(1, -1).unflatten(2, inner)
 

@@ -12,7 +12,7 @@ from ..._checks import check_int
 from ..backend import recompute
 from ..conv.shape import is_symbolic
 from .softmax import softmax_sum
-from .windows import cropped, neighbor_index, neighborhoods
+from .windows import Neighborhood, cropped, neighbor_index, neighborhoods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,40 +29,36 @@ def chunked_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    positions: Tensor,
-    elements: Tensor,
-    *,
-    neighborhood: Sequence[int] | None,
-    dilation: int,
-    crop: int,
-    valid: Tensor | None,
-    keep: Tensor | None,
-    chunk: int | None,
+    codes: tuple[Tensor, Tensor],
+    around: Neighborhood,
+    keep: Tensor | None = None,
+    chunk: int | None = None,
 ) -> Tensor:
     """Compute :func:`~kernelfield.ops.group_attention` in chunks, recomputed in the backward pass; arguments as there.
+
+    ``codes`` are its ``positions`` and ``elements``.
 
     The content term is computed once for all output elements, and the weights are summed over the query's elements
     before they meet values. No tensor has an output element, two other elements and a key's position at once.
     """
 
     def block(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, elements: Tensor, keep: Tensor | None) -> Tensor:
-        weights, values = _weights(q, k, v, positions, elements, neighborhood, dilation, crop, valid)
+        weights, values = _weights(q, k, v, (positions, elements), around)
         if keep is not None:
             weights = weights * keep.to(weights.dtype).unsqueeze(2)
         return _weighted_sum(weights, values)
 
-    if neighborhood is not None:
-        valid = _neighbors_exist(q, neighborhood, dilation, crop)
+    around = _on_grid(around, q)
     count = q.shape[0]
-    step = _chunk_size(q, positions, elements, neighborhood, crop) if chunk is None else check_int("chunk", chunk)
-    learning = any(t.requires_grad for t in (q, k, v, positions, elements))
+    step = _chunk_size(q, codes, around) if chunk is None else check_int("chunk", chunk)
+    learning = any(t.requires_grad for t in (q, k, v, *codes))
     parts = []
     for start in range(0, max(1, count), step) if not is_symbolic(count) else (0,):
         some = slice(None) if is_symbolic(count) or step >= count else slice(start, start + step)
-        arguments = (q[some], k[some], v[some], positions, elements, None if keep is None else keep[some])
+        arguments = (q[some], k[some], v[some], *codes, None if keep is None else keep[some])
         parts.append(recompute(block, *arguments) if learning else block(*arguments))
     y = parts[0] if len(parts) == 1 else torch.cat(parts)
-    space = [n - 2 * crop for n in q.shape[2:-1]]
+    space = [n - 2 * around.crop for n in q.shape[2:-1]]
     return y.unflatten(1, space).movedim(-2, 1)
 
 
@@ -91,11 +87,11 @@ def attention_map(
     (torch.Size([2, 7, 6, 6]), True)
     """
     space = q.shape[2:-1]
-    if neighborhood is not None:
-        valid = _neighbors_exist(q, neighborhood, dilation, 0)
-    step = _chunk_size(q, positions, elements, neighborhood, 0)
+    points = None if neighborhood is None else tuple(neighborhood)
+    codes, around = (positions, elements), _on_grid(Neighborhood(points, dilation, valid=valid), q)
+    step = _chunk_size(q, codes, around)
     parts = [
-        _weights(some, keys, keys, positions, elements, neighborhood, dilation, 0, valid)[0].sum(dim=-2)
+        _weights(some, keys, keys, codes, around)[0].sum(dim=-2)
         for some, keys in zip(q.split(step), k.split(step), strict=True)
     ]
     weights = torch.cat(parts).transpose(1, 2)  # (n, out_elements, positions, keys)
@@ -110,20 +106,13 @@ def attention_map(
 
 
 def _weights(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,
-    elements: Tensor,
-    neighborhood: Sequence[int] | None,
-    dilation: int,
-    crop: int,
-    valid: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, codes: tuple[Tensor, Tensor], around: Neighborhood
 ) -> tuple[Tensor, Tensor]:
     """Return the sum over h̃ of the weights, (n, positions, out_elements, elements, keys), and their values."""
+    positions, elements = codes
     a, b = positions.shape[-1], elements.shape[-1]
-    q = cropped(q, crop).flatten(2, -2)  # (n, g, positions, channels)
-    if neighborhood is None:
+    q = cropped(q, around.crop).flatten(2, -2)  # (n, g, positions, channels)
+    if around.points is None:
         k, v = k.flatten(2, -2), v.flatten(2, -2)
         content = (q.flatten(1, 2) @ k.flatten(1, 2).mT).unflatten(1, q.shape[1:3]).transpose(1, 2)
         content = content.unflatten(-1, k.shape[1:3])
@@ -131,14 +120,15 @@ def _weights(
         place = q[..., :a].permute(2, 0, 1, 3).flatten(1, 2) @ positions.transpose(0, 1).flatten(1, 2).mT
         place = place.unflatten(1, q.shape[:2]).movedim(0, 1).unflatten(-1, (positions.shape[0], -1))
     else:
-        k, v = (neighborhoods(t, neighborhood, dilation, crop) for t in (k, v))  # (n, positions, m, j, channels)
+        # Keys and values of each position: (n, positions, m, j, channels).
+        k, v = (neighborhoods(t, around.points, around.dilation, around.crop) for t in (k, v))
         content = (q.transpose(1, 2) @ k.flatten(2, 3).mT).unflatten(-1, k.shape[2:4])
-        codes = positions.flatten(1, -2)  # (h, j, a)
-        place = (q[..., :a].transpose(1, 2) @ codes.flatten(0, 1).mT).unflatten(-1, codes.shape[:2])
+        positions = positions.flatten(1, -2)  # (h, j, a)
+        place = (q[..., :a].transpose(1, 2) @ positions.flatten(0, 1).mT).unflatten(-1, positions.shape[:2])
     element = (q[..., a : a + b].transpose(1, 2) @ elements.flatten(0, 1).mT).unflatten(-1, elements.shape[:2])
     # Exponentials in half precision would lose digits that the products need.
     content, place, element = (t.float() if t.dtype.itemsize < 4 else t for t in (content, place, element))
-    return softmax_sum(content, place, element, valid), v
+    return softmax_sum(content, place, element, around.valid), v
 
 
 def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
@@ -149,22 +139,26 @@ def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     return (weights.flatten(1, 2) @ values.flatten(1, 2)).unflatten(1, weights.shape[1:3])
 
 
-def _neighbors_exist(q: Tensor, neighborhood: Sequence[int], dilation: int, crop: int) -> Tensor | None:
-    """Return which neighbours lie on the grid, (positions, neighbours); None if all of them do."""
-    if all(dilation * (points // 2) <= crop for points in neighborhood):
-        return None
-    return neighbor_index(q.shape[2:-1], neighborhood, dilation, q.device, crop) >= 0
+def _on_grid(around: Neighborhood, q: Tensor) -> Neighborhood:
+    """Return a neighbourhood that knows which neighbours lie on the grid: (positions, neighbours), None for all."""
+    points, dilation, crop = around.points, around.dilation, around.crop
+    if points is None:
+        return around
+    if all(dilation * (count // 2) <= crop for count in points):
+        return Neighborhood(points, dilation, crop)
+    exist = neighbor_index(q.shape[2:-1], points, dilation, q.device, crop) >= 0
+    return Neighborhood(points, dilation, crop, exist)
 
 
-def _chunk_size(q: Tensor, positions: Tensor, elements: Tensor, neighborhood: Sequence[int] | None, crop: int) -> int:
+def _chunk_size(q: Tensor, codes: tuple[Tensor, Tensor], around: Neighborhood) -> int:
     if is_symbolic(*q.shape):
         return 1  # not used: a traced loop would fix the number of chunks
-    queries = math.prod([n - 2 * crop for n in q.shape[2:-1]])
-    keys = positions.shape[2] if neighborhood is None else math.prod(neighborhood)
-    h, m = elements.shape[:2]
+    queries = math.prod([n - 2 * around.crop for n in q.shape[2:-1]])
+    keys = codes[0].shape[2] if around.points is None else math.prod(around.points)
+    h, m = codes[1].shape[:2]
     g = q.shape[1]
     # Scores and weights, and the keys and values of every neighbourhood; each again as its gradient.
-    copied = 0 if neighborhood is None else 2 * m * q.shape[-1]
+    copied = 0 if around.points is None else 2 * m * q.shape[-1]
     size = max(q.element_size(), 4)
     one = max(1, 2 * size * queries * keys * (g * m + g * h + h * m + copied))
     least = 4 * CHUNK_BYTES if q.is_cuda else CHUNK_BYTES

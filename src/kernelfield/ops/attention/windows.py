@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
@@ -13,9 +13,25 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["cropped", "neighbor_index", "neighbor_tables", "neighborhoods", "windows"]
+__all__ = ["Neighborhood", "cropped", "neighbor_index", "neighbor_tables", "neighborhoods", "windows"]
 
 _TABLES: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+
+class Neighborhood(NamedTuple):
+    """Which keys each query sees, in the words of :func:`~kernelfield.ops.group_attention`.
+
+    Args:
+        points: number of positions along each axis, odd; None for all positions.
+        dilation: distance of the neighbourhood's positions.
+        crop: number of positions at each end of each axis that get no output.
+        valid: (queries, keys) bool, which keys a query of a global neighbourhood sees; all by default.
+    """
+
+    points: tuple[int, ...] | None = None
+    dilation: int = 1
+    crop: int = 0
+    valid: Tensor | None = None
 
 
 def windows(x: Tensor, points: Sequence[int], padding: Sequence[int], dilation: int = 1) -> Tensor:

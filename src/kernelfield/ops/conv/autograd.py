@@ -35,8 +35,8 @@ def bilinear(  # noqa: C901
     Args:
         name: of the custom operators, ``kernelfield::name`` and ``kernelfield::name_grads``.
         conv: (x, kernel, causal, periodic, groups) -> y.
-        grads: (grad, x, kernel, need_x, need_kernel, causal, periodic, groups) -> both gradients; one that is not
-            needed comes back empty.
+        grads: (grad, x, kernel, needs, causal, periodic, groups) -> both gradients; one that is not needed, as
+            ``needs`` tells of x and of the kernel, comes back empty.
     """
 
     def apply(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
@@ -60,10 +60,10 @@ def bilinear(  # noqa: C901
         periodic: list[bool],
         groups: int,
     ) -> tuple[Tensor, Tensor]:
-        return grads(grad, x, kernel, need_x, need_kernel, causal, periodic, groups)
+        return grads(grad, x, kernel, (need_x, need_kernel), causal, periodic, groups)
 
     @conv_op.register_fake
-    def _(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
+    def _(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:  # noqa: ARG001
         return x.new_empty((x.shape[0], kernel.shape[0], *x.shape[2:]))
 
     @grads_op.register_fake
@@ -73,9 +73,7 @@ def bilinear(  # noqa: C901
         kernel: Tensor,
         need_x: bool,
         need_kernel: bool,
-        causal: bool,  # noqa: ARG001
-        periodic: list[bool],  # noqa: ARG001
-        groups: int,  # noqa: ARG001
+        *how: Any,  # noqa: ARG001
     ) -> tuple[Tensor, Tensor]:
         return x.new_empty(x.shape if need_x else 0), kernel.new_empty(kernel.shape if need_kernel else 0)
 
@@ -130,7 +128,7 @@ def bilinear(  # noqa: C901
             ctx: Any, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any
         ) -> tuple[Tensor, Tensor]:
             save_grads(ctx, (grad, x, kernel, need_x, need_kernel, *how), None)
-            return grads(grad, x, kernel, need_x, need_kernel, *how)
+            return grads(grad, x, kernel, (need_x, need_kernel), *how)
 
         backward = staticmethod(grads_backward)
 

@@ -169,17 +169,10 @@ def transform_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]
 
 
 def transform_grads(
-    grad: Tensor,
-    x: Tensor,
-    kernel: Tensor,
-    need_x: bool,
-    need_kernel: bool,
-    causal: bool,
-    periodic: list[bool],
-    groups: int,
+    grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, periodic: list[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
     """Return both gradients of :func:`transform_conv`; one that is not needed comes back empty."""
-    return _Transform(x, kernel, causal, periodic, groups).grads(grad, x, kernel, need_x, need_kernel)
+    return _Transform(x, kernel, causal, periodic, groups).grads(grad, x, kernel, *needs)
 
 
 _fft_conv = bilinear("fft_conv", transform_conv, transform_grads)

@@ -109,16 +109,9 @@ def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups:
 
 
 def _grads(
-    grad: Tensor,
-    x: Tensor,
-    kernel: Tensor,
-    need_x: bool,
-    need_kernel: bool,
-    causal: bool,
-    periodic: list[bool],
-    groups: int,
+    grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, periodic: list[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
-    how = need_x, need_kernel, causal, periodic, groups
+    how = needs, causal, periodic, groups
     if _otherwise(x, kernel, causal, periodic):
         return transform_grads(grad, x, kernel, *how)
     from .launch import TooLarge, spectral_grads  # noqa: PLC0415
@@ -126,13 +119,13 @@ def _grads(
 
     try:
         if _is_short(x, periodic):
-            found = toeplitz_grads(grad, x, kernel, need_x, need_kernel, causal)
+            found = toeplitz_grads(grad, x, kernel, needs, causal)
         else:
             found = spectral_grads(grad, x, kernel, *how)
     except TooLarge as error:
         refuse(x, kernel, f"does not fit this GPU ({error})")
         return transform_grads(grad, x, kernel, *how)
-    return verified_grads(found, grad, x, kernel, _how(x.dtype), (need_x, need_kernel), causal, periodic)
+    return verified_grads(found, grad, x, kernel, _how(x.dtype), needs, causal, periodic)
 
 
 _triton_conv = bilinear("triton_conv", _conv, _grads)

@@ -243,14 +243,14 @@ def spectral_grads(
     grad: Tensor,
     x: Tensor,
     kernel: Tensor,
-    need_x: bool,
-    need_kernel: bool,
+    needs: tuple[bool, bool],
     causal: bool,
     periodic: list[bool],
     groups: int,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of :func:`spectral_conv`. A gradient that is not needed is returned empty."""
     grad, x = grad.contiguous(), x.contiguous()
+    need_x, need_kernel = needs
     grad_x = x.new_empty(x.shape if need_x else 0)
     if not x.numel():
         return grad_x, kernel.new_zeros(kernel.shape if need_kernel else 0)

@@ -86,7 +86,7 @@ def verified_grads(
         return grads
     (a, b), groups = _ends(x, kernel)
     g = grad[:, :: _stride(grad)].float()
-    expected = transform_grads(g, a, b, *need, causal, periodic, groups)
+    expected = transform_grads(g, a, b, need, causal, periodic, groups)
     triples = []
     if need[0]:
         triples.append((grads[0][:, :: _stride(x)], expected[0], (_norms(g) * b.flatten(1).norm(dim=1)).norm()))
@@ -95,7 +95,7 @@ def verified_grads(
     if _agrees(key, how, *triples):
         return grads
     refuse(x, kernel, "has wrong gradients on this GPU")
-    return transform_grads(grad, x, kernel, *need, causal, periodic, x.shape[1])
+    return transform_grads(grad, x, kernel, need, causal, periodic, x.shape[1])
 
 
 def _key(x: Tensor, kernel: Tensor) -> Any:

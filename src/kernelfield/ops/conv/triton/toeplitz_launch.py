@@ -90,16 +90,11 @@ def toeplitz_conv(x: Tensor, kernel: Tensor, causal: bool, tile: ToeplitzTile | 
 
 
 def toeplitz_grads(
-    grad: Tensor,
-    x: Tensor,
-    kernel: Tensor,
-    need_x: bool,
-    need_kernel: bool,
-    causal: bool,
-    tile: ToeplitzTile | None = None,
+    grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, tile: ToeplitzTile | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of :func:`toeplitz_conv`. A gradient that is not needed is returned empty."""
     grad, x, tile = grad.contiguous(), x.contiguous(), tile or choose(x.shape[2])
+    need_x, need_kernel = needs
     grad_x = x.new_empty(x.shape if need_x else 0)
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
     taps, numbers, how = _arguments(x, kernel, causal, tile if need_x else replace(tile, copies=False))
