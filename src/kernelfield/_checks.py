@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import Tensor
 
@@ -61,6 +61,19 @@ def check_counts(train: Any, validation: Any, test: Any) -> tuple[int, int, int]
     ValueError: test must be an int of at least 1, got 0
     """
     return check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
+
+
+def check_options(owner: object, options: Mapping[str, Any], accepted: Iterable[str]) -> None:
+    """Raise a TypeError if ``options`` holds an argument that the class of ``owner`` does not take.
+
+    >>> check_options(object(), {"sise": 3}, ("size", "bias"))
+    Traceback (most recent call last):
+    TypeError: object takes no argument 'sise'; its options are size, bias
+    """
+    accepted = tuple(accepted)
+    for name in options:
+        if name not in accepted:
+            raise TypeError(f"{type(owner).__name__} takes no argument {name!r}; its options are {', '.join(accepted)}")
 
 
 def check_dim(dim: Any) -> int:

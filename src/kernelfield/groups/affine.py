@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -98,16 +100,10 @@ class Affine(Group):
     def _shift(self, element: Tensor) -> Tensor:
         return self.split(element)[0]
 
-    def _draw(
-        self,
-        n: int,
-        generator: torch.Generator | None,
-        dtype: torch.dtype | None,
-        device: torch.device | str | None,
-    ) -> Tensor:
+    def _draw(self, n: int, generator: torch.Generator | None, **factory: Any) -> Tensor:
         """Draw elements with translations in [-1, 1]; space itself has no uniform distribution."""
-        x = torch.rand(n, self.dim, generator=generator, dtype=dtype, device=device) * 2 - 1
-        return self._pair(x, self.group.sample(n, generator=generator, dtype=dtype, device=device))
+        x = torch.rand(n, self.dim, generator=generator, **factory) * 2 - 1
+        return self._pair(x, self.group.sample(n, generator=generator, **factory))
 
     @property
     def kind(self) -> str:

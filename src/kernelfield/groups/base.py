@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -235,7 +235,7 @@ class Group:
         check_int("n", n)
         if stratified:
             return self.spread(n, torch.rand(1, generator=generator, dtype=dtype, device=device))
-        return self._draw(n, generator, dtype, device)
+        return self._draw(n, generator, dtype=dtype, device=device)
 
     def act(self, element: Tensor, signal: Tensor, elements: Tensor | None = None) -> Tensor:
         r"""Return the signal transformed by ``element``: :math:`(L_g f)(x, h) = f(g^{-1} x, g^{-1} h)`.
@@ -296,18 +296,13 @@ class Group:
             )
         return index
 
-    def _draw(
-        self,
-        n: int,
-        generator: torch.Generator | None,
-        dtype: torch.dtype | None,
-        device: torch.device | str | None,
-    ) -> Tensor:
+    def _draw(self, n: int, generator: torch.Generator | None, **factory: Any) -> Tensor:
+        """Return n independent elements, of the dtype and on the device that ``factory`` names."""
         if not self.finite:
             # n independent draws: each is spread over one part, the whole group, at its own fraction.
-            return self.spread(1, torch.rand(n, generator=generator, dtype=dtype, device=device))
-        everything = self.elements(dtype, device)
-        return everything[torch.randint(len(everything), (n,), generator=generator, device=device)]
+            return self.spread(1, torch.rand(n, generator=generator, **factory))
+        everything = self.elements(**factory)
+        return everything[torch.randint(len(everything), (n,), generator=generator, device=everything.device)]
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)

@@ -45,10 +45,7 @@ class Pointwise(nn.Module):
         *,
         offset: Tensor | None = None,
         active: ActiveSlice | None = None,
-        activation: str | None = None,
-        dropout: float = 0.0,
-        dropout_channels: bool = False,
-        residual: Tensor | None = None,
+        **epilogue: Any,
     ) -> Tensor:
         r"""Return :math:`r + \mathrm{drop}(\sigma(W (x + o) + b))`, (batch, out, \*space).
 
@@ -56,23 +53,12 @@ class Pointwise(nn.Module):
             x: (batch, in, \*space) signal.
             offset: (in,) numbers o, added to the bias as W o and not to the signal.
             active: the channels in use, and their factors; all of them if not given.
-            activation: as in :func:`kernelfield.ops.fused.linear`, like the arguments below.
-            dropout: probability of a zero.
-            dropout_channels: drop whole channels.
-            residual: signal r to add at the end.
+            epilogue: activation, dropout, dropout_channels and residual, as in :func:`kernelfield.ops.fused.linear`.
         """
         weight, bias = self.weight, self.bias
         if active is not None or offset is not None:
             weight, bias = self.active_parameters(active, offset)  # type: ignore[assignment]
-        return linear(
-            x,
-            weight,
-            bias,
-            activation=activation,
-            dropout=dropout,
-            dropout_channels=dropout_channels,
-            residual=residual,
-        )
+        return linear(x, weight, bias, **epilogue)
 
     def active_parameters(
         self, active: ActiveSlice | None = None, offset: Tensor | None = None

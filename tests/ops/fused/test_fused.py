@@ -237,7 +237,7 @@ def test_networks_are_the_same(options: dict[str, Any], monkeypatch: pytest.Monk
             grads = torch.autograd.grad(loss, list(net.parameters()))
             return [y, *net.buffers(), net.eval()(x)], list(grads)
 
-    with mock.patch.object(launch, "fused_norm", wraps=launch.fused_norm) as norm:
+    with mock.patch.object(launch.FusedNorm, "apply", wraps=launch.FusedNorm.apply) as norm:
         outputs, grads = results(True)
         assert bool(norm.call_count) == ("batch" in options.get("norm", "batch"))
     plain_outputs, plain_grads = results(False)

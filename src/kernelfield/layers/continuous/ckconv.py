@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..._checks import check_options
 from ...fields import SIREN, Field
-from .continuous_conv import ContinuousConv
+from .continuous_conv import ContinuousConv, ConvOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from typing_extensions import Unpack
 
 __all__ = ["CKConv"]
 
@@ -27,17 +30,8 @@ class CKConv(ContinuousConv):
         field: makes the kernel's field from ``(dim, channels)``: a class of :mod:`kernelfield.fields`, a partial of
             one, or a field.
         causal: the output depends on no later input; dim 1.
-        bias: whether to add a bias, initially zero.
-        depthwise: one kernel per channel, and no mixing of channels.
-        boundary: what lies beyond the signal, "zero" or "periodic".
-        smooth: at steps finer than the training's, blur the kernel over a training step, which removes frequencies
-            that training never saw (chapter 2, appendix "Dealing with high-frequency components").
-        neighbors: with ``coords``, meet only this many nearest points.
-        method: how to convolve; see :func:`kernelfield.ops.conv`.
-        gain: "start" scales the kernel as the publication did whose starting values the field has
-            (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
-            gain² at initialisation (chapter 3, section 3.3). None leaves the field as it was drawn.
-        kernel_dropout: probability to set a value of the sampled kernel to zero, in training, on grids.
+        options: options of every continuous convolution, described in :class:`ContinuousConv`: bias, depthwise,
+            boundary, smooth, neighbors, method, gain, kernel_dropout.
 
     >>> import torch
     >>> layer = CKConv(4, 8, dim=2, size=16)
@@ -58,31 +52,16 @@ class CKConv(ContinuousConv):
         size: int | Sequence[int],
         field: Callable[..., Field] | Field = SIREN,
         causal: bool = False,
-        bias: bool = True,
-        depthwise: bool = False,
-        boundary: str = "zero",
-        smooth: bool = False,
-        neighbors: int | None = None,
-        method: str = "auto",
-        gain: float | str | None = "start",
-        kernel_dropout: float = 0.0,
+        **options: Unpack[ConvOptions],
     ) -> None:
+        check_options(self, options, ConvOptions.__annotations__)
         super().__init__(
             in_channels,
             out_channels,
             dim=dim,
             size=size,
             field=field,
-            mask=None,
-            crop=False,
             causal=causal,
-            depthwise=depthwise,
-            bias=bias,
-            boundary=boundary,
-            smooth=smooth,
-            neighbors=neighbors,
-            method=method,
-            gain=gain,
-            kernel_dropout=kernel_dropout,
             mean_range=(0.0 if causal else -1.0, 1.0),
+            **options,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,20 @@ if TYPE_CHECKING:
 
     from .active_slice import ActiveSlice
 
-__all__ = ["ContinuousConv"]
+__all__ = ["ContinuousConv", "ConvOptions"]
+
+
+class ConvOptions(TypedDict, total=False):
+    """Options of every continuous convolution, described in :class:`ContinuousConv`."""
+
+    bias: bool
+    depthwise: bool
+    boundary: str
+    smooth: bool
+    neighbors: int | None
+    method: str
+    gain: float | str | None
+    kernel_dropout: float
 
 
 class ContinuousConv(SampledKernel):
@@ -28,7 +41,23 @@ class ContinuousConv(SampledKernel):
     .. math::
         y_o(t) = b_o + \sum_c \sum_\tau (\psi_{oc} m)\big((t - \tau)/\mathrm{size}\big)\, x_c(\tau)\, \mathrm{step}^D
 
-    Base class of :class:`CKConv` and :class:`FlexConv`, where its arguments are described.
+    Base class of :class:`CKConv` and :class:`FlexConv`, which take these options too.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        bias: whether to add a bias, initially zero.
+        boundary: what lies beyond the signal, "zero" or "periodic".
+        method: how to convolve; see :func:`kernelfield.ops.conv`.
+        kernel_dropout: probability to set a value of the sampled kernel to zero, in training, on grids.
+        depthwise: one kernel per channel, and no mixing of channels.
+        smooth: at steps finer than the training's, blur the kernel over a training step, which removes frequencies
+            that training never saw (chapter 2, appendix "Dealing with high-frequency components").
+        neighbors: with ``coords``, meet only this many nearest points.
+        gain: "start" scales the kernel as the publication did whose starting values the field has
+            (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
+            gain² at initialisation (chapter 3, section 3.3). None leaves the field as it was drawn.
+        kernel: further arguments of :class:`SampledKernel`: dim, size, field, mask, crop, causal, mean_range.
     """
 
     def __init__(
@@ -36,10 +65,10 @@ class ContinuousConv(SampledKernel):
         in_channels: int,
         out_channels: int,
         *,
-        bias: bool,
-        boundary: str,
-        method: str,
-        kernel_dropout: float,
+        bias: bool = True,
+        boundary: str = "zero",
+        method: str = "auto",
+        kernel_dropout: float = 0.0,
         **kernel: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, **kernel)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
-from ..._checks import check_dim
+from ..._checks import check_dim, check_options
 from ...fields import Field, MAGNet, bind_start
 from ...masks import GaussianMask, Mask
-from .continuous_conv import ContinuousConv
+from .continuous_conv import ContinuousConv, ConvOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from typing_extensions import Unpack
 
 __all__ = ["FlexConv"]
 
@@ -41,14 +43,8 @@ class FlexConv(ContinuousConv):
         crop: sample only the mask's support. False samples the kernel's full reach, whatever the mask: the same results
             in shapes that never change, for CUDA graphs.
         causal: the output depends on no later input; dim 1.
-        bias: whether to add a bias, initially zero.
-        depthwise: one kernel per channel, and no mixing of channels.
-        boundary: what lies beyond the signal, "zero" or "periodic".
-        smooth: at steps finer than the training's, blur the kernel over a training step.
-        neighbors: with ``coords``, meet only this many nearest points.
-        method: how to convolve; see :func:`kernelfield.ops.conv`.
-        gain: as in :class:`CKConv`.
-        kernel_dropout: probability to set a value of the sampled kernel to zero, in training, on grids.
+        options: options of every continuous convolution, described in :class:`ContinuousConv`: bias, depthwise,
+            boundary, smooth, neighbors, method, gain, kernel_dropout.
 
     >>> import torch
     >>> layer = FlexConv(4, 8, dim=1, size=784, causal=True, sigma=0.04)
@@ -74,15 +70,9 @@ class FlexConv(ContinuousConv):
         isotropic: bool = False,
         crop: bool = True,
         causal: bool = False,
-        bias: bool = True,
-        depthwise: bool = False,
-        boundary: str = "zero",
-        smooth: bool = False,
-        neighbors: int | None = None,
-        method: str = "auto",
-        gain: float | str | None = "start",
-        kernel_dropout: float = 0.0,
+        **options: Unpack[ConvOptions],
     ) -> None:
+        check_options(self, options, ConvOptions.__annotations__)
         if mask is None:
             mask = GaussianMask(
                 check_dim(dim),
@@ -109,13 +99,6 @@ class FlexConv(ContinuousConv):
             mask=mask,
             crop=crop,
             causal=causal,
-            depthwise=depthwise,
-            bias=bias,
-            boundary=boundary,
-            smooth=smooth,
-            neighbors=neighbors,
-            method=method,
-            gain=gain,
-            kernel_dropout=kernel_dropout,
             mean_range=(0.0 if causal else -spread, spread),
+            **options,
         )

@@ -42,7 +42,7 @@ class SampledKernel(nn.Module):
         depthwise: one kernel per channel.
         smooth: blur the kernel over a training step when it is sampled finer than in training.
         neighbors: number of points that a point meets, for the initial scale.
-        gain: initial scale, "start", a number or None; see :class:`CKConv`.
+        gain: initial scale, "start", a number or None; see :class:`ContinuousConv`.
         mean_range: range of the centres of the field's envelopes, where it has any.
     """
 
@@ -54,13 +54,13 @@ class SampledKernel(nn.Module):
         dim: int,
         size: int | Sequence[int],
         field: Callable[..., Field] | Field,
-        mask: Mask | None,
-        crop: bool,
-        causal: bool,
-        depthwise: bool,
-        smooth: bool,
-        neighbors: int | None,
-        gain: float | str | None,
+        mask: Mask | None = None,
+        crop: bool = False,
+        causal: bool = False,
+        depthwise: bool = False,
+        smooth: bool = False,
+        neighbors: int | None = None,
+        gain: float | str | None = "start",
         mean_range: tuple[float, float],
     ) -> None:
         super().__init__()

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ..._checks import check_options
 from ...fields import Field, MAGNet, bind_start
 from ..pointwise import Pointwise
 from .ckconv import CKConv
+from .continuous_conv import ContinuousConv, ConvOptions
 from .flexconv import FlexConv
 
 if TYPE_CHECKING:
@@ -16,9 +18,17 @@ if TYPE_CHECKING:
 
     from ...masks import Mask
     from .active_slice import ActiveSlice
-    from .continuous_conv import ContinuousConv
 
 __all__ = ["SeparableConv"]
+
+#: options that describe a mask, for :class:`FlexConv` alone
+_MASK_OPTIONS = ("threshold", "learn_sigma", "isotropic", "crop")
+_OPTIONS = (
+    "dim",
+    "causal",
+    *_MASK_OPTIONS,
+    *(name for name in ConvOptions.__annotations__ if name not in ("bias", "depthwise")),
+)
 
 
 class SeparableConv(nn.Module):
@@ -32,20 +42,16 @@ class SeparableConv(nn.Module):
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
-        dim: number of spatial dimensions, 1 to 3.
         size: the largest reach of the kernel in training steps, one for all axes or one per axis.
         field: makes the kernel's field from ``(dim, channels)``; it begins with chapter 3's starting values unless it
             has others bound.
         sigma: initial width of a Gaussian mask on the kernel, where 1 is ``size`` steps; None for no mask.
         mask: another mask in place of the Gaussian; see :class:`FlexConv`.
         learn_mean: whether the mask's centre is learned too.
-        learn_sigma: whether the mask's width is learned.
-        isotropic: one width of the mask for all axes.
-        crop: sample only the mask's support; see :class:`FlexConv`.
-        causal: the output depends on no later input; dim 1.
         bias: whether both parts add a bias, initially zero.
-        options: further arguments of :class:`FlexConv` and :class:`CKConv`: threshold, boundary, smooth, neighbors,
-            method, gain, kernel_dropout.
+        options: further arguments of :class:`FlexConv`, or of :class:`CKConv` if there is no mask: dim, causal,
+            threshold, learn_sigma, isotropic, crop, boundary, smooth, neighbors, method, gain, kernel_dropout. Those
+            that describe a mask have no effect without one.
 
     >>> import torch
     >>> layer = SeparableConv(6, 16, dim=3, size=8)
@@ -58,38 +64,25 @@ class SeparableConv(nn.Module):
         in_channels: int,
         out_channels: int,
         *,
-        dim: int = 1,
         size: int | Sequence[int],
         field: Callable[..., Field] | Field = MAGNet,
         sigma: float | Sequence[float] | None = 0.0375,
         mask: Mask | None = None,
         learn_mean: bool = False,
-        learn_sigma: bool = True,
-        isotropic: bool = False,
-        crop: bool = True,
-        causal: bool = False,
         bias: bool = True,
         **options: Any,
     ) -> None:
         super().__init__()
+        check_options(self, options, _OPTIONS)
         started = field if isinstance(field, Field) else bind_start(field, "ccnn")
-        shared: dict[str, Any] = {"dim": dim, "size": size, "field": started, "causal": causal, "bias": bias, **options}
+        options |= {"size": size, "field": started, "bias": bias, "depthwise": True}
         self.depthwise: ContinuousConv
         if sigma is None and mask is None:
-            self.depthwise = CKConv(in_channels, in_channels, depthwise=True, **shared)
+            options = {name: value for name, value in options.items() if name not in _MASK_OPTIONS}
+            self.depthwise = CKConv(in_channels, in_channels, **options)
         else:
-            self.depthwise = FlexConv(
-                in_channels,
-                in_channels,
-                depthwise=True,
-                sigma=0.0375 if sigma is None else sigma,
-                mask=mask,
-                learn_mean=learn_mean,
-                learn_sigma=learn_sigma,
-                isotropic=isotropic,
-                crop=crop,
-                **shared,
-            )
+            options |= {"sigma": 0.0375 if sigma is None else sigma, "mask": mask, "learn_mean": learn_mean}
+            self.depthwise = FlexConv(in_channels, in_channels, **options)
         self.pointwise = Pointwise(in_channels, out_channels, bias=bias)
 
     def forward(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_choice, check_int
+from ..._checks import check_choice, check_int, check_options
 from ...fields import Table
 from ...ops.attentive import attend_responses, attentive_residual, responses
-from .gconv import GroupConv, LiftingConv
+from .gconv import BaseGroupConv, GroupConv, LiftingConv
 from .input_attention import InputAttention, hidden_width
 from .kernel import GroupKernel
 from .signal import GroupSignal, as_signal
@@ -77,70 +77,11 @@ class _Attention(nn.Module):
         return weight.expand(-1, -1, self.group.order or 1, -1, -1)
 
 
-def _prepare(
-    layer: LiftingConv | GroupConv,
-    attention: str,
-    hidden: int | None,
-    attention_size: int,
-    dilation: int,
-    chunk: int | None,
-    lifting: bool,
-) -> tuple[nn.Module, int | None]:
-    """Return the attention branch of a convolution and the chunk it is computed in, checked."""
-    group, into, out = layer.group, layer.in_channels, layer.out_channels
-    if not group.finite:
-        raise ValueError(f"group must be finite for an attentive convolution, got {group}")
-    check_choice("attention", attention, ATTENTION)
-    if check_int("attention_size", attention_size) % 2 == 0:
-        raise ValueError(f"attention_size must be odd, got {attention_size}")
-    chunk = None if chunk is None else check_int("chunk", chunk)
-    if attention == "input":
-        branch = InputAttention(
-            into, group=group, lifting=lifting, hidden=hidden, kernel_size=attention_size, dilation=dilation
-        )
-        return branch, chunk
-    width = hidden_width(into, hidden, lifting)
-    return _Attention(into, out, group, attention, width, attention_size, lifting), chunk
+class _AttentiveConv(BaseGroupConv):
+    """What both attentive convolutions add to the convolution they extend."""
 
-
-def _removed(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
-    assert isinstance(layer.branch, _Attention)
-    return attentive_residual(x, layer.kernel(), layer.branch.rendered(), layer.boundary, layer.chunk)
-
-
-def _maps(layer: AttentiveLiftingConv | AttentiveGroupConv, x: Tensor) -> Tensor:
-    r"""Return α⁺ = 1 - α⁻, averaged over everything but samples, output elements and positions."""
-    branch = layer.branch
-    dim = layer.group.dim
-    if isinstance(branch, InputAttention):
-        channel, space = branch.maps(x.squeeze(2) if branch.lifting else x)
-        alpha = 1 - (channel * space).mean(dim=1)
-        shape = (len(x), layer.group.order or 1, *x.shape[3:])
-        return alpha.unsqueeze(1).expand(shape) if branch.lifting else alpha
-    assert isinstance(branch, _Attention)
-    found = responses(x, layer.kernel(), layer.boundary)
-    _, alpha_c, alpha_x = attend_responses(found, *branch.rendered())
-    batch, _, _, out, h = found.shape[:5]
-    minus = found.new_ones(batch, out, h, 1, *[1] * dim)
-    if alpha_c is not None:
-        minus = minus * alpha_c.mean(dim=1).movedim(1, 3).view(batch, out, h, -1, *[1] * dim)
-    if alpha_x is not None:
-        minus = minus * alpha_x
-    return (1 - minus.mean(dim=(1, 3))).expand(batch, h, *found.shape[5:])
-
-
-class AttentiveLiftingConv(LiftingConv):
-    r"""A lifting convolution whose responses are weighted before they are summed (chapter 8, Eq. 13 to 18).
-
-    .. math:: y_o(x, h) = \sum_c \big(1 - \alpha_X(x, h)\, \alpha_C(h)_c\big)\, \tilde f_{oc}(x, h), \qquad
-        \tilde f_{oc} = \mathcal{L}_h \psi_{oc} * f_c
-
-    Arguments as in :class:`AttentiveGroupConv`; the maps between channels are not reduced.
-
-    >>> from kernelfield.groups import Cyclic
-    >>> AttentiveLiftingConv(3, 4, group=Cyclic(4))(torch.randn(2, 3, 9, 9)).values.shape
-    torch.Size([2, 4, 4, 9, 9])
-    """
+    lifting = False
+    kernel: GroupKernel
 
     def __init__(
         self,
@@ -148,30 +89,86 @@ class AttentiveLiftingConv(LiftingConv):
         out_channels: int,
         *,
         group: Group,
-        kernel_size: int = 3,
-        boundary: str = "zero",
-        bias: bool = False,
         attention: str = "full",
+        hidden: int | None = None,
         attention_size: int = 7,
         dilation: int = 1,
         chunk: int | None = None,
+        bias: bool = False,
+        **options: Any,
     ) -> None:
+        check_options(self, options, ("kernel_size", "boundary"))
         self.flips = attention == "input"  # attention inside the sum takes the kernel as it is
-        super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
-        self.branch, self.chunk = _prepare(self, attention, None, attention_size, dilation, chunk, lifting=True)
+        super().__init__(in_channels, out_channels, group=group, bias=bias, **options)
+        if not group.finite:
+            raise ValueError(f"group must be finite for an attentive convolution, got {group}")
+        if self.lifting and hidden is not None:
+            raise ValueError(f"hidden must be None for a lifting convolution, got {hidden}")
+        check_choice("attention", attention, ATTENTION)
+        if check_int("attention_size", attention_size) % 2 == 0:
+            raise ValueError(f"attention_size must be odd, got {attention_size}")
+        self.chunk = None if chunk is None else check_int("chunk", chunk)
+        self.branch: nn.Module
+        if attention == "input":
+            size = {"kernel_size": attention_size, "dilation": dilation}
+            self.branch = InputAttention(in_channels, group=group, lifting=self.lifting, hidden=hidden, **size)
+        else:
+            width = hidden_width(in_channels, hidden, self.lifting)
+            sizes = width, attention_size
+            self.branch = _Attention(in_channels, out_channels, group, attention, *sizes, self.lifting)
+
+    def _removed(self, x: Tensor) -> Tensor:
+        """Return what attention takes from the output."""
+        assert isinstance(self.branch, _Attention)
+        return attentive_residual(x, self.kernel(), self.branch.rendered(), self.boundary, self.chunk)
+
+    def _maps(self, x: Tensor) -> Tensor:
+        r"""Return α⁺ = 1 - α⁻, averaged over everything but samples, output elements and positions."""
+        branch, dim = self.branch, self.group.dim
+        if isinstance(branch, InputAttention):
+            channel, space = branch.maps(x.squeeze(2) if branch.lifting else x)
+            alpha = 1 - (channel * space).mean(dim=1)
+            shape = (len(x), self.group.order or 1, *x.shape[3:])
+            return alpha.unsqueeze(1).expand(shape) if branch.lifting else alpha
+        assert isinstance(branch, _Attention)
+        found = responses(x, self.kernel(), self.boundary)
+        _, alpha_c, alpha_x = attend_responses(found, *branch.rendered())
+        batch, _, _, out, h = found.shape[:5]
+        minus = found.new_ones(batch, out, h, 1, *[1] * dim)
+        if alpha_c is not None:
+            minus = minus * alpha_c.mean(dim=1).movedim(1, 3).view(batch, out, h, -1, *[1] * dim)
+        if alpha_x is not None:
+            minus = minus * alpha_x
+        return (1 - minus.mean(dim=(1, 3))).expand(batch, h, *found.shape[5:])
+
+
+class AttentiveLiftingConv(_AttentiveConv, LiftingConv):
+    r"""A lifting convolution whose responses are weighted before they are summed (chapter 8, Eq. 13 to 18).
+
+    .. math:: y_o(x, h) = \sum_c \big(1 - \alpha_X(x, h)\, \alpha_C(h)_c\big)\, \tilde f_{oc}(x, h), \qquad
+        \tilde f_{oc} = \mathcal{L}_h \psi_{oc} * f_c
+
+    Arguments as in :class:`AttentiveGroupConv`, but for ``hidden``: the maps between channels are not reduced.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> AttentiveLiftingConv(3, 4, group=Cyclic(4))(torch.randn(2, 3, 9, 9)).values.shape
+    torch.Size([2, 4, 4, 9, 9])
+    """
+
+    lifting = True
 
     def forward(self, x: Tensor) -> GroupSignal:
         if isinstance(self.branch, InputAttention):
             return super().forward(self.branch(x))
-        return super().forward(x) - _removed(self, x.unsqueeze(2))
+        return super().forward(x) - self._removed(x.unsqueeze(2))
 
     @torch.no_grad()
     def maps(self, x: Tensor) -> Tensor:
         r"""Return α⁺ of each output element, its mean over channels and outputs: (batch, group, \*space)."""
-        return _maps(self, x.unsqueeze(2))
+        return self._maps(x.unsqueeze(2))
 
 
-class AttentiveGroupConv(GroupConv):
+class AttentiveGroupConv(_AttentiveConv, GroupConv):
     r"""A group convolution whose responses are weighted before they are summed (chapter 8, Eq. 13 to 18).
 
     .. math::
@@ -210,25 +207,6 @@ class AttentiveGroupConv(GroupConv):
     torch.Size([2, 4, 4, 9, 9])
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        group: Group,
-        kernel_size: int = 3,
-        boundary: str = "zero",
-        bias: bool = False,
-        attention: str = "full",
-        hidden: int | None = None,
-        attention_size: int = 7,
-        dilation: int = 1,
-        chunk: int | None = None,
-    ) -> None:
-        self.flips = attention == "input"  # attention inside the sum takes the kernel as it is
-        super().__init__(in_channels, out_channels, group=group, kernel_size=kernel_size, boundary=boundary, bias=bias)
-        self.branch, self.chunk = _prepare(self, attention, hidden, attention_size, dilation, chunk, lifting=False)
-
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:  # type: ignore[override]
         r"""Convolve a signal of values (batch, in_channels, group, \*space) at all elements of the group."""
         signal = as_signal(x, self.group, self.in_channels)
@@ -236,9 +214,9 @@ class AttentiveGroupConv(GroupConv):
             raise ValueError(f"x must hold all elements of {self.group} in order and no gates, got {signal}")
         if isinstance(self.branch, InputAttention):
             return super().forward(self.branch(signal))
-        return super().forward(signal) - _removed(self, signal.values)
+        return super().forward(signal) - self._removed(signal.values)
 
     @torch.no_grad()
     def maps(self, x: Tensor | GroupSignal) -> Tensor:
         r"""Return α⁺ of each output element, averaged over channels, inputs and outputs: (batch, group, \*space)."""
-        return _maps(self, as_signal(x, self.group, self.in_channels).values)
+        return self._maps(as_signal(x, self.group, self.in_channels).values)

@@ -10,6 +10,8 @@ from .coattention import CoAttentive
 from .gconv import GroupConv, LiftingConv
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from ...groups import Group
@@ -20,42 +22,41 @@ __all__ = ["make_group_conv", "make_lifting_conv"]
 KINDS = ("co", "free", "full", "channel", "spatial", "input")
 
 
+#: options of attentive convolutions; others do without them
+_ATTENTION_OPTIONS = ("attention_size", "dilation", "hidden")
+
+
 def make_lifting_conv(
-    in_channels: int,
-    out_channels: int,
-    *,
-    group: Group,
-    attention: str | None = None,
-    attention_size: int = 7,
-    dilation: int = 1,
-    **options: Any,
+    in_channels: int, out_channels: int, *, group: Group, attention: str | None = None, **options: Any
 ) -> nn.Module:
-    """Return a lifting convolution with ``attention``: None, "co", "free", "full", "channel", "spatial" or "input"."""
-    if attention is None or check_choice("attention", attention, KINDS) in ("co", "free"):
-        conv = LiftingConv(in_channels, out_channels, group=group, **options)
-        return _coattentive(conv, attention)
-    options |= {"attention": attention, "attention_size": attention_size, "dilation": dilation}
-    return AttentiveLiftingConv(in_channels, out_channels, group=group, **options)
+    """Return a lifting convolution with attention.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        group: the group.
+        attention: None, "co", "free", "full", "channel", "spatial" or "input".
+        options: further arguments of :class:`LiftingConv`, and attention_size and dilation of
+            :class:`AttentiveLiftingConv`, which have no effect on other kinds of attention.
+    """
+    return _make(LiftingConv, AttentiveLiftingConv, attention, in_channels, out_channels, group=group, **options)
 
 
 def make_group_conv(
-    in_channels: int,
-    out_channels: int,
-    *,
-    group: Group,
-    attention: str | None = None,
-    hidden: int | None = None,
-    attention_size: int = 7,
-    dilation: int = 1,
+    in_channels: int, out_channels: int, *, group: Group, attention: str | None = None, **options: Any
+) -> nn.Module:
+    """Return a group convolution with attention; arguments as in :func:`make_lifting_conv`, and hidden."""
+    return _make(GroupConv, AttentiveGroupConv, attention, in_channels, out_channels, group=group, **options)
+
+
+def _make(
+    plain: Callable[..., LiftingConv | GroupConv],
+    attentive: Callable[..., nn.Module],
+    attention: str | None,
+    *channels: int,
     **options: Any,
 ) -> nn.Module:
-    """Return a group convolution with ``attention``, as :func:`make_lifting_conv`."""
-    if attention is None or check_choice("attention", attention, KINDS) in ("co", "free"):
-        conv = GroupConv(in_channels, out_channels, group=group, **options)
-        return _coattentive(conv, attention)
-    options |= {"attention": attention, "attention_size": attention_size, "dilation": dilation, "hidden": hidden}
-    return AttentiveGroupConv(in_channels, out_channels, group=group, **options)
-
-
-def _coattentive(conv: LiftingConv | GroupConv, attention: str | None) -> nn.Module:
+    if attention is not None and check_choice("attention", attention, KINDS) not in ("co", "free"):
+        return attentive(*channels, attention=attention, **options)
+    conv = plain(*channels, **{name: value for name, value in options.items() if name not in _ATTENTION_OPTIONS})
     return conv if attention is None else CoAttentive(conv, "group" if attention == "co" else "free")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_bool, check_choice, check_int
+from ..._checks import check_bool, check_choice, check_int, check_options
 from ...fields import Field, Table
 from ...groups import Distribution, Group, Uniform
 from .correlate import BOUNDARIES, check_even, correlate
@@ -18,9 +18,21 @@ from .signal import GroupSignal, as_signal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Unpack
+
     from .wavelets import WaveletTransform
 
 __all__ = ["GroupConv", "LiftingConv"]
+
+
+class GroupConvOptions(TypedDict, total=False):
+    """Options of every convolution to a group, described in :class:`LiftingConv`."""
+
+    kernel_size: int
+    samples: int | None
+    boundary: str
+    bias: bool
+    distribution: Distribution | None
 
 
 class BaseGroupConv(nn.Module):
@@ -33,12 +45,13 @@ class BaseGroupConv(nn.Module):
         self,
         in_channels: int,
         out_channels: int,
+        *,
         group: Group,
-        kernel_size: int,
-        samples: int | None,
-        boundary: str,
-        bias: bool,
-        distribution: Distribution | None,
+        kernel_size: int = 3,
+        samples: int | None = None,
+        boundary: str = "zero",
+        bias: bool = True,
+        distribution: Distribution | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(group, Group):
@@ -108,16 +121,13 @@ class LiftingConv(BaseGroupConv):
         *,
         group: Group,
         field: Callable[..., Field] = Table,
-        kernel_size: int = 3,
-        samples: int | None = None,
-        boundary: str = "zero",
-        bias: bool = True,
-        distribution: Distribution | None = None,
+        **options: Unpack[GroupConvOptions],
     ) -> None:
-        super().__init__(in_channels, out_channels, group, kernel_size, samples, boundary, bias, distribution)
+        check_options(self, options, GroupConvOptions.__annotations__)
+        super().__init__(in_channels, out_channels, group=group, **options)
         self.kernel = GroupKernel(
             *(group, field, out_channels, in_channels),
-            kernel_size=kernel_size,
+            kernel_size=self.kernel_size,
             on_group=False,
             flip=self.flips,
         )
@@ -224,7 +234,16 @@ class GroupConv(BaseGroupConv):
         drawn = samples if check_bool("resample", resample) or group.finite else 1
         outputs = out_group(group, interactions, scale_boundary)
         distribution = Uniform(outputs, drawn) if distribution is None else distribution
-        super().__init__(in_channels, out_channels, group, kernel_size, drawn, boundary, bias, distribution)
+        super().__init__(
+            in_channels,
+            out_channels,
+            group=group,
+            kernel_size=kernel_size,
+            samples=drawn,
+            boundary=boundary,
+            bias=bias,
+            distribution=distribution,
+        )
         self.resample = resample
         self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
         if interactions == 1 and resample and not group.finite:

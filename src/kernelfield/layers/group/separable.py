@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._checks import check_bool, check_choice
+from ..._checks import check_choice, check_options
 from ...fields import Field, Table
 from .correlate import convolve
-from .gconv import BaseGroupConv, folded, weighted
+from .gconv import BaseGroupConv, GroupConvOptions, folded, weighted
 from .kernel import GroupKernel
 from .signal import GroupSignal, as_signal
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+    from typing_extensions import Unpack
 
-    from ...groups import Distribution, Group
+    from ...groups import Group
 
 __all__ = ["SeparableGroupConv"]
 
@@ -37,12 +38,8 @@ class SeparableGroupConv(BaseGroupConv):
         out_channels: channels of the output; the same for ``form="depthwise"``.
         group: the group.
         field: builds the fields of both parts from (dim, channels).
-        kernel_size: points of the kernel along each axis of space; even numbers with ``boundary="valid"`` only.
-        samples: number of output elements of a continuous group.
         form: "pointwise" mixes channels, "depthwise" does not.
-        boundary: "zero", "periodic" or "valid".
-        bias: whether to add a learned number to each output channel.
-        distribution: where the output elements come from; by default all of the group.
+        options: kernel_size, samples, boundary, bias and distribution, as in :class:`LiftingConv`.
 
     >>> import torch
     >>> from kernelfield.groups import Dihedral
@@ -58,16 +55,11 @@ class SeparableGroupConv(BaseGroupConv):
         *,
         group: Group,
         field: Callable[..., Field] = Table,
-        kernel_size: int = 3,
-        samples: int | None = None,
         form: str = "pointwise",
-        boundary: str = "zero",
-        bias: bool = True,
-        distribution: Distribution | None = None,
+        **options: Unpack[GroupConvOptions],
     ) -> None:
-        super().__init__(
-            in_channels, out_channels, group, kernel_size, samples, boundary, check_bool("bias", bias), distribution
-        )
+        check_options(self, options, GroupConvOptions.__annotations__)
+        super().__init__(in_channels, out_channels, group=group, **options)
         self.form = check_choice("form", form, ("pointwise", "depthwise"))
         if form == "depthwise" and in_channels != out_channels:
             raise ValueError(f"out_channels must equal in_channels={in_channels} for 'depthwise', got {out_channels}")
@@ -81,7 +73,7 @@ class SeparableGroupConv(BaseGroupConv):
             on_space=False,
             fan_in=mixed * (group.order or 1),
         )
-        self.space = GroupKernel(group, field, out_channels, 1, kernel_size=kernel_size, on_group=False)
+        self.space = GroupKernel(group, field, out_channels, 1, kernel_size=self.kernel_size, on_group=False)
 
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
         r"""Convolve a signal on the group; see :class:`GroupConv`."""

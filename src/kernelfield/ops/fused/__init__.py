@@ -12,6 +12,8 @@ for second derivatives, and where fast paths are turned off. Triton is imported 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -48,9 +50,9 @@ def activate(
     """
     fits = activation == "gelu" and dropout < 1 and (residual is None or residual.shape == x.shape)
     if fits and use_triton(x):
-        from .triton.launch import fused_activate  # noqa: PLC0415
+        from .triton.launch import FusedActivate  # noqa: PLC0415
 
-        return fused_activate(x, bias, residual, dropout, dropout_channels)
+        return FusedActivate.apply(x, bias, residual, dropout, dropout_channels)
     return reference.activate(x, bias, activation, dropout, dropout_channels, residual)
 
 
@@ -88,9 +90,9 @@ def linear(
         x = x.to(torch.get_autocast_dtype(x.device.type))
     fits = residual is None or residual.shape == (len(x), len(weight), *x.shape[2:])
     if activation == "gelu" and dropout < 1 and fits:
-        from .triton.launch import fused_linear  # noqa: PLC0415
+        from .triton.launch import FusedLinear  # noqa: PLC0415
 
-        return fused_linear(x, weight, bias, residual, dropout, dropout_channels)
+        return FusedLinear.apply(x, weight, bias, residual, dropout, dropout_channels)
     return reference.activate(map_with_bias(x, weight, bias), None, activation, dropout, dropout_channels, residual)
 
 
@@ -99,34 +101,17 @@ def batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     running: tuple[Tensor, Tensor] | None = None,
-    *,
-    training: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-    activation: str | None = None,
+    **options: Any,
 ) -> Tensor:
     r"""Return :math:`\sigma\big(w (x - \mu)/\sqrt{s^2 + \epsilon} + b\big)`.
 
-    Mean and variance are those of the batch in training and where there are no running ones.
-
-    Args:
-        x: (batch, channels, \*space) signal.
-        weight: (channels,) factors w; None for 1 and no bias.
-        bias: (channels,) bias b.
-        running: running mean and variance, (channels,) each; updated in place in training.
-        training: whether to use the statistics of the batch.
-        momentum: weight of the batch in the running averages.
-        eps: added to the variance.
-        activation: "gelu", "relu", or None for none.
+    Arguments as in :func:`norm_with_identity`.
 
     >>> y = batch_norm(torch.randn(4, 3, 100))
     >>> bool(y.mean().abs() < 1e-6)
     True
     """
-    y, _ = norm_with_identity(
-        x, weight, bias, running, training=training, momentum=momentum, eps=eps, activation=activation
-    )
-    return y
+    return norm_with_identity(x, weight, bias, running, **options)[0]
 
 
 def norm_with_identity(
@@ -140,10 +125,22 @@ def norm_with_identity(
     eps: float = 1e-5,
     activation: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return :func:`batch_norm` of ``x``, and ``x`` itself for an identity branch.
+    r"""Return :func:`batch_norm` of ``x``, and ``x`` itself for an identity branch.
 
     Use the second result in place of ``x`` from here on: the gradient of the identity branch is then added in the pass
     that writes the gradient of the norm.
+
+    Mean and variance are those of the batch in training and where there are no running ones.
+
+    Args:
+        x: (batch, channels, \*space) signal.
+        weight: (channels,) factors w; None for 1 and no bias.
+        bias: (channels,) bias b.
+        running: running mean and variance, (channels,) each; updated in place in training.
+        training: whether to use the statistics of the batch.
+        momentum: weight of the batch in the running averages.
+        eps: added to the variance.
+        activation: "gelu", "relu", or None for none.
 
     >>> x = torch.randn(4, 3, 100)
     >>> y, same = norm_with_identity(x)
@@ -152,9 +149,9 @@ def norm_with_identity(
     """
     fits = (training or running is None) and (weight is None) == (bias is None)
     if fits and x.numel() > x.shape[1] and use_triton(x):
-        from .triton.launch import fused_norm  # noqa: PLC0415
+        from .triton.launch import FusedNorm  # noqa: PLC0415
 
         gelu = activation == "gelu"
-        y, same = fused_norm(x, weight, bias, running, momentum, eps, gelu)
+        y, same = FusedNorm.apply(x, weight, bias, running, momentum, eps, gelu)
         return (y if gelu else reference.activate(y, None, activation, 0.0, False, None)), same
     return reference.batch_norm(x, weight, bias, running, training, momentum, eps, activation), x

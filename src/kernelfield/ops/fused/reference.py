@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.nn import functional as F
 
@@ -37,18 +37,10 @@ def activate(
     return y if residual is None else y + residual
 
 
-def linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: str | None,
-    dropout: float,
-    dropout_channels: bool,
-    residual: Tensor | None,
-) -> Tensor:
-    """Return residual + drop(activation(W x + bias)); see :func:`kernelfield.ops.fused.linear`."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *epilogue: Any) -> Tensor:
+    """Return residual + drop(activation(W x + bias)), with the last arguments of :func:`activate`."""
     y = F.conv1d(x.flatten(2), weight.unsqueeze(-1), bias).unflatten(2, x.shape[2:])
-    return activate(y, None, activation, dropout, dropout_channels, residual)
+    return activate(y, None, *epilogue)
 
 
 def batch_norm(

@@ -20,7 +20,7 @@ from .kernels import (
     sums_kernel,
 )
 
-__all__ = ["fused_activate", "fused_linear", "fused_norm"]
+__all__ = ["FusedActivate", "FusedLinear", "FusedNorm"]
 
 #: elements per tile, and the number of programs to aim for: enough to fill a large GPU a few times over
 _TILE, _PROGRAMS = 1024, 4096
@@ -94,7 +94,9 @@ class _Activation:
         return (self.forward(_flat(ten), None, None) / 10.0).view(shape).to(like.dtype)
 
 
-class _Activate(torch.autograd.Function):
+class FusedActivate(torch.autograd.Function):
+    """residual + drop(gelu(x + bias))."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, bias: Tensor | None, residual: Tensor | None, dropout: float, dropout_channels: bool
@@ -116,8 +118,8 @@ class _Activate(torch.autograd.Function):
         return to_x.view(x.shape), to_bias, to_residual, None, None
 
 
-class _Linear(torch.autograd.Function):
-    """A linear map of the channels and the activation after it.
+class FusedLinear(torch.autograd.Function):
+    """residual + drop(gelu(W x + bias)): a linear map of the channels and the activation after it.
 
     Matrix products are fastest when the rows of all matrices are multiples of 16 bytes, which 380 channels in bfloat16
     are not. The map therefore computes a few outputs more, with zero weights. They are never read, and their gradients
@@ -162,7 +164,7 @@ class _Linear(torch.autograd.Function):
         return to_x, to_weight, to_bias, to_residual, None, None
 
 
-class _Norm(torch.autograd.Function):
+class FusedNorm(torch.autograd.Function):
     """Batch normalisation, and GELU if asked; returns its input too, so that one kernel adds both gradients of it."""
 
     @staticmethod
@@ -222,35 +224,3 @@ class _Norm(torch.autograd.Function):
 
 def _or(tensors: tuple[Tensor | None, ...], other: Tensor) -> list[Tensor]:
     return [other if t is None else t for t in tensors]
-
-
-def fused_activate(
-    x: Tensor, bias: Tensor | None, residual: Tensor | None, dropout: float, dropout_channels: bool
-) -> Tensor:
-    """Return residual + drop(gelu(x + bias))."""
-    return _Activate.apply(x, bias, residual, dropout, dropout_channels)
-
-
-def fused_linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    dropout: float,
-    dropout_channels: bool,
-) -> Tensor:
-    """Return residual + drop(gelu(W x + bias))."""
-    return _Linear.apply(x, weight, bias, residual, dropout, dropout_channels)
-
-
-def fused_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running: tuple[Tensor, Tensor] | None,
-    momentum: float,
-    eps: float,
-    gelu: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return the normalised signal, and the signal to use in place of ``x`` from here on."""
-    return _Norm.apply(x, weight, bias, running, momentum, eps, gelu)
