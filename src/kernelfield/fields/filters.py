@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_choice, check_int, check_positive
+from .._signature import with_arguments_of
 from ._linear import affine, first_outputs, scale_linear_, stack_linears
 from .base import Architecture, Field
 from .start import FILTER_STARTS, start_maps_, start_sines_, uniform_
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["FilterNetwork", "FourierFilter"]
+
+HIDDEN, LAYERS = 32, 3
 
 
 class FilterNetwork(Field):
@@ -35,6 +38,7 @@ class FilterNetwork(Field):
     Args:
         dim: number of coordinates.
         channels: number of values.
+        gamma: inverse widths γ of the envelopes, which broadcast to (L + 1, hidden, dim).
         hidden: width h of the filters.
         layers: number L of hidden linear maps; the network has L + 1 filters and one more, last, linear map.
         omega_0: published frequency scale: sines are drawn from U(±1/√D)·2π·ω₀·γ. Chapter 5's "input scale" s is
@@ -42,7 +46,6 @@ class FilterNetwork(Field):
         bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
             ``start="ccnn"``.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
-        gamma: inverse widths γ of the envelopes, which broadcast to (L + 1, hidden, dim).
         origin: coordinate along each axis at which the phases of "ccnn" are 0.
     """
 
@@ -55,12 +58,12 @@ class FilterNetwork(Field):
         dim: int,
         channels: int,
         *,
-        hidden: int,
-        layers: int,
-        omega_0: float | None,
-        bandwidth: float,
-        start: str,
         gamma: Tensor,
+        hidden: int = HIDDEN,
+        layers: int = LAYERS,
+        omega_0: float | None = None,
+        bandwidth: float = 16.0,
+        start: str = "ccnn",
         origin: float = 0.0,
     ) -> None:
         super().__init__(dim, channels)
@@ -228,30 +231,9 @@ class FourierFilter(FilterNetwork):
     known_filters = True
     input_scale = 256.0
 
-    def __init__(
-        self,
-        dim: int,
-        channels: int,
-        *,
-        hidden: int = 32,
-        layers: int = 3,
-        omega_0: float | None = None,
-        bandwidth: float = 16.0,
-        beta: float = 1.0,
-        start: str = "ccnn",
-        origin: float = 0.0,
-    ) -> None:
-        super().__init__(
-            dim,
-            channels,
-            hidden=hidden,
-            layers=layers,
-            omega_0=omega_0,
-            bandwidth=bandwidth,
-            start=start,
-            gamma=torch.tensor(1 / check_positive("beta", beta)),
-            origin=origin,
-        )
+    @with_arguments_of(FilterNetwork.__init__, without=("gamma",))
+    def __init__(self, dim: int, channels: int, *, beta: float = 1.0, **options: Any) -> None:
+        super().__init__(dim, channels, gamma=torch.tensor(1 / check_positive("beta", beta)), **options)
 
     def envelope(self, coords: Tensor, *shape: Tensor) -> None:  # noqa: ARG002
         return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from .._checks import check_dim, check_int, check_positive
-from .filters import FilterNetwork
+from .._signature import with_arguments_of
+from .filters import HIDDEN, LAYERS, FilterNetwork
 
 __all__ = ["GaborFilter", "MAGNet"]
 
@@ -19,39 +20,26 @@ class _GaborNetwork(FilterNetwork):
     #: one inverse width per unit, or one per axis
     isotropic: ClassVar[bool]
 
+    @with_arguments_of(FilterNetwork.__init__, without=("gamma",))
     def __init__(
         self,
         dim: int,
         channels: int,
         *,
-        hidden: int = 32,
-        layers: int = 3,
-        omega_0: float | None = None,
-        bandwidth: float = 16.0,
         alpha: float = 6.0,
         beta: float = 1.0,
         mean_range: tuple[float, float] = (-1.0, 1.0),
-        start: str = "ccnn",
-        origin: float = 0.0,
+        **options: Any,
     ) -> None:
-        filters, hidden = check_int("layers", layers) + 1, check_int("hidden", hidden)
+        filters = check_int("layers", options.get("layers", LAYERS)) + 1
+        hidden = check_int("hidden", options.get("hidden", HIDDEN))
         low, high = mean_range
         if not low < high:
             raise ValueError(f"mean_range must be an interval (low, high) with low < high, got {mean_range}")
         shapes = self._concentrations(check_positive("alpha", alpha), filters)
         shapes = shapes[:, None, None].expand(filters, hidden, 1 if self.isotropic else check_dim(dim))
         gamma = torch.distributions.Gamma(shapes, torch.tensor(check_positive("beta", beta))).sample()
-        super().__init__(
-            dim,
-            channels,
-            hidden=hidden,
-            layers=layers,
-            omega_0=omega_0,
-            bandwidth=bandwidth,
-            start=start,
-            gamma=gamma,
-            origin=origin,
-        )
+        super().__init__(dim, channels, gamma=gamma, **options)
         self.gamma = nn.Parameter(gamma)
         self.mean = nn.Parameter(torch.empty(filters, hidden, dim).uniform_(low, high))
 

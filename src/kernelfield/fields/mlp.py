@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int, check_positive
+from .._signature import with_arguments_of
 from ._linear import WeightNormLinear, affine, first_outputs, scale_linear_, stack_linears
 from .base import Architecture, Field
 from .start import SIREN_STARTS, start_siren_
@@ -192,29 +193,20 @@ class SIREN(MLP):
 
     starts = SIREN_STARTS
 
+    @with_arguments_of(MLP.__init__, without=("activation", "knots", "norm"))
     def __init__(
         self,
         dim: int,
         channels: int,
         *,
-        hidden: int = 32,
-        layers: int = 3,
         omega_0: float = 30.0,
-        hidden_omega_0: float | None = None,
         start: str = "siren",
         weight_norm: bool | None = None,
+        **options: Any,
     ) -> None:
         self.start = check_choice("start", start, self.starts)
-        super().__init__(
-            dim,
-            channels,
-            hidden=hidden,
-            layers=layers,
-            activation="sine",
-            omega_0=omega_0,
-            hidden_omega_0=hidden_omega_0,
-            weight_norm=start == "ckconv" if weight_norm is None else weight_norm,
-        )
+        weight_norm = start == "ckconv" if weight_norm is None else weight_norm
+        super().__init__(dim, channels, activation="sine", omega_0=omega_0, weight_norm=weight_norm, **options)
 
     def _initialise(self, linears: list[nn.Linear]) -> None:
         assert self.start is not None

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_int
+from .._signature import with_arguments_of
 from ..groups import Cyclic, Dihedral, Group, Trivial
 from ..layers.dropout import Dropout
 from ..layers.group import (
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = ["GCNN", "GroupAllCNN", "GroupDenseNet", "GroupResNet"]
+
+
+def _conv_options(*, group: Group, bias: bool = False, attention: str | None = None) -> dict[str, Any]:
+    """Return the arguments that every convolution of a network has, after a check of the group."""
+    if not isinstance(group, Group):
+        raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
+    if not group.finite:
+        raise ValueError(f"group must be finite for a network with tables as kernels, got {group}")
+    return {"group": group, "bias": bias, "attention": attention}
 
 
 class GCNN(nn.Module):
@@ -50,27 +60,19 @@ class GCNN(nn.Module):
     torch.Size([2, 10])
     """
 
+    @with_arguments_of(_conv_options)
     def __init__(
-        self,
-        in_channels: int = 1,
-        out_channels: int = 10,
-        *,
-        group: Group,
-        channels: int = 10,
-        dropout: float = 0.3,
-        bias: bool = False,
-        attention: str | None = None,
+        self, in_channels: int = 1, out_channels: int = 10, *, channels: int = 10, dropout: float = 0.3, **options: Any
     ) -> None:
         super().__init__()
-        _check_finite(group)
-        options: dict[str, Any] = {"group": group, "boundary": "valid", "bias": bias, "attention": attention}
+        options = _conv_options(**options) | {"boundary": "valid"}
         conv: Callable[..., nn.Module] = functools.partial(make_group_conv, **options)
         # The first attention on an input looks as far around as the digit is large.
         self.lift = make_lifting_conv(in_channels, channels, kernel_size=3, dilation=4, **options)
         self.convs = nn.ModuleList(conv(channels, channels, kernel_size=3) for _ in range(5))
         self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(6))
         self.last = conv(channels, out_channels, kernel_size=4)
-        self.pool = SpatialPool(2, dim=group.dim)
+        self.pool = SpatialPool(2, dim=options["group"].dim)
         self.dropout = Dropout(dropout)
         self.head = GroupPool("max", "all")
 
@@ -101,21 +103,11 @@ class GroupAllCNN(nn.Module):
     torch.Size([2, 10])
     """
 
-    def __init__(
-        self,
-        in_channels: int = 3,
-        out_channels: int = 10,
-        *,
-        group: Group,
-        channels: int = 48,
-        bias: bool = False,
-        attention: str | None = None,
-    ) -> None:
+    @with_arguments_of(_conv_options)
+    def __init__(self, in_channels: int = 3, out_channels: int = 10, *, channels: int = 48, **options: Any) -> None:
         super().__init__()
-        _check_finite(group)
-        check_int("channels", channels)
-        wide = 2 * channels
-        options: dict[str, Any] = {"group": group, "bias": bias, "attention": attention}
+        options = _conv_options(**options)
+        wide = 2 * check_int("channels", channels)
         self.lift = make_lifting_conv(in_channels, channels, **options)
         widths = [channels, channels, channels, wide, wide, wide, wide, wide, out_channels]
         sizes = [3, 3, 3, 3, 3, 3, 1, 1]
@@ -124,7 +116,7 @@ class GroupAllCNN(nn.Module):
             for i, o, k in zip(widths[:-1], widths[1:], sizes, strict=True)
         )
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
-        self.pool = SpatialPool(2, dim=group.dim)
+        self.pool = SpatialPool(2, dim=options["group"].dim)
         self.head = GroupPool("mean", "all")
         self.dropout_in, self.dropout = Dropout(0.2), Dropout(0.5)
 
@@ -155,20 +147,18 @@ class GroupResNet(nn.Module):
     torch.Size([2, 10])
     """
 
+    @with_arguments_of(_conv_options)
     def __init__(
         self,
         in_channels: int = 3,
         out_channels: int = 10,
         *,
-        group: Group,
         channels: Sequence[int] = (11, 23, 45),
         blocks: int = 7,
-        bias: bool = False,
-        attention: str | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
-        _check_finite(group)
-        options: dict[str, Any] = {"group": group, "bias": bias, "attention": attention}
+        options = _conv_options(**options)
         self.lift = make_lifting_conv(in_channels, channels[0], **options)
         self.blocks = nn.Sequential()
         width = channels[0]
@@ -208,19 +198,12 @@ class GroupDenseNet(nn.Module):
     torch.Size([2, 2])
     """
 
+    @with_arguments_of(_conv_options, without=("bias",))
     def __init__(
-        self,
-        in_channels: int = 3,
-        out_channels: int = 2,
-        *,
-        group: Group,
-        growth: int = 13,
-        blocks: int = 5,
-        attention: str | None = None,
+        self, in_channels: int = 3, out_channels: int = 2, *, growth: int = 13, blocks: int = 5, **options: Any
     ) -> None:
         super().__init__()
-        _check_finite(group)
-        options: dict[str, Any] = {"group": group, "boundary": "valid", "bias": False, "attention": attention}
+        options = _conv_options(bias=False, **options) | {"boundary": "valid"}
         conv: Callable[..., nn.Module] = functools.partial(make_group_conv, hidden=2, **options)
         self.lift = make_lifting_conv(in_channels, growth, dilation=4, **options)
         widths = [growth * (i + 1) for i in range(check_int("blocks", blocks))]
@@ -242,7 +225,7 @@ class GroupDenseNet(nn.Module):
             conv(width, width, kernel_size=1, dilation=near[i] if i < len(near) else 1)
             for i, width in enumerate(widths[1:])
         )
-        self.pool = SpatialPool(2, "mean", dim=group.dim)
+        self.pool = SpatialPool(2, "mean", dim=options["group"].dim)
         width = widths[-1] + growth
         self.norm = GroupBatchNorm(width)
         self.last = conv(width, out_channels, kernel_size=1, attention_size=3)
@@ -265,13 +248,6 @@ def _join(new: Tensor, old: Tensor) -> Tensor:
         old = old.narrow(axis, 1, old.shape[axis] - 2)
     # With the group among the channels, a channels-last memory format is kept.
     return torch.cat([new.flatten(1, 2), old.flatten(1, 2)], dim=1).unflatten(1, (-1, old.shape[2]))
-
-
-def _check_finite(group: Group) -> None:
-    if not isinstance(group, Group):
-        raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
-    if not group.finite:
-        raise ValueError(f"group must be finite for a network with tables as kernels, got {group}")
 
 
 register("z2cnn", GCNN, "chapter 8: Z2CNN for rotated MNIST", group=Trivial(), channels=20, bias=True)

@@ -123,52 +123,21 @@ class GridifiedNet(nn.Module):
         return self.readout(y)
 
 
-register(
-    "gridified_modelnet40",
-    GridifiedNet,
-    "gridified network of 9³ nodes, 3 blocks, 128 channels, 469,288 parameters (chapter 4)",
-    in_channels=6,
-    out_channels=40,
-    dim=3,
-    dropout=0.1,
-)
-register(
-    "gridified_modelnet40_3",
-    GridifiedNet,
-    "gridified network of 3³ nodes, 3 blocks, 128 channels (chapter 4)",
-    in_channels=6,
-    out_channels=40,
-    dim=3,
-    grid=3,
-    kernel_size=3,
-    dropout=0.1,
-)
-register(
-    "gridified_shapenet",
-    GridifiedNet,
-    "gridified network of 13³ nodes for parts of objects, 6 blocks, 256 channels (chapter 4)",
-    in_channels=6,
-    out_channels=50,
-    dim=3,
-    grid=13,
-    channels=256,
-    blocks=6,
-    message="mlp",
-    reduce="max",
-    omega_0=1.0,
-    dropout=0.3,
-    readout="dense",
-)
-register(
-    "gridified_reconstruction",
-    GridifiedNet,
-    "gridification and back with nothing in between (chapter 4, section 4.1)",
-    in_channels=1,
-    out_channels=1,
-    dim=3,
-    blocks=0,
-    channels=64,
-    omega_0=1.0,
-    norm="none",
-    readout="dense",
-)
+_MODELNET: dict[str, Any] = {"in_channels": 6, "out_channels": 40, "dropout": 0.1}
+_DENSE: dict[str, Any] = {"omega_0": 1.0, "readout": "dense"}
+_PARTS = {"in_channels": 6, "out_channels": 50, "message": "mlp", "reduce": "max", "dropout": 0.3, **_DENSE}
+for _name, _summary, _arguments in (
+    ("modelnet40", "of 9³ nodes, 3 blocks, 128 channels, 469,288 parameters", _MODELNET),
+    ("modelnet40_3", "of 3³ nodes, 3 blocks, 128 channels", {**_MODELNET, "grid": 3, "kernel_size": 3}),
+    (
+        "shapenet",
+        "of 13³ nodes for parts of objects, 6 blocks, 256 channels",
+        {**_PARTS, "grid": 13, "channels": 256, "blocks": 6},
+    ),
+    (
+        "reconstruction",
+        "with nothing between gridification and the way back",
+        {"in_channels": 1, "out_channels": 1, "blocks": 0, "channels": 64, "norm": "none", **_DENSE},
+    ),
+):
+    register(f"gridified_{_name}", GridifiedNet, f"gridified network {_summary} (chapter 4)", dim=3, **_arguments)

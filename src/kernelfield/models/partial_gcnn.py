@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int
+from .._signature import with_arguments_of
 from ..fields import SIREN, Field
 from ..groups import O2, SO2, Distribution, Group, Mirror, Trivial, monotonicity
 from ..layers.group import (
@@ -61,13 +62,20 @@ class _Partial(nn.Module):
                 module.sample_in_eval = sample
 
 
-def _make_conv(
-    group: Group, partial: bool, samples: int | None, field: Callable[..., Field], kernel_size: int, reduction: str
-) -> Callable[..., GroupConv]:
-    kind = PartialGroupConv if partial else GroupConv
-    return functools.partial(
-        kind, group=group, samples=samples, field=field, kernel_size=kernel_size, reduction=reduction
-    )
+def _make_convs(
+    *,
+    group: Group,
+    samples: int | None = None,
+    partial: bool = True,
+    field: Callable[..., Field],
+    kernel_size: int,
+    reduction: str = "mean",
+) -> tuple[Callable[..., LiftingConv], Callable[..., GroupConv]]:
+    """Return what makes the lifting convolution of a network and its group convolutions."""
+    kind = PartialGroupConv if check_bool("partial", partial) else GroupConv
+    shared: dict[str, Any] = {"group": group, "samples": None if group.finite else samples}
+    shared |= {"field": field, "kernel_size": kernel_size}
+    return functools.partial(LiftingConv, **shared), functools.partial(kind, **shared, reduction=reduction)
 
 
 class PartialGCNN(_Partial):
@@ -130,11 +138,10 @@ class PartialGCNN(_Partial):
         self.group, self.head_kind = group, check_choice("head", head, ("max", "t2", "mlp"))
         if head == "mlp" and check_bool("partial", partial):
             raise ValueError("partial must be False for head='mlp', whose number of elements is fixed, got True")
-        count = None if group.finite else samples
-        conv = _make_conv(group, partial, count, field, kernel_size, reduction)
-        self.lift = LiftingConv(
-            in_channels, channels[0], group=group, samples=count, field=field, kernel_size=kernel_size
+        lift, conv = _make_convs(
+            group=group, samples=samples, partial=partial, field=field, kernel_size=kernel_size, reduction=reduction
         )
+        self.lift = lift(in_channels, channels[0])
         self.norm_in = GroupBatchNorm(channels[0])
         self.pool = SpatialPool(2, dim=group.dim) if pool[0] else nn.Identity()
         self.blocks = nn.ModuleList()
@@ -205,30 +212,27 @@ class PartialGCNN13(_Partial):
     torch.Size([2, 10])
     """
 
+    @with_arguments_of(_make_convs)
     def __init__(
         self,
         in_channels: int = 1,
         out_channels: int = 10,
         *,
-        group: Group,
-        samples: int | None = None,
-        partial: bool = True,
         channels: int = 128,
         kernel_size: int = 3,
         field: Callable[..., Field] = SmallKernel,
         dropout: float = 0.3,
-        reduction: str = "mean",
         sample_in_eval: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__()
-        self.group = group
-        count = None if group.finite else samples
-        conv = _make_conv(group, check_bool("partial", partial), count, field, kernel_size, reduction)
-        self.lift = LiftingConv(in_channels, channels, group=group, samples=count, field=field, kernel_size=kernel_size)
+        lift, conv = _make_convs(field=field, kernel_size=kernel_size, **options)
+        self.lift = lift(in_channels, channels)
         widths = [channels, channels, *[2 * check_int("channels", channels)] * 7]
         self.convs = nn.ModuleList(conv(i, o) for i, o in pairwise(widths))
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
-        self.pool, self.dropout = SpatialPool(2, dim=group.dim), GroupDropout(dropout)
+        self.group = options["group"]
+        self.pool, self.dropout = SpatialPool(2, dim=self.group.dim), GroupDropout(dropout)
         self.head = GroupPool("mean", "all")
         self.linear = nn.Linear(widths[-1], out_channels)
         self.sample_in_eval(check_bool("sample_in_eval", sample_in_eval))

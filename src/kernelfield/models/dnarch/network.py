@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._checks import check_bool, check_choice, check_positive
+from ..._signature import with_arguments_of
 from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, cutoff
 from ...masks import Mask, SigmoidMask
 from ..ccnn import CCNN
@@ -325,34 +327,18 @@ def _read_loaded(net: DNArch, _: Any) -> None:
     net.sizes.refresh()
 
 
-def learned_ccnn(
-    in_channels: int,
-    out_channels: int,
-    *,
-    learn: Sequence[str] = LEARN,
-    budget: float | None = 1.0,
-    max_width: float = 2,
-    max_depth: float = 2,
-    threshold: float = 0.1,
-    resolution_temperature: float = 25.0,
-    width_temperature: float = 25.0,
-    depth_temperature: float = 8.0,
-    fixed_shapes: bool = False,
-    **arguments: Any,
-) -> DNArch:
-    """Return a :class:`DNArch` of a fresh CCNN; ``arguments`` are the CCNN's."""
-    return DNArch(
-        CCNN(in_channels, out_channels, **arguments),
-        learn=learn,
-        budget=budget,
-        max_width=max_width,
-        max_depth=max_depth,
-        threshold=threshold,
-        resolution_temperature=resolution_temperature,
-        width_temperature=width_temperature,
-        depth_temperature=depth_temperature,
-        fixed_shapes=fixed_shapes,
-    )
+@with_arguments_of(CCNN, DNArch, without=("network",))
+def learned_ccnn(in_channels: int, out_channels: int, **options: Any) -> DNArch:
+    """Return a :class:`DNArch` of a fresh CCNN.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of predictions.
+        options: arguments of :class:`DNArch`, except ``network`` and ``sigma``; all others are the CCNN's.
+    """
+    names = inspect.signature(DNArch).parameters.keys() - {"sigma"}
+    learned = {name: options.pop(name) for name in names & options.keys()}
+    return DNArch(CCNN(in_channels, out_channels, **options), **learned)
 
 
 #: chapter 6's CCNN: global kernels, a linear map at first, norms by the batch's own statistics

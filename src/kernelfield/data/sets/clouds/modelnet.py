@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...._checks import check_int
+from ...._signature import with_arguments_of
 from ...base import Data, Split
 from ...io.files import folder
 from ...io.meshes import read_off, sample_mesh
@@ -22,80 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["modelnet10", "modelnet40"]
 
 
-def modelnet40(
-    root: str | os.PathLike[str] | None,
-    *,
-    points: int = 1_000,
-    voxels: int | None = None,
-    normals: bool = True,
-    validation_share: float = 0.1,
-    seed: int = 0,
-) -> Data:
-    """Return ModelNet40: 12,311 objects of 40 classes, as points drawn uniformly from the surfaces of their meshes.
-
-    Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
-    ``root/ModelNet40``. No checksum is published, so nothing is downloaded. Licence: for academic use; the meshes
-    are their authors'. Split: the published one, 9,843 to train and 2,468 to test; a tenth of the first is held out for
-    validation, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest coordinate
-    at 1.
-
-    Args:
-        root: folder of the classes.
-        points: points of each cloud; twice as many are drawn, for voxels eight times as many, and training chooses new
-            ones in every epoch.
-        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
-        normals: whether to add surface normals, as three more channels.
-        validation_share: share of the training objects held out for validation.
-        seed: seed of the points and of the validation split.
-
-    Returns:
-        Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).
-    """
-    where = folder(root, "ModelNet40", "ModelNet40")
-    return _modelnet("modelnet40", where, 40, points, voxels, normals, validation_share, seed)
-
-
-def modelnet10(
-    root: str | os.PathLike[str] | None,
-    *,
-    points: int = 512,
-    voxels: int | None = None,
-    normals: bool = False,
-    validation_share: float = 0.1,
-    seed: int = 0,
-) -> Data:
-    """Return ModelNet10: 4,899 objects of ten classes, all upright, as points drawn uniformly from their surfaces.
-
-    Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
-    ``root/ModelNet10``. No checksum is published, so nothing is downloaded. Licence: for academic use; the meshes
-    are their authors'. Split: the published one, 3,991 to train and 908 to test; a tenth of the first is held out for
-    validation, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest coordinate
-    at 1.
-
-    Args:
-        root: folder of the classes.
-        points: points of each cloud; twice as many are drawn, for voxels eight times as many.
-        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
-        normals: whether to add surface normals, as three more channels.
-        validation_share: share of the training objects held out for validation.
-        seed: seed of the points and of the validation split.
-
-    Returns:
-        Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).
-    """
-    where = folder(root, "ModelNet10", "ModelNet10")
-    return _modelnet("modelnet10", where, 10, points, voxels, normals, validation_share, seed)
-
-
 def _modelnet(
     name: str,
     where: Path,
     kinds: int,
+    *,
     points: int,
-    voxels: int | None,
     normals: bool,
-    validation_share: float,
-    seed: int,
+    voxels: int | None = None,
+    validation_share: float = 0.1,
+    seed: int = 0,
 ) -> Data:
     check_int("points", points)
     parts = {part: sorted(where.glob(f"*/{part}/*.off")) for part in ("train", "test")}
@@ -116,6 +53,63 @@ def _modelnet(
     whole = {part: Split(v, label[part], coords=c, prepare=prepare) for part, (c, v) in drawn.items()}
     splits = [whole["train"].take(train), whole["train"].take(held), whole["test"]]
     return Data.from_splits(name, splits, in_channels=6 if normals else 3, size=(2, 2, 2), classes=known)
+
+
+@with_arguments_of(_modelnet, without=("name", "where", "kinds"))
+def modelnet40(
+    root: str | os.PathLike[str] | None, *, points: int = 1_000, normals: bool = True, **options: Any
+) -> Data:
+    """Return ModelNet40: 12,311 objects of 40 classes, as points drawn uniformly from the surfaces of their meshes.
+
+    Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
+    ``root/ModelNet40``. No checksum is published, so nothing is downloaded. Licence: for academic use; the meshes
+    are their authors'. Split: the published one, 9,843 to train and 2,468 to test; a tenth of the first is held out for
+    validation, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest coordinate
+    at 1.
+
+    Args:
+        root: folder of the classes.
+        points: points of each cloud; twice as many are drawn, for voxels eight times as many, and training chooses new
+            ones in every epoch.
+        normals: whether to add surface normals, as three more channels.
+        options: the keyword arguments that follow.
+        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
+        validation_share: share of the training objects held out for validation.
+        seed: seed of the points and of the validation split.
+
+    Returns:
+        Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).
+    """
+    where = folder(root, "ModelNet40", "ModelNet40")
+    return _modelnet("modelnet40", where, 40, points=points, normals=normals, **options)
+
+
+@with_arguments_of(_modelnet, without=("name", "where", "kinds"))
+def modelnet10(
+    root: str | os.PathLike[str] | None, *, points: int = 512, normals: bool = False, **options: Any
+) -> Data:
+    """Return ModelNet10: 4,899 objects of ten classes, all upright, as points drawn uniformly from their surfaces.
+
+    Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
+    ``root/ModelNet10``. No checksum is published, so nothing is downloaded. Licence: for academic use; the meshes
+    are their authors'. Split: the published one, 3,991 to train and 908 to test; a tenth of the first is held out for
+    validation, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest coordinate
+    at 1.
+
+    Args:
+        root: folder of the classes.
+        points: points of each cloud; twice as many are drawn, for voxels eight times as many.
+        normals: whether to add surface normals, as three more channels.
+        options: the keyword arguments that follow.
+        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
+        validation_share: share of the training objects held out for validation.
+        seed: seed of the points and of the validation split.
+
+    Returns:
+        Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).
+    """
+    where = folder(root, "ModelNet10", "ModelNet10")
+    return _modelnet("modelnet10", where, 10, points=points, normals=normals, **options)
 
 
 def _sampled(paths: list[Path], count: int, normals: bool, seed: int) -> tuple[Tensor, Tensor]:

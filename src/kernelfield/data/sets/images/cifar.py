@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ...._checks import check_choice
+from ...._signature import with_arguments_of
 from ....ops import resample
 from ...base import Data, Split
 from ...io.files import fetch, find, folder
@@ -33,10 +34,12 @@ ARCHIVES = {
 FORMS = ("image", "gray", "sequence", "gray-sequence", "noise-padded")
 
 
-def cifar10(
-    root: str | os.PathLike[str] | None,
+def _build(
+    name: str,
+    train: Sequence[Tensor],
+    test: Sequence[Tensor],
+    classes: tuple[str, ...],
     *,
-    download: bool = False,
     form: str = "image",
     augment: bool = False,
     padding: str = "zero",
@@ -45,6 +48,25 @@ def cifar10(
     validation: int = 5_000,
     seed: int = 0,
 ) -> Data:
+    check_choice("form", form, FORMS)
+    x, x_test = (_changed(images, resolution, form.startswith("gray")) for images in (train[0], test[0]))
+    sums = [x[:, c].float().div(255) for c in range(x.shape[1])]
+    normal = Standardize(tuple(float(s.mean()) for s in sums), tuple(float(s.std()) for s in sums))
+    prepare = Chain((CropFlip(padding=padding), normal)) if augment else normal
+    kept, held = hold_out(train[1], validation, seed)
+    splits = [
+        Split(x[kept], train[1][kept], prepare=prepare),
+        Split(x[held], train[1][held], prepare=normal),
+        Split(x_test, test[1], prepare=normal),
+    ]
+    data = Data.from_splits(name, splits, classes=classes)
+    if form == "noise-padded":
+        return noise_padded(data, noise=noise, seed=seed, name=f"np{name}")
+    return data if form in ("image", "gray") else as_sequence(data, name=f"s{name}")
+
+
+@with_arguments_of(_build, without=("name", "train", "test", "classes"))
+def cifar10(root: str | os.PathLike[str] | None, *, download: bool = False, **options: Any) -> Data:
     """Return CIFAR-10: photographs of ten classes, 50,000 to train and 10,000 to test, 32×32.
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the Python version, in ``root`` or
@@ -56,6 +78,7 @@ def cifar10(
     Args:
         root: folder of the files.
         download: whether to download missing files into ``root``, with a checksum; needs the extra ``data``.
+        options: the keyword arguments that follow.
         form: "image" (n, 3, 32, 32); "gray" (n, 1, 32, 32); "sequence" (n, 3, 1024), sCIFAR10; "gray-sequence"
             (n, 1, 1024), the task Image of the Long Range Arena; "noise-padded" (n, 96, 1000), rows of 32 pixels and
             968 steps of noise, npCIFAR10.
@@ -80,27 +103,22 @@ def cifar10(
     train = torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
     test = read_batch(find(where, ["test_batch"], "the test images"), "labels", 10)
     classes = _class_names(find(where, ["batches.meta"], "the names of the classes"), "label_names", 10)
-    return _build("cifar10", train, test, classes, form, augment, padding, resolution, noise, validation, seed)
+    return _build("cifar10", train, test, classes, **options)
 
 
-def cifar100(
-    root: str | os.PathLike[str] | None,
-    *,
-    download: bool = False,
-    form: str = "image",
-    augment: bool = False,
-    padding: str = "zero",
-    resolution: int = 32,
-    noise: str = "fresh",
-    validation: int = 5_000,
-    seed: int = 0,
-) -> Data:
+@with_arguments_of(cifar10)
+def cifar100(root: str | os.PathLike[str] | None, *, download: bool = False, **options: Any) -> Data:
     """Return CIFAR-100: like :func:`cifar10`, with 100 classes, from ``root`` or ``root/cifar-100-python``.
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the Python version, with its fine classes.
     Licence: none is stated; free for research, to be cited. Split: the published test set; 5,000 of the training images
     are held out for validation, stratified by class. Normalisation: zero mean and unit variance of each colour over
     the training images.
+
+    Args:
+        root: folder of the files.
+        download: whether to download missing files into ``root``, with a checksum; needs the extra ``data``.
+        options: further arguments of :func:`cifar10`.
     """
     if download:
         names = "train", "test", "meta"
@@ -109,7 +127,7 @@ def cifar100(
     train = read_batch(find(where, ["train"], "the training images"), "fine_labels", 100)
     test = read_batch(find(where, ["test"], "the test images"), "fine_labels", 100)
     classes = _class_names(find(where, ["meta"], "the names of the classes"), "fine_label_names", 100)
-    return _build("cifar100", train, test, classes, form, augment, padding, resolution, noise, validation, seed)
+    return _build("cifar100", train, test, classes, **options)
 
 
 def read_batch(path: Path, key: str, classes: int) -> tuple[Tensor, Tensor]:
@@ -140,36 +158,6 @@ def _class_names(path: Path, key: str, count: int) -> tuple[str, ...]:
         found = f"{len(names)}" if isinstance(names, list) else type(names).__name__
         raise ValueError(f"{path} must hold '{key}', a list of {count} names, found {found}")
     return tuple(n.decode("utf-8") if isinstance(n, bytes) else str(n) for n in names)
-
-
-def _build(
-    name: str,
-    train: Sequence[Tensor],
-    test: Sequence[Tensor],
-    classes: tuple[str, ...],
-    form: str,
-    augment: bool,
-    padding: str,
-    resolution: int,
-    noise: str,
-    validation: int,
-    seed: int,
-) -> Data:
-    check_choice("form", form, FORMS)
-    x, x_test = (_changed(images, resolution, form.startswith("gray")) for images in (train[0], test[0]))
-    sums = [x[:, c].float().div(255) for c in range(x.shape[1])]
-    normal = Standardize(tuple(float(s.mean()) for s in sums), tuple(float(s.std()) for s in sums))
-    prepare = Chain((CropFlip(padding=padding), normal)) if augment else normal
-    kept, held = hold_out(train[1], validation, seed)
-    splits = [
-        Split(x[kept], train[1][kept], prepare=prepare),
-        Split(x[held], train[1][held], prepare=normal),
-        Split(x_test, test[1], prepare=normal),
-    ]
-    data = Data.from_splits(name, splits, classes=classes)
-    if form == "noise-padded":
-        return noise_padded(data, noise=noise, seed=seed, name=f"np{name}")
-    return data if form in ("image", "gray") else as_sequence(data, name=f"s{name}")
 
 
 def _changed(images: Tensor, resolution: int, gray: bool) -> Tensor:

@@ -1,0 +1,49 @@
+"""Signatures of functions that pass keyword arguments on."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+__all__ = ["with_arguments_of"]
+
+
+def with_arguments_of(*others: Callable[..., Any], without: tuple[str, ...] = ()) -> Callable[[Function], Function]:
+    """Show the arguments of ``others`` in the signature of a function, in place of its ``**options``.
+
+    The function passes its ``**options`` on to ``others``. ``inspect.signature`` then lists what it really takes, so
+    callers that choose or check arguments by name need no second list. Calls are not changed.
+
+    Args:
+        others: the functions that take the options; the first one counts where two have the same argument.
+        without: names of arguments that the function gives to them itself.
+
+    >>> def draw(width, height, *, colour="red"): ...
+    >>> @with_arguments_of(draw, without=("width", "height"))
+    ... def draw_square(side, **options):
+    ...     draw(side, side, **options)
+    >>> inspect.signature(draw_square)
+    <Signature (side, *, colour='red')>
+    """
+
+    def decorate(function: Function) -> Function:
+        own = inspect.signature(function)
+        *kept, options = own.parameters.values()
+        if options.kind is not options.VAR_KEYWORD:
+            raise TypeError(f"{function.__qualname__} must end with **options, got {own}")
+        named = {p.name for p in kept} | set(without)
+        passed = {p.name: p for other in reversed(others) for p in inspect.signature(other).parameters.values()}
+        added = [
+            p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY)
+            for p in sorted(passed.values(), key=lambda p: p.kind is p.VAR_KEYWORD)
+            if p.name not in named
+        ]
+        function.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
