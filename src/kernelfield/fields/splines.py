@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from .._checks import check_int, floats_per_axis, ints_per_axis
+from .._signature import with_arguments_of
 from .base import Field
 
 if TYPE_CHECKING:
@@ -150,13 +151,6 @@ class Table(BSpline):
 
     lattice = "table"
 
-    def __init__(
-        self,
-        dim: int,
-        channels: int,
-        *,
-        size: int | Sequence[int] = 3,
-        spacing: float | Sequence[float] | None = None,
-        first: float | None = None,
-    ) -> None:
-        super().__init__(dim, channels, size=size, order=1, spacing=spacing, first=first)
+    @with_arguments_of(BSpline.__init__, without=("order",))
+    def __init__(self, dim: int, channels: int, *, size: int | Sequence[int] = 3, **options: Any) -> None:
+        super().__init__(dim, channels, size=size, order=1, **options)

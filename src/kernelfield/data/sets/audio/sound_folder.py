@@ -15,8 +15,7 @@ from ....ops import resample
 from ...base import Data, Split
 from ...io.files import find, folder
 from ...transforms.batch import Standardize
-from ...transforms.split import divide
-from ..images.image_folder import PARTS, listed, parts_index
+from ..images.image_folder import list_classes
 
 if TYPE_CHECKING:
     import os
@@ -213,17 +212,8 @@ def wav_folder(
         Inputs (n, 1, length), kept as 16-bit integers; classes (n,), the names of the folders in order.
     """
     where = folder(root, "a folder of sounds for each class")
-    given = [next((where / n for n in names if (where / n).is_dir()), None) for names in PARTS]
-    named = given[0] is not None and given[2] is not None
-    sources = [path for path in given if path is not None] if named else [where]
-    found = [listed(path, ENDINGS, "sounds") for path in sources]
-    classes = tuple(sorted({name for part in found for name, _ in part}))
-    if len(classes) < 2:
-        raise ValueError(f"{where} must hold a folder of sounds for each of two or more classes, found {len(classes)}")
-    inputs = read_clips([path for part in found for _, path in part], rate, length)
-    target = torch.tensor([classes.index(name) for part in found for name, _ in part])
-    index = divide(target, shares, seed) if len(found) == 1 else parts_index(target, [len(p) for p in found], seed)
-    return _data(where.name, inputs, target, index, classes)
+    paths, target, classes, index = list_classes(where, ENDINGS, "sounds", shares, seed)
+    return _data(where.name, read_clips(paths, rate, length), target, index, classes)
 
 
 def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = None) -> Tensor:

@@ -100,13 +100,10 @@ def modelnet10(
         root: folder of the classes.
         points: points of each cloud; twice as many are drawn, for voxels eight times as many.
         normals: whether to add surface normals, as three more channels.
-        options: the keyword arguments that follow.
-        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
-        validation_share: share of the training objects held out for validation.
-        seed: seed of the points and of the validation split.
+        options: further arguments of :func:`modelnet40`.
 
     Returns:
-        Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).
+        As :func:`modelnet40`.
     """
     where = folder(root, "ModelNet10", "ModelNet10")
     return _modelnet("modelnet10", where, 10, points=points, normals=normals, **options)

@@ -57,18 +57,8 @@ def image_folder(
     if resolution is not None:
         check_int("resolution", resolution)
     where = folder(root, "a folder of images for each class")
-    given = [next((where / n for n in names if (where / n).is_dir()), None) for names in PARTS]
-    named = given[0] is not None and given[2] is not None
-    sources = [path for path in given if path is not None] if named else [where]
-    found = [listed(path, ENDINGS, "images") for path in sources]
-    classes = tuple(sorted({name for part in found for name, _ in part}))
-    if len(classes) < 2:
-        raise ValueError(f"{where} must hold a folder of images for each of two or more classes, found {len(classes)}")
-    paths = [path for part in found for _, path in part]
+    paths, labels, classes, index = list_classes(where, ENDINGS, "images", shares, seed)
     images = _stack(paths, resolution, gray)
-    labels = torch.tensor([classes.index(name) for part in found for name, _ in part])
-    counts = [len(part) for part in found]
-    index = divide(labels, shares, seed) if len(counts) == 1 else parts_index(labels, counts, seed)
     seen = [images[index[0], c].float() / 255 for c in range(images.shape[1])]
     deviation = tuple(float(s.std()) or 1.0 for s in seen)
     normal = Standardize(tuple(float(s.mean()) for s in seen), deviation)
@@ -80,7 +70,34 @@ def image_folder(
     return Data.from_splits(where.name, splits, classes=classes)
 
 
-def listed(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:
+def list_classes(
+    where: Path, endings: Sequence[str], what: str, shares: tuple[float, float, float], seed: int
+) -> tuple[list[Path], Tensor, tuple[str, ...], tuple[Tensor, ...]]:
+    """Return the files of a folder that has one folder for each class, or one for each of training and test data.
+
+    Args:
+        where: the folder.
+        endings: endings of the files.
+        what: what the files are, for errors.
+        shares: shares of training, validation and test data, if there are no folders for them.
+        seed: seed of the split.
+
+    Returns:
+        The paths of all files, their classes (n,), the names of the classes, and the indices of the three splits.
+    """
+    given = [next((where / n for n in names if (where / n).is_dir()), None) for names in PARTS]
+    named = given[0] is not None and given[2] is not None
+    found = [_list_files(path, endings, what) for path in (given if named else [where]) if path is not None]
+    classes = tuple(sorted({name for part in found for name, _ in part}))
+    if len(classes) < 2:
+        raise ValueError(f"{where} must hold a folder of {what} for each of two or more classes, found {len(classes)}")
+    labels = torch.tensor([classes.index(name) for part in found for name, _ in part])
+    counts = [len(part) for part in found]
+    index = divide(labels, shares, seed) if len(counts) == 1 else _index_parts(labels, counts, seed)
+    return [path for part in found for _, path in part], labels, classes, index
+
+
+def _list_files(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:
     """Return class and path of each file of these endings, one class for each folder."""
     found = [
         (inner.name, path)
@@ -93,7 +110,7 @@ def listed(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Pa
     return found
 
 
-def parts_index(labels: Tensor, counts: Sequence[int], seed: int) -> tuple[Tensor, ...]:
+def _index_parts(labels: Tensor, counts: Sequence[int], seed: int) -> tuple[Tensor, ...]:
     """Return the indices of training, validation and test, of which ``counts`` came from folders of their own.
 
     Of two folders, training and test, 15 of a hundred of the first are held out.

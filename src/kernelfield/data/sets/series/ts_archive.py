@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...._checks import check_choice
+from ...._signature import with_arguments_of
 from ...io.files import find, folder, number, read_lines, time_of
 from ...transforms.series import Series, build
 
@@ -23,17 +24,13 @@ __all__ = ["character_trajectories", "read_ts", "ts"]
 SPLITS = ("archive", "random")
 
 
+@with_arguments_of(build, without=("name", "parts", "task", "classes", "channels", "validation_share"))
 def ts(
     root: str | os.PathLike[str] | None,
     problem: str | None = None,
     *,
     split: str = "archive",
-    shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
-    unit: float | None = None,
-    observed: bool = False,
-    standardize: bool = False,
-    normalize: str = "channel",
-    seed: int = 0,
+    **options: Any,
 ) -> Data:
     """Return any classification or regression problem of the UEA and UCR archives.
 
@@ -48,6 +45,7 @@ def ts(
         root: folder of the two files, or path of one file.
         problem: name of the problem; may be left out where the folder holds one only.
         split: "archive" or "random".
+        options: the keyword arguments that follow.
         shares: shares of training, validation and test data, for "random" and for one file.
         unit: time of one training step, where there are time stamps.
         observed: whether to add, for each channel, one that is 1 where it was observed.
@@ -75,18 +73,7 @@ def ts(
     parts: Sequence[Sequence[Series]] = [r[0] for r in read]
     if split == "random":
         parts = [[s for part in parts for s in part]]
-    return build(
-        name,
-        parts,
-        task=task,
-        classes=classes,
-        shares=shares,
-        unit=unit,
-        observed=observed,
-        standardize=standardize,
-        normalize=normalize,
-        seed=seed,
-    )
+    return build(name, parts, task=task, classes=classes, **options)
 
 
 def character_trajectories(
