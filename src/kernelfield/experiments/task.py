@@ -1,4 +1,4 @@
-"""A network with what it is trained for: loss, metrics, regularisers, optimiser. Lightning's module."""
+"""A Lightning module with everything needed for training: network, loss, metrics, regularisers and optimiser."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["REGULARIZERS", "Task"]
 
 
 def _monotonicity(network: nn.Module) -> Tensor:
-    # Layer by layer: neither the parts of a product on their own nor distributions that nothing is learned of.
+    # One distribution per layer: not the factors of a product separately, and only learned ones.
     learned = [m.distribution for m in network.modules() if isinstance(m, PartialGroupConv)]
     return monotonicity(learned) if learned else torch.zeros(())
 
@@ -42,11 +42,11 @@ def _complexity(network: nn.Module, target: float | None = None) -> Tensor:
 
 def _learned(network: nn.Module) -> DNArch:
     if not isinstance(network, DNArch):
-        raise TypeError(f"network must be a DNArch to have a complexity that is learned, got {type(network).__name__}")
+        raise TypeError(f"network must be a DNArch for the complexity penalty, got {type(network).__name__}")
     return network
 
 
-#: penalties by name, functions of the network
+#: penalties by name; each is a function of the network
 REGULARIZERS: dict[str, Callable[..., Tensor]] = {
     "kernel_l2": kernel_l2,
     "kernel_norm": kernel_norm,
@@ -58,23 +58,23 @@ REGULARIZERS: dict[str, Callable[..., Tensor]] = {
 
 
 class Task(LightningModule):
-    """Any network on any data, for :func:`kernelfield.experiments.fitting`, Lightning's Fabric and Lightning's Trainer.
+    """Any network on any data, for :func:`kernelfield.experiments.fitting`, Lightning's Fabric or its Trainer.
 
     A batch is a :class:`~kernelfield.data.base.Batch`, with coordinates and a mask where there are any, or a pair
-    (inputs, target), as an ordinary ``DataLoader`` gives them.
+    (inputs, target), as an ordinary ``DataLoader`` yields.
 
     Args:
-        network: from inputs, and ``step``, ``coords`` and ``mask`` where it takes them, to predictions.
+        network: maps inputs to predictions; it may also take ``step``, ``coords`` and ``mask``.
         task: "classification", "multilabel", "regression", "dense-regression", "segmentation" or "language".
         out_channels: number of predictions.
-        optimizer: how weights are changed.
-        schedule: how the learning rate changes.
+        optimizer: settings of the optimiser.
+        schedule: settings of the learning-rate schedule.
         regularizers: weights by name, or ``{"weight": …}`` with further arguments of the penalty.
-        label_smoothing: of cross-entropies.
-        metric: what to choose by; the task's own if empty.
-        parts: of a segmentation into parts, the labels of each kind of object; see :class:`Meter`.
-        epochs: length of the schedule; Lightning's Trainer knows better and is asked.
-        steps_per_epoch: the same.
+        label_smoothing: label smoothing of cross-entropies.
+        metric: metric that selects the best epoch; the task's main metric if empty.
+        parts: for part segmentation, the labels of each kind of object; see :class:`Meter`.
+        epochs: epochs of the schedule; Lightning's Trainer overrides it.
+        steps_per_epoch: steps per epoch of the schedule; Lightning's Trainer overrides it.
 
     >>> from kernelfield import CCNN
     >>> from kernelfield.data.base import Batch
@@ -111,7 +111,7 @@ class Task(LightningModule):
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self.penalties = [_penalty(name, value) for name, value in (regularizers or {}).items()]
         if any(penalty is _complexity for _, penalty, _ in self.penalties):
-            _learned(network)  # now rather than in the first step
+            _learned(network)  # raise now rather than in the first step
         self._takes = _sampling_arguments(network)
         self._meter: Meter | None = None
 
@@ -136,10 +136,10 @@ class Task(LightningModule):
         return Meter(self.task, self.out_channels, self.device if device is None else device, parts=self.parts)
 
     def learning_rate(self) -> LearningRate:
-        """Return the schedule, at its beginning."""
+        """Return a new learning-rate schedule."""
         return LearningRate(self.schedule_settings, self.steps_per_epoch, self.epochs, self.metric)
 
-    # For Lightning's Trainer; fit() below does without.
+    # Hooks for Lightning's Trainer. The training loop of this package does not call them.
 
     def validation_step(self, batch: Batch | Sequence[Tensor], batch_idx: int = 0) -> None:  # noqa: ARG002
         """Add a batch to the meter."""
@@ -149,7 +149,7 @@ class Task(LightningModule):
         self._meter.update(self(batch), batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Log the metrics of the epoch, their names after val_."""
+        """Log the metrics of the epoch, with names prefixed by val_."""
         self._log_meter("val")
 
     def test_step(self, batch: Batch | Sequence[Tensor], batch_idx: int = 0) -> None:
@@ -157,7 +157,7 @@ class Task(LightningModule):
         self.validation_step(batch, batch_idx)
 
     def on_test_epoch_end(self) -> None:
-        """Log the metrics of the epoch, their names after test_."""
+        """Log the metrics of the epoch, with names prefixed by test_."""
         self._log_meter("test")
 
     def _log_meter(self, prefix: str) -> None:
@@ -166,7 +166,7 @@ class Task(LightningModule):
         self._meter = None
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Batch:  # noqa: ARG002
-        """Move a batch."""
+        """Move a batch to a device."""
         return _as_batch(batch).to(device)
 
     def configure_optimizers(self) -> Any:
@@ -202,7 +202,7 @@ class Task(LightningModule):
 
 
 def _as_batch(given: Any) -> Batch:
-    """Return a batch as it is, and inputs, alone or with their target, as one."""
+    """Return a batch unchanged; wrap inputs, alone or with a target, in a batch."""
     if isinstance(given, Batch):
         return given
     parts = tuple(given) if isinstance(given, (tuple, list)) else (given,)
@@ -213,7 +213,7 @@ def _as_batch(given: Any) -> Batch:
 
 
 def _sampling_arguments(network: nn.Module) -> set[str] | None:
-    """Return the names of the arguments that ``network`` takes beside its input; None for any."""
+    """Return the names of the arguments that ``network`` accepts; None if it accepts any."""
     parameters = inspect.signature(network.forward).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None

@@ -1,4 +1,4 @@
-"""Wavelet networks for raw time series and the plain networks they are made from (chapter 10)."""
+"""Wavelet networks for raw time series, and the plain networks they are derived from (chapter 10)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Stage(NamedTuple):
     """One convolution (or residual block of two) of a network, with its norm, ReLU and pooling.
 
     Args:
-        channels: of its output.
+        channels: output channels.
         kernel_size: points of the kernel at dilation 1.
-        interactions: dilations that the kernel spans; those it leaves uncovered are dropped.
-        stride: of the convolution; on dilations, max-pooling right after it.
-        pool: max-pooling at the end.
+        interactions: number of dilations that the kernel spans; outputs that would need more are dropped.
+        stride: stride of the convolution; on dilations, max-pooling directly after it.
+        pool: size of the max-pooling at the end.
         residual: whether it is a block of two convolutions.
-        dropout: at the end.
-        bias: whether the plain convolution has one.
+        dropout: dropout rate at the end.
+        bias: whether the plain convolution has a bias.
     """
 
     channels: int
@@ -52,30 +52,30 @@ class Stage(NamedTuple):
 class WaveletNet(nn.Module):
     r"""A network on raw time series, equivariant to translation and scale (chapter 10, sections 4 and 5).
 
-    A lifting convolution to a window of dilations, convolutions on translations and dilations, and a head that pools
-    over time and takes the maximum over dilations. Every convolution is followed by norm, ReLU and perhaps max-pooling;
-    as pooling by 4 makes two octaves of dilations as long as the signal, the first convolution after it spans three
-    dilations and keeps those outputs alone that see all three, two fewer. With ``scales=0`` it is the plain network of
-    the same stages, without dilations.
+    It consists of a lifting convolution to a window of dilations, convolutions on translations and dilations, and a
+    head that pools over time and takes the maximum over dilations. Every convolution is followed by a norm, ReLU and
+    perhaps max-pooling. Pooling by 4 shortens the signal by two octaves. The first convolution after it therefore spans
+    three dilations and drops the two coarsest outputs, which lack some of their inputs. With ``scales=0`` it is the
+    plain network of the same stages, without dilations.
 
-    It takes inputs of any length, and at other sampling rates: ``step`` says how far apart the samples lie, in units of
-    training, and they are resampled by their spectrum.
+    Inputs may have any length and other sampling rates: ``step`` is the distance between samples, in training steps,
+    and the input is resampled in the frequency domain.
 
     Args:
         in_channels: channels of the input.
         out_channels: number of predictions.
-        stages: the convolutions in order; the first one lifts.
+        stages: the convolutions in order; the first one is the lifting convolution.
         scales: number of dilations after lifting; 0 for a plain network; None for those whose kernel is no longer than
             an input of ``size`` samples.
         base: ratio of one dilation to the next.
-        field: what kernels are, on dilations.
-        head: "conv", the mean over time, a convolution of one point and the maximum over dilations; "dense", the
-            maximum over dilations and linear maps of six times; "linear", the maximum over dilations, the mean over
-            time and one linear map.
-        head_interactions: dilations that the convolution of the head spans.
-        hidden: widths of a dense head.
-        dropout: before (or in) the linear maps of the head.
-        eps: of the norms.
+        field: field of the kernels on dilations.
+        head: "conv": the mean over time, a convolution of one point and the maximum over dilations. "dense": the
+            maximum over dilations and linear maps of six time steps. "linear": the maximum over dilations, the mean
+            over time and one linear map.
+        head_interactions: number of dilations that the convolution of the head spans.
+        hidden: widths of the hidden layers of a dense head.
+        dropout: dropout rate before (or between) the linear maps of the head.
+        eps: added to the variance in the norms.
         size: length of the inputs, for ``scales=None``.
 
     >>> net = WaveletNet(1, 10, stages=[Stage(8, 9, stride=4), Stage(8, interactions=3, pool=4)], scales=5)
@@ -125,8 +125,8 @@ class WaveletNet(nn.Module):
 
         Args:
             x: the signals.
-            step: their sampling step, in units of training.
-            mask: (batch, time) what was seen; the rest is silence.
+            step: their sampling step, in training steps.
+            mask: (batch, time) true where observed; the rest is set to zero.
         """
         if x.dim() != 3 or x.shape[1] != self.in_channels:
             raise ValueError(f"x must have shape (batch, {self.in_channels}, time), got {tuple(x.shape)}")
@@ -138,7 +138,7 @@ class WaveletNet(nn.Module):
 
 
 class _Layer(nn.Module):
-    """A convolution, norm, ReLU, pooling."""
+    """A convolution, norm, ReLU and pooling."""
 
     def __init__(
         self, width: int, stage: Stage, group: Scale | None, field: Callable[..., Field], eps: float, *, lift: bool
@@ -159,7 +159,7 @@ class _Layer(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions and a shortcut without parameters; a norm of their sum, ReLU, pooling."""
+    """Two convolutions and a shortcut without parameters; then norm of the sum, ReLU and pooling."""
 
     def __init__(
         self, width: int, stage: Stage, group: Scale | None, field: Callable[..., Field], eps: float, *, lift: bool
@@ -185,9 +185,9 @@ class _Block(nn.Module):
 
 
 class _Head(nn.Module):
-    """From features to predictions."""
+    """Map features to predictions."""
 
-    #: times that a dense head looks at
+    #: number of time steps that a dense head reads
     TIMES = 6
 
     def __init__(
@@ -214,7 +214,7 @@ class _Head(nn.Module):
 
     def forward(self, x: Tensor | GroupSignal) -> Tensor:
         if self.kind == "conv":
-            # The convolution is linear: after the mean over time it costs one position instead of all.
+            # The convolution is linear, so apply it after the mean over time, to one position instead of all.
             if isinstance(x, GroupSignal):
                 return self.largest(self.conv(x.map(torch.mean, dim=-1, keepdim=True))).squeeze(-1)
             return self.conv(x.mean(dim=-1, keepdim=True)).squeeze(-1)
@@ -232,7 +232,7 @@ class _Head(nn.Module):
 def _conv(
     width: int, stage: Stage, group: Scale | None, field: Callable[..., Field], lift: bool
 ) -> tuple[nn.Module, Scale | None]:
-    """Return a convolution, and the window of dilations on which its output lies; None for none."""
+    """Return a convolution, and the window of dilations of its output; None for a plain one."""
     if group is None:
         conv = nn.Conv1d(
             width, stage.channels, stage.kernel_size, stage.stride, padding=stage.kernel_size // 2, bias=stage.bias
@@ -263,10 +263,10 @@ def levels(
     """Return the stages of a network of Dai et al. (2017): a stem, and levels that double the channels.
 
     Args:
-        channels: of the stem and of the first level.
+        channels: channels of the stem and of the first level.
         counts: convolutions (or blocks) in each level; between levels the signal is pooled by 4.
         first: kernel size of the stem.
-        residual: whether levels are made of residual blocks.
+        residual: whether levels consist of residual blocks.
         last_pool: pooling after the last level.
     """
     stages = [Stage(channels, first, stride=4, pool=4)]
@@ -274,7 +274,7 @@ def levels(
         for i in range(count):
             ends = i == count - 1
             pool = (4 if level < len(counts) - 1 else last_pool) if ends else 1
-            # Pooling by 4 is two octaves: the first convolution after it spans three dilations, and drops two.
+            # Pooling by 4 is two octaves, so the first convolution after it spans three dilations and drops two.
             stages.append(Stage(channels * 2**level, 3, 3 if i == 0 else 1, pool=pool, residual=residual))
     return stages
 

@@ -1,4 +1,4 @@
-"""Derivatives of derivatives, for functions whose own backward pass has none."""
+"""Second derivatives of functions whose own backward pass is not differentiable."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def grads_by_formula(
     """Return the gradients of ``formula`` at ``inputs``, as a graph that can be differentiated again.
 
     Args:
-        formula: computes, by operations that have derivatives of every order, what the fast function computes.
-        inputs: its arguments; None where there is none.
+        formula: computes the same as the fast function by operations that have derivatives of every order.
+        inputs: its arguments; None for an argument that is absent.
         grad: the gradient of its result.
 
     Returns:
-        A gradient for each input, None for one that needs none.
+        A gradient for each input; None if it needs none.
 
     >>> x = torch.tensor([2.0], requires_grad=True)
     >>> (g,) = grads_by_formula(lambda x: x**3, [x], torch.ones(1))
@@ -33,7 +33,7 @@ def grads_by_formula(
     (tensor([12.]),)
     """
     with torch.enable_grad():
-        # Aliases, or the gradient of one input would take in its way through another that was computed from it.
+        # Use aliases: otherwise the gradient of an input would include its path through another input computed from it.
         own = [None if t is None else t.view_as(t) for t in inputs]
         wanted = [t for t in own if t is not None and t.requires_grad]
         found = iter(torch.autograd.grad(formula(*own), wanted, grad, create_graph=True, allow_unused=True))

@@ -2,13 +2,13 @@ r"""Convolution of one signal with a bank of kernels of different lengths (chapt
 
 A bank of dilated kernels holds short and long ones. Each is computed by the cheapest of three paths:
 
-- a sum over its points, for short ones;
-- a product of spectra, for long ones; those share one transform of the signal;
-- for a spline, whose dilation by an integer is a dilated table of its coefficients after a smoothing of the signal,
+- a sum over its points, for short kernels;
+- a product of spectra, for long kernels, which share one transform of the signal;
+- for splines, the identity
 
   .. math:: \sum_i w_i B^n(t/s - i) = \big(B^n(\cdot/s) * \textstyle\sum_i w_i\, \delta_{s i}\big)(t),
 
-  a smoothing channel by channel and a sum over the coefficients, whose number does not grow with the dilation.
+  that is, a smoothing of every channel and a sum over the coefficients, whose number does not grow with the dilation.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PATHS = ("auto", "direct", "fft", "dilated")
 
 
 class Dilated(NamedTuple):
-    r"""A kernel on the line that is a spline, dilated by an integer: :math:`\sum_i w_i B^n(t/s - i)`.
+    r"""A one-dimensional spline kernel, dilated by an integer: :math:`\sum_i w_i B^n(t/s - i)`.
 
     Args:
         weights: (out, in, coefficients), an odd number of them.
-        dilation: s.
+        dilation: integer factor s.
         order: degree n of the splines.
 
     >>> Dilated(torch.ones(1, 1, 1), dilation=2, order=2).sampled()
@@ -86,8 +86,8 @@ def conv_bank(
         x: (batch, in, \*space) signal.
         kernels: (out, in, \*points) kernels of any lengths, or :class:`Dilated` ones.
         boundary: what lies beyond the signal, "zero" or "periodic".
-        method: one path for all kernels, "direct", "fft", or "dilated" (what is no spline then takes "direct"); or
-            "auto", for each the one that a cost model measured on this kind of device expects to be fastest.
+        method: one path for all kernels, "direct", "fft", or "dilated" (others than splines then take "direct");
+            or "auto", the fastest path for each kernel by a cost model measured on this kind of device.
 
     Returns:
         (batch, out, \*space) signals, one for each kernel.
@@ -112,10 +112,10 @@ def conv_bank(
 
 
 def _smoothed(x: Tensor, kernel: Dilated) -> Tensor:
-    """Smooth every channel, then sum over the coefficients, the dilation apart."""
+    """Smooth every channel, then sum over the coefficients, which are ``dilation`` samples apart."""
     weights, dilation = kernel.weights, kernel.dilation
     reach = (weights.shape[-1] - 1) // 2 * dilation
-    # What smoothing spreads beyond the ends of the signal is read by the sum, as far as either of them reaches.
+    # Smoothing spreads the signal beyond its ends, where the sum reads it: pad by the smaller of the two reaches.
     beyond = min(kernel.radius, reach)
     padded = F.pad(x, (beyond, beyond))
     basis = _fitted(kernel.basis().view(1, 1, -1), padded, "zero").to(weights.dtype)
@@ -126,7 +126,7 @@ def _smoothed(x: Tensor, kernel: Dilated) -> Tensor:
 
 
 def _by_spectra(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -> list[Tensor]:
-    """Convolve with all kernels at once, each padded to the longest: transforms are as long as that one needs."""
+    """Convolve with all kernels at once, each padded to the length of the longest."""
     whole = [_fitted(_sampled(kernel), x, boundary) for kernel in kernels]
     most = [max(k.shape[axis] for k in whole) for axis in range(2, x.dim())]
     joined = torch.cat([_padded(kernel, most) for kernel in whole])
@@ -135,7 +135,7 @@ def _by_spectra(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -
 
 
 def _padded(kernel: Tensor, points: Sequence[int]) -> Tensor:
-    """Return the kernel with zeros around it, its centre where that of ``points`` points is."""
+    """Pad a kernel with zeros to ``points`` points, keeping it centred."""
     pads: list[int] = []
     for have, want in zip(reversed(kernel.shape[2:]), reversed(points), strict=True):
         before = (want - 1) // 2 - (have - 1) // 2
@@ -148,7 +148,7 @@ def _sampled(kernel: Tensor | Dilated) -> Tensor:
 
 
 def _fitted(kernel: Tensor, x: Tensor, boundary: str) -> Tensor:
-    """Return a kernel that gives the same and is no longer than twice the signal: what never meets it is left out."""
+    """Return an equivalent kernel of at most twice the signal's length, without the points that never overlap it."""
     for axis, (points, length) in enumerate(zip(kernel.shape[2:], x.shape[2:], strict=True), start=2):
         if is_symbolic(points, length) or points <= 2 * length - 1:
             continue
@@ -176,7 +176,7 @@ def _paths(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str, method
     )
     tensors = [k.weights if isinstance(k, Dilated) else k for k in kernels]
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
-    # A length that is not known yet is taken for that of a short sound; the order of the paths hardly depends on it.
+    # Replace an unknown length by that of a short sound. The order of the paths hardly depends on it.
     shape = tuple(n if type(n) is int else 4096 if axis >= 2 else 8 for axis, n in enumerate(x.shape))
     key = (shape, shapes, forms, boundary == "periodic", x.device.type, training)
     if torch.compiler.is_compiling():
@@ -188,7 +188,7 @@ def _paths(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str, method
     return _known[key]
 
 
-#: paths that were chosen, by all that they depend on
+#: chosen paths, by everything they depend on
 _known: dict[Any, list[str]] = {}
 
 
@@ -200,7 +200,7 @@ def _cheapest_paths(
     device: str,
     training: bool,
 ) -> list[str]:
-    """Return the paths of least total cost: the costliest kernels by shared spectra, as many as that pays for."""
+    """Return the paths of least total cost. The most expensive kernels share spectra, as many as pays off."""
     lengths = shape[2:]
 
     def work(kernel: tuple[int, ...], batch: tuple[int, ...] = shape) -> Work:

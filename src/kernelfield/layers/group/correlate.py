@@ -1,4 +1,4 @@
-"""The convolution of all layers on groups: group axes are folded into channels; even kernels; valid outputs only."""
+"""The convolution used by all group layers: group axes are folded into channels; even kernels and "valid" work too."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate"]
 _CONVS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BOUNDARIES = ("zero", "periodic", "valid")
 
-# Kernels of up to this many points along every axis are summed directly. With the group among the channels there are so
-# many products of channels that a Fourier transform does not pay.
+# Kernels of up to this many points along every axis are summed directly. With the group folded into channels there are
+# so many channel products that a Fourier transform does not pay off.
 DIRECT_POINTS = 15
 #: whether planes are convolved in channels-last memory format, by device. Tensor cores prefer it, but norms over the
 #: group then take many small launches, which are free only in a captured step or its rehearsal
@@ -42,10 +42,10 @@ def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tenso
 
 def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
     """Return :func:`convolve` for a kernel that is already flipped along the axes of space."""
-    points = kernel.shape[2]  # kernels are as long along every axis
+    points = kernel.shape[2]  # kernels have the same length along every axis
     if points > DIRECT_POINTS:
         return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
-    if boundary == "zero" and x.dtype == kernel.dtype:  # torch's own correlation, without any further choice
+    if boundary == "zero" and x.dtype == kernel.dtype:  # torch's own correlation, without choosing a method
         return _CONVS[x.dim() - 2](*_laid_out(x, kernel), padding=points // 2)
     if not _longer(kernel, x):
         return reversed_conv(*_laid_out(x, kernel), boundary=boundary)
@@ -91,5 +91,5 @@ def check_even(kernel_size: int, boundary: str) -> None:
     if kernel_size % 2 == 0 and boundary != "valid":
         raise ValueError(
             f"kernel_size must be odd for boundary={boundary!r}, got {kernel_size}: the output of an even kernel lies "
-            "between the samples; boundary='valid' takes it"
+            "between the samples; use boundary='valid'"
         )

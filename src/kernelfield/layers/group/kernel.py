@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupKernel"]
 
-#: kernels and maps of more entries than this are computed at each call instead of being indexed
+#: kernels and maps with more entries than this are computed at each call instead of looked up
 MOST_ENTRIES = 1 << 22
 
 
@@ -127,7 +127,7 @@ class GroupKernel(nn.Module):
     @property
     def table_index(self) -> Tensor | None:
         r"""Index of every kernel entry in the (rotated) table, (out, n_out, in, n_in, \*points), or None."""
-        return None if self.look_up is None else self.look_up.places()
+        return None if self.look_up is None else self.look_up.kernel_index()
 
     def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> tuple[Tensor, bool]:
         """Return the kernel, and whether it is already flipped, which is free on some paths."""

@@ -1,4 +1,4 @@
-"""Kernels that are permuted copies of a table: one index for all entries, forward and backward."""
+"""Kernels as permuted copies of a table: one index for all entries, forward and backward."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class LookUp(nn.Module):
             values = _Permuted.apply(table.flatten(), index, self.inverse)
         return values.view(self.index.shape).permute(self.axes)
 
-    def places(self) -> Tensor:
+    def kernel_index(self) -> Tensor:
         r"""Return the (out, n_out, in, n_in, \*points) index of the kernel, not flipped."""
         index = self.index.permute(self.axes)
         return index.flip(tuple(range(4, index.dim()))) if self.flip else index
 
 
 class _Permuted(torch.autograd.Function):
-    """Entries of a table, each equally often. Its gradient is a look-up too, where that of torch is a scatter."""
+    """Look up entries of a table, each equally often. The gradient is a look-up too, where torch's is a scatter."""
 
     generate_vmap_rule = True
 
@@ -79,7 +79,7 @@ class _Permuted(torch.autograd.Function):
 def _invert(index: Tensor, times: int) -> Tensor:
     """Return where in the kernel each entry of the table appears: (times, entries)."""
     places = torch.arange(index.numel(), dtype=torch.int32).view(index.shape)
-    # Once by every output element, the second axis.
+    # Each output element (second axis) looks up every entry once.
     index, places = (t.movedim(1, 0).reshape(times, -1) for t in (index, places))
     return torch.empty_like(places).scatter_(1, index.long(), places)
 

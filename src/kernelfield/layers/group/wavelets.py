@@ -28,8 +28,8 @@ class WaveletTransform(nn.Module):
     its pairs of channels become complex coefficients. The transform has no bias.
 
     Args:
-        lift: the layer, on dilations of the line; its weights are shared.
-        normalize: divide by the norm of the kernel at dilation 1, so that every wavelet has unit energy.
+        lift: lifting convolution on dilations of the line; the transform shares its weights.
+        normalize: whether to divide by the norm of the kernel at dilation 1, so that every wavelet has unit energy.
     """
 
     def __init__(self, lift: LiftingConv, *, normalize: bool = True) -> None:
@@ -59,7 +59,7 @@ class WaveletTransform(nn.Module):
             values = values / self._norm().to(values.dtype).view(-1, 1, 1)
         if not self.quadrature:
             return values
-        # There are no complex numbers with the range of bfloat16.
+        # torch has no complex dtype with the range of bfloat16.
         values = values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
         return torch.complex(values[:, ::2], values[:, 1::2])
 
@@ -68,7 +68,7 @@ class WaveletTransform(nn.Module):
         return self(x).abs().square()
 
     def _norm(self) -> Tensor:
-        """Return the norm of each output's wavelet: (out,); pairs have one together."""
+        """Return the norm of each output's wavelet: (out,); a pair of channels shares one."""
         one = self._like()[:1].reshape(1, 1) * 0
         energy = self.lift.kernel.render(one, one, 1.0).square().flatten(1).sum(dim=1)
         if self.quadrature:
@@ -89,7 +89,7 @@ def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
 
     Args:
         model: any module.
-        per_scale: penalise each relative dilation by itself, not their sum.
+        per_scale: whether to penalise each relative dilation separately instead of their sum.
 
     >>> from kernelfield.groups import Scale
     >>> from kernelfield.fields import BSpline

@@ -20,7 +20,7 @@ _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 def direct_conv(
     x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int, is_reversed: bool = False
 ) -> Tensor:
-    """Convolve by sums; arguments as in :func:`kernelfield.ops.conv`, already checked.
+    """Convolve by sums. Arguments are those of :func:`kernelfield.ops.conv`, already checked.
 
     Torch's convolutions are correlations. ``is_reversed`` says whether the kernel is already flipped for them.
     """
@@ -41,6 +41,6 @@ def direct_conv(
 
 
 def _wrap(x: Tensor, axis: int, before: int, after: int) -> Tensor:
-    """Continue ``x`` periodically by any number of samples on both sides."""
+    """Extend ``x`` periodically by any number of samples on both sides."""
     index = torch.arange(-before, x.shape[axis] + after, device=x.device) % x.shape[axis]
     return x.index_select(axis, index)

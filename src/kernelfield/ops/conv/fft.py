@@ -1,7 +1,7 @@
-r"""Convolution as a product of spectra, which keeps nothing but the input and the kernel for the backward pass.
+r"""Convolution as a product of spectra. Only the input and the kernel are saved for the backward pass.
 
-Inputs are worked through in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps
-them in cache.
+Inputs are processed in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps them
+in cache.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ __all__ = [
     "working_dtype",
 ]
 
-# Bytes of one padded chunk of the input. On a CPU this is a few times less than a last-level cache; on a GPU it is what
-# fills the device and still leaves launches cheap. `benchmarks/conv.py --chunks` shows time against them.
+# Bytes of one padded chunk of the input. On a CPU this is a fraction of a typical last-level cache. On a GPU it fills
+# the device. `benchmarks/conv.py --chunks` plots time against chunk size.
 CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 128 << 20}
 
 
 def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
-    """Convolve by spectra; arguments as in :func:`kernelfield.ops.conv`, already checked."""
+    """Convolve by spectra. Arguments are those of :func:`kernelfield.ops.conv`, already checked."""
     if torch._C._are_functorch_transforms_active():  # noqa: SLF001
-        # Transforms of torch.func look into neither kind of operator below, but into every operation of a sum.
+        # torch.func cannot transform the operators below, but it can transform the direct sum.
         return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
     return _fft_conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
 
 
-#: all groups and all of the batch at once
+#: one chunk: all groups and the whole batch
 WHOLE = [(slice(None), [slice(None)])]
 
 
 class _Transform:
-    """Spectra of signals and kernels for one pair of shapes, and the products between them."""
+    """Spectra of signals and kernels for one pair of shapes, and their products."""
 
     def __init__(self, x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> None:
         self.groups = groups
@@ -57,7 +57,7 @@ class _Transform:
         self.lengths, self.points = x.shape[2:], kernel.shape[2:]
         self.centres = centres(kernel.shape[2:], causal)
         self.sizes = _sizes(self.lengths, self.points, self.centres, periodic)
-        self.axes = tuple(range(3, 3 + len(self.sizes)))  # of space, after batch, group and channel
+        self.axes = tuple(range(3, 3 + len(self.sizes)))  # spatial axes, after batch, group and channel
         self.depthwise = kernel.shape[1] == 1
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class _Transform:
         wider = max(signals.shape[2], kernels.shape[1])
         row = wider * math.prod(self.sizes) * self.dtype.itemsize
         rows = max(1, budget // row)
-        # A group's kernel is transformed once and serves the whole batch, so groups are parted first.
+        # A group's kernel is transformed once for the whole batch, so split groups first.
         group_step = max(1, min(self.groups, rows // batch))
         batch_step = max(1, min(batch, rows // group_step))
         if group_step >= self.groups and batch_step >= batch:
@@ -117,13 +117,13 @@ class _Transform:
 
     def _conv(self, signals: Tensor, spectrum: Tensor) -> Tensor:
         x = self._spectrum(signals)
-        if self.depthwise:  # one input channel a group: the product is elementwise
+        if self.depthwise:  # one input channel per group: the product is elementwise
             product = x.mul_(spectrum.squeeze(2)) if spectrum.shape[1] == 1 else x * spectrum.squeeze(2)
         else:
             product = torch.einsum("bgi...,goi...->bgo...", x, spectrum)
         return self._signal(product)
 
-    # Conjugates are written out: inside an operator that a dispatch mode calls, products do not see a lazy one.
+    # Resolve conjugates: inside an operator called by a dispatch mode, products ignore a lazy one.
 
     def _contract_out(self, outputs: Tensor, conjugate: Tensor) -> Tensor:
         if self.depthwise and conjugate.shape[1] == 1:
@@ -140,7 +140,7 @@ class _Transform:
         signals = signals.to(self.dtype)
         if signals.is_cuda:  # one launch
             return torch.fft.rfftn(signals, s=self.sizes, dim=self.axes)
-        # Axis by axis from the last: the rows that padding would add to the other axes are never transformed.
+        # Axis by axis from the last, so that rows added by padding other axes are never transformed.
         spectrum = torch.fft.rfft(signals, n=self.sizes[-1], dim=-1)
         for axis in reversed(self.axes[:-1]):
             spectrum = torch.fft.fft(spectrum, n=self.sizes[axis - 3], dim=axis)
@@ -171,7 +171,7 @@ def transform_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]
 def transform_grads(
     grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, periodic: list[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
-    """Return both gradients of :func:`transform_conv`; one that is not needed comes back empty."""
+    """Return both gradients of :func:`transform_conv`. A gradient that is not needed is returned empty."""
     return _Transform(x, kernel, causal, periodic, groups).grads(grad, x, kernel, *needs)
 
 
@@ -179,17 +179,17 @@ _fft_conv = bilinear("fft_conv", transform_conv, transform_grads)
 
 
 def place(kernels: Tensor, axis: int, sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
-    """Put kernel point j at index j - centre of a circle of the transform's size, wrapping where it is longer.
+    """Put kernel point j at index j - centre modulo the transform's size; points that coincide are added.
 
     Args:
         kernels: (…, *points, …).
-        axis: the first of the points' axes.
-        sizes: of the circles, per axis.
-        centres: index of offset zero, per axis.
+        axis: first of the points' axes.
+        sizes: size of the transform along each axis.
+        centres: index of offset zero along each axis.
     """
     for d, (size, centre) in enumerate(zip(sizes, centres, strict=True)):
         points = kernels.shape[axis + d]
-        if points > size:  # periodic boundary: the circle is the input
+        if points > size:  # periodic boundary: the period is the input's length
             index = (torch.arange(points, device=kernels.device) - centre) % size
             shape = (*kernels.shape[: axis + d], size, *kernels.shape[axis + d + 1 :])
             kernels = kernels.new_zeros(shape).index_add(axis + d, index, kernels)
@@ -201,7 +201,7 @@ def place(kernels: Tensor, axis: int, sizes: Sequence[int], centres: Sequence[in
 
 
 def take(kernels: Tensor, axis: int, points: Sequence[int], sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
-    """Undo :func:`place`: read every kernel point from its place on the circle, as the gradient needs it."""
+    """Read every kernel point from where :func:`place` put it, as the gradient needs."""
     for d, (count, size, centre) in enumerate(zip(points, sizes, centres, strict=True), start=axis):
         if count > size:
             index = (torch.arange(count, device=kernels.device) - centre) % size
@@ -217,10 +217,10 @@ def take(kernels: Tensor, axis: int, points: Sequence[int], sizes: Sequence[int]
 def transform_sizes(
     lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: list[bool]
 ) -> tuple[int, ...]:
-    """Return the length of the transform per axis.
+    """Return the length of the transform along each axis.
 
-    The input's own with a periodic boundary. Otherwise long enough that what wraps around misses the output: the
-    kernel's longer side is all that need be padded, not all of the kernel.
+    With a periodic boundary this is the length of the input. Otherwise it is long enough that nothing wraps around into
+    the output, which takes padding by the kernel's longer side, not by the whole kernel.
     """
     return tuple(
         length if wraps else fast_size(length + max(k - 1 - c, c))
@@ -231,7 +231,7 @@ def transform_sizes(
 def _sizes(
     lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: list[bool]
 ) -> tuple[int, ...]:
-    """Return :func:`transform_sizes`, searched for once."""
+    """Return :func:`transform_sizes`, cached."""
     key = (lengths, points, middles, *periodic)
     if key not in _known_sizes:
         _known_sizes[key] = transform_sizes(lengths, points, middles, periodic)
@@ -242,7 +242,7 @@ _known_sizes: dict[Any, tuple[int, ...]] = {}
 
 
 def fast_size(n: int) -> int:
-    """Return the least even number of at least ``n`` with no prime factor above 5, which FFTs like.
+    """Return the smallest even number that is at least ``n`` and has no prime factor above 5: fast for FFTs.
 
     >>> [fast_size(n) for n in (7, 97, 1567, 31999)]
     [8, 100, 1600, 32000]

@@ -1,4 +1,4 @@
-"""Index arithmetic shared by the ways to convolve."""
+"""Index arithmetic shared by all convolution methods."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["centres", "is_symbolic", "whole_windows"]
 def centres(points: Sequence[int], causal: bool) -> tuple[int, ...]:
     """Return, for each spatial axis, the index of the kernel point that multiplies the sample at the output's position.
 
-    The first of a causal kernel; the middle of a centred one, the lower of the two middles of an even one (as in
-    numpy's and scipy's ``mode="same"``).
+    This is the first point of a causal kernel and the middle of a centred one. Of the two middles of an even kernel it
+    is the lower (as in numpy's and scipy's ``mode="same"``).
     """
     return tuple(0 if causal else (k - 1) // 2 for k in points)
 
 
 def whole_windows(y: Tensor, points: Sequence[int], causal: bool, boundary: Sequence[str]) -> Tensor:
-    """Return those of all outputs that see a whole kernel within the signal, along each axis whose boundary is "valid".
+    """Crop the output to the positions where the kernel lies within the signal, along each axis that is "valid".
 
-    Output t sees the samples t + c - points + 1 … t + c, c the kernel's centre.
+    Output t depends on samples t + c - points + 1 … t + c, where c is the kernel's centre.
     """
     for axis, (k, c, name) in enumerate(zip(points, centres(points, causal), boundary, strict=True), start=2):
         if name == "valid":

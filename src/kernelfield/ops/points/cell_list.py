@@ -1,16 +1,16 @@
-"""Nearest neighbours by cell lists: points sorted into cubes, of which a query looks only into those around it.
+"""Nearest neighbours by cell lists: points are sorted into cubes, and a query searches only the cubes around it.
 
-Cubes are numbered so that those in a row along the last axis follow each other, and points are sorted by the number of
-theirs: the points of a row of cubes are then one range of that order. How many points a box of cubes holds is read off
-a table of partial sums, whatever the box's size. A query therefore
+Cubes are numbered consecutively along the last axis, and points are sorted by the number of their cube. The points of a
+row of cubes are then one range of that order. A table of partial sums gives the number of points in any box of cubes. A
+query takes two steps:
 
-1. finds, by halving, the smallest box of cubes around it that holds enough points, and the distance of the last of the
-   ``count`` nearest among them, an upper bound of the distance sought;
-2. looks into all cubes within that bound, unless it has seen them already.
+1. Find, by bisection, the smallest box of cubes around it that holds enough points. The distance of the farthest of the
+   ``count`` nearest of them is an upper bound.
+2. Search all cubes within that bound, unless the first step did.
 
-The cubes are about as many as the points, so that memory is linear, and so is time for points that fill a space: a box
-holds a number of points that depends on ``count`` but not on how many there are. On a surface, queries far from it have
-more cubes to look into as the cubes grow smaller. Whatever the points, what is found is exact.
+There are about as many cubes as points, so memory is linear. So is time for points that fill a space: the number of
+points in a box depends on ``count`` but not on the size of the cloud. For points on a surface, queries far from it
+search more cubes as the cubes get smaller. The result is always exact.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["search_cells"]
 
-#: cubes for each point
+#: cubes per point
 CELLS_PER_POINT = 1
 #: distances held at once; a GPU, which is idle between small chunks, holds eight times as many
 CHUNK_VALUES = 1 << 22
@@ -40,7 +40,7 @@ class _Cells(NamedTuple):
     Args:
         per_axis: cubes along each axis.
         low: (batch, dim) corner of the first cube.
-        width: (batch, 1) of the cubes.
+        width: (batch, 1) side of the cubes.
         order: (batch, points) indices of points, by the number of their cube.
         start: (batch, cubes + 1) where in ``order`` each cube begins.
         sums: (batch, (per_axis + 1)^dim) points in all cubes up to a corner.
@@ -58,12 +58,12 @@ class _Cells(NamedTuple):
 def search_cells(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the indices and squared distances of the ``count`` nearest points, both (batch, queries, count).
 
-    An operator of its own, as its number of steps depends on the data, which a compiler cannot look into.
+    It is a custom operator, since its number of steps depends on the data, which a compiler cannot trace.
 
     Args:
         queries: (batch, queries, dim) coordinates.
         points: (batch, points, dim) coordinates.
-        seen: (batch, points) which points there are.
+        seen: (batch, points) true for points, false for padding.
         count: at most as many as there are points.
 
     >>> line = torch.arange(5.0).view(1, 5, 1)
@@ -76,7 +76,7 @@ def search_cells(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> t
     sample = torch.arange(batch, device=points.device).repeat_interleave(each, output_size=batch * each)
     first, last = _boxes_with(cells, flat, sample, seen.sum(dim=1).clamp(max=count)[sample])
     index, squared = _search(cells, flat, points, first, last, sample, count)
-    # A thousandth of a cube more than the bound, for rounding.
+    # Add a thousandth of a cube to the bound, for rounding.
     bound = squared[:, -1:].sqrt() * (1 + 1e-5) + 1e-3 * cells.width[sample]
     near, far = _cell_of(flat - bound, cells, sample), _cell_of(flat + bound, cells, sample)
     more = ((near < first) | (far > last)).any(dim=-1).nonzero().squeeze(-1)
@@ -104,7 +104,7 @@ def _sort_into_cells(points: Tensor, seen: Tensor) -> _Cells:
     total = per_axis**dim
     sample = torch.arange(batch, device=points.device).unsqueeze(1)
     number = _ravel(_cell_of(points, _Cells(per_axis, low, width, none, none, none), sample), per_axis)
-    number = torch.where(seen, number, total)  # what is not there comes after all cubes
+    number = torch.where(seen, number, total)  # padding comes after all cubes
     held = torch.zeros(batch, total + 1, dtype=torch.long, device=points.device)
     held = held.scatter_add_(1, number, torch.ones_like(number))[:, :-1]
     sums = held.view(batch, *(per_axis,) * dim)
@@ -115,7 +115,7 @@ def _sort_into_cells(points: Tensor, seen: Tensor) -> _Cells:
 
 
 def _cell_of(x: Tensor, cells: _Cells, sample: Tensor) -> Tensor:
-    """Return the (…, dim) cube of each point, the nearest one for a point outside of all."""
+    """Return the (…, dim) cube of each point; for points outside all cubes, the nearest one."""
     at = ((x - cells.low[sample]) / cells.width[sample]).floor()
     return at.nan_to_num(nan=0.0).clamp(0, cells.per_axis - 1).long()
 
@@ -138,7 +138,7 @@ def _held(cells: _Cells, first: Tensor, last: Tensor, sample: Tensor) -> Tensor:
 
 
 def _boxes_with(cells: _Cells, queries: Tensor, sample: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for each query, the smallest box of cubes around its own that holds as many points as are wanted."""
+    """Return, for each query, the smallest box of cubes around its cube that holds at least ``wanted`` points."""
     home, most = _cell_of(queries, cells, sample), cells.per_axis - 1
     least, enough = torch.zeros_like(sample), torch.full_like(sample, most)
     for _ in range(cells.per_axis.bit_length()):
@@ -160,7 +160,7 @@ def _search(
     count: int,
     bound: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the nearest points of (n, dim) queries, each of a sample, among those in boxes of cubes.
+    """Return the nearest points of (n, dim) queries within boxes of cubes.
 
     Args:
         cells: the points, sorted.
@@ -168,7 +168,7 @@ def _search(
         points: (batch, points, dim) coordinates.
         first: (n, dim) first cube of each query's box.
         last: (n, dim) last cube of each query's box.
-        sample: (n,) which sample each query is of.
+        sample: (n,) sample that each query belongs to.
         count: number of neighbours.
         bound: (n, 1) distance beyond which no point matters.
     """
@@ -183,7 +183,7 @@ def _search(
         count_rows = torch.zeros_like(some).index_add(0, box, torch.ones_like(box))
         held = torch.zeros_like(some).index_add(0, box, length)
         first_row = _before(count_rows)
-        # Queries with like numbers of candidates together: the longest line is then not much longer than the others.
+        # Group queries with similar numbers of candidates, so that little padding is needed.
         by_size = held.argsort()
         for few, (ranges, total, most) in _parts(by_size, [count_rows[by_size], held[by_size]], alike=1):
             which, row = _ragged(first_row[few], count_rows[few], ranges)
@@ -205,7 +205,7 @@ def _search(
 def _ranges(
     cells: _Cells, queries: Tensor, first: Tensor, last: Tensor, sample: Tensor, bound: Tensor | None, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows of cubes of all boxes that hold points: whose, where in the order they begin, and how many."""
+    """Return, for all non-empty rows of cubes in the boxes: the query, the start in ``order``, the number of points."""
     extent = last - first + 1
     box, rest = _ragged(torch.zeros_like(sample), extent[:, :-1].prod(dim=-1), rows)
     begin, end = first[box, -1], last[box, -1]
@@ -219,7 +219,7 @@ def _ranges(
             at = ((queries[:, axis] - low[:, axis]) / width)[box]
             apart = apart + torch.maximum(cell - at, at - cell - 1).clamp(min=0).square()
     if bound is not None:
-        # Of a row, the part inside the ball; of one that the ball does not reach, nothing.
+        # Keep the part of each row inside the ball, which may be empty.
         left = (bound[:, 0] / width).square()[box] - apart
         half = left.clamp(min=0).sqrt()
         at = ((queries[:, -1] - low[:, -1]) / width)[box]
@@ -233,7 +233,7 @@ def _ranges(
 
 
 def _ragged(start: Tensor, length: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """Return all numbers start, start + 1, … of several ranges, and of which range each is.
+    """Concatenate the ranges start, start + 1, …; return the range of each element, and the elements.
 
     >>> _ragged(torch.tensor([5, 0]), torch.tensor([2, 3]), 5)
     (tensor([0, 0, 1, 1, 1]), tensor([5, 6, 0, 1, 2]))
@@ -243,23 +243,23 @@ def _ragged(start: Tensor, length: Tensor, total: int) -> tuple[Tensor, Tensor]:
 
 
 def _before(counts: Tensor) -> Tensor:
-    """Return the sum of all counts before each."""
+    """Return the exclusive cumulative sum."""
     return counts.cumsum(0) - counts
 
 
 def _parts(items: Tensor, loads: list[Tensor], alike: int | None = None) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
-    """Part items so that no part's loads are more than memory should hold.
+    """Split items into parts whose loads fit in memory.
 
     Args:
-        items: (n,) what to part.
-        loads: (n,) how much each of them takes, of several kinds.
+        items: (n,) items to split.
+        loads: (n,) loads of each item, one tensor per kind.
         alike: the kind by which items are ordered; the largest of a part is at most twice its smallest, or 32.
 
     Returns:
         Items, the sum of each kind of load, and, if ``alike`` is given, the largest of that kind.
     """
     most = CHUNK_VALUES if items.device.type == "cpu" else 8 * CHUNK_VALUES
-    sizes = torch.stack(loads).cpu().numpy()  # one look at the device for all parts
+    sizes = torch.stack(loads).cpu().numpy()  # a single synchronisation for all parts
     sums = sizes.cumsum(axis=1)
     begin, n = 0, sizes.shape[1]
     while begin < n:

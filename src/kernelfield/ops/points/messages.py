@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["aggregate", "pass_messages"]
 
 REDUCTIONS = ("mean", "max", "sum")
-#: values of messages held at once, without gradients and in training (when more are recomputed in the backward pass);
-#: a CPU asks the kernel for every block above 32 MiB anew, and fills it page by page
+#: values of messages held at once, without gradients and in training (larger ones are recomputed in the backward pass).
+#: On a CPU, blocks above 32 MiB are allocated anew each time, page by page
 CHUNK_VALUES = {"cpu": (1 << 21, 1 << 22), "cuda": (1 << 24, 1 << 26)}
 
 
@@ -30,7 +30,7 @@ def aggregate(messages: Tensor, edges: Edges, size: int, reduce: str = "mean") -
 
     Args:
         messages: (batch, edges, channels).
-        edges: where each of them goes, and whether it counts.
+        edges: the edge of each message, and whether it is valid.
         size: number of targets.
         reduce: "mean", "max" or "sum".
 
@@ -57,20 +57,20 @@ def pass_messages(
     channels: int,
     reduce: str = "mean",
 ) -> Tensor:
-    r"""Send messages along edges and gather them at their targets.
+    r"""Send messages along edges and reduce them at their targets.
 
     .. math:: y_i = \bigoplus_{j \to i} \mathrm{message}(x_j,\, c_i - c_j)
 
-    In chunks of edges, recomputed in the backward pass where there is more than one, so that memory is linear in
-    points and nodes, whatever messages cost.
+    Messages are computed in chunks of edges. More than one chunk is recomputed in the backward pass, so memory is
+    linear in points and nodes, however large the messages are.
 
     Args:
-        values: (batch, sources, in) values, or None for messages of the offsets alone.
+        values: (batch, sources, in) values, or None for messages that depend on offsets alone.
         sources: (batch or 1, sources, dim) coordinates.
         targets: (batch or 1, targets, dim) coordinates.
         edges: from sources to targets.
         message: maps (batch, n, in) values and (batch, n, dim) offsets to (batch, n, channels) messages.
-        channels: of the messages.
+        channels: number of channels of the messages.
         reduce: "mean", "max" or "sum".
 
     Returns:
@@ -103,7 +103,7 @@ def pass_messages(
     for source, target, valid in zip(*(t.split(step, dim=1) for t in edges), strict=True):
         some = type(edges)(source, target, valid)
         parts.append(recompute(part, values, some))
-        if len(parts) == 2:  # one at a time: they are as large as the result
+        if len(parts) == 2:  # one at a time, since each is as large as the result
             one, other = parts
             parts = [torch.maximum(one, other) if reduce == "max" else one + other]
     return _finished(parts[0], edges, reduce)
@@ -117,7 +117,7 @@ def _rows(values: Tensor, index: Tensor) -> Tensor:
 
 
 def _flat(index: Tensor, size: int) -> Tensor:
-    """Return indices into rows of all samples, one sample after the other."""
+    """Return indices into the concatenated rows of all samples."""
     return (index + size * torch.arange(index.shape[0], device=index.device).unsqueeze(1)).flatten()
 
 
@@ -125,7 +125,7 @@ def _reduced(messages: Tensor, edges: Edges, size: int, reduce: str) -> Tensor:
     """Return the (batch, size, channels) sums, or the maxima, minus infinity where there is none."""
     batch, channels = messages.shape[0], messages.shape[-1]
     if messages.dtype in (torch.bfloat16, torch.float16):
-        messages = messages.float()  # a sum of many in bfloat16 forgets most of them
+        messages = messages.float()  # long sums lose too much precision in bfloat16
     where = _flat(edges.target, size)
     valid = edges.valid.unsqueeze(-1)
     if reduce == "max":

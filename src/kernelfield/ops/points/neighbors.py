@@ -1,4 +1,4 @@
-"""Nearest neighbours, exactly: between any two clouds, and between a cloud and a regular grid."""
+"""Exact nearest neighbours between two clouds, and between a cloud and a regular grid."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["Edges", "bilateral_edges", "nearest", "nearest_nodes"]
 
 #: distances held at once
 CHUNK_VALUES = 1 << 24
-#: distances from which on cell lists take less time than all distances, by device
+#: number of distances above which cell lists are faster than computing all of them, by device
 FEWEST_FOR_CELLS = {"cpu": 1 << 22, "cuda": 1 << 29}
 METHODS = ("auto", "cells", "all")
 
 
 class Edges(NamedTuple):
-    """Edges from points to the nodes of a grid, or back, those of one sample in a row.
+    """Edges from points to the nodes of a grid, or back; one row per sample.
 
     Args:
-        source: (batch, edges) where each edge begins.
-        target: (batch, edges) where it ends.
-        valid: (batch, edges) whether it is one: rows are as long as the most edges there may be.
+        source: (batch, edges) index of the element where each edge begins.
+        target: (batch, edges) index of the element where it ends.
+        valid: (batch, edges) whether it is an edge or padding.
 
     >>> edges = Edges(torch.tensor([[0, 1]]), torch.tensor([[7, 7]]), torch.tensor([[True, True]]))
     >>> edges.reversed().source
@@ -45,7 +45,7 @@ class Edges(NamedTuple):
     valid: Tensor
 
     def reversed(self) -> Edges:
-        """Return the same edges turned around."""
+        """Return the edges with source and target exchanged."""
         return Edges(self.target, self.source, self.valid)
 
 
@@ -54,7 +54,7 @@ def nearest(
 ) -> tuple[Tensor, Tensor]:
     r"""Return, for each query, the ``count`` nearest points, the nearest first.
 
-    Of points at the same distance any may be taken. Memory is linear in queries and points: all distances are computed
+    Ties are broken arbitrarily. Memory is linear in queries and points: all distances are computed
     in chunks, or only those to the points in cells around the query (:mod:`kernelfield.ops.points.cell_list`), which
     takes time linear in their number for clouds that fill a space or a surface evenly.
 
@@ -62,8 +62,8 @@ def nearest(
         queries: (batch or 1, queries, dim) coordinates.
         points: (batch, points, dim) coordinates.
         count: number of neighbours; at most as many as there are points.
-        mask: (batch, points) which points there are; the others are padding.
-        method: "all" distances, "cells", or "auto" for what takes less time.
+        mask: (batch, points) true for points, false for padding.
+        method: "all" distances, "cells", or "auto" for the faster of the two.
 
     Returns:
         (batch, queries, count) indices of points, and the squares of their distances, infinite where a sample has
@@ -80,13 +80,13 @@ def nearest(
     if not is_symbolic(points.shape[1]):  # of a number only known later, there are taken to be enough
         count = min(count, points.shape[1])
     with torch.no_grad():
-        # The coordinates of a cloud in half precision are apart, their squared distances need not be.
+        # Points that differ in half precision may have equal squared distances in it.
         queries, points = (c.float() if c.dtype in (torch.float16, torch.bfloat16) else c for c in (queries, points))
         queries = queries.expand(points.shape[0], -1, -1)
         seen = torch.ones(points.shape[:2], dtype=torch.bool, device=points.device) if mask is None else mask
         sizes = (points.shape[0], queries.shape[1], points.shape[1])
         if method == "auto":
-            # An exported program with sizes of its own is made of torch's operators alone.
+            # An exported program with dynamic sizes may only contain torch's own operators.
             few = is_symbolic(*sizes) or math.prod(sizes) < FEWEST_FOR_CELLS.get(points.device.type, 1 << 29)
             method = "all" if few else "cells"
         if method == "cells":
@@ -99,7 +99,7 @@ def nearest(
 
 
 def _all_distances(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    # Axis by axis: a tensor of all offsets would be as many times larger as there are axes.
+    # Axis by axis: a tensor of all offsets would be ``dim`` times as large.
     squared = queries.new_zeros(())
     for q, p in zip(queries.unbind(-1), points.unbind(-1), strict=True):
         squared = squared + (q.unsqueeze(2) - p.unsqueeze(1)).square()
@@ -115,9 +115,9 @@ def nearest_nodes(
     low: float | Sequence[float] = -1.0,
     high: float | Sequence[float] = 1.0,
 ) -> Tensor:
-    r"""Return, for each point, the ``count`` nearest nodes of a regular grid, in time that the grid's size is not in.
+    r"""Return, for each point, the ``count`` nearest nodes of a regular grid, in time independent of the grid's size.
 
-    Along each axis the nodes nearest to a point are known from its coordinate alone. If :math:`i_d` is the rank of a
+    Along each axis the nodes nearest to a point follow from its coordinate. If :math:`i_d` is the rank of a
     node along axis d, the nearest being 1, then all :math:`\prod_d i_d` nodes whose ranks are no larger are no farther
     than it: among the ``count`` nearest are only nodes with :math:`\prod_d i_d \le \mathrm{count}`, 44 of them for 9
     neighbours in space.
@@ -173,7 +173,7 @@ def _axis_ranks(x: Tensor, size: int, low: float, high: float, count: int) -> tu
     """Return the ``count`` nodes of one axis nearest to each x, in order, and the squares of their distances."""
     spacing = (high - low) / (size - 1) if size > 1 else 1.0
     first = low if size > 1 else (low + high) / 2
-    # Two more than needed: rounding may have moved the window by one.
+    # Two more than needed, since rounding may have moved the window by one.
     width = min(count + 2, size)
     start = torch.ceil((x - first) / spacing - width / 2).clamp(0, size - width)
     node = start.unsqueeze(-1) + torch.arange(width, dtype=x.dtype, device=x.device)
@@ -183,7 +183,7 @@ def _axis_ranks(x: Tensor, size: int, low: float, high: float, count: int) -> tu
 
 @graph_cache(32)
 def _ranks(largest: tuple[int, ...], most: int, device: torch.device) -> Tensor:
-    """Return :func:`_low_products` on a device, where it is copied once: a copy at every call would wait for it."""
+    """Return :func:`_low_products` on a device, cached: a copy at every call would wait for the device."""
     return torch.tensor(_low_products(largest, most), device=device)
 
 
@@ -215,9 +215,8 @@ def bilateral_edges(
 ) -> Edges:
     r"""Connect a cloud with a grid: every node with its k nearest points, every point with its k nearest nodes.
 
-    The connectivity of chapter 4, section 2.5.2: the union of both, each edge once. Every point and every node has at
-    least k edges. Together they have at most k for each of them, so that a point or node has at most 2k **on
-    average**; a single node that many points are near to may have more.
+    This is the connectivity of chapter 4, section 2.5.2: the union of both sets of edges. Every point and every node
+    has at least k edges, and at most 2k **on average**. A single node that is near to many points may have more.
 
     Args:
         points: (batch, points, dim) coordinates.
@@ -225,7 +224,7 @@ def bilateral_edges(
         neighbors: k; a sample with fewer points, or a grid with fewer nodes, connects all of them.
         low: first node along each axis.
         high: last node along each axis.
-        mask: (batch, points) which points there are.
+        mask: (batch, points) true for points, false for padding.
         method: how to find the nearest points of the nodes; see :func:`nearest`.
 
     Returns:

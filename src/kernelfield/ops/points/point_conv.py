@@ -1,4 +1,4 @@
-"""Convolution between points at any coordinates, pair by pair."""
+"""Convolution between points at arbitrary coordinates, pair by pair."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def point_conv(
         y_o(t_i) = \sum_j \sum_c k_{oc}\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j),
         \qquad |t_i - t_j| < \mathrm{size}
 
-    Outputs are computed in chunks of points, recomputed in the backward pass: no tensor made on the way is larger than
-    ``chunks.CHUNK_VALUES``, or than what one point needs, and memory grows linearly with the number of points.
+    Outputs are computed in chunks of points, which are recomputed in the backward pass. No intermediate tensor is
+    larger than ``chunks.CHUNK_VALUES``, or than what one point needs, and memory is linear in the number of points.
 
     Args:
         x: (batch, in, points) values, already weighted by whatever measure and mask apply.
         coords: (batch or 1, points, dim) coordinates in training steps.
         kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, out · in / groups) values.
-        size: (dim,) reach in training steps; points further apart along any axis do not meet.
+        size: (dim,) reach in training steps; points further apart along any axis do not interact.
         out_channels: number of output channels.
-        groups: number of groups the channels are parted in; ``in`` of them make a depthwise convolution.
-        causal: a point meets only those at or before its own time; dim 1.
-        neighbors: meet only this many nearest points, the point itself included.
-        mask: (batch, points) which points there are: others, whose values are zero, are no neighbours.
+        groups: number of groups of channels; ``in`` groups make a depthwise convolution.
+        causal: whether a point depends only on points at or before its own time; dim 1 only.
+        neighbors: number of nearest points to sum over, the point itself included; None for all.
+        mask: (batch, points) true for points, false for padding, whose values are zero and which is no neighbour.
         hidden: values that the kernel holds at once for one offset, if they are more than it returns.
 
     Returns:
@@ -62,7 +62,7 @@ def point_conv(
     """
     points = coords.shape[1]
     fan_in, fan_out = x.shape[1] // groups, out_channels // groups
-    # Of a depthwise convolution with few neighbours, values of all channels lie together: one row to read for each.
+    # With few neighbours, a depthwise convolution reads one contiguous row of all channels per neighbour.
     rows = neighbors is not None and fan_in == fan_out == 1
     signals = x.mT.contiguous() if rows else x.unflatten(1, (groups, fan_in))
     seen = None if mask is None else mask.unsqueeze(1)
@@ -74,14 +74,14 @@ def point_conv(
             meets = meets & (offsets[..., 0] >= 0)
         if neighbors is None:
             values = (kernel(offsets) * meets.unsqueeze(-1)).unflatten(-1, (groups, fan_out, fan_in))
-            # Offsets that all samples share are not repeated for each of them.
+            # Do not repeat offsets that all samples share.
             shared, values = ("", values.squeeze(0)) if coords.shape[0] == 1 else ("b", values)
             return torch.einsum(f"{shared}qngoi,bgin->bgoq", values, signals).flatten(1, 2)
         offsets, meets, index = _nearest(offsets, meets if seen is None else meets & seen, size, neighbors)
         values = kernel(offsets) * meets.unsqueeze(-1)
         index = index.expand(x.shape[0], -1, -1)
         if rows:
-            # Rows of all samples in one: their gradient is added up row by row, without sorting the index.
+            # Concatenate the rows of all samples: their gradient is then added row by row, without sorting the index.
             sample = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1)
             met = signals.flatten(0, 1).index_select(0, (index + sample * signals.shape[1]).flatten())
             return (values * met.unflatten(0, index.shape)).sum(dim=2).mT
@@ -93,8 +93,8 @@ def point_conv(
     samples, met = (coords.shape[0], points) if neighbors is None else (x.shape[0], neighbors)
     step = points_per_chunk(
         coords,
-        coords.shape[0] * points * coords.shape[-1],  # offsets from all points, of which neighbours are found
-        0 if mask is None else x.shape[0] * points,  # their distances, which a mask makes each sample's own
+        coords.shape[0] * points * coords.shape[-1],  # offsets from all points, to find the neighbours
+        0 if mask is None else x.shape[0] * points,  # distances, which differ between samples if there is a mask
         samples * met * max(out_channels * fan_in, hidden),
     )
     if step >= points:
@@ -111,7 +111,7 @@ def point_sums(
     causal: bool = False,
     hidden: int = 0,
 ) -> Tensor:
-    r"""Convolve every channel with every one of a few kernels.
+    r"""Convolve every channel with each of a few kernels.
 
     .. math:: y_{ch}(t_i) = \sum_j k_h\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j)
 
@@ -123,7 +123,7 @@ def point_sums(
         coords: (batch or 1, points, dim) coordinates in training steps.
         kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, kernels) values.
         size: (dim,) reach in training steps.
-        causal: a point meets only those at or before its own time; dim 1.
+        causal: whether a point depends only on points at or before its own time; dim 1 only.
         hidden: values that the kernel holds at once for one offset, if they are more than it returns.
 
     Returns:
@@ -156,7 +156,7 @@ def point_sums(
 
 
 def _nearest(offsets: Tensor, meets: Tensor, size: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep, for each query, the ``count`` nearest of the points it meets: offsets, whether they meet, and which."""
+    """Return offsets, validity and indices of the ``count`` nearest points that each query interacts with."""
     if not is_symbolic(meets.shape[-1]):  # of a number only known later, there are taken to be enough
         count = min(check_int("neighbors", count), meets.shape[-1])
     distance = (offsets.detach() * size).square().sum(dim=-1).masked_fill(~meets, math.inf)

@@ -1,4 +1,4 @@
-"""Resampling of an axis as a product with a matrix, whose two lengths may be known to the device alone."""
+"""Resampling of an axis as a product with a matrix. Its two lengths may be tensors on a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["apply_along", "multiplicity", "resample_matrix"]
 
 
 def multiplicity(bins: int, old: int | Tensor, new: int | Tensor, device: torch.device) -> Tensor:
-    """Return how often each bin of a real spectrum counts, (bins,).
+    """Return the multiplicity of each bin of a real spectrum, (bins,).
 
     A bin counts twice, for f and -f. Frequency zero counts once, and so does the last bin of an even grid, which holds
     both signs, unless sampling down brings the two together there.
@@ -93,9 +93,9 @@ def _phases(product: Tensor, period: int | Tensor) -> Tensor:
 
 def apply_along(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
     """Multiply the lines of ``x`` along ``axis`` by a matrix (after, before)."""
-    with torch.autocast(x.device.type, enabled=False):  # in the signal's own dtype, as FFTs are
+    with torch.autocast(x.device.type, enabled=False):  # in the signal's dtype, like FFTs
         if x.device.type == "cpu" and axis == x.dim() - 2 and x.dim() > 2 and not torch.compiler.is_compiling():
-            # From the left, plane by plane: no transposition, and a contiguous result.
+            # Multiply from the left, plane by plane: no transpose, and a contiguous result.
             planes = x.flatten(0, -3)
             return torch.bmm(matrix.expand(len(planes), *matrix.shape), planes).unflatten(0, x.shape[:-2])
         # With the axis last, one product for all lines; the gradient of the matrix is one product too.

@@ -1,6 +1,6 @@
-"""Kernels and their spectra: the inner transform of what a signal is convolved with, and the way back for gradients.
+"""The inner transform of kernels to their spectra, and its inverse for gradients.
 
-:mod:`.transform` says what the constants mean.
+:mod:`.transform` explains the constants.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -31,15 +31,15 @@ __all__ = [
     "write_points", "write_scales",
 ]  # fmt: skip
 
-#: numbers that a kernel is not compiled anew for
+#: arguments that do not trigger recompilation
 SIZES = ["channels", "count", "p2", "c2"]
 
 
 @triton.jit
 def _points(n1, n2, m1, m2, p1, p2, c1, c2, TWIDDLE: tl.constexpr):
-    """Return where the kernel's points of offset (n1, n2) and (n1 - m1, n2) are, and whether they exist.
+    """Return the indices of the kernel's points at offsets (n1, n2) and (n1 - m1, n2), and whether they exist.
 
-    On a line the rows follow each other, and the second is m1 rows, all of the line, behind.
+    On a line, rows are consecutive, and the second point lies m1 rows, the length of the line, before the first.
     """
     known = (n1 < m1) & (n2 < m2)
     if TWIDDLE:
@@ -47,7 +47,7 @@ def _points(n1, n2, m1, m2, p1, p2, c1, c2, TWIDDLE: tl.constexpr):
         behind = ahead - m1 * m2
         return ahead, known & (ahead < p1), behind, known & (behind >= 0)
     column = n2 + c2
-    column = tl.where(column < p2, column, column - m2)  # columns are a circle
+    column = tl.where(column < p2, column, column - m2)  # columns are periodic
     known = known & (column >= 0)
     ahead = n1 + c1
     behind = ahead - m1
@@ -56,7 +56,7 @@ def _points(n1, n2, m1, m2, p1, p2, c1, c2, TWIDDLE: tl.constexpr):
 
 @triton.jit
 def _signs(N: tl.constexpr):
-    """Return (-1)^k: what a signal counts that begins in the middle of a circle."""
+    """Return (-1)^k, the phase factors of a signal that begins halfway along a periodic axis."""
     return (1 - 2 * (tl.arange(0, N) % 2)).to(tl.float32)
 
 
@@ -69,8 +69,8 @@ def made_spectrum(
 ):  # fmt: skip
     """Return the spectrum of the kernels of ``S`` channels, real and imaginary parts (s k1, k2), in float32.
 
-    What lies behind offset zero along a first axis followed by zeros is the imaginary part: z^-N = i. A kernel with
-    more columns than the signal (K2 = 2 N2) is transformed in two halves, the second of which counts (-1)^k2.
+    Along a first axis that is not periodic, points at negative offsets form the imaginary part, as z^-N = i. A kernel
+    with more columns than the signal (K2 = 2 N2) is transformed in two halves, the second with a factor (-1)^k2.
     """
     base = pointer + first.to(tl.int64) * p1 * p2
     s, n1, n2, _ = indices(N1, N2, S, False, UPRIGHT)
@@ -104,10 +104,10 @@ def made_spectrum(
 
 @triton.jit
 def unit_spectrum(kr, ki, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
-    """Return a spectrum over m1 m2, as it is multiplied with; SCALED: over its largest value and m1, and that value.
+    """Return a spectrum divided by m1 m2; SCALED: divided by m1 and its largest value, and that value.
 
-    With a factor 1 / m1 of the inverse transform neither the product of two spectra nor what is between the two steps
-    of its transform leaves the range of float16, whatever the signal.
+    With the factor 1 / m1 of the inverse transform, neither the product of two spectra nor the values between the two
+    steps of its inverse leave the range of float16, for any signal.
     """
     top = 1.0
     if SCALED:
@@ -120,7 +120,7 @@ def unit_spectrum(kr, ki, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.
 
 @triton.jit
 def write_scales(scales, points_scales, top, first, hop, channels, S: tl.constexpr, COMPLEX: tl.constexpr):
-    """Write what the spectra of a stack are to be multiplied by."""
+    """Write the factors to multiply the spectra of a stack by."""
     at = first + tl.arange(0, S) * hop
     if S == 1:
         top = tl.full((1,), 0.0, tl.float32) + top
@@ -139,7 +139,7 @@ def spectrum_kernel(
 ):  # fmt: skip
     """(channels, points), or COMPLEX (channels, 2, m1 m2), -> (channels, K1, 2, K2), the spectra of kernels.
 
-    SCALED: what a spectrum is to be multiplied by is written to ``scales`` (channels); that of parts is in
+    SCALED: the factors of the spectra are written to ``scales`` (channels); those of the input parts are read from
     ``points_scales``.
     """
     own = tl.program_id(0) % hop
@@ -203,9 +203,9 @@ def gradient_kernel(
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, REAL: tl.constexpr,
     SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """(count, channels, K1, 2, K2) -> (channels, points), or COMPLEX (channels, 2, m1 m2): add up, transform back.
+    """(count, channels, K1, 2, K2) -> (channels, points), or COMPLEX (channels, 2, m1 m2): sum over count, then invert.
 
-    SCALED and COMPLEX: what the parts of a channel are to be multiplied by is written to ``scales`` (channels).
+    SCALED and COMPLEX: the factors of the parts of each channel are written to ``scales`` (channels).
     """
     own = tl.program_id(0) % hop
     a1, b1, tr, ti, cr, ci = load_tables(tables, own, N1, N2, K1, K2, S, COMPLEX, TWIDDLE, UPRIGHT, SHARED, PACKED)
@@ -233,7 +233,7 @@ def gradient_kernel(
 
 @triton.jit
 def _over_largest(sr, si, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
-    """Return a spectrum over m1 m2; SCALED: over its largest value, and what its inverse is to be multiplied by."""
+    """Return a spectrum divided by m1 m2; SCALED: by its largest value, and the factor of its inverse."""
     back = 1.0
     if SCALED:
         top = tl.maximum(largest(sr, S, False), largest(si, S, False))
@@ -249,7 +249,7 @@ def _first_back(
     sr, si, b2, half,
     K1: tl.constexpr, K2: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the first step of the inverse of a spectrum; ``half`` 1: as of one that begins in the middle."""
+    """Return the first step of the inverse of a spectrum; ``half`` 1: for the second half of the columns."""
     if half == 1:
         sr, si = sr * _signs(K2)[None, :], si * _signs(K2)[None, :]
     return third_step(sr, si, b2, K1, UPRIGHT, SHARED, PRECISION)
@@ -289,7 +289,7 @@ def write_points(
     TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, REAL: tl.constexpr,
     SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write the inverse transform of a spectrum to the points of the kernels of a stack, which begin at ``base``."""
+    """Write the inverse transform of a spectrum to the points of the kernels of a stack, starting at ``base``."""
     sr, si, back = _over_largest(sr, si, m1, m2, S, K1, SCALED)
     s, n1, n2, _ = indices(N1, N2, S, False, UPRIGHT)
     mine = first + s < channels

@@ -1,4 +1,4 @@
-"""The tables that signals are multiplied by: small discrete Fourier transforms, made once in float64."""
+"""Tables of small discrete Fourier transforms, computed once in float64."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["inner_tables", "outer_products", "outer_tables"]
 
 def waves(rows: int, cols: int, length: int, shift: float = 0.0) -> Tensor:
     r"""Return :math:`e^{-2\pi i\, (k + \text{shift})\, n / \text{length}}` as (rows k, cols n) in complex128."""
-    # Whole turns are taken off before the cosine: 4 k n stays an exact integer.
+    # Remove full turns before taking the cosine: 4 k n is an exact integer.
     turns = (4 * torch.arange(rows)[:, None] + round(4 * shift)) * torch.arange(cols) % (4 * length)
     return torch.polar(torch.ones(rows, cols, dtype=torch.float64), turns.double() * (-2 * math.pi / (4 * length)))
 
 
 def _fill(table: Tensor, rows: int, cols: int) -> Tensor:
-    """Fill complex tables (..., ·, ·) up with zeros; return real and imaginary parts, one after the other."""
+    """Pad complex tables (..., ·, ·) with zeros; return the real and then the imaginary parts."""
     filled = table.new_zeros(2, *table.shape[:-2], rows, cols, dtype=torch.float64)
     filled[..., : table.shape[-2], : table.shape[-1]] = torch.stack([table.real, table.imag])
     return filled
 
 
 def _cast(table: Tensor, plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a table in the dtype of the products; tf32 is rounded here, since the hardware would cut it off."""
+    """Return a table in the dtype of the products. Round to tf32 here, since the hardware would truncate."""
     table = table.to(dtype)
     if plan.element == 4:
         table = ((table.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
@@ -40,7 +40,7 @@ def _cast(table: Tensor, plan: Plan, dtype: torch.dtype, device: torch.device) -
 
 
 def _both_parts(table: Tensor, rows: int, cols: int, inputs: int) -> Tensor:
-    """Return what parts side by side are multiplied by, (..., inputs · rows, 2 cols); see :mod:`.tile_ops`."""
+    """Return the real table for parts side by side, (..., inputs · rows, 2 cols); see :mod:`.tile_ops`."""
     re, im = _fill(table, rows, cols)
     upper, lower = torch.cat([re, im], -1), torch.cat([-im, re], -1)
     return torch.cat([upper, lower][:inputs], -2)
@@ -48,18 +48,18 @@ def _both_parts(table: Tensor, rows: int, cols: int, inputs: int) -> Tensor:
 
 @graph_cache(64)
 def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a2, then a1 and the twiddle tables, all in one row, as :mod:`.tile_ops` reads them.
+    """Return a2, a1 and the twiddle tables in one flat tensor, as :mod:`.tile_ops` reads them.
 
-    Both come transposed too where no matrix instruction reads them so; upright a1 is transposed. Blocks that follow
-    each other on a line need twiddle factors of the outer transform: they are separable, and those of rows are in a1,
-    those of columns in the twiddle tables, of which every outer frequency has its own then. The factor 1 / (m1 m2) of
-    the inverse transform is left to others.
+    Where matrix instructions cannot read a table transposed, the transposed table is included too. In the upright
+    layout a1 is transposed. Consecutive blocks of a line need twiddle factors of the outer transform. These are
+    separable: a1 holds those of rows and the twiddle tables those of columns, so each outer frequency has its own
+    tables. The factor 1 / (m1 m2) of the inverse transform is not included.
     """
     n1, n2, k1, k2 = plan.tile
     shared = plan.element == 2
     shift = 0.0 if plan.complex else plan.shift
     first = waves(plan.m1, min(n1, plan.m1), plan.m1, shift).T[None]
-    # As many rows and columns as the tile has: a kernel may have more than the signal.
+    # Use the rows and columns of the tile: a kernel may have more than the signal.
     second = waves(plan.m2, min(n2, plan.m2), plan.m2)
     twiddle = waves(plan.m1, plan.m2, plan.m1 * plan.m2, shift)[None]
     if plan.phase:
@@ -81,7 +81,7 @@ def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor
 def outer_tables(
     plan: Plan, blocks: int, r: int, q: int, dtype: torch.dtype, device: torch.device, scaled: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the tables of ``split`` (r, q) and of ``merge`` (q, r), filled up to these sides."""
+    """Return the tables of ``split`` (r, q) and of ``merge`` (q, r), padded to these sides."""
     table = waves(plan.outer, blocks, plan.outer, plan.shift)
     # Re(conj(w) z) = Re(w) Re(z) + Im(w) Im(z): merge needs no conjugate.
     ahead, back = _fill(table, r, q), _fill(table.T / (1 if scaled else plan.outer), q, r)
@@ -90,13 +90,13 @@ def outer_tables(
 
 @graph_cache(16)
 def outer_products(plan: Plan, inputs: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the same as matrices of parts in turns, (outer · 2, inputs · outer) and its inverse's.
+    """Return the outer transform and its inverse as real matrices; the first is (outer · 2, inputs · outer).
 
     Args:
         plan: the layout.
-        inputs: parts of what is transformed, 1 if it is real, which follow each other.
+        inputs: number of parts of the input: 1 if it is real, 2 if it is complex.
         dtype: of the matrices.
-        device: where they are to be.
+        device: device of the matrices.
     """
     table = waves(plan.outer, plan.outer, plan.outer, plan.shift)
     both = _both_parts(table.T, plan.outer, plan.outer, inputs)  # (inputs · q, 2 · r)

@@ -1,12 +1,12 @@
-"""The steps of the inner transform: one tile of a signal to its spectrum and back, by products with small tables.
+"""The steps of the inner transform of a tile and of its inverse: products with small tables.
 
-A complex matrix is a real one of twice the columns, its real part left of its imaginary part, so that a complex product
-is one product of real matrices:
+A complex matrix is stored as a real one with twice the columns, the real part left of the imaginary part. A complex
+product is then one product of real matrices:
 
     [ur ui] · [[ar, ai], [-ai, ar]] = [ur ar - ui ai, ur ai + ui ar]
 
-and the table of the inverse transform is that of the transform, transposed. :mod:`.transform` says how tiles are laid
-out, and what the constants mean.
+and the table of the inverse transform is that of the transform, transposed. :mod:`.transform` explains the
+layout of tiles and the constants.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -41,7 +41,7 @@ def _halves(a):
 
 @triton.jit
 def packed(re, im):
-    """Return complex numbers of half precision in 32 bits each, twice."""
+    """Pack half-precision complex numbers into 32 bits each; return the packed tensor twice."""
     if re.dtype != tl.float32:
         re = re.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
         im = im.to(tl.int16, bitcast=True).to(tl.int32) << 16
@@ -60,13 +60,13 @@ def _square(tables, start, ROWS: tl.constexpr, COLS: tl.constexpr):
 def _twiddle(
     tables, start, ROWS: tl.constexpr, COLS: tl.constexpr, S: tl.constexpr, DOWN: tl.constexpr, PACKED: tl.constexpr
 ):
-    """Load real and imaginary parts of twiddle factors, ``S`` times below each other (DOWN) or side by side."""
+    """Load real and imaginary parts of twiddle factors, repeated ``S`` times vertically (DOWN) or horizontally."""
     row, col = tl.arange(0, ROWS), tl.arange(0, S * COLS)
     if DOWN:
         row, col = tl.arange(0, S * ROWS) % ROWS, tl.arange(0, COLS)
     at = start + row[:, None] * (2 * COLS)
     if PACKED:
-        # In one tensor, so that both are brought into the layout of products here, not wherever they are used.
+        # Load both as one tensor, so that the conversion to the layout of products happens here, not at each use.
         both = tl.arange(0, 2 * col.shape[0])
         both = (both // col.shape[0]) * COLS + both % COLS
         tr, ti = parts(tl.load(tables + at + both[None, :]))
@@ -83,7 +83,7 @@ def load_tables(
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Load a1, b1 and the twiddle factors of both ways, of outer frequency ``own`` where each has its own."""
+    """Load a1, b1 and the twiddle factors of both directions, for outer frequency ``own`` if tables depend on it."""
     COPIES: tl.constexpr = 1 if SHARED else 2
     TURNS: tl.constexpr = (1 if UPRIGHT else 2) if TWIDDLE else 0
     A1: tl.constexpr = 2 * K1 * (2 * N1 if COMPLEX else N1)
@@ -110,7 +110,7 @@ def load_tables(
 
 @triton.jit
 def load_columns(tables, start, N2: tl.constexpr, K2: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr):
-    """Load ``C`` columns of a2, from ``start`` on, and as many rows of b2."""
+    """Load ``C`` columns of a2 and as many rows of b2, starting at ``start``."""
     n, k = tl.arange(0, 2 * N2), tl.arange(0, 2 * C)
     k = (k // C) * K2 + start + k % C
     a2 = tl.load(tables + n[:, None] * (2 * K2) + k[None, :])
@@ -122,16 +122,16 @@ def load_columns(tables, start, N2: tl.constexpr, K2: tl.constexpr, C: tl.conste
 
 @triton.jit
 def first_of(program, tile, hop, S: tl.constexpr, TILES: tl.constexpr):
-    """Return the first signal of a stack, whose others follow at a distance of ``hop``.
+    """Return the first signal of a stack; the others follow at distances of ``hop``.
 
-    ``hop`` is as many as there are tables: programs go through the outer frequencies of S channels, then of the next.
+    ``hop`` is the number of tables. Programs cover all outer frequencies of S channels, then those of the next S.
     """
     return ((program // hop * TILES + tile) * S) * hop + program % hop
 
 
 @triton.jit
 def indices(N1: tl.constexpr, N2: tl.constexpr, S: tl.constexpr, COMPLEX: tl.constexpr, UPRIGHT: tl.constexpr):
-    """Return channel, row, column and part (0: real, 1: imaginary) of every number of a tile."""
+    """Return channel, row, column and part (0: real, 1: imaginary) of each entry of a tile."""
     m, n = tl.arange(0, S * N2), tl.arange(0, 2 * N1 if COMPLEX else N1)
     if UPRIGHT:
         n, m = n[:, None], m[None, :]
@@ -142,7 +142,7 @@ def indices(N1: tl.constexpr, N2: tl.constexpr, S: tl.constexpr, COMPLEX: tl.con
 
 @triton.jit
 def spectral_indices(hop, start, S: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, C: tl.constexpr):
-    """Return signal and place of the numbers of ``C`` columns of a stack of spectra (K1, 2, K2), from ``start`` on."""
+    """Return signal and index of the entries of ``C`` columns, from ``start``, of a stack of spectra (K1, 2, K2)."""
     row, k = tl.arange(0, S * K1)[:, None], tl.arange(0, 2 * C)[None, :]
     s = row // K1 * hop
     return s, s * (2 * K1 * K2) + row % K1 * (2 * K2) + k // C * K2 + start + k % C
@@ -150,7 +150,7 @@ def spectral_indices(hop, start, S: tl.constexpr, K1: tl.constexpr, K2: tl.const
 
 @triton.jit
 def operand(a, like, PRECISION: tl.constexpr):
-    """Cast to what a table is multiplied with; tf32, which the hardware would cut off, is rounded."""
+    """Cast to the dtype of the tables. Round to tf32, which the hardware would truncate."""
     a = a.to(like.dtype)
     if PRECISION == "tf32" and like.dtype == tl.float32:
         a = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
@@ -159,7 +159,7 @@ def operand(a, like, PRECISION: tl.constexpr):
 
 @triton.jit
 def largest(a, S: tl.constexpr, UPRIGHT: tl.constexpr):
-    """Return the largest absolute value of each of S > 1 channels, in rows or UPRIGHT columns, or of the only one."""
+    """Return the largest magnitude of each of S > 1 channels, in rows or UPRIGHT columns; of one channel if S = 1."""
     top = tl.abs(a).to(tl.float32)
     if S > 1:
         if UPRIGHT:
@@ -172,14 +172,14 @@ def largest(a, S: tl.constexpr, UPRIGHT: tl.constexpr):
             tops = tl.where(tl.arange(0, S) == s, tl.max(tl.where(channel == s, top, 0.0)), tops)
     else:
         tops = tl.max(top)
-    return tl.maximum(tops, 1e-30)  # something to divide by
+    return tl.maximum(tops, 1e-30)  # avoid division by zero
 
 
 @triton.jit
 def spread(a, S: tl.constexpr, N: tl.constexpr, UPRIGHT: tl.constexpr):
-    """One number for each of S > 1 channels -> a column (s n, 1), UPRIGHT: a row (1, s n)."""
+    """One value per channel, S > 1 -> a column (s n, 1), UPRIGHT: a row (1, s n)."""
     if S > 1:
-        # A reshaped tensor would bring its layout along, and all that it is multiplied with into it.
+        # A reshape would impose its layout on everything it is multiplied with.
         channel = tl.arange(0, S * N) // N
         column = tl.full((S * N,), 0.0, tl.float32)
         for s in tl.static_range(S):
@@ -195,10 +195,10 @@ def spread(a, S: tl.constexpr, N: tl.constexpr, UPRIGHT: tl.constexpr):
 
 @triton.jit
 def unpacked(re, im, zero, like, PACKED: tl.constexpr):
-    """Return what was packed, as float32, converted where it is used.
+    """Unpack to float32 at the point of use.
 
-    A compiler takes what does not change out of a loop and holds twice the registers for it, unless it has to believe
-    that it changes, by ``zero``.
+    The compiler would hoist the conversion out of the loop and use twice the registers. The dependence on ``zero``, a
+    value it cannot know to be constant, prevents that.
     """
     if PACKED and like.dtype != tl.float32:
         both = re ^ zero
@@ -221,7 +221,7 @@ def times(ar, ai, br, bi, CONJUGATE: tl.constexpr):
 
 @triton.jit
 def _quarter(a):
-    """Return the two parts of a table [[a, b], [-b, a]] or its transposed."""
+    """Return the two parts of a table [[a, b], [-b, a]] or of its transpose."""
     upper, _ = _halves(a)
     return parts(upper)
 
@@ -258,10 +258,10 @@ def _abreast(w, S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr):
 def second_step(
     ur, ui, a2, S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, UPRIGHT: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """What the first step gives -> spectrum, real and imaginary parts (s k1, k2), in float32."""
+    """Result of the first step -> spectrum, real and imaginary parts (s k1, k2), in float32."""
     ur, ui = operand(ur, a2, PRECISION), operand(ui, a2, PRECISION)
     if UPRIGHT and K1 < 64:
-        # Slim programs: a warp's registers hold what a product gives as the next one takes it, part by part.
+        # Slim programs: each part of a product is already laid out in registers as the next product reads it.
         re, im = _quarter(a2)
         ur, ui = _stacked(ur, S, N2, K1), _stacked(ui, S, N2, K1)
         vr = tl.dot(-ui, im, tl.dot(ur, re, input_precision=PRECISION), input_precision=PRECISION)
@@ -278,10 +278,10 @@ def second_step(
 
 @triton.jit
 def third_step(vr, vi, b2, K1: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr):
-    """Spectrum -> what the second step had, real and imaginary parts (s k1, n2), in float32."""
+    """Spectrum -> input of the second step, real and imaginary parts (s k1, n2), in float32."""
     vr, vi = operand(vr, b2, PRECISION), operand(vi, b2, PRECISION)
     if UPRIGHT and K1 < 64:
-        re, im = _quarter(b2)  # of a2: they share it
+        re, im = _quarter(b2)  # b2 is a2, read transposed
         re, im = tl.trans(re), tl.trans(im)
         wr = tl.dot(vi, im, tl.dot(vr, re, input_precision=PRECISION), input_precision=PRECISION)
         wi = tl.dot(-vr, im, tl.dot(vi, re, input_precision=PRECISION), input_precision=PRECISION)
@@ -298,7 +298,7 @@ def last_step(
     S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, ASIDE: tl.constexpr,
     TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What the third step gives -> signal; ASIDE: the imaginary part of a real plan's."""
+    """Result of the third step -> signal; ASIDE: the imaginary part, in a plan for real signals."""
     if UPRIGHT and S > 1:
         wr, wi = _abreast(wr, S, N2, K1), _abreast(wi, S, N2, K1)
     if TWIDDLE:
@@ -308,7 +308,7 @@ def last_step(
         wr, wi = wi, -wr
     wr, wi = operand(wr, b1, PRECISION), operand(wi, b1, PRECISION)
     if UPRIGHT and K1 < 64:
-        re, im = _halves(b1)  # of a1: they share it
+        re, im = _halves(b1)  # b1 is a1, read transposed
         y = tl.dot(tl.trans(re), wr, input_precision=PRECISION)
         y = tl.dot(tl.trans(im), wi, y, input_precision=PRECISION)
     else:

@@ -1,21 +1,20 @@
-"""Short lines as products with bands of the kernel's Toeplitz matrix; no transform.
+"""Convolve short lines by products with the kernel's Toeplitz matrix, without a transform.
 
     y[b, i] = Σ_j x[b, j] w[j, i],   w[j, i] = k[i - j + c]
 
-The batch is one side of every product, so that a tile of the band, made from the kernel when it is needed, is used for
-up to 64 signals. Three products give a training step:
+The batch is one side of every product, so a tile of the Toeplitz matrix, built from the kernel when needed, serves
+up to 64 signals. A training step takes three products:
 
-- forward, y = x · w: a program has one block of outputs and walks through the inputs that reach it;
-- input gradient, the same with the transposed band;
-- kernel gradient, Σ_b x[b, j] g[b, j + o] for all j at once is a square of which every diagonal o is added up: a
-  program has the W offsets o0 … o0 + W - 1, and walks through blocks of TJ inputs, each with the TJ + W gradients it
-  meets.
+- forward, y = x · w: a program computes one block of outputs and loops over the inputs that affect it;
+- input gradient: the same with the transposed matrix;
+- kernel gradient, Σ_j Σ_b x[b, j] g[b, j + o]: the product xᵀ g is a matrix whose diagonals o are summed. A program
+  computes the W offsets o0 … o0 + W - 1 and loops over blocks of TJ inputs, each with the TJ + W gradients it needs.
 
-``docs/internals/long-convolutions.md`` draws the indices. Constants of all kernels: BM signals, BK terms of the sum at
-a time.
-COPIES: the kernel comes in eight copies, each one sample further, between zeros, so that all rows of a band are read
-16 bytes at a time and none of them needs a mask. STEPS and ROUNDS: how often loops run, 0 for as often as they have
-to; the interpreter knows loops over constants alone.
+``docs/internals/long-convolutions.md`` draws the indices. Constants of all kernels: BM signals and BK terms of the
+sum per step.
+COPIES: the kernel is given as eight copies, each shifted by one more sample and padded with zeros, so that all rows of
+a tile are read 16 bytes at a time without a mask. STEPS and ROUNDS: loop counts for the interpreter, which only
+supports constant ones; 0 to compute them at run time.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -26,13 +25,13 @@ import triton.language as tl
 
 __all__ = ["copies_kernel", "toeplitz_grads_kernel", "toeplitz_kernel"]
 
-#: numbers that a kernel is not compiled anew for
+#: arguments that do not trigger recompilation
 SIZES = ["batch", "channels", "points", "centre", "zeros", "blocks", "outputs"]
 
 
 @triton.jit
 def _operand(a, PRECISION: tl.constexpr):
-    """Return what is multiplied: tf32, which the hardware would cut off, rounded; "ieee" for the interpreter."""
+    """Return ``a`` as an operand: rounded to tf32, which the hardware would truncate; unchanged for "ieee"."""
     if PRECISION == "ieee":
         a = a.to(tl.float32)
     elif PRECISION == "tf32" and a.dtype == tl.float32:
@@ -49,7 +48,7 @@ def _lines(pointer, b, n, batch, stride, length):
 
 @triton.jit
 def _band(kernel_ptr, j, i, points, centre, row, COPIES: tl.constexpr):
-    """Return w[j, i] = k[i - j + centre]; of COPIES, ``centre`` counts the zeros before the first point as well."""
+    """Return w[j, i] = k[i - j + centre]; with COPIES, ``centre`` includes the zeros before the first point."""
     if COPIES:
         behind = centre - j
         return tl.load(kernel_ptr + (behind % 8)[:, None] * row + ((behind // 8) * 8)[:, None] + i[None, :])
@@ -59,7 +58,7 @@ def _band(kernel_ptr, j, i, points, centre, row, COPIES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["points"])
 def copies_kernel(kernel_ptr, out_ptr, points, row, zeros, BLOCK: tl.constexpr):
-    """(channels, points) -> (channels, 8, row): copy p has point n at n + zeros - p, and zeros around."""
+    """(channels, points) -> (channels, 8, row): copy p has point n at index n + zeros - p, and zeros elsewhere."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     p = tl.arange(0, 8)[:, None]
     channel = tl.program_id(1).to(tl.int64)
@@ -75,7 +74,7 @@ def _product(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BACK: tl.constexpr, COPIES: tl.constexpr,
     PRECISION: tl.constexpr, STAGES: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """One block of outputs: y = x · w, or BACK: the gradient of x, g · wᵀ."""
+    """Compute one block of outputs y = x · w, or with BACK of the gradient of x, g · wᵀ."""
     stride = channels.to(tl.int64) * length
     b = part * BM + tl.arange(0, BM)
     n = block * BN + tl.arange(0, BN)
@@ -85,7 +84,7 @@ def _product(
     else:
         taps = kernel_ptr + channel.to(tl.int64) * points
     middle = centre + zeros
-    # Inputs from which a point of the kernel leads to one of these outputs.
+    # Range of inputs that affect these outputs.
     if BACK:
         low, high = block * BN - centre, block * BN + BN - centre + points - 1
     else:
@@ -114,7 +113,7 @@ def _diagonals(
     BM: tl.constexpr, TJ: tl.constexpr, W: tl.constexpr,
     PRECISION: tl.constexpr, STAGES: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the points at W offsets from ``first + block W`` on: Σ_j (xᵀ g)[j, j + o]."""
+    """Compute the gradients of the points at W offsets, starting at ``first + block W``: Σ_j (xᵀ g)[j, j + o]."""
     stride = channels.to(tl.int64) * length
     offset = first + block * W
     x_base, g_base = x_ptr + channel.to(tl.int64) * length, grad_ptr + channel.to(tl.int64) * length
@@ -132,7 +131,7 @@ def _diagonals(
         x = _operand(_lines(x_base, b, j, batch, stride, length), PRECISION)
         g = _operand(_lines(g_base, b, i, batch, stride, length), PRECISION)
         acc = tl.dot(tl.trans(x), g, acc, input_precision=PRECISION)
-    # Row j is shifted by j, so that diagonals are columns; what is beyond the last was none of ours.
+    # Shift row j by j, so that diagonals become columns. Columns beyond the last belong to other programs.
     w = tl.arange(0, TJ + W)
     at = tl.minimum(tl.arange(0, TJ)[:, None] + w[None, :], TJ + W - 1)
     sums = tl.sum(tl.gather(acc, at, 1), 0)
@@ -149,7 +148,7 @@ def toeplitz_kernel(
     PRECISION: tl.constexpr, STAGES: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """Convolve: (batch, channels, length) with (channels, points), or (channels, 8, row) COPIES of them."""
-    # The last outputs of a causal kernel see the most inputs: they begin first.
+    # The last outputs of a causal kernel depend on the most inputs, so they start first.
     block = tl.num_programs(2) - 1 - tl.program_id(2)
     _product(
         x_ptr, kernel_ptr, y_ptr, tl.program_id(0), block, tl.program_id(1),
@@ -165,7 +164,7 @@ def toeplitz_grads_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TJ: tl.constexpr, W: tl.constexpr,
     COPIES: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, STEPS: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
-    """Both gradients: of every channel ``blocks`` programs have the kernel's, and ``outputs`` that of x."""
+    """Compute both gradients: per channel, ``blocks`` programs for the kernel's, the others for that of x."""
     turn = tl.program_id(1)
     if turn < blocks:
         _diagonals(

@@ -1,29 +1,30 @@
 """The inner transform: one read of the signals, four products with small tables, one write.
 
-A program holds tiles of ``S`` channels and walks through ``EACH`` entries of the batch, and does so for ``TILES`` such
-stacks. Rows of its matrices are (channel, column) or (channel, row of the spectrum), so that every product has a
-constant table on its right:
+A program holds a stack of tiles of ``S`` channels and loops over ``EACH`` entries of the batch. It does so for
+``TILES`` stacks in turn. Rows of its matrices are (channel, column) or (channel, row of the spectrum), so that the
+right factor of every product is a constant table:
 
-    signal (s n2, n1) · a1 -> (s n2, k1), twiddle, turn -> (s k1, n2) · a2 -> spectrum (s k1, k2)
+    signal (s n2, n1) · a1 -> (s n2, k1), twiddle, transpose -> (s k1, n2) · a2 -> spectrum (s k1, k2)
 
-and back by the same steps in reverse. Where the spectrum has 64 rows or more, as many as one matrix instruction, it is
-done *upright*, with the first table on the left, and nothing has to be turned:
+The inverse takes the same steps in reverse. Where the spectrum has at least 64 rows, as many as a matrix instruction,
+the layout is *upright*: the first table is the left factor, and nothing is transposed:
 
     a1 · signal (n1, s n2) -> (k1, s n2), twiddle, as (s k1, n2) · a2 -> spectrum (s k1, k2)
 
-So it is, too, in *slim* programs of one or two warps, for tiles of 16 columns (K1 < 64).
+*Slim* programs of one or two warps, for tiles of 16 columns (K1 < 64), are upright too.
 
 ``docs/internals/long-convolutions.md`` draws the indices. Constants of all kernels:
 
-- S channels of tiles of N1 × N2 samples and K1 × K2 frequencies, ``hop`` signals from each other;
-- COMPLEX signals have two parts, TWIDDLE says that rows follow each other on a line;
-- SHARED: the table of the inverse transform is that of the transform, read transposed, which the hardware does for half
-  precision alone;
-- READY: the kernel comes as its spectrum; else a program makes the spectrum of its channels' kernels itself;
-- REAL: a kernel has no imaginary part, since nothing is behind its offset zero or the first axis is periodic;
-- HOLD: a ready spectrum stays in registers, rather than being read again for every signal;
-- SCALED: products are of float16, as precise as tf32 but of a smaller range, and every tile is divided by its largest
-  value first; tables then hold no factors of the inverse transform.
+- S channels per stack, ``hop`` signals apart, with tiles of N1 × N2 samples and K1 × K2 frequencies;
+- COMPLEX: signals have a real and an imaginary part;
+- TWIDDLE: rows are consecutive parts of a line;
+- SHARED: the inverse uses the table of the transform, read transposed, which the hardware supports in half precision
+  only;
+- READY: the kernel is given by its spectrum; otherwise each program computes the spectra of its channels' kernels;
+- REAL: the kernel has no imaginary part, since it has no negative offsets or the first axis is periodic;
+- HOLD: a given spectrum stays in registers instead of being read again for every signal;
+- SCALED: products are in float16, which is as precise as tf32 but has a smaller range, so every tile is first divided
+  by its largest value. Tables then do not include the factor of the inverse transform.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -55,13 +56,13 @@ from .tile_ops import (
 
 __all__ = ["conv_kernel", "grads_kernel"]
 
-#: numbers that a kernel is not compiled anew for
+#: arguments that do not trigger recompilation
 SIZES = ["batch", "channels", "p2", "c2"]
 
 
 @triton.jit
 def _unit(x, S: tl.constexpr, N2: tl.constexpr, UPRIGHT: tl.constexpr, REAL_SCALED: tl.constexpr):
-    """Return a real tile over its largest value, and that value for each channel; or what came, and one."""
+    """Return a real tile divided by its largest value per channel, and these values; or the tile unchanged, and 1."""
     top = 1.0
     if REAL_SCALED:
         top = largest(x, S, UPRIGHT)
@@ -71,7 +72,7 @@ def _unit(x, S: tl.constexpr, N2: tl.constexpr, UPRIGHT: tl.constexpr, REAL_SCAL
 
 @triton.jit
 def _scale(pointer, first, hop, channels, S: tl.constexpr):
-    """Load one number for each of S > 1 channels, or the only one."""
+    """Load one value per channel if S > 1, or a single value."""
     at = first
     if S > 1:
         at += tl.arange(0, S) * hop
@@ -86,7 +87,7 @@ def _kernel(
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, READY: tl.constexpr, HOLD: tl.constexpr,
     REAL: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the spectrum of a stack's kernels, and what it is to be multiplied by, if that is done here."""
+    """Return the spectrum of a stack's kernels, and the factor to multiply it by if that is done here."""
     unit = 1.0
     if READY:
         kr, ki = parts(tl.load(k_base + k_at, mask=k_inside, other=0.0))
@@ -120,7 +121,7 @@ def _back(
     S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, CONJUGATE: tl.constexpr,
     TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Multiply a spectrum with that of a kernel, and transform it back."""
+    """Multiply a spectrum by a kernel's spectrum, and transform back."""
     vr, vi = times(vr, vi, kr, ki, CONJUGATE)
     wr, wi = third_step(vr, vi, b2, K1, UPRIGHT, SHARED, PRECISION)
     return last_step(wr, wi, b1, cr, ci, zero, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
@@ -131,10 +132,10 @@ def _write(
     base, at, y, factor, m2, there,
     S: tl.constexpr, N2: tl.constexpr, COMPLEX: tl.constexpr, UPRIGHT: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Store a tile; SCALED: with what is left of the inverse transform's factor, and its own."""
+    """Store a tile; SCALED: multiplied by the rest of the inverse transform's factor and by its own."""
     if SCALED:
         if COMPLEX:
-            y *= 1.0 / m2  # one division, not one for each number
+            y *= 1.0 / m2  # one division, not one per entry
         else:
             y *= spread(factor / m2, S, N2, UPRIGHT)
     tl.store(base + at, y.to(base.dtype.element_ty), mask=there)
@@ -151,8 +152,8 @@ def conv_kernel(
 ):  # fmt: skip
     """Convolve: y = inverse(kernel's spectrum · forward(x)), CONJUGATE: with the conjugate of the spectrum.
 
-    x and y are (batch, channels, parts, length). SCALED: the spectrum of a channel is to be multiplied by ``scales``;
-    if COMPLEX, it is y that is.
+    x and y are (batch, channels, parts, length). SCALED: ``scales`` are the factors of the spectra; if COMPLEX, they
+    apply to y and are left to the caller.
     """
     PARTS: tl.constexpr = 2 if COMPLEX else 1
     s, n1, n2, c = indices(N1, N2, S, COMPLEX, UPRIGHT)
@@ -184,7 +185,7 @@ def conv_kernel(
             there = inside & (b + turn < batch)
             coming, top = _unit(coming, S, N2, UPRIGHT, SCALED and not COMPLEX)
             x = operand(coming, a1, PRECISION)
-            # Asked for now, needed in the next turn.
+            # Prefetch for the next turn.
             x_base += step
             coming = tl.load(x_base + at, mask=inside & (b + turn + 1 < batch) & (turn + 1 < EACH), other=0.0)
             ur, ui = first_step(x, a1, tr, ti, zero, TWIDDLE, UPRIGHT, PACKED, PRECISION)
@@ -209,12 +210,12 @@ def grads_kernel(
     READY: tl.constexpr, HOLD: tl.constexpr, SPECTRAL: tl.constexpr, REAL: tl.constexpr, NEED_X: tl.constexpr,
     SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr, EACH: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Both gradients of a convolution: that of x if NEED_X, and the kernel's, summed over EACH of the batch.
+    """Compute the gradient of x if NEED_X, and the kernel's gradient summed over EACH entries of the batch.
 
     The sums are in float32: SPECTRAL (parts of the batch, channels, K1, 2, K2), else (parts, channels, points), or
     COMPLEX, of the whole batch, (channels, 2, m1 m2) with ``sums_scales`` as :func:`gradient_kernel` writes it. Without
-    NEED_X a program may have C of the K2 columns of a spectrum.
-    SCALED and COMPLEX: the product of x and grad is to be multiplied by ``weights`` (batch, channels).
+    NEED_X a program may compute only C of the K2 columns of a spectrum.
+    SCALED and COMPLEX: ``weights`` (batch, channels) are factors of the products of x and grad.
     """
     PARTS: tl.constexpr = 2 if COMPLEX else 1
     s, n1, n2, c = indices(N1, N2, S, COMPLEX, UPRIGHT)
@@ -254,7 +255,7 @@ def grads_kernel(
             coming = tl.load(grad_base + at, mask=there, other=0.0)
             ur, ui = first_step(x, a1, tr, ti, zero, TWIDDLE, UPRIGHT, PACKED, PRECISION)
             vr, vi = second_step(ur, ui, a2, S, N2, K1, UPRIGHT, PRECISION)
-            vr, vi = vr.to(a1.dtype), vi.to(a1.dtype)  # half the registers while the other spectrum is made
+            vr, vi = vr.to(a1.dtype), vi.to(a1.dtype)  # half the registers while the other spectrum is computed
             coming, top = _unit(coming, S, N2, UPRIGHT, SCALED and not COMPLEX)
             x = operand(coming, a1, PRECISION)
             x_base += step
