@@ -38,7 +38,7 @@ def _attentive() -> torch.Tensor:
 
 
 def _input_attention() -> torch.Tensor:
-    return InputAttention(1, group=Cyclic(2), kernel_size=3)(torch.randn(1, 1, 2, 4, 4))
+    return InputAttention(1, group=Cyclic(2), kernel_size=3)(torch.randn(1, 1, 2, 4, 4)).values
 
 
 def _self_attention() -> torch.Tensor:
