@@ -55,13 +55,4 @@ class CKConv(ContinuousConv):
         **options: Unpack[ConvOptions],
     ) -> None:
         check_options(self, options, ConvOptions.__annotations__)
-        super().__init__(
-            in_channels,
-            out_channels,
-            dim=dim,
-            size=size,
-            field=field,
-            causal=causal,
-            mean_range=(0.0 if causal else -1.0, 1.0),
-            **options,
-        )
+        super().__init__(in_channels, out_channels, dim=dim, size=size, field=field, causal=causal, **options)

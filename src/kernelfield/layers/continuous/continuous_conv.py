@@ -57,7 +57,7 @@ class ContinuousConv(SampledKernel):
         gain: "start" scales the kernel as the publication did whose starting values the field has
             (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
             gain² at initialisation (chapter 3, section 3.3). None leaves the field as it was drawn.
-        kernel: further arguments of :class:`SampledKernel`: dim, size, field, mask, crop, causal, mean_range.
+        kernel: further arguments of :class:`SampledKernel`: dim, size, field, mask, crop, causal, spread.
     """
 
     def __init__(

@@ -99,6 +99,6 @@ class FlexConv(ContinuousConv):
             mask=mask,
             crop=crop,
             causal=causal,
-            mean_range=(0.0 if causal else -spread, spread),
+            spread=spread,
             **options,
         )

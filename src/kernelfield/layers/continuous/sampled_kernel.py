@@ -43,7 +43,7 @@ class SampledKernel(nn.Module):
         smooth: blur the kernel over a training step when it is sampled finer than in training.
         neighbors: number of points that a point meets, for the initial scale.
         gain: initial scale, "start", a number or None; see :class:`ContinuousConv`.
-        mean_range: range of the centres of the field's envelopes, where it has any.
+        spread: largest initial distance of the centres of the field's envelopes from offset zero, where it has any.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SampledKernel(nn.Module):
         smooth: bool = False,
         neighbors: int | None = None,
         gain: float | str | None = "start",
-        mean_range: tuple[float, float],
+        spread: float = 1.0,
     ) -> None:
         super().__init__()
         self.in_channels = check_int("in_channels", in_channels)
@@ -83,7 +83,7 @@ class SampledKernel(nn.Module):
             field,
             dim,
             out_channels * in_channels // self.groups,
-            mean_range=mean_range,
+            mean_range=(0.0 if causal else -spread, spread),
             # Half of the training grid's Nyquist frequency: products of a few sines stay within what the grid can hold.
             bandwidth=min(self.size) / 4,
             beta=0.5,  # the thesis's envelopes, Gamma(α, 1) for coordinates that span [-1, 1] over one input

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .signal import GroupSignal
+from .signal import Signal, map_values
 
 __all__ = ["GroupDropout"]
-
-Signal = TypeVar("Signal", Tensor, GroupSignal)
 
 
 class GroupDropout(nn.Module):
@@ -35,11 +31,9 @@ class GroupDropout(nn.Module):
         self.p = p
 
     def forward(self, x: Signal) -> Signal:
-        return x.map(self._drop) if isinstance(x, GroupSignal) else self._drop(x)
+        return map_values(x, self._drop)
 
     def _drop(self, x: Tensor) -> Tensor:
-        if x.dim() < 3:
-            raise ValueError(f"x must have shape (batch, channels, group, *space), got {tuple(x.shape)}")
         return F.dropout1d(x.flatten(2), self.p, self.training).view_as(x)
 
     def extra_repr(self) -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...ops.fused.folded_norm import folded_batch_norm, is_folded
-from .signal import GroupSignal
+from .signal import Signal, map_values
 
 __all__ = ["GroupBatchNorm", "GroupLayerNorm"]
-
-Signal = TypeVar("Signal", Tensor, GroupSignal)
 
 
 class GroupBatchNorm(nn.BatchNorm1d):
@@ -33,7 +29,7 @@ class GroupBatchNorm(nn.BatchNorm1d):
         super().__init__(channels, eps=eps)
 
     def forward(self, x: Signal) -> Signal:
-        return x.map(self._normalize) if isinstance(x, GroupSignal) else self._normalize(x)
+        return map_values(x, self._normalize)
 
     def _normalize(self, x: Tensor) -> Tensor:
         transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # noqa: SLF001
@@ -72,10 +68,8 @@ class GroupLayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Signal) -> Signal:
-        return x.map(self._normalize) if isinstance(x, GroupSignal) else self._normalize(x)
+        return map_values(x, self._normalize)
 
     def _normalize(self, x: Tensor) -> Tensor:
-        if x.dim() < 3:
-            raise ValueError(f"x must have shape (batch, channels, group, *space), got {tuple(x.shape)}")
         flat = x.flatten(2)
         return F.layer_norm(flat, flat.shape[2:], eps=self.eps).view_as(x)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._checks import check_bool, check_choice, check_int
-from .signal import GroupSignal
+from .signal import GroupSignal, Signal, map_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["GroupPool", "SpatialPool"]
-
-Signal = TypeVar("Signal", Tensor, GroupSignal)
 
 
 def _rows(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -68,7 +66,7 @@ class SpatialPool(nn.Module):
         self.size, self.kind, self.dim = check_int("size", size), check_choice("kind", kind, ("max", "mean")), dim
 
     def forward(self, x: Signal) -> Signal:
-        return x.map(self._pool) if isinstance(x, GroupSignal) else self._pool(x)
+        return map_values(x, self._pool)
 
     def _pool(self, x: Tensor) -> Tensor:
         if x.dim() not in (self.dim + 2, self.dim + 3):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ...groups import Group
 
-__all__ = ["GroupSignal", "as_signal"]
+__all__ = ["GroupSignal", "Signal", "as_signal", "map_values"]
 
 #: names of torch functions that act on every value alone, so that they can be called with a signal
 _ACTIVATIONS = ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh")
@@ -246,6 +246,19 @@ def as_signal(x: Tensor | GroupSignal, group: Group, channels: int, dim: int | N
     if x.group.kind != group.kind:
         raise ValueError(f"x must be a signal on {group}, got one on {x.group}")
     return GroupSignal(values, x.elements, x.gates, group=group)  # another window of the same group
+
+
+#: a signal on a group, or the tensor of its values
+Signal = TypeVar("Signal", Tensor, GroupSignal)
+
+
+def map_values(x: Signal, function: Callable[[Tensor], Tensor]) -> Signal:
+    r"""Apply ``function`` to values (batch, channels, group, \*space), of a signal or a tensor; return its type."""
+    if isinstance(x, GroupSignal):
+        return x.map(function)
+    if x.dim() < 3:
+        raise ValueError(f"x must have shape (batch, channels, group, *space), got {tuple(x.shape)}")
+    return function(x)
 
 
 def _flatten(signal: GroupSignal) -> tuple[list[Any], Group]:
