@@ -166,13 +166,14 @@ class FilterNetwork(Field):
         linears: list[tuple[Tensor, Tensor]],
     ) -> Tensor:
         """Return the last filters of one network, (points, hidden), or of n stacked ones, (n, points, hidden)."""
-        filters = torch.sin(affine(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
+        linear = nn.functional.linear if phase.dim() == 2 else affine
+        filters = torch.sin(linear(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
         envelope = self.envelope(coords, *shape)
         if envelope is not None:
             filters = filters * envelope
         h, *rest = filters.unflatten(-1, phase.shape[-2:]).unbind(-2)
         for (weight, bias), g in zip(linears, rest, strict=True):
-            h = affine(h, weight, bias) * g
+            h = linear(h, weight, bias) * g
         return h
 
     def scale_(self, factor: float | Tensor) -> FilterNetwork:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._checks import check_choice, check_int, ints_per_axis
+from .._signature import with_arguments_of
 from ..fields import Field, Table
-from ..layers import CCNNBlock, Degridify, Gridify, SeparableConv, make_norm, run_blocks
+from ..layers import CCNNBlock, Degridify, Gridify, MessageLayer, SeparableConv, make_norm, run_blocks
 from .readout import Readout
 from .registry import register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from ..groups import Group
     from ..ops import Edges
 
 __all__ = ["GridifiedNet"]
@@ -29,21 +29,18 @@ class GridifiedNet(nn.Module):
         in_channels: channels at the points; 0 for clouds of coordinates alone.
         out_channels: number of predictions.
         dim: number of spatial dimensions, 1 to 3.
-        grid: nodes along each axis, one for all or one per axis.
         channels: width.
         blocks: number of residual blocks (:class:`CCNNBlock`); 0 leaves only the way to the grid and back.
         kernel_size: points of the convolutions' kernels along each axis, odd.
         field: makes their fields; by default a weight for each point.
-        neighbors: number of nearest points or nodes that an edge connects to.
-        extent: lower and upper end of the grid.
-        message: "product" or "mlp"; see :class:`MessageLayer`.
-        reduce: "mean", "max" or "sum".
-        omega_0: frequency scale Ω of the position networks.
         norm: "batch", "layer" or "none".
         dropout: probability inside the blocks.
         readout: "mean" predicts for the whole cloud, "dense" at every point.
         sigma: initial width of Gaussian masks on the kernels, where 1 is their reach; None for no masks.
-        group: None; see :class:`Gridify`.
+        options: further arguments of :class:`Gridify`: ``grid``, the nodes along each axis; ``neighbors``, the number
+            of nearest points or nodes that an edge connects to; ``extent``, the lower and upper end of the grid;
+            ``message``, "product" or "mlp"; ``reduce``, "mean", "max" or "sum"; ``omega_0``, the frequency scale Ω of
+            the position networks; and ``group``.
 
     >>> import torch
     >>> net = GridifiedNet(6, 10, grid=4, channels=8, blocks=1, kernel_size=3)
@@ -54,27 +51,23 @@ class GridifiedNet(nn.Module):
     torch.Size([2, 5, 50])
     """
 
+    # ``field`` and ``channels`` of a message layer have other meanings here.
+    @with_arguments_of(MessageLayer, Gridify)
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
         *,
         dim: int = 3,
-        grid: int | Sequence[int] = 9,
         channels: int = 128,
         blocks: int = 3,
         kernel_size: int = 9,
         field: Callable[..., Field] = Table,
-        neighbors: int = 9,
-        extent: tuple[float | Sequence[float], float | Sequence[float]] = (-1.0, 1.0),
-        message: str = "product",
-        reduce: str = "mean",
-        omega_0: float = 0.1,
         norm: str = "batch",
         dropout: float = 0.0,
         readout: str = "mean",
         sigma: float | None = None,
-        group: Group | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         check_int("blocks", blocks, least=0)
@@ -82,17 +75,7 @@ class GridifiedNet(nn.Module):
         reach = ints_per_axis("kernel_size", kernel_size, dim)
         if any(n % 2 == 0 for n in reach):
             raise ValueError(f"kernel_size must be odd, got {kernel_size}")
-        shared: dict[str, Any] = {
-            "dim": dim,
-            "grid": grid,
-            "extent": extent,
-            "neighbors": neighbors,
-            "message": message,
-            "reduce": reduce,
-            "omega_0": omega_0,
-            "group": group,
-        }
-        self.gridify = Gridify(in_channels, channels, **shared)
+        self.gridify = Gridify(in_channels, channels, dim=dim, **options)
         make_conv: Callable[..., nn.Module] = partial(
             SeparableConv, dim=dim, size=tuple((n + 1) // 2 for n in reach), field=field, sigma=sigma
         )
@@ -100,7 +83,7 @@ class GridifiedNet(nn.Module):
             CCNNBlock(make_conv, channels, channels, norm=norm, dropout=dropout) for _ in range(blocks)
         )
         self.norm = make_norm(norm, channels)
-        self.degridify = Degridify(channels, channels, **shared) if readout == "dense" else None
+        self.degridify = Degridify(channels, channels, dim=dim, **options) if readout == "dense" else None
         self.readout = Readout(channels, out_channels, readout)
 
     def forward(

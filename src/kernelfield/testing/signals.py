@@ -102,17 +102,13 @@ def assert_equivariant(
         invariant: the output should not change at all.
         output_action: how an element acts on the output, ``group.act`` if not given.
 
-    >>> class Mirror:
-    ...     def elements(self):
-    ...         return (False, True)
-    ...     def act(self, element, signal):
-    ...         return signal.flip(-1) if element else signal
+    >>> from kernelfield.groups import Mirror
     >>> x = torch.tensor([[[1.0, 2.0, 4.0]]])
-    >>> assert_equivariant(torch.square, Mirror(), x)
-    >>> assert_equivariant(lambda x: x.amax(-1), Mirror(), x, invariant=True)
-    >>> assert_equivariant(lambda x: x.cumsum(-1), Mirror(), x)
+    >>> assert_equivariant(torch.square, Mirror(dim=1), x)
+    >>> assert_equivariant(lambda x: x.amax(-1), Mirror(dim=1), x, invariant=True)
+    >>> assert_equivariant(lambda x: x.cumsum(-1), Mirror(dim=1), x)
     Traceback (most recent call last):
-    AssertionError: not equivariant to element True: differs by 6 (allowed 7.1e-05) at (0, 0, 2): got 7, ...
+    AssertionError: not equivariant to element tensor([-1.]): differs by 6 (allowed 7.1e-05) at (0, 0, 2): got 7, ...
     """
     kind = "invariant" if invariant else "equivariant"
     for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action):
