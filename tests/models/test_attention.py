@@ -43,7 +43,7 @@ GSANETS = [
 
 
 @pytest.mark.parametrize(("name", "attention", "bias", "count", "published"), COUNTS)
-def test_parameter_counts_beside_the_published_ones(name, attention, bias, count, published):
+def test_parameter_counts(name, attention, bias, count, published):
     options = {} if bias is None else {"bias": bias}
     assert count_parameters(create_model(name, attention=attention, **options)) == count, published
 
@@ -91,7 +91,7 @@ def test_attentive_networks_are_invariant(name, attention, group):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_with_free_coattention_they_are_not(name):
+def test_networks_with_free_coattention_are_not_invariant(name):
     group = Cyclic(4)
     net, channels, sizes = NETWORKS[name](group=group, attention="free")
     x = torch.randn(4, channels, sizes[0], sizes[0], dtype=D)

@@ -148,7 +148,7 @@ def test_every_named_configuration_has_a_summary(name: str) -> None:
     assert configuration(name).summary
 
 
-def test_unknown_names_are_answered_with_the_closest() -> None:
+def test_unknown_names_suggest_the_closest() -> None:
     with pytest.raises(ValueError, match="the closest is 'ccnn_4_140'"):
         create_model("ccnn_4140")
 
@@ -189,7 +189,7 @@ def test_language_model_shares_its_embedding() -> None:
         create_model("ckcnn_ptb", size=20, out_channels=49)
 
 
-def test_last_position_of_a_padded_sequence_is_its_last_seen() -> None:
+def test_the_last_observed_position_of_a_padded_sequence_is_read() -> None:
     net = CKCNN(1, 2, size=16, channels=3, norm="none").eval()
     x, seen = torch.randn(2, 1, 16), torch.arange(16) < torch.tensor([[9], [16]])
     y = net(x, mask=seen)
@@ -255,7 +255,7 @@ def test_a_network_trained_on_8x8_digits_reads_16x16() -> None:
         lambda: FlexTCN(2, 3, size=16, channels=4, blocks=1),
     ],
 )
-def test_what_was_not_seen_may_be_no_number(make: Callable[[], nn.Module], points: bool) -> None:
+def test_unobserved_values_may_be_nan(make: Callable[[], nn.Module], points: bool) -> None:
     torch.manual_seed(0)
     net, mask = make(), torch.ones(2, 16, dtype=torch.bool)
     mask[:, 5] = False

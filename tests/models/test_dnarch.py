@@ -1,4 +1,4 @@
-"""DNArch: the four sizes are learned, counted, kept to a budget, and made into an ordinary network."""
+"""DNArch: the four sizes are learned, counted, kept within a budget, and materialised as an ordinary network."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def signal(dim: int, size: int | tuple[int, ...], dtype: torch.dtype = torch.flo
 
 @pytest.mark.parametrize(("dim", "size", "options"), SHAPES, ids=str)
 @pytest.mark.parametrize("step", [1.0, 0.5, 1.5])
-def test_fixed_and_changing_shapes_give_the_same(dim: int, size: Any, options: dict[str, Any], step: float) -> None:
+def test_fixed_and_changing_shapes_agree(dim: int, size: Any, options: dict[str, Any], step: float) -> None:
     changing = moved(build(dim, size, readout="dense", **options).double())
     fixed = build(dim, size, readout="dense", fixed_shapes=True, **options).double()
     fixed.load_state_dict(changing.state_dict())
@@ -83,7 +83,7 @@ def masks(net: DNArch) -> list[torch.Tensor]:
     return [p for m in (net.width, net.resolution, net.depth) if m is not None for p in m.parameters()]
 
 
-def test_fixed_shapes_ask_nothing_of_the_device() -> None:
+def test_fixed_shapes_do_not_synchronise_with_the_device() -> None:
     nets = [moved(build(2, 8, fixed_shapes=fixed)) for fixed in (True, False)]
     x = signal(2, 8)
     with FakeTensorMode(allow_non_fake_inputs=True):  # tensors without values: whoever asks for one fails
@@ -113,7 +113,7 @@ def test_shapes_change_only_after_steps_of_an_optimiser() -> None:
     assert net.sizes.kept_widths == [(10, 10, 10)] * 4
 
 
-def test_masks_are_brought_back_to_their_limits() -> None:
+def test_masks_are_clamped_to_their_limits() -> None:
     net = build(1, 64)
     parameters = masks(net) + [layer.mask.sigma for layer in convs(net.network)]
     for value in (-100.0, 100.0):
@@ -176,7 +176,7 @@ def test_masks_start_at_the_size_of_the_network() -> None:
     assert {b.kernel for b in globally.architecture().blocks} == {(35, 35)}
 
 
-def test_the_network_s_weights_are_kept() -> None:
+def test_the_weights_of_the_network_are_preserved() -> None:
     base = CCNN(2, 3, size=32, **SMALL).eval()
     with torch.no_grad():
         for p in base.parameters():
@@ -352,7 +352,7 @@ def test_complexity_loss_is_the_relative_square() -> None:
 
 
 @pytest.mark.parametrize("name", ["width", "resolution", "depth"])
-def test_a_mask_at_its_limit_still_feels_its_cost(name: str) -> None:
+def test_a_mask_at_its_limit_still_gets_a_gradient_from_the_cost(name: str) -> None:
     net = build(learn=(name,))
     mask = getattr(net, name)
     with torch.no_grad():
@@ -493,7 +493,7 @@ def test_points_need_all_frequencies() -> None:
         build()(torch.randn(2, 2, 9), coords=coords)
 
 
-def test_unseen_samples_do_not_count_at_low_resolution() -> None:
+def test_unobserved_samples_are_ignored_at_low_resolution() -> None:
     net = moved(build(1, 32, norm="none", readout="dense")).eval()
     x, seen = signal(1, 32), torch.arange(32).expand(2, 32) < 20
     other = torch.where(seen.unsqueeze(1), x, 100.0)
@@ -593,7 +593,7 @@ def test_bad_arguments(change: dict[str, Any], error: type[Exception], message: 
         build(**change)
 
 
-def test_a_materialised_network_is_not_taken_again() -> None:
+def test_a_materialised_network_is_rejected() -> None:
     with pytest.raises(ValueError, match="got one that was materialized"):
         DNArch(build().materialize())
 

@@ -33,7 +33,7 @@ WITH_BIAS = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameter_counts_beside_the_published_ones(name):
+def test_parameter_counts(name):
     assert count_parameters(create_model(name)) == PUBLISHED[name][0], PUBLISHED[name][1]
 
 
@@ -62,7 +62,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("group", [Cyclic(4), Dihedral(4)], ids=str)
-def test_whole_networks_are_exactly_invariant(name, group):
+def test_networks_are_exactly_invariant(name, group):
     net, channels, sizes = NETWORKS[name](group)
     settle(net)
     for size in sizes:
@@ -94,7 +94,7 @@ def test_sizes_of_the_feature_maps():
     assert sizes == [92, 44, 20, 8, 2]
 
 
-def test_gradients_reach_everything_and_bf16_trains():
+def test_all_parameters_get_gradients_and_bf16_trains():
     net = create_model("p4cnn")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = net(torch.randn(4, 1, 28, 28)).float().square().mean()

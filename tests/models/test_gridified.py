@@ -120,7 +120,7 @@ def test_points_are_convolved_in_bounded_memory(channels: int, count: int) -> No
     assert largest.elements <= chunks.CHUNK_VALUES["cpu"]
 
 
-def test_chunks_of_points_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_points_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = SeparableConv(3, 4, dim=3, size=2, sigma=0.3, neighbors=7).double()
     x, coords = torch.randn(2, 3, 40, dtype=torch.float64), 2 * torch.rand(2, 40, 3, dtype=torch.float64) - 1
     results = []

@@ -41,7 +41,7 @@ SMALL = {"channels": (3, 3, 4, 4), "kernel_size": 5}
 
 
 @pytest.mark.parametrize(("name", "inputs", "classes"), COUNTS)
-def test_parameter_counts_beside_the_published_ones(name, inputs, classes):
+def test_parameter_counts(name, inputs, classes):
     """Published: "approximately 460k"."""
     net = create_model(name, in_channels=inputs, out_channels=classes)
     assert count_parameters(net) == COUNTS[name, inputs, classes]
@@ -84,7 +84,7 @@ def test_full_mirror_network_is_exactly_invariant_and_a_partial_one_is_not():
     assert equivariance_error(part, Mirror(), x, invariant=True) > 1e-3
 
 
-def test_shrinking_one_layer_gives_up_the_turns_and_their_cost():
+def test_shrinking_one_layer_removes_rotations_and_their_cost():
     net = PartialGCNN(1, 3, group=SO2(), samples=4, **SMALL).double()
     x = torch.randn(2, 1, 20, 20, dtype=torch.float64)
     assert_equivariant(net, Cyclic(4), x, invariant=True, rtol=1e-9)
@@ -103,7 +103,7 @@ def test_ablations():
 
 
 @pytest.mark.parametrize("field", [MLP, MAGNet])
-def test_any_field_is_a_kernel(field):
+def test_any_field_may_be_the_kernel(field):
     net = PartialGCNN(1, 3, group=SO2(), samples=3, field=field, shortcut_field=field, **SMALL)
     assert net(torch.randn(2, 1, 20, 20)).isfinite().all()
 
@@ -177,7 +177,7 @@ def test_training_steps_never_wait_for_the_device(name, options):
         F.cross_entropy(net(x), target).backward()
 
 
-def test_waiting_is_found_out():
+def test_waiting_for_the_device_is_detected():
     with NoWaiting(), pytest.raises(AssertionError, match="_local_scalar_dense"):
         float(torch.ones(()))
 

@@ -1,4 +1,4 @@
-"""The contract of every registered network: the tests that need nothing but its name."""
+"""The contract of every registered network: tests that need only its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How every registered network begins: kernels that are no averages, differ from each other, and keep signals alive."""
+"""Initial weights of every registered network: kernels are not constant and differ, and signals stay alive."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ FAINT = {"gridified_reconstruction": 1e-8}
 
 @pytest.mark.parametrize("name", CASES)
 @torch.no_grad()
-def test_kernels_are_neither_constant_nor_alike(name: str) -> None:
+def test_kernels_are_neither_constant_nor_equal(name: str) -> None:
     net = begin(name).network
     for field, kernel in kernels(net):
         most, least = KERNEL_BOUNDS[field.start or type(field).__name__]

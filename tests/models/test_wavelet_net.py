@@ -1,4 +1,4 @@
-"""Wavelet networks: published counts, invariance of the whole network, and what every network is held to."""
+"""Wavelet networks: published parameter counts, invariance, and the contract of networks."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ SCALES = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameter_counts_beside_the_published_ones(name):
+def test_parameter_counts(name):
     assert count_parameters(create_model(name)) == PUBLISHED[name][0], PUBLISHED[name][1]
 
 
 @pytest.mark.parametrize("name", SCALES)
-def test_scales_are_dropped_as_the_chapter_says(name):
+def test_scales_are_dropped_as_in_the_chapter(name):
     net = create_model(name)
     seen = [stage.group.n for stage in net.stages]
     if hasattr(net.head, "group"):
@@ -111,7 +111,7 @@ def deep(base=2.0, scales=8):
     return net.eval()
 
 
-def test_the_whole_network_is_invariant_to_translation():
+def test_the_network_is_invariant_to_translation():
     t = torch.arange(-512, 512, **F64)
     net = deep()
     plain = net(sound(t)[None, None])
@@ -136,7 +136,7 @@ def test_predictions_shift_by_one_scale(base):
     assert float((found[0] - found[1]).norm() / found[0].norm()) > 0.3
 
 
-def test_the_whole_network_is_invariant_to_scale_within_a_bound():
+def test_the_network_is_invariant_to_scale_within_a_bound():
     """The maximum over dilations: within half a percent, where the same network of one dilation is off by ten."""
     errors = []
     for scales in (8, 1):
@@ -187,7 +187,7 @@ def test_a_network_trained_at_one_speed_keeps_its_accuracy_at_others():
     assert float(means[1][1:].max()) < 0.45, means
 
 
-def test_gradients_reach_everything_and_bf16_trains():
+def test_all_parameters_get_gradients_and_bf16_trains():
     for scales in (0, 6):
         net = small(scales).train()
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -197,7 +197,7 @@ def test_gradients_reach_everything_and_bf16_trains():
 
 
 @pytest.mark.parametrize("scales", [0, 3])
-def test_compiles_exports_and_goes_round(scales):
+def test_compiles_exports_and_round_trips(scales):
     net, x = small(scales).eval(), torch.randn(2, 2, 200)
     assert_compiles(net, x)
     shapes = {"x": {0: torch.export.Dim("batch", min=2, max=64), 2: torch.export.Dim("length", min=130)}}

@@ -26,7 +26,7 @@ FEW = ("dense", "depthwise", "cylinder")
 
 
 class TestAuto(ConvContract):
-    """The choice between the others; a few kinds are enough to see that it passes everything on."""
+    """The contract for "auto", on a few kinds: enough to see that it passes all arguments on."""
 
     method = "auto"
 
@@ -61,7 +61,7 @@ def test_auto_sums_short_kernels_and_transforms_long_ones(dim: int, requires_gra
         assert min(times, key=times.__getitem__) == method
 
 
-def test_auto_is_one_of_the_methods_to_the_bit() -> None:
+def test_auto_equals_one_of_the_methods_exactly() -> None:
     x, kernel = torch.randn(2, 3, 40), torch.randn(3, 1, 40)
     method = cheapest(x, kernel, False, ("zero",))
     assert method in METHODS

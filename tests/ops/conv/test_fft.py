@@ -1,4 +1,4 @@
-"""Convolution by spectra: its sizes, its chunks, and how little memory it keeps."""
+"""Convolution by FFT: transform sizes, chunks and memory."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_transforms_of_torch_func() -> None:
 
 
 @pytest.mark.parametrize("name", ["dense", "depthwise", "multiplied depthwise"])
-def test_operators_keep_what_they_promise_to_torch(name: str) -> None:
+def test_operators_pass_opcheck(name: str) -> None:
     case = KINDS[name]
     x, kernel = (t.requires_grad_() for t in case.tensors())
     how = case.causal, [case.boundary == "periodic"], case.groups

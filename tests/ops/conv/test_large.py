@@ -1,4 +1,4 @@
-"""Signals of more than 2³¹ elements: kernels find their last ones. Only the pages that are used are ever allocated."""
+"""Kernels index signals of more than 2³¹ elements correctly. Only the memory pages in use are allocated."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ FAR = 1 << 31
 
 @pytest.fixture
 def far() -> torch.Tensor:
-    """Return a signal whose second entry of the batch begins after 2³¹ others."""
+    """Return a signal whose second batch entry begins after 2³¹ elements."""
     return torch.empty(FAR + 4096, dtype=torch.bfloat16)
 
 
 def filled(far: torch.Tensor, count: int) -> torch.Tensor:
-    """Fill the first samples of both entries of the batch; return these."""
+    """Fill the first samples of both batch entries, and return them."""
     near = torch.randn(2, count).bfloat16()
     far[:count], far[FAR : FAR + count] = near
     return near.float()
 
 
 def taken(far: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the first samples of both entries of the batch."""
+    """Return the first samples of both batch entries."""
     return torch.stack([far[:count], far[FAR : FAR + count]]).float()
 
 
 def gradients(x: torch.Tensor, kernel: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return those of a causal convolution."""
+    """Return the first samples of a causal convolution."""
     x, kernel = x.requires_grad_(), kernel.requires_grad_()
     return torch.autograd.grad(conv(x, kernel, causal=True, groups=x.shape[1], method="direct"), (x, kernel), weights)
 
@@ -42,7 +42,7 @@ def assert_near(got: torch.Tensor, expected: torch.Tensor) -> None:
     assert (got.view(expected.shape) - expected).norm() <= 1e-2 * expected.norm()
 
 
-def test_bands(far: torch.Tensor) -> None:
+def test_toeplitz_products(far: torch.Tensor) -> None:
     x, kernel, y = filled(far, 64), torch.randn(1, 1, 64), torch.empty_like(far)
     taps, numbers, how = lines._arguments(x[:, None], kernel, True, lines.ToeplitzTile(outputs=64))
     batch, _, *rest = numbers
@@ -50,7 +50,7 @@ def test_bands(far: torch.Tensor) -> None:
     assert_near(taken(y, 64), conv(x[:, None], kernel, causal=True, method="direct"))
 
 
-def test_gradients_of_bands(far: torch.Tensor) -> None:
+def test_gradients_of_toeplitz_products(far: torch.Tensor) -> None:
     x, kernel, grad_x = filled(far, 64), torch.randn(1, 1, 64), torch.empty_like(far)
     grad, grad_kernel = torch.empty_like(far), torch.empty(64)
     weights = filled(grad, 64)

@@ -1,4 +1,4 @@
-"""Results of tensor cores are compared with an FFT's when a shape is first met."""
+"""Tensor-core results are compared with an FFT the first time a shape is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def problem(channels: int = 5) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 5])
-def test_what_is_right_is_returned_and_not_compared_again(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_correct_result_is_returned_and_not_compared_again(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, kernel, grad = problem(channels)
     y = transform_conv(x, kernel, *HOW, channels)
     grads = transform_grads(grad, x, kernel, (True, True), *HOW, channels)
@@ -60,21 +60,21 @@ def test_a_wrong_gradient_is_replaced(which: int) -> None:
     assert all(a.equal(b) for a, b in zip(got, grads, strict=True))
 
 
-def test_a_gradient_that_is_not_needed_is_not_looked_at() -> None:
+def test_a_gradient_that_is_not_needed_is_not_compared() -> None:
     x, kernel, grad = problem()
     need = False, True
     grads = transform_grads(grad, x, kernel, need, *HOW, 5)
     assert selfcheck.verified_grads((x[:0], grads[1]), grad, x, kernel, "tf32", need, *HOW)[1] is grads[1]
 
 
-def test_not_a_number_is_wrong_if_the_input_has_none() -> None:
+def test_nan_is_wrong_unless_the_input_has_nan() -> None:
     x, kernel, _ = problem()
     with pytest.warns(UserWarning, match="is wrong"):
         selfcheck.verified_conv(torch.full_like(x, torch.nan), x, kernel, "bfloat16", *HOW)
 
 
 @pytest.mark.parametrize("value", [0.0, torch.inf, torch.nan])
-def test_values_that_tell_nothing_are_compared_again_later(value: float) -> None:
+def test_inconclusive_values_are_compared_again(value: float) -> None:
     x, kernel, _ = problem()
     empty = torch.full_like(x, value)
     with warnings.catch_warnings():
@@ -93,7 +93,7 @@ def test_rounding_of_signals_that_cancel_is_not_an_error() -> None:
     assert not selfcheck.is_refused(x, kernel)
 
 
-def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selfcheck, "CHECKS", False)
     x, kernel, _ = problem()
     assert selfcheck.verified_conv(x, x, kernel, "tf32", *HOW) is x

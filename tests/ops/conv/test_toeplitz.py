@@ -1,4 +1,4 @@
-"""Short lines by tiles of Toeplitz matrices, against float64, in Triton's interpreter where there is no GPU."""
+"""Toeplitz products for short lines against float64, in Triton's interpreter where there is no GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def short_lines(draw: st.DrawFn) -> Case:
 
 
 def assert_right(case: Case, tile: lines.ToeplitzTile, rounding: float = 3e-6) -> None:
-    """Compare output and both gradients with float64, outputs poisoned."""
+    """Compare output and both gradients with float64. Outputs are filled with NaN first."""
     x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
     grad = torch.randn(x.shape).to(DEVICE)
     with poisoned():
@@ -60,7 +60,7 @@ def test_more_signals_than_one_product_has_rows(tile: lines.ToeplitzTile) -> Non
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="a GPU does nothing else")
 @pytest.mark.parametrize("causal", [True, False])
-def test_loops_over_what_is_needed_alone(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_only_over_needed_inputs(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a GPU every program computes its own bounds; numpy makes no numbers of the interpreter's scalars any more.
     class Whole(type):
         def __instancecheck__(cls, value: object) -> bool:
@@ -81,7 +81,7 @@ def test_loops_over_what_is_needed_alone(causal: bool, monkeypatch: pytest.Monke
         assert_right(Case((2, 1, 200), (1, 1, points), 1, causal=causal), lines.ToeplitzTile(outputs=64))
 
 
-def test_the_operator_takes_them_for_short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_lines_use_toeplitz_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorcore, "FEWEST", 2)
     used = []
     usual = lines.toeplitz_conv
@@ -108,13 +108,15 @@ def test_the_operator_takes_them_for_short_lines(monkeypatch: pytest.MonkeyPatch
         ((64, 1, 8, 8), torch.bfloat16, False),
     ],
 )
-def test_longer_fewer_and_others_take_the_transform(shape: tuple[int, ...], dtype: torch.dtype, periodic: bool) -> None:
+def test_long_lines_small_batches_and_other_dtypes_use_the_transform(
+    shape: tuple[int, ...], dtype: torch.dtype, periodic: bool
+) -> None:
     x = torch.empty(shape, dtype=dtype, device="meta")
     assert not tensorcore._is_short(x, [periodic])
     assert tensorcore._is_short(torch.empty(64, 1, 512, dtype=torch.bfloat16, device="meta"), [False])
 
 
-def test_one_gradient_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorcore, "FEWEST", 1)
     case = Case((1, 1, 30), (1, 1, 30), 1, causal=True)
     for learned in (0, 1):
@@ -127,7 +129,7 @@ def test_one_gradient_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * expected.abs().max().item())
 
 
-def test_bands_that_do_not_fit_are_left_to_the_fft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_toeplitz_tiles_that_do_not_fit_fall_back_to_the_fft(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise launch.TooLarge(300_000, 232_448, "shared memory")
 

@@ -67,7 +67,7 @@ def test_half_precision_of_blocks_of_4096() -> None:
 
 
 @pytest.mark.parametrize("learned", [0, 1])
-def test_one_gradient_alone(learned: int) -> None:
+def test_a_single_gradient(learned: int) -> None:
     for name in ("line", "slices"):
         case = LAYOUTS[name]
         tensors = [t.to(DEVICE) for t in case.tensors(torch.float32)]
@@ -116,7 +116,7 @@ def test_gradients_of_channels_last(form: str) -> None:
     ],
     ids=str,
 )
-def test_what_a_launch_chooses_changes_nothing(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_does_not_change_results(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
     monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), **change))
     launch.make_call.cache_clear()
@@ -145,7 +145,7 @@ def test_tables_are_read_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) ->
     ],
     ids=str,
 )
-def test_matrix_products_of_torch_do_the_outer_transform(
+def test_outer_transform_by_torch_matmul(
     case: Case, chunks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = launch.tuning
@@ -160,7 +160,7 @@ def test_matrix_products_of_torch_do_the_outer_transform(
     launch.make_call.cache_clear()
 
 
-def test_numbers_that_are_no_whole_vectors_are_left_to_kernels() -> None:
+def test_unaligned_sizes_do_not_use_torch_matmul() -> None:
     how = torch.bfloat16, torch.device("cpu"), False, (False, False)
     assert launch.Call((1, 1, 72, 72), (5, 5), *how).by_library
     assert not launch.Call((1, 1, 72, 72), (5, 5), torch.float32, *how[1:]).by_library
@@ -172,7 +172,7 @@ def test_numbers_that_are_no_whole_vectors_are_left_to_kernels() -> None:
 
 
 @pytest.mark.parametrize("name", ["rows of a plane", "longer rows of a plane", "line of blocks"])
-def test_spectra_of_blocks_by_launches_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spectra_of_blocks_by_separate_launches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
     monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), fused_batch=0, fused_batch_backward=0))
     launch.make_call.cache_clear()
@@ -197,7 +197,7 @@ def test_chunks_hold_all_channels_within_the_budget(
     assert max(sizes) == 1 or max(sizes) * bytes_of_one <= least
 
 
-def test_grids_are_not_too_large_for_a_gpu() -> None:
+def test_grids_stay_within_gpu_limits() -> None:
     shape = 70_000, 2, 5000
     call = launch.Call(shape, (5000,), torch.float32, torch.device("cpu"), True, (False,))
     call.tuning = replace(call.tuning, outer_programs=1 << 20)
@@ -206,12 +206,12 @@ def test_grids_are_not_too_large_for_a_gpu() -> None:
     assert -(-140_000 // each) <= 65_535
 
 
-def test_several_kernels_of_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_kernels_per_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch.Call, "tiles", lambda call, channels: (-(-channels // (4 * call.tuning.stack)), 4))
     assert_right(Case((2, 3, 3, 4, 4), (3, 1, 5, 7, 7), 3))
 
 
-def test_saves_input_and_kernel_alone() -> None:
+def test_saves_only_input_and_kernel() -> None:
     x, kernel = (t.to(DEVICE).requires_grad_() for t in LAYOUTS["line"].tensors(torch.float32))
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
@@ -219,7 +219,7 @@ def test_saves_input_and_kernel_alone() -> None:
     assert {t.data_ptr() for t in saved} == {x.data_ptr(), kernel.data_ptr()}
 
 
-def test_tensor_cores_are_expected_to_win_where_they_were_measured_to() -> None:
+def test_cost_model_prefers_tensor_cores_where_measured_faster() -> None:
     for shape, points in (((64, 140, 256), (256,)), ((32, 140, 16384), (16384,)), ((64, 140, 32, 32), (63, 63))):
         work = cost.Work.of(shape, (140, 1, *points), tuple(n // 2 for n in points), [False] * len(points))
         seconds = {name: cost.seconds(name, work, "cuda", training=True) for name in ("direct", "fft", "triton")}
@@ -237,7 +237,7 @@ def test_tensor_cores_are_expected_to_win_where_they_were_measured_to() -> None:
         (torch.ones(1, 1, 4099), torch.ones(1, 1, 3), None),
     ],
 )
-def test_what_it_cannot_do(x: torch.Tensor, kernel: torch.Tensor, says: str | None) -> None:
+def test_unsupported_convolutions(x: torch.Tensor, kernel: torch.Tensor, says: str | None) -> None:
     assert obstacle(x, kernel, False, ("zero",)) == says
     if says is not None:
         with pytest.raises(ValueError, match="method must be one that can compute this convolution, got 'triton'"):
@@ -245,7 +245,7 @@ def test_what_it_cannot_do(x: torch.Tensor, kernel: torch.Tensor, says: str | No
 
 
 @given(dim=st.integers(1, 3), data=st.data())
-def test_plans_hold_the_convolution(dim: int, data: st.DataObject) -> None:
+def test_plans_are_large_enough(dim: int, data: st.DataObject) -> None:
     lengths = tuple(data.draw(st.integers(1, (2**20, 300, 40)[dim - 1])) for _ in range(dim))
     periodic = tuple(data.draw(st.booleans()) for _ in range(dim))
     reaches = tuple(data.draw(st.integers(0, n)) for n in lengths)
@@ -261,13 +261,13 @@ def test_plans_hold_the_convolution(dim: int, data: st.DataObject) -> None:
     assert not plan.complex or plan.outer * plan.outer_step >= torch.Size(lengths).numel()
 
 
-def test_long_lines_of_zeros_always_have_a_plan() -> None:
+def test_long_lines_with_zero_boundary_always_have_a_plan() -> None:
     for length in (1, 63, 64, 784, 4096, 4097, 16_000, 65_536, 10**6, 2**20):
         assert plan_of((length,), (2 * length,), False, (False,), torch.bfloat16) is not None
     assert plan_of((2**20 + 1,), (3,), False, (False,), torch.bfloat16) is None
 
 
-def test_tiles_that_do_not_fit_are_left_to_the_fft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_that_do_not_fit_fall_back_to_the_fft(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise launch.TooLarge(300_000, 232_448, "shared memory")
 

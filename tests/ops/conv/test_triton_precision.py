@@ -1,4 +1,4 @@
-"""Precision of the convolution on tensor cores: tf32, and scaled products of float16 in its place."""
+"""Precision of the convolution on tensor cores: tf32, and scaled float16 products in its place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_precision_follows_the_setting_of_torch(setting: str, expected: str) -> 
 
 @pytest.fixture
 def unscaled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compute with products of tf32."""
+    """Compute with tf32 products."""
     monkeypatch.setattr(tensorcore, "SCALED", False)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     launch.make_call.cache_clear()
@@ -41,7 +41,7 @@ def unscaled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("unscaled")
 @layouts
-def test_tf32_rounds_no_worse_than_it_should(case: Case) -> None:
+def test_tf32_errors_are_within_rounding(case: Case) -> None:
     boundary = case.boundary if isinstance(case.boundary, tuple) else (case.boundary,) * (len(case.x) - 2)
     periodic = [name == "periodic" for name in boundary]
     assert plan_of(case.x[2:], case.kernel[2:], case.causal, periodic, torch.float32).element == 4
@@ -52,7 +52,7 @@ def test_tf32_rounds_no_worse_than_it_should(case: Case) -> None:
 
 @pytest.fixture
 def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute with scaled products of float16."""
+    """Compute with scaled float16 products."""
     monkeypatch.setattr(tensorcore, "SCALED", True)
     monkeypatch.setattr(tensorcore, "UNSCALED", 0)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
@@ -97,7 +97,7 @@ def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
 
 @pytest.mark.usefixtures("scaled")
 @pytest.mark.parametrize("kind", ["constant", "huge", "uneven"])
-def test_blocks_that_are_scaled_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_scaled_separately(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
     monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), by_library=True))
     launch.make_call.cache_clear()
@@ -109,7 +109,7 @@ def test_blocks_that_are_scaled_one_by_one(kind: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("scaled")
 @pytest.mark.parametrize("name", ["line", "plane", "rows of a torus"])
-def test_scaled_products_of_small_channels_beside_large_ones(name: str) -> None:
+def test_scaled_products_with_channels_of_very_different_size(name: str) -> None:
     case = LAYOUTS[name]
     x, kernel = case.tensors(torch.float32)
     x[:, 0] *= 1e6
@@ -144,7 +144,7 @@ def relative_errors(case: Case, x: torch.Tensor, kernel: torch.Tensor) -> torch.
     return torch.stack(errors).detach()
 
 
-def test_what_has_the_precision_of_tf32_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_precision_uses_scaled_products(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tensorcore.scaled(torch.float32, (1024,))  # torch's own setting is "highest"
     assert tensorcore.scaled(torch.float16, (1024,))
     assert not tensorcore.scaled(torch.bfloat16, (1024,))
@@ -157,7 +157,7 @@ def test_what_has_the_precision_of_tf32_is_scaled(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("scaled")
-def test_zeros_and_infinities_stay_what_they_are() -> None:
+def test_zeros_and_infinities_are_preserved() -> None:
     case = LAYOUTS["line"]
     x, kernel = (t.to(DEVICE) for t in case.tensors(torch.float32))
     x[0, 0], x[1, 1, 7] = 0.0, float("inf")

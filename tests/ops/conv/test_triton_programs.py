@@ -1,4 +1,4 @@
-"""What becomes of the convolution on tensor cores under autocast, torch.compile and torch.export."""
+"""Convolution on tensor cores under autocast, torch.compile and torch.export."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPERATORS = {
 }
 
 
-def test_compiles_whole() -> None:
+def test_compiles_without_graph_breaks() -> None:
     x, kernel = (t.to(DEVICE).requires_grad_() for t in LAYOUTS["plane"].tensors(torch.float32))
 
     def loss(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
@@ -39,7 +39,7 @@ def test_compiles_whole() -> None:
         torch.testing.assert_close(got, expected)
 
 
-def test_lengths_that_have_no_tiles_are_left_to_the_fft_when_they_are_known() -> None:
+def test_lengths_without_a_tile_layout_fall_back_to_the_fft_at_run_time() -> None:
     def loss(x: torch.Tensor, kernel: torch.Tensor, method: str) -> torch.Tensor:
         return conv(x, kernel, causal=True, method=method).square().mean()
 
@@ -66,12 +66,12 @@ def test_the_choice_for_a_gpu_compiles(dtype: torch.dtype) -> None:
 
 
 def operands(case: Case) -> tuple[list[torch.Tensor], tuple[Any, ...]]:
-    """Return gradient, signal and kernel, and the other arguments of the operators."""
+    """Return gradient, signal, kernel and the other arguments of the operators."""
     tensors = [t.to(DEVICE).requires_grad_() for t in (torch.randn(case.x), *case.tensors(torch.float32))]
     return tensors, (case.causal, [case.boundary == "periodic"] * (len(case.x) - 2), case.groups)
 
 
-def test_operators_keep_what_they_promise_to_torch() -> None:
+def test_operators_pass_opcheck() -> None:
     (grad, x, kernel), how = operands(OPERATORS["line"])
     torch.library.opcheck(torch.ops.kernelfield.triton_conv.default, (x, kernel, *how))
     torch.library.opcheck(torch.ops.kernelfield.triton_conv_grads.default, (grad, x, kernel, True, True, *how))
@@ -79,7 +79,7 @@ def test_operators_keep_what_they_promise_to_torch() -> None:
 
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("need", [(True, True), (True, False), (False, True)], ids=["both", "x", "kernel"])
-def test_operators_return_the_shapes_they_promise(name: str, need: tuple[bool, bool]) -> None:
+def test_operators_return_the_declared_shapes(name: str, need: tuple[bool, bool]) -> None:
     (grad, x, kernel), how = operands(OPERATORS[name])
     promises = ("test_schema", "test_faketensor")
     torch.library.opcheck(torch.ops.kernelfield.triton_conv.default, (x, kernel, *how), test_utils=promises)
@@ -121,7 +121,7 @@ def test_exports_with_a_kernel_as_long_as_the_input() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast_gives_its_dtype_and_gradients_of_the_arguments_own(dtype: torch.dtype) -> None:
+def test_autocast_sets_the_output_dtype_and_keeps_gradient_dtypes(dtype: torch.dtype) -> None:
     case = OPERATORS["line"]
     tensors = [t.to(DEVICE).requires_grad_() for t in case.tensors(torch.float32)]
     weights = torch.randn(case.x, device=DEVICE)
