@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,13 @@ def test_an_unknown_option_is_named_with_its_class(make: Callable[..., object]) 
     make()
     with pytest.raises(TypeError, match=rf"{make.func.__name__}.*'bandwith'"):  # type: ignore[attr-defined]
         make(bandwith=3)
+
+
+@pytest.mark.parametrize("make", [*CONTINUOUS, *ON_GROUPS], ids=lambda make: make.func.__name__)
+def test_signatures_list_the_options_that_are_passed_on(make: partial[object]) -> None:
+    parameters = inspect.signature(make.func).parameters
+    assert {"in_channels", "out_channels", "boundary", "bias"} <= set(parameters)
+    assert all(p.kind is not p.VAR_KEYWORD for p in parameters.values())
 
 
 def test_a_plain_kernel_takes_no_mask() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._checks import check_options
+from ..._signature import with_arguments_of
 from ...fields import SIREN, Field
 from .continuous_conv import ContinuousConv, ConvOptions
+from .sampled_kernel import SampledKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +45,7 @@ class CKConv(ContinuousConv):
     torch.Size([2, 8, 50])
     """
 
+    @with_arguments_of(ContinuousConv.__init__, SampledKernel.__init__, without=("kernel", "mask", "crop", "spread"))
     def __init__(
         self,
         in_channels: int,

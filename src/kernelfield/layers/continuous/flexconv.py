@@ -6,9 +6,11 @@ import copy
 from typing import TYPE_CHECKING
 
 from ..._checks import check_dim, check_options
+from ..._signature import with_arguments_of
 from ...fields import Field, MAGNet, bind_start
 from ...masks import GaussianMask, Mask
 from .continuous_conv import ContinuousConv, ConvOptions
+from .sampled_kernel import SampledKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,6 +56,7 @@ class FlexConv(ContinuousConv):
     80
     """
 
+    @with_arguments_of(ContinuousConv.__init__, SampledKernel.__init__, without=("kernel", "spread"))
     def __init__(
         self,
         in_channels: int,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ..._checks import check_options
+from ..._signature import with_arguments_of
 from ...fields import Field, MAGNet, bind_start
 from ..pointwise import Pointwise
 from .ckconv import CKConv
@@ -59,6 +60,7 @@ class SeparableConv(nn.Module):
     torch.Size([2, 16, 8, 8, 8])
     """
 
+    @with_arguments_of(FlexConv.__init__, without=("depthwise",))
     def __init__(
         self,
         in_channels: int,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._checks import check_choice, check_int, check_options
+from ..._signature import with_arguments_of
 from ...fields import Table
 from ...ops.attentive import attend_responses, attentive_residual, responses
 from .gconv import BaseGroupConv, GroupConv, LiftingConv
@@ -83,6 +84,7 @@ class _AttentiveConv(BaseGroupConv):
     lifting = False
     kernel: GroupKernel
 
+    @with_arguments_of(BaseGroupConv.__init__, without=("samples", "distribution"))
     def __init__(
         self,
         in_channels: int,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._checks import check_bool, check_choice, check_int, check_options
+from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from ...groups import Distribution, Group, Uniform
 from .correlate import BOUNDARIES, check_even, correlate
@@ -114,6 +115,7 @@ class LiftingConv(BaseGroupConv):
     (torch.Size([2, 8, 4, 9, 9]), torch.Size([4, 1]))
     """
 
+    @with_arguments_of(BaseGroupConv.__init__)
     def __init__(
         self,
         in_channels: int,

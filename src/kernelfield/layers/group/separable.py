@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._checks import check_choice, check_options
+from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from .correlate import convolve
 from .gconv import BaseGroupConv, GroupConvOptions, folded, weighted
@@ -48,6 +49,7 @@ class SeparableGroupConv(BaseGroupConv):
     torch.Size([2, 10, 8, 9, 9])
     """
 
+    @with_arguments_of(BaseGroupConv.__init__)
     def __init__(
         self,
         in_channels: int,
