@@ -58,5 +58,5 @@ def test_what_differs_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the exported network differs by"):
         export_network(Rough(), tmp_path / "net.pt2", torch.randn(2, 1, 8))
     assert not (tmp_path / "net.pt2").exists()
-    with pytest.raises(ValueError, match="to must be one of 'pt2', 'onnx', got 'tflite'"):
+    with pytest.raises(ValueError, match=r"\bto must"):
         export_network(Rough(), tmp_path / "net", torch.randn(2, 1, 8), to="tflite")

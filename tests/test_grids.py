@@ -239,5 +239,5 @@ def test_a_box_grid_has_its_outermost_nodes_on_the_faces() -> None:
     assert nodes[0, 0, 0].tolist() == [-1.0, 2.0, 2.0]  # of a single node along an axis, the middle
     assert nodes[-1, -1, -1].tolist() == [1.0, 2.0, 3.0]
     torch.testing.assert_close(nodes.diff(dim=2)[..., 2], torch.full((3, 1, 4), 0.25, dtype=torch.float64))
-    with pytest.raises(ValueError, match="high must be above low along every axis"):
+    with pytest.raises(ValueError, match=r"\bhigh must"):
         box_grid((3,), 1.0, 1.0)

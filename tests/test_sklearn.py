@@ -96,30 +96,24 @@ def test_in_scikit_learns_company() -> None:
     assert clone(small).get_params() == small.get_params()
 
 
-def test_errors() -> None:
+def test_errors_name_the_argument_and_what_came() -> None:
     x, y = waves(8)
     for kind in (CCNNClassifier, CCNNRegressor):
         with pytest.raises(NotFittedError):
             kind().predict(x)
-    with pytest.raises(ValueError, match="y must hold at least 2 classes"):
+    with pytest.raises(ValueError, match=r"\by must"):
         CCNNClassifier().fit(x, np.zeros(8))
-    with pytest.raises(ValueError, match="y must hold a target for each of the 8 samples, got 7"):
+    with pytest.raises(ValueError, match=r"\by must"):
         CCNNClassifier().fit(x, y[:7])
     with pytest.raises(ValueError, match="same number of channels"):
         CCNNClassifier().fit([np.zeros((1, 4)), np.zeros((2, 4))], [0, 1])
-    for options, message in (
-        ({"batch": 0}, "batch must be an int of at least 1, got 0"),
-        ({"epochs": 0}, "epochs must be an int of at least 1, got 0"),
-        ({"lr": -1.0}, "lr must be a finite number above 0, got -1.0"),
-        ({"weight_decay": -1.0}, "weight_decay must be at least 0 and finite, got -1.0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-        ({"model": "p4cnn"}, "model must be .* begins with ccnn_.*, got 'p4cnn': 'p4cnn' has no argument dim"),
-        ({"model": "flexnet_16"}, "model must be .* begins with ccnn_.*, got 'flexnet_16': .*blocks"),
-        ({"model": "ckcnn_copy"}, "got 'ckcnn_copy': it gives an answer for every position"),
-        ({"model": "ccnn_4_410"}, "the closest is 'ccnn_4_140'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            CCNNClassifier(**options).fit(x, y)
+    bad_numbers = {"batch": 0, "epochs": 0, "lr": -1.0, "weight_decay": -1.0, "dropout": 1.0}
+    bad_models = [("model", name) for name in ("p4cnn", "flexnet_16", "ckcnn_copy")]
+    for name, value in (*bad_numbers.items(), *bad_models):
+        with pytest.raises(ValueError, match=rf"\b{name}\b.*{value}"):
+            CCNNClassifier(**{name: value}).fit(x, y)
+    with pytest.raises(ValueError, match="ccnn_4_410"):
+        CCNNClassifier(model="ccnn_4_410").fit(x, y)
     fitted = CCNNClassifier(channels=4, blocks=1, epochs=1).fit(x, y)
     with pytest.raises(ValueError, match=r"X must hold samples of shape \(1, 24\), got \(2, 24\)"):
         fitted.predict(np.zeros((3, 2, 24)))

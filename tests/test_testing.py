@@ -103,9 +103,9 @@ class TestEquivariance:
         assert equivariance_error(broken, Rotations(), image) != equivariance_error(broken, Rotations(), image)
 
     def test_a_group_without_elements_proves_nothing(self, image: torch.Tensor) -> None:
-        with pytest.raises(ValueError, match="group must have elements to try"):
+        with pytest.raises(ValueError, match=r"\bgroup must"):
             assert_equivariant(torch.relu, Nothing(), image)
-        with pytest.raises(ValueError, match="group must have elements to try"):
+        with pytest.raises(ValueError, match=r"\bgroup must"):
             equivariance_error(torch.relu, Nothing(), image)
 
     def test_modules_are_evaluated_and_left_in_their_mode(self, image: torch.Tensor) -> None:
@@ -197,7 +197,7 @@ class TestTranslation:
             assert_translation_equivariant(model, torch.randn(1, 1, 9), 2, margin=0)
 
     def test_wrong_shift(self) -> None:
-        with pytest.raises(ValueError, match="shift must be an int or 2 ints"):
+        with pytest.raises(ValueError, match=r"\bshift must"):
             assert_translation_equivariant(torch.relu, torch.randn(1, 1, 4, 4), (1, 2, 3))
 
 
@@ -249,7 +249,7 @@ class TestResolution:
         assert_resolution_consistent(lambda x, step: 2 * x, x, steps=[2, 3], rtol=0.0)
         with pytest.raises(AssertionError, match="disagrees"):
             assert_resolution_consistent(lambda x, step: step * x, x, steps=[2])
-        with pytest.raises(ValueError, match="steps must be integers if signal is a tensor"):
+        with pytest.raises(ValueError, match=r"\bsteps must"):
             assert_resolution_consistent(lambda x, step: x, x, steps=[0.5])
 
     def test_the_border_is_left_out(self) -> None:
@@ -263,9 +263,9 @@ class TestResolution:
             assert_resolution_consistent(edges, smooth, shape=[41], steps=[2], border=0)
 
     def test_nothing_to_compare_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="steps must share a position"):
+        with pytest.raises(ValueError, match=r"\bsteps must"):
             assert_resolution_consistent(lambda x, step: x, smooth, shape=[8], steps=[0.5], border=8)
-        with pytest.raises(ValueError, match="shape must be given"):
+        with pytest.raises(ValueError, match=r"\bshape must"):
             assert_resolution_consistent(lambda x, step: x, smooth, steps=[0.5])
 
 

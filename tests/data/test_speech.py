@@ -66,7 +66,7 @@ def test_coefficients(clips: Path) -> None:
     assert data.train.inputs.mean(dim=(0, 2)).abs().max() > 1  # as computed
     means = data.train.batch(slice(None)).inputs.mean(dim=(0, 2))
     torch.testing.assert_close(means, torch.zeros(20), atol=1e-4, rtol=0)
-    with pytest.raises(ValueError, match="every must be 1 for coefficients, got 2"):
+    with pytest.raises(ValueError, match=r"\bevery must"):
         speech_commands(clips, mfcc=True, every=2)
 
 
@@ -126,9 +126,9 @@ def test_coefficients_are_the_cosine_transform_of_the_logarithm() -> None:
 
 
 def test_arguments_of_coefficients() -> None:
-    with pytest.raises(ValueError, match="coefficients must be at most mels, 8, got 9"):
+    with pytest.raises(ValueError, match=r"\bcoefficients must"):
         mfcc(torch.zeros(1, 400), coefficients=9, mels=8)
-    with pytest.raises(ValueError, match="window must be even, got 201"):
+    with pytest.raises(ValueError, match=r"\bwindow must"):
         mfcc(torch.zeros(1, 400), window=201)
 
 

@@ -186,7 +186,7 @@ def test_pathfinder_is_balanced_and_its_classes_have_the_same_ink() -> None:
 
 def test_pathfinder_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelfield.data.sets.synthetic.pathfinder.TRIES", 10)
-    with pytest.raises(ValueError, match="dashes must leave room"):
+    with pytest.raises(ValueError, match=r"\bdashes must"):
         pathfinder(16, dashes=200, train=1, validation=0, test=1)
 
 
@@ -207,5 +207,5 @@ def test_rotated_digits_keep_a_digit_in_one_part() -> None:
 @pytest.mark.parametrize("make", [copy_memory, adding, chirps, shapes, pathfinder])
 def test_counts_are_checked(make) -> None:
     assert "train" in inspect.signature(make).parameters
-    with pytest.raises(ValueError, match="train must be an int of at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"\btrain must"):
         make(train=0)

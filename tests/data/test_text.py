@@ -71,7 +71,7 @@ def test_text_of_many_characters(tmp_path: Path) -> None:
 
 
 def test_broken_text(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="root must be the path of a text file"):
+    with pytest.raises(ValueError, match=r"\broot must"):
         text(tmp_path)
     path = tmp_path / "mine.txt"
     path.write_bytes(b"")
@@ -81,7 +81,7 @@ def test_broken_text(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"mine.txt must be text in UTF-8"):
         text(path)
     path.write_text("short")
-    with pytest.raises(ValueError, match="length must be less than the 6 characters to train on, got 100"):
+    with pytest.raises(ValueError, match=r"\blength must"):
         text(path, length=100)
     (tmp_path / "ptb.char.train.txt").write_text("a bc d")
     with pytest.raises(ValueError, match=r"ptb.char.train.txt, line 1: expected single characters .* found 'bc'"):
@@ -114,7 +114,7 @@ def test_reviews(tmp_path: Path) -> None:
     assert batch.mask is None
     assert batch.inputs.shape == (6, 1, 6)
     assert batch.inputs[0, 0].tolist() == [0.0, 0.0, 0.0, *map(float, b"bad")]
-    with pytest.raises(ValueError, match="form must be one of 'tokens', 'values', got 'bytes'"):
+    with pytest.raises(ValueError, match=r"\bform must"):
         imdb(tmp_path, form="bytes")
     (tmp_path / "aclImdb" / "test" / "pos" / "1_7.txt").write_text("")
     with pytest.raises(ValueError, match=r"1_7.txt must hold a review, found an empty file"):

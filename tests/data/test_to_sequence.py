@@ -33,12 +33,12 @@ def test_a_division_is_one(n: int, classes: int, seed: int) -> None:
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.6, -0.1), (0.5, 0.2, 0.2), (0.0, 0.5, 0.5)])
 def test_shares_are_checked(shares: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="shares must be 3 numbers"):
+    with pytest.raises(ValueError, match=r"\bshares must"):
         divide(torch.zeros(4, dtype=torch.long), shares)
 
 
 def test_nothing_left_to_train_on() -> None:
-    with pytest.raises(ValueError, match="shares must leave a sample to train on"):
+    with pytest.raises(ValueError, match=r"\bshares must"):
         divide(torch.zeros(2, dtype=torch.long), (0.1, 0.45, 0.45))
     assert len(hold_out(torch.zeros(5, dtype=torch.long), 0)[1]) == 0
 
@@ -72,12 +72,12 @@ def test_observed_marks_and_clears() -> None:
 def test_forms_ask_for_images() -> None:
     data = chirps(128, **FEW)
     for change in (as_sequence, noise_padded):
-        with pytest.raises(ValueError, match=r"data must be images .*got chirps of dim 1"):
+        with pytest.raises(ValueError, match=r"\bdata must"):
             change(data)
     assert permuted(data).size == (128,)
-    with pytest.raises(ValueError, match="noise must be one of 'fresh', 'shared', got 'none'"):
+    with pytest.raises(ValueError, match=r"\bnoise must"):
         noise_padded(shapes(8, **FEW), 100, noise="none")
-    with pytest.raises(ValueError, match="length must be an int of at least 8"):
+    with pytest.raises(ValueError, match=r"\blength must"):
         noise_padded(shapes(8, **FEW), 7)
 
 
@@ -131,16 +131,16 @@ def test_dropping_for_all_splits() -> None:
 
 def test_what_cannot_be_dropped() -> None:
     split = Split(torch.randn(2, 1, 10), torch.zeros(2))
-    with pytest.raises(ValueError, match="share must be at least 0 and below 1, got 1"):
+    with pytest.raises(ValueError, match=r"\bshare must"):
         drop_split(split, 1)
-    with pytest.raises(ValueError, match="form must be one of"):
+    with pytest.raises(ValueError, match=r"\bform must"):
         drop_split(split, 0.5, form="coords")
     dense = copy_memory(5, **FEW)
-    with pytest.raises(ValueError, match="form must be 'mask' for targets at every position"):
+    with pytest.raises(ValueError, match=r"\bform must"):
         drop_samples(dense, 0.5, form="points")
     assert drop_samples(dense, 0.5).train.mask.shape == (6, 25)
     tokens = listops(min_length=4, max_length=30, max_depth=4, max_args=4, **FEW)
-    with pytest.raises(ValueError, match="observed must be False"):
+    with pytest.raises(ValueError, match=r"\bobserved must"):
         drop_samples(tokens, 0.5, observed=True)
     assert drop_samples(tokens, 0.5, form="points").train.coords.shape[2] == 1
 

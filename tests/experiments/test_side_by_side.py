@@ -145,7 +145,7 @@ def test_seeds_side_by_side_are_those_alone(tmp_path: Path) -> None:
     page = (both.folder / "report.html").read_text()
     assert page.count("<tr><td>") == 2
     assert "data:image/png;base64," in page
-    with pytest.raises(ValueError, match="out must not be the folder of a single run"):
+    with pytest.raises(ValueError, match=r"\bout must"):
         fit_seeds(recipe, tmp_path / "0", seeds=2, data=noisy_data())
 
 
@@ -171,7 +171,7 @@ def test_stopped_seeds_resume(tmp_path: Path, step: int) -> None:
 
 def test_jobs_need_folders_of_their_own(tmp_path: Path) -> None:
     job = Job(small_recipe(), tmp_path / "run")
-    with pytest.raises(ValueError, match="out must be another folder"):
+    with pytest.raises(ValueError, match=r"\bout must"):
         fit_many([job, job])
 
 
@@ -265,7 +265,7 @@ def test_an_interrupted_row_is_not_written(tmp_path: Path) -> None:
 
 
 def test_seeds_and_folds_exclude_each_other(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="seeds must be 1 with folds"):
+    with pytest.raises(ValueError, match=r"\bseeds must"):
         reproduce("digits", tmp_path, tmp_path, seeds=2, folds=(0, 1))
 
 

@@ -55,7 +55,7 @@ def test_weights_trained_on_synthetic_data_are_not_taken_up(tmp_path: Path) -> N
 
 def test_a_file_is_no_folder_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match="out must be a folder, there already or not, got the file"):
+    with pytest.raises(ValueError, match=r"\bout must"):
         fit(small_recipe(), tmp_path / "file", data=small_data())
 
 

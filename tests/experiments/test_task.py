@@ -78,7 +78,7 @@ def test_part_iou_is_reported_where_the_data_know_parts() -> None:
     assert math.isclose(metrics["part_iou"], (1 + 1 + last) / 3, rel_tol=1e-6)
     assert math.isclose(metrics["part_iou_kinds"], (1 + (1 + last) / 2) / 2, rel_tol=1e-6)
     assert "part_iou" not in Meter("segmentation", 5).compute()
-    with pytest.raises(ValueError, match="parts must be left out unless task is 'segmentation', got them for 'lang"):
+    with pytest.raises(ValueError, match=r"\bparts must"):
         Meter("language", 5, parts=parts)
 
 
@@ -105,9 +105,9 @@ def test_other_losses() -> None:
     ):
         with pytest.raises(ValueError, match=f"network must give {wanted} for task '{task}', got "):
             task_loss(task, torch.randn(shape), batch_of(torch.zeros(target, dtype=torch.long)))
-    with pytest.raises(ValueError, match="task must be one of"):
+    with pytest.raises(ValueError, match=r"\btask must"):
         task_loss("class", prediction, batch_of(torch.zeros(2)))
-    with pytest.raises(ValueError, match="batch must have a target"):
+    with pytest.raises(ValueError, match=r"\bbatch must"):
         task_loss("classification", prediction, Batch(torch.zeros(2, 1, 4)))
 
 
@@ -161,7 +161,7 @@ def test_average_of_weights() -> None:
         inside = net.weight.detach().clone()
     assert torch.equal(net.weight, live)
     assert bool(((inside > start) & (inside < live)).all())
-    with pytest.raises(ValueError, match="decay must lie between 0 and 1"):
+    with pytest.raises(ValueError, match=r"\bdecay must"):
         Average(net, 1.0)
 
 
@@ -201,7 +201,7 @@ def test_networks_that_know_no_sampling() -> None:
     task = Task(PartialGCNN(1, 3, group=SO2(), samples=2, channels=(2, 2, 2, 2), kernel_size=3), out_channels=3)
     images = torch.randn(2, 1, 16, 16)
     assert task(Batch(images)).shape == (2, 3)
-    with pytest.raises(ValueError, match="network must take step for data that have one, PartialGCNN does not"):
+    with pytest.raises(ValueError, match=r"\bnetwork must"):
         task(Batch(images, step=0.5))
 
 
@@ -254,7 +254,7 @@ def test_an_ordinary_data_loader(tmp_path: Any) -> None:
     predicted = trainer.predict(task, inputs)
     assert predicted is not None
     torch.testing.assert_close(torch.cat(predicted), task(data.train.inputs).detach())
-    with pytest.raises(TypeError, match=r"batch must be a Batch or tensors \(inputs, target\), got tuple of str, int"):
+    with pytest.raises(TypeError, match=r"\bbatch must"):
         task(("a", 1))
 
 

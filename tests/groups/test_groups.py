@@ -79,9 +79,9 @@ def test_act_on_a_group_signal_moves_the_group_axis():
 
 
 def test_act_names_a_set_that_is_not_closed():
-    with pytest.raises(ValueError, match="elements must be a set"):
+    with pytest.raises(ValueError, match=r"\belements must"):
         Cyclic(4).act(torch.tensor([1.0]), torch.randn(1, 1, 2, 5, 5), torch.tensor([[0.0], [1.0]]))
-    with pytest.raises(ValueError, match="signal must have shape"):
+    with pytest.raises(ValueError, match=r"\bsignal must"):
         Cyclic(4).act(torch.tensor([1.0]), torch.randn(5, 5))
 
 
@@ -131,7 +131,7 @@ def test_stratified_samples_are_one_per_part():
         parts = ((angles + torch.pi) / (2 * torch.pi) * 8).floor()
         assert sorted(parts.tolist()) == list(range(8))
     assert O2().sample(6, stratified=True).shape == (6, 2)
-    with pytest.raises(ValueError, match="n must be a multiple of 2"):
+    with pytest.raises(ValueError, match=r"\bn must"):
         O2().sample(5, stratified=True)
 
 

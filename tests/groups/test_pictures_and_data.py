@@ -24,7 +24,7 @@ def test_each_image_is_turned_by_its_own_angle(digits):
     turned = rotate(x, quarters * (math.pi / 2))
     for i in range(6):
         torch.testing.assert_close(turned[i], torch.rot90(x[i], i, (-2, -1)), atol=1e-5, rtol=0)
-    with pytest.raises(ValueError, match="angles must have shape"):
+    with pytest.raises(ValueError, match=r"\bangles must"):
         rotate(x, torch.zeros(3))
 
 

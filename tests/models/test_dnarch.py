@@ -347,7 +347,7 @@ def test_complexity_loss_is_the_relative_square() -> None:
     relative = net.relative_complexity()
     torch.testing.assert_close(net.complexity_loss(), (relative / 0.5 - 1) ** 2)
     torch.testing.assert_close(net.complexity_loss(2.0), (relative / 2.0 - 1) ** 2)
-    with pytest.raises(ValueError, match="target must be given for a network without a budget"):
+    with pytest.raises(ValueError, match=r"\btarget must"):
         build(budget=None).complexity_loss()
 
 
@@ -489,7 +489,7 @@ def test_low_resolution_computes_at_low_resolution() -> None:
 def test_points_need_all_frequencies() -> None:
     coords = 12 * torch.rand(9, 2)
     assert build(learn=("kernel", "width", "depth"))(torch.randn(2, 2, 9), coords=coords).shape == (2, 3)
-    with pytest.raises(ValueError, match="coords must be None for a block with a learned resolution"):
+    with pytest.raises(ValueError, match=r"\bcoords must"):
         build()(torch.randn(2, 2, 9), coords=coords)
 
 
@@ -573,7 +573,7 @@ def test_history(tmp_path: Path) -> None:
     assert row["block1.resolution.0"] == 32
     plot_history(net.history, tmp_path / "history.png")
     assert (tmp_path / "history.png").stat().st_size > 10_000
-    with pytest.raises(ValueError, match="history must have rows"):
+    with pytest.raises(ValueError, match=r"\bhistory must"):
         plot_history([], tmp_path / "none.png")
 
 

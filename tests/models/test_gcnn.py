@@ -111,7 +111,7 @@ def test_compiles_and_exports():
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="group must be finite"):
+    with pytest.raises(ValueError, match=r"\bgroup must"):
         GCNN(group=SO2())
-    with pytest.raises(TypeError, match="group must be"):
+    with pytest.raises(TypeError, match=r"\bgroup must"):
         GCNN(group="p4")

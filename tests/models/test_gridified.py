@@ -96,9 +96,9 @@ def test_edges_may_be_given() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="kernel_size must be odd, got 4"):
+    with pytest.raises(ValueError, match=r"\bkernel_size must"):
         GridifiedNet(1, 2, kernel_size=4)
-    with pytest.raises(ValueError, match="readout must be one of 'mean', 'dense', got 'last'"):
+    with pytest.raises(ValueError, match=r"\breadout must"):
         GridifiedNet(1, 2, readout="last")
 
 

@@ -91,7 +91,7 @@ def test_other_sampling_rates():
 def test_scales_follow_from_the_size():
     net = WaveletNet(stages=[Stage(4, 79), Stage(4)], scales=None, size=8_000)
     assert net.stages[0].group.n == 7
-    with pytest.raises(ValueError, match="size must be given for scales=None"):
+    with pytest.raises(ValueError, match=r"\bsize must"):
         WaveletNet(stages=[Stage(4, 79)], scales=None)
 
 
@@ -206,9 +206,9 @@ def test_compiles_exports_and_round_trips(scales):
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="head must be one of"):
+    with pytest.raises(ValueError, match=r"\bhead must"):
         WaveletNet(stages=[Stage(4, 9)], head="mean")
-    with pytest.raises(ValueError, match="stages must begin with a convolution"):
+    with pytest.raises(ValueError, match=r"\bstages must"):
         WaveletNet(stages=[Stage(4, 9, residual=True)])
-    with pytest.raises(ValueError, match=r"x must have shape \(batch, 2, time\)"):
+    with pytest.raises(ValueError, match=r"\bx must"):
         small()(torch.randn(2, 1, 100))

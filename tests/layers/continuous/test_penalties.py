@@ -45,7 +45,7 @@ def test_kernel_norm_counts_the_parameters_it_is_told_to() -> None:
     torch.testing.assert_close(kernel_norm(net, parameters="biases"), kernels + biases)
     torch.testing.assert_close(kernel_norm(net), kernels + others)
     assert kernel_norm(nn.Identity()) == 0
-    with pytest.raises(ValueError, match="parameters must be one of 'all', 'biases', 'none', got 'some'"):
+    with pytest.raises(ValueError, match=r"\bparameters must"):
         kernel_norm(net, parameters="some")
 
 
@@ -92,7 +92,7 @@ def test_the_unit_of_the_aliasing_loss_is_the_publications() -> None:
     """A kernel of k points over [-1, 1] has frequencies half of those it has where 1 is the input's length."""
     layer = FlexConv(1, 1, size=8, sigma=0.05)
     torch.testing.assert_close(aliasing_loss(layer), aliasing_loss(layer, unit=1.0) / 4)
-    with pytest.raises(ValueError, match="unit must be a finite number above 0, got 0"):
+    with pytest.raises(ValueError, match=r"\bunit must"):
         aliasing_loss(layer, unit=0)
 
 

@@ -240,7 +240,7 @@ def test_cost_model_prefers_tensor_cores_where_measured_faster() -> None:
 def test_unsupported_convolutions(x: torch.Tensor, kernel: torch.Tensor, says: str | None) -> None:
     assert obstacle(x, kernel, False, ("zero",)) == says
     if says is not None:
-        with pytest.raises(ValueError, match="method must be one that can compute this convolution, got 'triton'"):
+        with pytest.raises(ValueError, match=r"\bmethod must"):
             conv(x, kernel, groups=x.shape[1] // kernel.shape[1], method="triton")
 
 

@@ -243,15 +243,15 @@ def test_messages_of_values_and_offsets() -> None:
 
 def test_bad_arguments() -> None:
     cloud = torch.rand(2, 5, 3)
-    with pytest.raises(ValueError, match="points must be floating-point coordinates"):
+    with pytest.raises(ValueError, match=r"\bpoints must"):
         nearest(cloud, cloud[0], 2)
-    with pytest.raises(ValueError, match="queries must have shape"):
+    with pytest.raises(ValueError, match=r"\bqueries must"):
         nearest(cloud[..., :2], cloud, 2)
-    with pytest.raises(ValueError, match="mask must be a bool tensor of shape"):
+    with pytest.raises(ValueError, match=r"\bmask must"):
         nearest(cloud, cloud, 2, mask=torch.ones(2, 5))
-    with pytest.raises(ValueError, match="method must be one of 'auto', 'cells', 'all', got 'tree'"):
+    with pytest.raises(ValueError, match=r"\bmethod must"):
         nearest(cloud, cloud, 2, method="tree")
-    with pytest.raises(ValueError, match="shape must be an int or 3 ints for dim=3"):
+    with pytest.raises(ValueError, match=r"\bshape must"):
         bilateral_edges(cloud, (3, 3), 2)
-    with pytest.raises(ValueError, match="reduce must be one of"):
+    with pytest.raises(ValueError, match=r"\breduce must"):
         aggregate(cloud, bilateral_edges(cloud, (3, 3, 3), 2), 27, "min")
