@@ -110,6 +110,8 @@ class CapturedStep:
         if len(self._graphs) >= _MOST_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
         static = _clone(batch)
+        numbers = torch.cuda.default_generators[torch.cuda.current_device()]
+        before = numbers.clone_state()
         graph = torch.cuda.CUDAGraph()
         try:
             with pause_step_hooks(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
@@ -118,6 +120,8 @@ class CapturedStep:
             self.refusal = str(error).splitlines()[0]
             self._graphs.clear()
             torch.cuda.synchronize()
+            # A capture that fails leaves the random state in its capturing mode, in which nothing eager can draw.
+            numbers.graphsafe_set_state(before)
             self.network.zero_grad(set_to_none=True)
             self._sizes.catch_up()
             return False

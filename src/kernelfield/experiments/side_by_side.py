@@ -125,6 +125,9 @@ class Turn:
         """Keep the training's state and put the caller's back."""
         self._numbers = torch.get_rng_state()
         self._matmul = torch.get_float32_matmul_precision()
+        if self._cuda is not None:
+            # The object may be another one: a capture that failed has replaced it.
+            self._cuda = _default_generator(self.device).graphsafe_get_state()
         self._caller.pop().close()
 
 
