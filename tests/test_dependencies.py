@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 #: names of distributions whose modules are called otherwise
 MODULES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
 #: modules that another distribution brings, by that distribution's module
-BROUGHT = {"mpl_toolkits": "matplotlib", "triton": "torch"}
+BROUGHT = {"mpl_toolkits": "matplotlib", "triton": "torch", "typing_extensions": "torch"}
 #: what torch.onnx.export imports for us
 INDIRECT = {"onnx", "onnxscript"}
 #: calls that import a module by its name
