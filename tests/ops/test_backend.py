@@ -169,6 +169,8 @@ def test_a_gpu_on_which_kernels_fail_warns_once(monkeypatch: pytest.MonkeyPatch)
 def test_the_probe_adds_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelfield.ops import triton_probe  # noqa: PLC0415
 
+    if DEVICE == "cpu" and type(triton_probe._add_one).__name__ == "JITFunction":
+        pytest.skip("the probe was imported to be compiled, and there is no GPU")
     triton_probe.probe(torch.device(DEVICE))
     monkeypatch.setattr(triton_probe, "_add_one", mock.MagicMock())
     with pytest.raises(RuntimeError, match="adds one"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,8 +42,8 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
     from kernelfield.ops.triton_probe import _add_one  # noqa: PLC0415
 
-    if not isinstance(_add_one, JITFunction):
-        pytest.skip("kernels are interpreted in this process")
+    if not isinstance(_add_one, JITFunction) or "tests.ops.interpreted" in sys.modules:
+        pytest.skip("kernels are interpreted in this process; test_in_a_process_of_its_own runs these")
     if torch.cuda.is_available():
         pytest.skip("there is a real GPU")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
@@ -87,3 +89,13 @@ def test_records_that_do_not_fit_are_ignored() -> None:
     ahead = Precompilation(lines)
     assert ahead.count == 0
     assert ahead.wait() == 0
+
+
+def test_in_a_process_of_its_own() -> None:
+    """The interpreter replaces functions of Triton for a whole process, in which nothing can be compiled then."""
+    if "tests.ops.interpreted" not in sys.modules:
+        pytest.skip("this process compiles")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert result.returncode == 0, result.stdout
+    assert " passed" in result.stdout

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .recipe import Recipe
     from .run import Run
 
-__all__ = ["count_parameters", "finish", "write_rows"]
+__all__ = ["count_parameters", "finish", "score_last_epoch", "write_rows"]
 
 
 def count_parameters(network: torch.nn.Module) -> int:
@@ -35,7 +35,26 @@ def write_rows(run: Run, loop: Loop) -> None:
         run.write_rows("masks.csv", loop.state.masks)
 
 
-def finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where: dict[str, Any]) -> None:
+def score_last_epoch(loop: Loop, data: Data, batch: int) -> dict[str, float] | None:
+    """Return the test metrics of the last epoch, or None if it is the chosen one.
+
+    Every process must call this: the forward pass of a network that is spread over processes waits for all of them.
+    """
+    if (loop.state.best_step or loop.state.step) == loop.state.step:
+        return None
+    with loop.average or contextlib.nullcontext():
+        return evaluate(loop.task, data.test.to(loop.fabric.device), batch).compute()
+
+
+def finish(
+    run: Run,
+    recipe: Recipe,
+    data: Data,
+    loop: Loop,
+    report: bool,
+    where: dict[str, Any],
+    last: dict[str, float] | None = None,
+) -> None:
     """Test the network of the best epoch by validation, and of the last one; write the result.
 
     Args:
@@ -45,6 +64,7 @@ def finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where
         loop: at its end.
         report: whether to write report.html and kernels.png.
         where: folder of data files and whether to download, for tests on other data.
+        last: what :func:`score_last_epoch` returned.
     """
     write_rows(run, loop)
     device, state = loop.fabric.device, loop.state
@@ -71,7 +91,7 @@ def finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where
         "batch": loop.batch,
         "best_step": state.best_step,
         "chosen_by": "last epoch, without validation data" if data.validation is None else f"validation {task.metric}",
-        **_epochs(loop, tests["test"], test, batch),
+        **_epochs(loop, tests["test"], last),
         "seed": recipe.training.seed,
         "seconds": round(state.seconds, 2),
         "seconds_per_epoch": round(state.seconds / max(1, state.epoch), 2),
@@ -101,16 +121,12 @@ def finish(run: Run, recipe: Recipe, data: Data, loop: Loop, report: bool, where
         write_report(run.folder, network.cpu(), result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))
 
 
-def _epochs(loop: Loop, best_test: dict[str, float], test: Any, batch: int) -> dict[str, Any]:
+def _epochs(loop: Loop, best_test: dict[str, float], last: dict[str, float] | None) -> dict[str, Any]:
     """Return validation and test metrics of the chosen epoch and of the last one."""
     rows = {int(row["step"]): row for row in loop.state.rows}
     last_step = loop.state.step
     chosen_step = loop.state.best_step or last_step
-    if chosen_step == last_step:
-        last_test = best_test
-    else:
-        with loop.average or contextlib.nullcontext():
-            last_test = evaluate(loop.task, test, batch).compute()
+    last_test = best_test if last is None else last
 
     def epoch(step: int, metrics: dict[str, float]) -> dict[str, Any]:
         row = rows.get(step, {})

@@ -12,7 +12,7 @@ import torch
 
 from .._checks import check_choice
 from .datasets import recipe_data
-from .finish import count_parameters, finish, write_rows
+from .finish import count_parameters, finish, score_last_epoch, write_rows
 from .folder_lock import FolderLock
 from .kernels_ahead import KernelsAhead
 from .loggers import Loggers
@@ -124,8 +124,10 @@ def fit(
         if leads and loop.captured is not None:
             refusal = loop.captured.refusal
             run.log(f"steps not captured: {refusal}" if refusal else f"steps as {loop.captured.graphs} CUDA graphs")
+        last = score_last_epoch(loop, data, recipe.training.eval_batch or recipe.training.batch)
         if leads:
-            finish(run, recipe, data, loop, report, {} if synthetic else {"folder": folder, "download": download})
+            where = {} if synthetic else {"folder": folder, "download": download}
+            finish(run, recipe, data, loop, report, where, last)
             kernels.write()
             run.log(f"finished after {state.seconds:.1f} s")
             loggers.close(run.result())
