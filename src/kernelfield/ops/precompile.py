@@ -143,14 +143,14 @@ def _install_hook() -> None:
     if getattr(before, "records_kernels", False):
         return
 
-    def hook(*args: Any, **told: Any) -> Any:
-        function, compiled = told.get("fn"), told.get("compile", {})
+    def hook(*args: Any, **kwargs: Any) -> Any:
+        function, compiled = kwargs.get("fn"), kwargs.get("compile", {})
         if function is not None and str(function.module).partition(".")[0] == _PACKAGE:
             entry = {"module": function.module, "name": function.name, "source": function.jit_function.cache_key}
             entry["specialization"] = compiled.get("specialization_data")
             with _lock:
                 _compiled[json.dumps(entry)] = None
-        return None if before is None else before(*args, **told)
+        return None if before is None else before(*args, **kwargs)
 
     hook.records_kernels = True  # type: ignore[attr-defined]
     knobs.runtime.jit_post_compile_hook = hook

@@ -54,7 +54,7 @@ class Distribution(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        _followers.add(self)  # a copy, too, is told of the steps of optimisers
+        _followers.add(self)  # a copy follows optimiser steps too
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return elements in the dtype and on the device of ``like``, (n, coords), and their gates, (n,) or None.

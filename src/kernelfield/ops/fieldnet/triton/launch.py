@@ -49,7 +49,7 @@ class _Features(torch.autograd.Function):
 
 
 class _Call:
-    """One evaluation: its grid of programs and what all kernels are told."""
+    """One evaluation: its grid of programs and the arguments that all kernels share."""
 
     def __init__(self, architecture: Architecture, networks: int, grid: KernelGrid, packed: Tensor) -> None:
         self.architecture, self.networks, self.points = architecture, networks, grid.points
