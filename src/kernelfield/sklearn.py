@@ -231,7 +231,8 @@ def _plain(value: Any) -> Any:
 
 def _network(name: str, **arguments: Any) -> nn.Module:
     """Build a named network with the estimator's arguments; list the families that take them otherwise."""
-    why = "it predicts a value for every position" if configuration(name).arguments.get("readout") == "dense" else ""
+    dense = configuration(name, argument="model").arguments.get("readout") == "dense"
+    why = "it predicts a value for every position" if dense else ""
     try:
         if not why:
             return create_model(name, **arguments)

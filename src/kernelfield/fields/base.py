@@ -60,6 +60,8 @@ class Field(nn.Module):
     #: None; or how the field depends on ``coefficients`` on a lattice of its ``size``, ``order``, ``spacing``
     #: and ``origin``: "table", its values at the nodes, linear between; "spline", a sum of splines
     lattice: str | None = None
+    #: whether channels 2j and 2j + 1 are the real and the imaginary part of one complex function
+    quadrature: bool = False
     #: names of the published starting values that the field can be drawn with; see :mod:`.start`
     starts: ClassVar[tuple[str, ...]] = ()
     #: the one it was drawn with, if it has any

@@ -36,6 +36,8 @@ class Morlet(Field):
     tensor([0.4607, 0.0000])
     """
 
+    quadrature = True
+
     def __init__(
         self,
         dim: int,

@@ -41,8 +41,8 @@ def register(name: str, build: Callable[..., nn.Module], summary: str, **argumen
     _CONFIGURATIONS[name] = Configuration(build, arguments, summary)
 
 
-def configuration(name: str) -> Configuration:
-    """Return the named configuration.
+def configuration(name: str, *, argument: str = "name") -> Configuration:
+    """Return the named configuration. An error calls the name ``argument``.
 
     >>> configuration("ccnn_4_410")
     Traceback (most recent call last):
@@ -51,7 +51,7 @@ def configuration(name: str) -> Configuration:
     if name not in _CONFIGURATIONS:
         close = difflib.get_close_matches(str(name), _CONFIGURATIONS, n=1)
         hint = f"; the closest is {close[0]!r}" if close else ""
-        raise ValueError(f"name must be one of list_models(), got {name!r}{hint}")
+        raise ValueError(f"{argument} must be one of list_models(), got {name!r}{hint}")
     return _CONFIGURATIONS[name]
 
 

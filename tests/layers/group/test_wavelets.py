@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from kernelfield.fields import BSpline, Morlet
+from kernelfield.fields import BSpline, Field, Morlet
 from kernelfield.groups import Scale
 from kernelfield.layers.group import GroupConv, LiftingConv
 
@@ -47,6 +47,29 @@ def test_agrees_with_pywavelets(bandwidth):
     assert float(error.max()) < 0.02
     assert float(error[-1]) < 0.002
     assert float((scalogram - theirs.abs().square()).norm() / scalogram.norm()) < 0.04
+
+
+class Waves(Field):
+    """A pair of channels in quadrature, but not a Morlet wavelet."""
+
+    quadrature = True
+
+    def __init__(self, dim, channels):
+        super().__init__(dim, channels)
+        self.amplitude = torch.nn.Parameter(torch.ones(channels))
+
+    def evaluate(self, coords):
+        return self.amplitude * torch.cat([(9 * coords).cos(), (9 * coords).sin()], dim=-1)
+
+    def scale_(self, factor):
+        return self
+
+
+@pytest.mark.parametrize(("field", "complex_"), [(Waves, True), (BSpline, False)])
+def test_channel_pairs_of_any_field_in_quadrature_are_complex(field, complex_):
+    lift = LiftingConv(1, 2, group=Scale(3), field=field, kernel_size=9, bias=False).double()
+    out = lift.as_wavelet_transform()(torch.randn(1, 1, 30, **F64))
+    assert (out.is_complex(), out.shape[1]) == ((True, 1) if complex_ else (False, 2))
 
 
 @pytest.mark.parametrize("normalize", [True, False])

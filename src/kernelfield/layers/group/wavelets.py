@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from ..._checks import check_bool
-from ...fields import Morlet
 from .gconv import GroupConv, LiftingConv
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ class WaveletTransform(nn.Module):
               = \sqrt{s}\; (f *_\uparrow \psi)(t, s)
 
     The lifting convolution divides by s and the wavelet transform by √s, hence the factor √s. A convolution's kernel is
-    the reflected wavelet, :math:`\psi^*(-t)`, which for a :class:`~kernelfield.fields.Morlet` is the wavelet itself;
-    its pairs of channels become complex coefficients. The transform has no bias.
+    the reflected wavelet, :math:`\psi^*(-t)`, which for a :class:`~kernelfield.fields.Morlet` is the wavelet itself.
+    The channel pairs of a field in quadrature become complex coefficients. The transform has no bias.
 
     Args:
         lift: lifting convolution on dilations of the line; the transform shares its weights.
@@ -40,7 +39,7 @@ class WaveletTransform(nn.Module):
             )
         self.lift = lift
         self.normalize = check_bool("normalize", normalize)
-        self.quadrature = isinstance(lift.kernel.field, Morlet) and lift.out_channels % 2 == 0 and lift.in_channels == 1
+        self.quadrature = lift.kernel.field.quadrature and lift.out_channels % 2 == 0 and lift.in_channels == 1
 
     def scales(self) -> Tensor:
         """Return the dilations: (scales,)."""
