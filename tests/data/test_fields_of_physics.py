@@ -88,7 +88,7 @@ def test_darcy_from_one_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must hold x_train_32 and y_train_32, found x_test_16"):
         load("darcy", tmp_path, resolution=32)
     (tmp_path / "bad.npz").write_bytes(b"no arrays")
-    with pytest.raises(ValueError, match=r"bad\.npz must be a \.npz file"):
+    with pytest.raises(ValueError, match=r"bad\.npz must be a whole \.npz file"):
         load("darcy", tmp_path / "bad.npz")
 
 

@@ -417,7 +417,7 @@ def test_broken_folders_of_images(tmp_path: Path) -> None:
         image_folder(tmp_path)
     whole = (tmp_path / "b" / "1.png").read_bytes()
     (tmp_path / "b" / "1.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"b/1.png must be a whole image, found a broken one"):
+    with pytest.raises(ValueError, match=r"b/1.png must be a whole image, found a damaged one"):
         image_folder(tmp_path)
     (tmp_path / "b" / "1.png").write_bytes(b"text")
     with pytest.raises(ValueError, match=r"b/1.png must be a whole image"):

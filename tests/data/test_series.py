@@ -112,13 +112,13 @@ def test_ts_with_times_and_targets(tmp_path: Path) -> None:
         (["1,2:3,4:a", "1,2:b"], HEADER, "must hold series of one number of channels, found .1, 2."),
         (["1,2:b"], HEADER, "must hold series of 2 channels, as its header says, found 1"),
         (["1,2:3,4:c"], HEADER, "must hold labels of its header, b, a, found c"),
-        (["1,2:3,x:a"], HEADER, "line 10: expected a number for a value, found 'x'"),
+        (["1,2:3,x:a"], HEADER, "line 10, column 2: expected a number for channel 2, found 'x'"),
         (["1,2"], HEADER, "line 10: expected values, a colon and a label, found '1,2'"),
         (["1,2:a"], HEADER.replace("mps false", "mps true"), "line 10: expected .time, value. pairs, found '1,2'"),
         (
             ["1:2:x"],
             HEADER.replace("@classLabel true b a", "@targetLabel true"),
-            "must hold numbers for labels, found 'x'",
+            "line 10: expected a number for a label, found 'x'",
         ),
     ],
 )
@@ -204,13 +204,13 @@ def test_csv_files_that_say_the_split(tmp_path: Path) -> None:
         ("", "line 1: expected names of columns, 'label' among them, found nothing"),
         ("a,b\n1,2", "line 1: expected names of columns, 'label' among them, found a, b"),
         ("label,0\n", "must hold a series a line"),
-        ("label,0\nup,x", "line 2: expected a number for a value, found 'x'"),
+        ("label,0\nup,x", "line 2, column 0: expected a number for a value, found 'x'"),
         ("label,0\nup,1\nup,1,2", "line 3: expected up to 2 fields, a label among them, found 3"),
         ("label,0\n,1", "line 2: expected a label, found none"),
         ("label,0\nup,", "line 2: expected at least one value, found none"),
         ("id,time,value,label\n", "must hold a measurement a line"),
         ("id,time,value,label\n1,0,1", "line 2: expected 4 fields, found 3"),
-        ("id,time,value,label\n1,,1,a", "line 2: expected a time, found none"),
+        ("id,time,value,label\n1,,1,a", "line 2: expected a time, found ''"),
         ("id,time,value,label\n1,0,1,a\n1,1,1,b", "line 3: expected label 'a' for series '1', found 'b'"),
         ("id,time,value,label\n1,0,1,a\n1,0,2,a", "line 3: expected one value of 'value' at time 0, found a second"),
     ],
@@ -353,3 +353,34 @@ def test_padded_series_are_finite_in_every_loader(icu: Path) -> None:
         assert torch.isfinite(split.inputs).all()
         assert torch.isfinite(split.coords).all()
         assert np.all(np.diff(split.coords[..., 0].numpy(), axis=1) >= 0)
+
+
+@pytest.mark.parametrize("cell", ["inf", "-Infinity", "1e39", "-1e400"])
+def test_one_bad_cell_is_refused_or_missing(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "mine.csv"
+    rows = [f"{'up' if i % 2 else 'down'},{i}.0,{i + 1}.5,2" for i in range(20)]
+    rows[7] = f"up,7.0,{cell},2"
+    path.write_text("\n".join(["label,a,b,c", *rows]))
+    with pytest.raises(ValueError, match=r"mine\.csv, line 9, column b: .*nonfinite"):
+        csv_series(path)
+    data = csv_series(path, nonfinite="missing")
+    values = torch.cat([split.inputs for split in (data.train, data.validation, data.test)])
+    assert int(values.isnan().sum()) == 1
+    assert bool(torch.isfinite(data.train.batch(slice(None)).inputs).all())
+    with pytest.raises(ValueError, match=r"\bnonfinite must"):
+        csv_series(path, nonfinite="zero")
+    (tmp_path / "long.csv").write_text(f"id,time,value,label\n1,0,1,a\n1,1,{cell},a\n2,0,1,b\n2,1,3,b\n")
+    with pytest.raises(ValueError, match=r"long\.csv, line 3, column value"):
+        csv_series(tmp_path / "long.csv")
+    (tmp_path / "x.ts").write_text(HEADER + f"1,2:3,{cell}:a\n")
+    with pytest.raises(ValueError, match=r"x\.ts, line 10, column 2: .* channel 2"):
+        read_ts(tmp_path / "x.ts")
+    assert np.isnan(read_ts(tmp_path / "x.ts", "missing")[0][0].values[1, 1])
+
+
+def test_a_target_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    for label in ("inf", "nan", "1e39", "1.2.3"):
+        path.write_text(f"label,a,b\n0.5,1,2\n1.5,1,2\n{label},1,2\n2.5,1,2\n")
+        with pytest.raises(ValueError, match=r"mine\.csv, line 4: expected a finite number for a label"):
+            csv_series(path, task="regression")

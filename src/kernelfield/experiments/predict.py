@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
 from ..data.base import Batch
+from ..data.io.arrays import finite_array, read_array, read_arrays
 from .finished_run import run_data
 from .run import Run, make_task
 
@@ -119,7 +118,7 @@ def _read(path: Path, recipe: Recipe, data: Data | None, wanted: tuple[Any, ...]
 
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
-        return _read_arrays(path, wanted)
+        return _read_arrays(path, wanted, str(recipe.data.get("nonfinite", "refuse")))
     if suffix in (".csv", ".ts"):
         return _read_series(path, recipe, data)
     if suffix in folders.ENDINGS:
@@ -136,16 +135,11 @@ def _read(path: Path, recipe: Recipe, data: Data | None, wanted: tuple[Any, ...]
     raise ValueError(f"file must end in .npy, .npz, .csv, .ts or the suffix of an image or a sound, got {path.name}")
 
 
-def _read_arrays(path: Path, wanted: tuple[Any, ...]) -> Batch:
+def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     """Return the arrays of a .npy or an .npz file, one sample as a batch of one."""
-    try:
-        with path.open("rb") as file:
-            loaded: Any = np.load(file, allow_pickle=False)
-            plain = isinstance(loaded, np.ndarray)
-            arrays = {"inputs": loaded} if plain else {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} must be a whole file of arrays of numbers, found none: {error}") from error
-    held = {name: _tensor(array, path) for name, array in arrays.items()}
+    plain = path.suffix.lower() == ".npy"
+    arrays = {"inputs": read_array(path)} if plain else read_arrays(path)
+    held = {name: _tensor(array, path, name, nonfinite) for name, array in arrays.items()}
     if plain:
         return Batch(_samples(held["inputs"], wanted))
     unknown = sorted(set(held) - {"inputs", "coords", "mask"})
@@ -176,21 +170,25 @@ def _read_series(path: Path, recipe: Recipe, data: Data | None) -> Batch:
     from ..data.sets.series.ts_archive import read_ts  # noqa: PLC0415
     from ..data.transforms.series import samples_like  # noqa: PLC0415
 
+    nonfinite = str(recipe.data.get("nonfinite", "refuse"))
     of_series = data is not None and data.dim == 1 and data.test.inputs.dim() == 3
     if path.suffix.lower() == ".ts":
         if data is None or not of_series:
             raise ValueError(f"file must be a .ts file only for a run on series and without --raw, got {path.name}")
-        return samples_like(data, read_ts(path)[0])
+        return samples_like(data, read_ts(path, nonfinite)[0])
     if data is not None and of_series:
-        found = csv_samples(path, data, str(recipe.data.get("label", "label")))
+        found = csv_samples(path, data, str(recipe.data.get("label", "label")), nonfinite)
         if found is not None:
             return found
-    return Batch(torch.from_numpy(read_steps(path)).unsqueeze(0))
+    return Batch(torch.from_numpy(read_steps(path, nonfinite)).unsqueeze(0))
 
 
-def _tensor(array: np.ndarray, path: Path) -> Tensor:
+def _tensor(array: np.ndarray, path: Path, name: str, nonfinite: str) -> Tensor:
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{path} must hold numbers, found {array.dtype}")
+    array = finite_array(array, path, name, nonfinite)
+    if name == "coords" and not np.isfinite(array).all():
+        raise ValueError(f"{path} must hold finite coords, found NaN")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)  # which torch has all operations for
     return torch.from_numpy(np.ascontiguousarray(array))

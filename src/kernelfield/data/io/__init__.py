@@ -1,1 +1,5 @@
-"""Reading files: archives, pickles and meshes, without executing code from them."""
+"""Reading files: bounded in memory, and without running code that a file names.
+
+Every reader takes regular files only, refuses what would unpack to more than :func:`~.limits.max_bytes`, and raises a
+ValueError that names the file if it is damaged.
+"""

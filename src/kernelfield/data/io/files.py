@@ -1,24 +1,52 @@
-"""Files of a data set: finding, reading, and downloading them with a checksum."""
+"""Files of a data set: finding, opening, reading, and downloading them with a checksum."""
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import gzip
 import importlib
+import io
+import math
+import os
 import shutil
+import stat
 import tarfile
-import zlib
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ..._atomic import write_aside
+from ..._checks import check_choice
+from .limits import check_size
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["MISSING", "fetch", "find", "folder", "number", "read_bytes", "read_lines", "time_of", "untar"]
+__all__ = [
+    "FLOAT32_MAX",
+    "MISSING",
+    "NONFINITE",
+    "decoding",
+    "fetch",
+    "find",
+    "folder",
+    "number",
+    "open_file",
+    "read_bytes",
+    "read_lines",
+    "read_table",
+    "time_of",
+    "untar",
+]
 
 #: lower-case signs of a missing value
 MISSING = ("", "?", "nan", "na", "null", "none")
+#: what to do with a number that is infinite, or that float32 cannot hold
+NONFINITE = ("refuse", "missing")
+#: largest number that float32 can hold
+FLOAT32_MAX = 3.4028234663852886e38
+_CHUNK = 2**20
 
 
 def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path:
@@ -47,14 +75,66 @@ def find(where: Path, names: Sequence[str], what: str) -> Path:
     raise ValueError(f"{where} must hold {what} ({' or '.join(names)}), found {shown}")
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, decompressed if its name ends in ``.gz``."""
-    if path.suffix != ".gz":
-        return path.read_bytes()
+@contextlib.contextmanager
+def open_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a regular file for reading bytes.
+
+    A pipe or a device is refused at once, since reading it may never end.
+
+    >>> with open_file("/dev/zero") as file:
+    ...     pass
+    Traceback (most recent call last):
+    ValueError: /dev/zero must be a regular file, found a device
+    """
+    # Without waiting: a pipe that nobody writes to would block here.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+        raise ValueError(f"{path} must be a regular file, found {kinds.get(stat.S_IFMT(mode), 'a device')}")
+    with os.fdopen(handle, "rb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def decoding(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Turn any error of a decoder into a ValueError that names the file.
+
+    Damaged bytes make decoders fail in many ways. Errors that already name the file, a missing module and a lack of
+    memory pass unchanged.
+
+    Args:
+        path: the file.
+        what: what it must be, such as "a whole image".
+
+    >>> with decoding("a.png", "a whole image"):
+    ...     raise IndexError("no such row")
+    Traceback (most recent call last):
+    ValueError: a.png must be a whole image, found a damaged one: no such row
+    """
     try:
-        return gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be a whole gzip file, found a broken one: {error}") from error
+        yield
+    except (ModuleNotFoundError, MemoryError, FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        said = str(error) or type(error).__name__
+        raise ValueError(f"{path} must be {what}, found a damaged one: {said}") from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a regular file, decompressed if its name ends in ``.gz``."""
+    with open_file(path) as file:
+        if path.suffix != ".gz":
+            return file.read()
+        stored, whole = os.fstat(file.fileno()).st_size, io.BytesIO()
+        with decoding(path, "a whole gzip file"), gzip.GzipFile(fileobj=file) as packed:
+            while part := packed.read(_CHUNK):
+                whole.write(part)
+                check_size(path, whole.tell(), stored)
+        return whole.getvalue()
 
 
 def read_lines(path: Path) -> list[str]:
@@ -65,24 +145,62 @@ def read_lines(path: Path) -> list[str]:
         raise ValueError(f"{path} must be text in UTF-8, found bytes that are not: {error}") from error
 
 
-def number(text: str, path: Path, line: int, what: str) -> float:
-    """Return ``text`` as a number; NaN for the usual signs of a missing value."""
+def read_table(path: Path, delimiter: str = ",") -> list[list[str]]:
+    """Return the rows of a table in CSV; an empty line is an empty row."""
+    rows = csv.reader(read_lines(path), delimiter=delimiter)
+    try:
+        return list(rows)
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {rows.line_num}: expected cells of a table, found a fault: {error}") from error
+
+
+def number(
+    text: str, path: Path, line: int, what: str, *, column: int | str | None = None, nonfinite: str = "refuse"
+) -> float:
+    """Return ``text`` as a number; NaN for the usual signs of a missing value.
+
+    Args:
+        text: the cell.
+        path: file, for errors.
+        line: line of the cell, from 1.
+        what: what the number is.
+        column: name of the cell's column, or its number from 1.
+        nonfinite: "refuse" raises for a number that is infinite or too large for float32; "missing" returns NaN for it.
+
+    >>> number("1e39", Path("a.csv"), 3, "a value", column="x")
+    Traceback (most recent call last):
+    ValueError: a.csv, line 3, column x: expected a finite number of at most 3.4e38 for a value, found '1e39'; with
+    nonfinite='missing' it counts as missing
+    """
     text = text.strip()
     if text.lower() in MISSING:
-        return float("nan")
+        return math.nan
+    place = f"{path}, line {line}" + ("" if column is None else f", column {column}")
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise ValueError(f"{path}, line {line}: expected a number for {what}, found {text!r}") from None
+        raise ValueError(f"{place}: expected a number for {what}, found {text[:40]!r}") from None
+    if abs(value) <= FLOAT32_MAX:
+        return value
+    if check_choice("nonfinite", nonfinite, NONFINITE) == "missing" or math.isnan(value):
+        return math.nan
+    raise ValueError(
+        f"{place}: expected a finite number of at most 3.4e38 for {what}, found {text[:40]!r}; with "
+        "nonfinite='missing' it counts as missing"
+    )
 
 
 def time_of(text: str, path: Path, line: int) -> float:
     """Return a time: a number, or the seconds of a date such as 2007-01-31 or 2007-01-31 12:00:00."""
     try:
         date = datetime.fromisoformat(text.strip())
-    except ValueError:
-        return number(text, path, line, "a time")
-    return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
+        return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        pass
+    time = number(text, path, line, "a time")
+    if math.isnan(time):
+        raise ValueError(f"{path}, line {line}: expected a time, found {text.strip()[:40]!r}")
+    return time
 
 
 def fetch(
@@ -118,18 +236,29 @@ def fetch(
 
 
 def untar(archive: Path, where: Path) -> None:
-    """Unpack the files of a tar archive into ``where``, without links; files outside of it are refused."""
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                target = (where / member.name).resolve()
-                content = tar.extractfile(member) if member.isfile() else None
-                if content is None:
-                    continue
-                if not target.is_relative_to(where.resolve()):
-                    raise ValueError(f"{archive} must hold files of its own folder, found {member.name!r}")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("wb") as file:
-                    shutil.copyfileobj(content, file)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise ValueError(f"{archive} must be a whole tar archive, found a broken one: {error}") from error
+    """Unpack the files of a tar archive into ``where``, without links; files outside of it are refused.
+
+    Each file is written aside and moved into place, so a full disk leaves no partial one.
+    """
+    with open_file(archive) as source, _open_tar(archive, source) as tar:
+        while (member := _next_member(archive, tar)) is not None:
+            if not member.isfile():
+                continue
+            target = (where / member.name).resolve()
+            if not target.is_relative_to(where.resolve()):
+                raise ValueError(f"{archive} must hold files of its own folder, found {member.name!r}")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with write_aside(target) as draft, draft.open("wb") as file, decoding(archive, "a whole tar archive"):
+                content = tar.extractfile(member)
+                assert content is not None  # of a regular file
+                shutil.copyfileobj(content, file)
+
+
+def _open_tar(archive: Path, source: BinaryIO) -> tarfile.TarFile:
+    with decoding(archive, "a whole tar archive"):
+        return tarfile.open(fileobj=source)
+
+
+def _next_member(archive: Path, tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+    with decoding(archive, "a whole tar archive"):
+        return tar.next()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._checks import check_int
-from .files import read_bytes
+from .files import FLOAT32_MAX, decoding, read_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,22 +30,30 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
         raise ValueError(f"{path} must be an OFF file, found {found} at its beginning")
     rest = lines[0][3:].strip()
     body = [rest, *lines[1:]] if rest else lines[1:]
-    try:
+    with decoding(path, "an OFF file of vertices and faces"):
         count, faces = (int(n) for n in body[0].split()[:2])
+        if min(count, faces) < 0 or count + faces >= len(body):
+            raise ValueError(f"{path} must hold {count} vertices and {faces} faces, found {len(body) - 1} lines")
         vertices = np.array([line.split()[:3] for line in body[1 : 1 + count]], dtype=np.float64).reshape(count, 3)
-        polygons = [[int(n) for n in line.split()] for line in body[1 + count : 1 + count + faces]]
-        triangles = [
-            (corners[0], a, b)
-            for number, *more in polygons
-            for corners in [more[:number]]
-            for a, b in itertools.pairwise(corners[1:])
-        ]
-    except (ValueError, IndexError) as error:
-        raise ValueError(f"{path} must hold numbers of vertices and faces, then both, found: {error}") from None
-    index = np.array(triangles, dtype=np.int64).reshape(-1, 3)
-    if len(polygons) != faces or len(vertices) != count or (len(index) and not 0 <= index.min() <= index.max() < count):
-        raise ValueError(f"{path} must hold {count} vertices and {faces} faces of them, found a file cut short")
+        # A face may be followed by its colour, in numbers that are no integers.
+        polygons = [_corners(line) for line in body[1 + count : 1 + count + faces]]
+        triangles = [(corners[0], a, b) for corners in polygons for a, b in itertools.pairwise(corners[1:])]
+        index = np.array(triangles, dtype=np.int64).reshape(-1, 3)
+    if len(index) and not 0 <= index.min() <= index.max() < count:
+        raise ValueError(f"{path} must hold faces of its {count} vertices, found vertex {index.max()}")
+    if not (np.abs(vertices) <= FLOAT32_MAX).all():
+        wrong = int((~(np.abs(vertices) <= FLOAT32_MAX)).any(axis=1).argmax())
+        raise ValueError(f"{path} must hold finite coordinates, found {vertices[wrong].tolist()} for vertex {wrong}")
     return torch.from_numpy(vertices).float(), torch.from_numpy(index)
+
+
+def _corners(line: str) -> list[int]:
+    """Return the vertices of a face from a line of their number and the vertices."""
+    count, *rest = line.split()
+    corners = [int(n) for n in rest[: int(count)]]
+    if len(corners) != int(count):
+        raise ValueError(f"{len(corners)} of {count} vertices of a face")
+    return corners
 
 
 def sample_mesh(

@@ -4,36 +4,69 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from .files import decoding, read_bytes
+from .limits import check_size
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["read_pickle"]
 
+#: bytes that one operation of a pickle takes, about
+_OBJECT = 100
+
 
 def read_pickle(path: Path) -> Any:
     """Return the object in a pickle of dicts, lists, tuples, strings, bytes, numbers and arrays of numbers.
 
     Everything else is refused, and arrays are built here from their bytes, so no file can run code. Strings of Python 2
-    become bytes.
+    become bytes. A file whose parts share each other, so that its content is larger than the file, is refused too.
     """
-    try:
-        return _plain(_PlainUnpickler(io.BytesIO(path.read_bytes())).load())
-    except _RefusedError as error:
-        raise ValueError(
-            f"{path} must hold plain data (dict, list, bytes, str, numbers, arrays of numbers), found {error}"
-        ) from None
-    except Exception as error:  # broken bytes make the unpickler fail in many ways
-        raise ValueError(
-            f"{path} must be a whole pickle, found a broken one: {type(error).__name__}: {error}"
-        ) from error
+    raw = read_bytes(path)
+    with decoding(path, "a whole pickle"):
+        _check_operations(path, raw)
+        try:
+            return _plain(_PlainUnpickler(io.BytesIO(raw), _Budget(2 * len(raw))).load(), _Budget(len(raw)))
+        except _RefusedError as error:
+            raise ValueError(
+                f"{path} must hold plain data (dict, list, bytes, str, numbers, arrays of numbers), found {error}"
+            ) from None
+
+
+def _check_operations(path: Path, raw: bytes) -> None:
+    """Raise unless every length is one of bytes that follow, and the number of every memory slot is small.
+
+    The unpickler reserves memory for both before it reads on. Each operation may make an object of some bytes.
+    """
+    for count, (operation, argument, _) in enumerate(pickletools.genops(raw)):
+        check_size(path, _OBJECT * count, len(raw))
+        if "PUT" in operation.name and isinstance(argument, int) and argument > len(raw):
+            raise ValueError(f"slot {argument} in a file of {len(raw)} bytes")
 
 
 class _RefusedError(Exception):
     """The file asks for more than plain data."""
+
+
+class _Budget:
+    """A number of values or bytes that may still be made.
+
+    Without shared parts, a file holds at most one value a byte, and each of its bytes is copied at most twice: from
+    text to bytes, and to an array.
+    """
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spend(self, count: int = 1) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise _RefusedError("parts that are used again and again")
 
 
 class _Dtype:
@@ -57,6 +90,9 @@ class _Array:
 
     value: np.ndarray | None = None
 
+    def __init__(self, budget: _Budget) -> None:
+        self.budget = budget
+
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, data = state
         self.fill(data, dtype, shape, "F" if fortran else "C")
@@ -64,13 +100,17 @@ class _Array:
     def fill(self, data: Any, dtype: Any, shape: Any, order: str) -> None:
         if not isinstance(dtype, _Dtype):
             raise _RefusedError("an array without a dtype")
+        if not isinstance(data, (str, bytes, bytearray)):
+            raise _RefusedError(f"an array made from {type(data).__name__}")
+        self.budget.spend(len(data))
         data = data.encode("latin1") if isinstance(data, str) else bytes(data)
         self.value = np.frombuffer(data, dtype=dtype.real()).reshape(shape, order="F" if order == "F" else "C")
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, budget: _Budget) -> None:
         super().__init__(file, encoding="bytes")
+        self.budget = budget
 
     def find_class(self, module: str, name: str) -> Any:
         # Older files say numpy.core, newer ones numpy._core.
@@ -92,10 +132,10 @@ class _PlainUnpickler(pickle.Unpickler):
         raise _RefusedError("a call of numpy.ndarray")
 
     def reconstruct(self, *_: Any) -> _Array:
-        return _Array()
+        return _Array(self.budget)
 
     def frombuffer(self, data: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-        array = _Array()
+        array = self.reconstruct()
         array.fill(data, dtype, shape, _text(order))
         return array
 
@@ -106,6 +146,7 @@ class _PlainUnpickler(pickle.Unpickler):
         return _Dtype(code)
 
     def latin(self, text: str, *_: Any) -> bytes:
+        self.budget.spend(len(text))
         return text.encode("latin1")
 
 
@@ -113,12 +154,13 @@ def _text(value: Any) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
-def _plain(value: Any) -> Any:
-    """Return ``value`` with placeholders replaced by arrays."""
+def _plain(value: Any, budget: _Budget) -> Any:
+    """Return a copy of ``value`` with placeholders replaced by arrays."""
+    budget.spend()
     if isinstance(value, dict):
-        return {_plain(k): _plain(v) for k, v in value.items()}
+        return {_plain(k, budget): _plain(v, budget) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_plain, value))
+        return type(value)(_plain(v, budget) for v in value)
     if isinstance(value, _Array):
         if value.value is None:
             raise _RefusedError("an array without content")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._checks import check_positive
 from ..base import Batch, Data, Split, TargetScale
+from ..io.files import FLOAT32_MAX
+from ..io.limits import check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .split import class_index, divide, moments, pad
 
@@ -17,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["Series", "build", "samples_like"]
+
+#: a grid of more steps than this for each measured time is mostly empty and costs more than points
+_GRID = 8
 
 
 @dataclass(frozen=True)
@@ -27,11 +34,13 @@ class Series:
         values: (channels, length), NaN where missing.
         label: its class or its value, as written.
         times: (length,) times, ascending; None for evenly spaced ones.
+        where: its file and line, for errors.
     """
 
     values: np.ndarray
     label: str
     times: np.ndarray | None = None
+    where: str = ""
 
 
 def build(
@@ -77,11 +86,11 @@ def build(
     coords = None
     if series[0].times is not None:
         series, coords, unit = _place(series, unit)
-    values, mask = pad([s.values for s in series])
+    values, mask = _padded(series)
     if task == "classification":
         target, names = class_index([s.label for s in series], classes)
     else:
-        target, names = torch.tensor([[float(s.label)] for s in series]), ()
+        target, names = torch.tensor([[_target(s)] for s in series]), ()
     index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
     if standardize and task == "regression":
@@ -102,6 +111,17 @@ def build(
     )
 
 
+def _target(series: Series) -> float:
+    """Return the label of a series for a regression: a finite number."""
+    try:
+        value = float(series.label)
+    except ValueError:
+        value = math.nan
+    if not abs(value) <= FLOAT32_MAX:
+        raise ValueError(f"{series.where}: expected a finite number for a label, found {series.label[:40]!r}")
+    return value
+
+
 def samples_like(data: Data, series: Sequence[Series]) -> Batch:
     """Return series as an unprepared batch of a data set, on its grid or with coords in its unit.
 
@@ -118,8 +138,15 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
         raise ValueError(f"series must be without times, as those of {data.name}, found some with")
     if timed:
         series, coords, _ = _place(series, data.unit, points=data.test.coords is not None)
-    values, mask = pad([s.values for s in series])
+    values, mask = _padded(series)
     return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask)
+
+
+def _padded(series: Sequence[Series]) -> tuple[Tensor, Tensor]:
+    """Pad the values of series; see :func:`~.split.pad`. One long series makes all of them long."""
+    longest = max(series, key=lambda s: s.values.shape[1])
+    check_size(longest.where, 4 * len(series) * longest.values.size)
+    return pad([s.values for s in series])
 
 
 def _divide(
@@ -146,7 +173,9 @@ def _place(
     gaps = np.concatenate([np.diff(t) for t in times])
     if not (gaps > 0).all():
         raise ValueError(f"times of a series must ascend, found a step of {gaps[~(gaps > 0)][0]}")
-    if unit is None:
+    if unit is not None:
+        check_positive("unit", unit)
+    else:
         unit = float(np.median(gaps)) if len(gaps) else 1.0
     steps = [t / unit for t in times]
     longest = max(len(t) for t in steps)
@@ -155,13 +184,15 @@ def _place(
     if points is False and not even:
         raise ValueError(f"times of a series must be whole steps of {unit:g} from its first one, found others")
     if points is None:
-        points = not even or last >= 8 * longest  # a grid that is mostly empty costs more than points
+        points = not even or last >= _GRID * longest
     if not points:
+        where = max(zip(steps, series, strict=True), key=lambda pair: float(pair[0][-1]))[1].where
+        check_size(where, 8 * len(series) * series[0].values.shape[0] * (int(last) + 1))
         placed = []
         for s, t in zip(series, steps, strict=True):
             values = np.full((s.values.shape[0], round(float(t[-1])) + 1), np.nan)
             values[:, np.round(t).astype(int)] = s.values
-            placed.append(Series(values, s.label))
+            placed.append(Series(values, s.label, where=s.where))
         return placed, None, unit
     coords = torch.zeros(len(steps), longest, 1)
     for i, t in enumerate(steps):

@@ -11,6 +11,7 @@ import torch
 
 from ...._checks import check_int
 from ...base import Data, Split
+from ...io.arrays import read_arrays
 from ...io.files import folder
 from ...transforms.batch import Standardize
 from ...transforms.split import hold_out
@@ -121,14 +122,15 @@ def _read_archive(path: Path) -> list[_Clip]:
     if not path.is_file():
         raise ValueError(f"root must be the archive of the Free Spoken Digit Dataset, got {path}, which is no file")
     wanted = ("audio", "length", "label", "speaker", "index")
-    with np.load(path) as archive:
-        missing = [name for name in wanted if name not in archive]
-        if missing:
-            raise ValueError(f"{path} must hold {', '.join(wanted)}, found no {missing[0]}")
-        audio, length, label, speaker, index = (archive[name] for name in wanted)
-    ends = np.cumsum(length)
-    if len(audio) != ends[-1]:
-        raise ValueError(f"{path} must hold {ends[-1]} samples, the sum of length, found {len(audio)}")
+    audio, length, label, speaker, index = read_arrays(path, wanted).values()
+    whole = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (audio, length, label, index))
+    if not whole or audio.dtype != np.int16 or len({len(length), len(label), len(speaker), len(index)}) > 1:
+        raise ValueError(f"{path} must hold 16-bit audio, and length, label, speaker and index of every clip")
+    ends = np.cumsum(length, dtype=np.int64)
+    if not len(length) or (length < 0).any() or len(audio) != ends[-1]:
+        raise ValueError(f"{path} must hold {length.sum()} samples, the sum of length, found {len(audio)}")
+    if not np.isin(label, np.arange(10)).all():
+        raise ValueError(f"{path} must hold labels of 0 to 9, found {label.min()} to {label.max()}")
     return [
         _Clip(audio[end - n : end], int(digit), str(who), int(number))
         for end, n, digit, who, number in zip(ends, length, label, speaker, index, strict=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import csv
+import os
+import re
 import wave
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,13 @@ from torch import Tensor
 from ...._checks import check_int
 from ....ops import resample
 from ...base import Data, Split
-from ...io.files import find, folder
+from ...io.files import decoding, find, folder, open_file, read_table
+from ...io.limits import check_size
 from ...transforms.batch import Standardize
 from ..images.image_folder import list_classes
+from .speech_commands import read_frames
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -45,18 +47,21 @@ def read_sound(path: Path, rate: int | None = None) -> Tensor:
     found, samples = _read_pcm(path)
     if samples is None:
         found, samples = _read_other(path)
+    if not np.isfinite(samples).all():
+        raise ValueError(f"{path} must hold finite samples, found others")
     mono = torch.from_numpy(samples).mean(dim=1)
     if rate is not None and rate != found and len(mono):
-        mono = resample(mono, max(1, round(len(mono) * rate / found)))
+        length = max(1, round(len(mono) * rate / found))
+        # A header may declare any rate. Resampling takes some copies of the result.
+        check_size(path, 16 * length)
+        mono = resample(mono, length)
     return mono
 
 
 def _read_pcm(path: Path) -> tuple[int, np.ndarray | None]:
     """Return rate and (time, channels) samples of a PCM file; None for files of another kind."""
     try:
-        with wave.open(str(path), "rb") as file:
-            width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            raw = file.readframes(file.getnframes())
+        width, channels, rate, _, raw = read_frames(path)
     except (wave.Error, EOFError):
         return 0, None
     raw = raw[: len(raw) // (width * channels) * (width * channels)]
@@ -80,10 +85,11 @@ def _read_other(path: Path) -> tuple[int, np.ndarray]:
             f"{path} is no PCM wav file; other kinds are read by soundfile: pip install 'kernelfield[data]'",
             name="soundfile",
         ) from error
-    try:
-        samples, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
-    except (RuntimeError, OSError) as error:
-        raise ValueError(f"{path} must be a sound file, found a broken one: {error}") from error
+    with open_file(path) as file, decoding(path, "a sound file"), soundfile.SoundFile(file) as sound:
+        check_size(path, 4 * sound.frames * sound.channels, os.fstat(file.fileno()).st_size)
+        samples, rate = sound.read(dtype="float32", always_2d=True), sound.samplerate
+        if rate < 1 or not sound.channels:
+            raise ValueError(f"a rate of {rate} Hz and {sound.channels} channels")
     return rate, samples
 
 
@@ -117,12 +123,16 @@ def urbansound8k(
         raise ValueError(f"fold must be 1 to 10, got {fold}")
     where = folder(root, "UrbanSound8K", "UrbanSound8K")
     table = find(where, ["metadata/UrbanSound8K.csv", "UrbanSound8K.csv"], "the table of clips")
-    with table.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    names, *lines = read_table(table) or [[]]
     wanted = ("slice_file_name", "fold", "classID")
-    missing = [name for name in wanted if not rows or name not in rows[0]]
+    missing = [name for name in wanted if not lines or name not in names]
     if missing:
         raise ValueError(f"{table} must have columns {', '.join(wanted)}, found no {missing[0]}")
+    rows = [dict(zip(names, line, strict=False)) for line in lines if line]
+    for i, row in enumerate(rows, start=2):
+        known = len(row) == len(names) and row["fold"] in map(str, range(1, 11)) and row["classID"] in "0123456789"
+        if not known or len(row["classID"]) != 1 or "/" in row["slice_file_name"]:
+            raise ValueError(f"{table}, clip {i - 1}: expected a file, a fold of 1 to 10 and a class of 0 to 9")
     paths = [where / "audio" / f"fold{row['fold']}" / row["slice_file_name"] for row in rows]
     inputs = read_clips(paths, rate, length)
     target = torch.tensor([int(row["classID"]) for row in rows])
@@ -164,11 +174,13 @@ def magnatagatune(
     check_int("segments", segments)
     where = folder(root, "MagnaTagATune")
     table = find(where, ["annotations_final.csv"], "the table of tags")
-    with table.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file, delimiter="\t"))
+    rows = [row for row in read_table(table, "\t") if row] or [[""]]
     names, path_at = rows[0][1:-1], len(rows[0]) - 1
     if len(rows) < 2 or rows[0][path_at] != "mp3_path":
         raise ValueError(f"{table} must have columns clip_id, the tags and mp3_path between tabs, found {rows[0][:3]}")
+    for i, row in enumerate(rows[1:], start=2):
+        if len(row) != len(rows[0]) or not set(row[1:-1]) <= {"0", "1"} or not re.match(r"[0-9a-f]/[^/]+$", row[-1]):
+            raise ValueError(f"{table}, row {i}: expected an id, marks of 0 or 1 and a file in a folder of 0 to f")
     marks = np.array([[int(v) for v in row[1:-1]] for row in rows[1:]], dtype=np.int8)
     check_int("tags", tags)
     common = np.sort(np.argsort(-marks.sum(axis=0), kind="stable")[:tags])
@@ -225,6 +237,8 @@ def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = Non
             raise ValueError(f"{path} must be a sound file, found none")
         clips.append(_integers(read_sound(path, rate)[:length]))
     longest = max(len(clip) for clip in clips) if length is None else check_int("length", length)
+    # One long clip makes all of them long.
+    check_size(max(zip(map(len, clips), paths, strict=True))[1], 2 * len(clips) * longest)
     whole = torch.zeros(len(clips), 1, longest, dtype=torch.int16)
     for i, clip in enumerate(clips):
         start = (longest - len(clip)) // 2

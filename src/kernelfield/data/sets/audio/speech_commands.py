@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import wave
 from typing import TYPE_CHECKING
 
@@ -10,17 +12,16 @@ import torch
 
 from ...._checks import check_choice, check_int
 from ...base import Data, Split
-from ...io.files import fetch, folder
+from ...io.files import fetch, folder, open_file
 from ...transforms.batch import Normalize, Standardize
 from ...transforms.mfcc import mfcc as coefficients
 from ...transforms.split import divide, moments
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["read_wav", "speech_commands"]
+__all__ = ["read_frames", "read_wav", "speech_commands"]
 
 ARCHIVE = (
     "https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.02.tar.gz",
@@ -109,12 +110,10 @@ def speech_commands(
 def read_wav(path: Path, rate: int) -> np.ndarray:
     """Return the samples of a wav file of one channel of 16 bits at ``rate``, as integers."""
     try:
-        with wave.open(str(path), "rb") as file:
-            found = file.getnchannels(), 8 * file.getsampwidth(), file.getframerate()
-            frames = file.getnframes()
-            raw = file.readframes(frames)
+        width, channels, found_rate, frames, raw = read_frames(path)
     except (wave.Error, EOFError) as error:
         raise ValueError(f"{path} must be a wav file, found none: {error or 'it ends too early'}") from error
+    found = channels, 8 * width, found_rate
     if found != (1, 16, rate):
         raise ValueError(
             f"{path} must have 1 channel of 16 bits at {rate} Hz, found {found[0]} of {found[1]} at {found[2]} Hz"
@@ -122,3 +121,23 @@ def read_wav(path: Path, rate: int) -> np.ndarray:
     if len(raw) != 2 * frames:
         raise ValueError(f"{path} must hold {frames} samples, found {len(raw) // 2}")
     return np.frombuffer(raw, dtype="<i2").astype(np.int16)
+
+
+def read_frames(path: Path) -> tuple[int, int, int, int, bytes]:
+    """Return the width in bytes, channels, rate, declared number of frames and bytes of a PCM wav file.
+
+    Raises wave.Error or EOFError if it is of another kind.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            sound = wave.open(file, "rb")  # noqa: SIM115 (closing it would close nothing more)
+            width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()
+            frames = sound.getnframes()
+            # A header may declare any number, for which memory is reserved before anything is read.
+            raw = sound.readframes(min(frames, size // (width * channels)))
+        except (RuntimeError, ValueError, struct.error, OverflowError) as error:
+            raise wave.Error(str(error)) from error
+    if not 1 <= width <= 4 or rate < 1:
+        raise wave.Error(f"{8 * width} bits at {rate} Hz")
+    return width, channels, rate, frames, raw

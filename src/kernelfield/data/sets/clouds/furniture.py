@@ -10,6 +10,7 @@ import torch
 
 from ...._checks import check_choice, check_int
 from ...base import Data, Split
+from ...io.arrays import finite_array, read_arrays
 from ...transforms.batch import AsFloat
 from ...transforms.clouds import ChoosePoints, normalized
 from ...transforms.split import class_index, divide
@@ -45,9 +46,13 @@ def furniture(
     if not 0 <= check_int("split", split, least=0) < FOLDS:
         raise ValueError(f"split must be 0 to {FOLDS - 1}, got {split}")
     file = _file(root, "furniture_pc2048.npz")
-    with np.load(file) as stored:
-        clouds = normalized(torch.from_numpy(stored["points"].astype(np.float32))).half()
-        label, classes = class_index([str(name) for name in stored["category"]])
+    points_stored, category = read_arrays(file, ("points", "category")).values()
+    if points_stored.shape[2:] != (3,) or points_stored.dtype.kind != "f" or len(category) != len(points_stored):
+        raise ValueError(f"{file} must hold points (n, points, 3) and n categories, found {points_stored.shape}")
+    if not np.isfinite(finite_array(points_stored, file, "points")).all():
+        raise ValueError(f"{file} must hold finite points, found NaN")
+    clouds = normalized(torch.from_numpy(points_stored.astype(np.float32))).half()
+    label, classes = class_index([str(name) for name in category])
     fold = _folds(label)
     prepare = ChoosePoints(points, voxels)
 
@@ -81,9 +86,12 @@ def chair_monitor(
     """
     check_choice("form", form, ("points", "voxels"))
     file = _file(root, "modelnet10_chair_monitor_32.npz")
-    with np.load(file) as stored:
-        # The first row of each is empty.
-        solid = [np.unpackbits(stored[name], axis=1).reshape(-1, 32, 32, 32)[1:] for name in ("chair", "monitor")]
+    stored = read_arrays(file, ("chair", "monitor"))
+    for name, array in stored.items():
+        if array.dtype != np.uint8 or array.shape[1:] != (32**3 // 8,) or len(array) < 2:
+            raise ValueError(f"{file} must hold {name}, bytes of shape (n, 4096), found {array.dtype} {array.shape}")
+    # The first row of each is empty.
+    solid = [np.unpackbits(array, axis=1).reshape(-1, 32, 32, 32)[1:] for array in stored.values()]
     grid = torch.from_numpy(np.concatenate(solid))
     label = torch.tensor([0] * len(solid[0]) + [1] * len(solid[1]))
     parts = divide(label, seed=seed)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...._checks import check_int
 from ...base import Data, Split
-from ...io.files import find, folder, read_lines
+from ...io.files import decoding, find, folder, open_file, read_bytes, read_lines
 from ...transforms.clouds import ChoosePoints, normalized
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, n
     name = "shapenetcore_partanno_segmentation_benchmark_v0_normal"
     where = folder(root, "ShapeNet-part", name)
     lines = read_lines(find(where, ["synsetoffset2category.txt"], "the kinds"))
+    if not all(len(line.split()) == 2 for line in lines if line.strip()):
+        raise ValueError(f"{where / 'synsetoffset2category.txt'} must hold a kind and its folder a line, found others")
     kinds = {line.split()[1]: line.split()[0].lower() for line in lines if line.strip()}
     splits = {part: _read_split(where, part, points, normals) for part in ("train", "val", "test")}
     unknown = sorted(set(kinds.values()) - set(PARTS))
@@ -83,18 +85,25 @@ def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, n
 
 def _read_split(where: Path, part: str, points: int, normals: bool) -> Split:
     listed = find(where / "train_test_split", [f"shuffled_{part}_file_list.json"], "the splits")
-    names = ["/".join(entry.split("/")[1:]) for entry in json.loads(listed.read_text())]
+    with decoding(listed, "a JSON list of files"):
+        entries = json.loads(read_bytes(listed))
+        if not isinstance(entries, list) or not entries or not all(isinstance(entry, str) for entry in entries):
+            raise ValueError("no list of names")
+    names = ["/".join(entry.split("/")[1:]) for entry in entries]
+    if any(".." in name.split("/") for name in names):
+        raise ValueError(f"{listed} must list files of {where}, found others")
     clouds = []
     for name in names:
         path = where / f"{name}.txt"
         if not path.is_file():
             raise ValueError(f"{where} must hold {name}.txt, which {listed.name} lists")
-        try:
-            table = np.loadtxt(path, dtype=np.float32, ndmin=2)
-        except ValueError as error:
-            raise ValueError(f"{path} must hold lines of seven numbers, found: {error}") from error
-        if table.shape[1] != 7:
+        with decoding(path, "a file of seven numbers a line"), open_file(path) as file:
+            table = np.loadtxt(file, dtype=np.float32, ndmin=2)
+        if table.shape[1] != 7 or not len(table):
             raise ValueError(f"{path} must hold position, normal and label in a line, found {table.shape[1]} numbers")
+        # "not all" rather than "any": NaN compares false.
+        if not np.isfinite(table).all() or not np.isin(table[:, 6], np.arange(50)).all():
+            raise ValueError(f"{path} must hold finite numbers and labels of 0 to 49, found others")
         clouds.append(torch.from_numpy(table))
     longest = max([points, *map(len, clouds)])
     coords = torch.zeros(len(clouds), longest, 3, dtype=torch.float16)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ...._checks import check_int
 from ...base import Data, Split
-from ...io.files import folder
+from ...io.files import decoding, folder, open_file
+from ...io.limits import VARIABLE, check_size, max_bytes
 from ...transforms.batch import Chain, CropFlip, Standardize
 from ...transforms.split import divide
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["grayed", "image_folder", "read_image"]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+#: what Pillow may read
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
 
 
@@ -147,27 +150,39 @@ def grayed(image: np.ndarray) -> np.ndarray:
 def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> np.ndarray:
     """Return an image as (rows, columns, 3) bytes.
 
+    PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read. An image of more pixels than Pillow allows (179 million) is
+    refused unless ``KERNELFIELD_MAX_BYTES`` is set, three bytes a pixel.
+
     Args:
         path: the file.
         resolution: pixels per side, or rows and columns, to bring it to, cut around its middle; its own if not given.
     """
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415
+        from PIL import Image, ImageOps  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("reading images needs pillow: pip install 'kernelfield[data]'", name="PIL") from error
-    try:
-        with Image.open(path) as image:
-            image.load()
-            if image.mode.startswith(("I", "F")):  # 16 bits and more: to 8, by the range that there is
-                wide = np.asarray(image, dtype=np.float64)
-                top = 65535.0 if image.mode.startswith("I") else max(float(wide.max()), 1e-12)
-                rgb = Image.fromarray((wide / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
-            else:
-                rgb = image.convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} must be a whole image, found a broken one: {error}") from error
+    _raise_pixel_limit(Image)
+    # Formats are named, so that no file starts another program, as PostScript would.
+    with open_file(path) as file, decoding(path, "a whole image"), Image.open(file, formats=FORMATS) as image:
+        check_size(path, 3 * image.width * image.height, os.fstat(file.fileno()).st_size)
+        image.load()
+        if image.mode.startswith(("I", "F")):  # 16 bits and more: to 8, by the range that there is
+            wide = np.asarray(image, dtype=np.float64)
+            if not np.isfinite(wide).all():
+                raise ValueError("pixels that are not finite")
+            top = 65535.0 if image.mode.startswith("I") else max(float(wide.max()), 1e-12)
+            rgb = Image.fromarray((wide / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
+        else:
+            rgb = image.convert("RGB")
     if resolution is not None:
         rows, columns = (resolution, resolution) if isinstance(resolution, int) else resolution
         if rgb.size != (columns, rows):
             rgb = ImageOps.fit(rgb, (columns, rows), method=Image.Resampling.BICUBIC)
     return np.asarray(rgb)
+
+
+def _raise_pixel_limit(pillow: Any) -> None:
+    """Raise Pillow's own limit of pixels to that of KERNELFIELD_MAX_BYTES, if that is set."""
+    allowed = max_bytes() // 3
+    if VARIABLE in os.environ and pillow.MAX_IMAGE_PIXELS is not None and allowed > pillow.MAX_IMAGE_PIXELS:
+        pillow.MAX_IMAGE_PIXELS = allowed

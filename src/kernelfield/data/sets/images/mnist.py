@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import TYPE_CHECKING
 
@@ -104,7 +105,7 @@ def read_idx(path: Path, dims: int) -> Tensor:
             f"that start {' '.join(map(str, raw[:4])) or 'nowhere'}"
         )
     shape = struct.unpack(f">{dims}I", raw[4:header])
-    expected = header + int(np.prod(shape, dtype=np.int64))
+    expected = header + math.prod(shape)  # in Python's integers, which do not wrap
     if len(raw) != expected:
         raise ValueError(f"{path} must be {expected} bytes long for shape {shape}, found {len(raw)}")
     return torch.from_numpy(np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape).copy())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 
 from ...._checks import check_int
 from ...base import Data, Split
-from ...io.files import find, folder
+from ...io.files import decoding, find, folder, open_file
+from ...io.limits import check_size
 from ...transforms.batch import Standardize
 
 if TYPE_CHECKING:
@@ -73,23 +75,23 @@ def _array(path: Path, key: str, shape: tuple[int, ...], most: int | None) -> Te
         h5py: Any = importlib.import_module("h5py")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("PatchCamelyon needs h5py: pip install 'kernelfield[data]'", name="h5py") from error
-    try:
-        with h5py.File(path, "r") as file:
-            stored = file.get(key)
-            if not isinstance(stored, h5py.Dataset) or stored.dtype != np.uint8 or stored.shape[1:] != shape:
-                found = f"{stored.dtype} {stored.shape}" if isinstance(stored, h5py.Dataset) else ", ".join(file)
-                size = ", ".join(map(str, shape))
-                raise ValueError(f"{path} must hold '{key}', bytes of shape (n, {size}), found {found or 'nothing'}")
-            count = len(stored) if most is None else min(most, len(stored))
-            if count == 0:
-                raise ValueError(f"{path} must hold at least one sample, found none")
-            out = torch.empty(count, shape[2], *shape[:2], dtype=torch.uint8)
-            for start in range(0, count, _ROWS):
-                rows = torch.from_numpy(stored[start : min(start + _ROWS, count)])
-                out[start : start + len(rows)] = rows.permute(0, 3, 1, 2)
-            return out
-    except OSError as error:
-        raise ValueError(f"{path} must be a whole HDF5 file, found a broken one: {error}") from error
+    with open_file(path):  # a pipe is refused here
+        pass
+    with decoding(path, "a whole HDF5 file"), h5py.File(path, "r") as file:
+        stored = file.get(key)
+        if not isinstance(stored, h5py.Dataset) or stored.dtype != np.uint8 or stored.shape[1:] != shape:
+            found = f"{stored.dtype} {stored.shape}" if isinstance(stored, h5py.Dataset) else ", ".join(file)
+            size = ", ".join(map(str, shape))
+            raise ValueError(f"{path} must hold '{key}', bytes of shape (n, {size}), found {found or 'nothing'}")
+        count = len(stored) if most is None else min(most, len(stored))
+        if count == 0:
+            raise ValueError(f"{path} must hold at least one sample, found none")
+        check_size(path, count * math.prod(shape), path.stat().st_size)
+        out = torch.empty(count, shape[2], *shape[:2], dtype=torch.uint8)
+        for start in range(0, count, _ROWS):
+            rows = torch.from_numpy(stored[start : min(start + _ROWS, count)])
+            out[start : start + len(rows)] = rows.permute(0, 3, 1, 2)
+        return out
 
 
 def _normal(x: Tensor) -> Standardize:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...._checks import check_choice, check_int
 from ...base import Data, Split
-from ...io.files import find, folder
+from ...io.files import decoding, find, folder, open_file
 from ...transforms import rotate as rotated
 from ...transforms.batch import Standardize
 from ...transforms.split import divide, hold_out
@@ -139,10 +139,8 @@ def _read_amat(root: str | os.PathLike[str] | None, part: str) -> Pair:
     """Return images (n, 1, 28, 28), bytes, and labels (n,) of one of the published files."""
     where = folder(root, "rotated MNIST", "mnist_rotation_new", "mnist_rotation")
     path = find(where, [f"mnist_all_rotation_normalized_float_{part}.amat"], "rotated digits")
-    try:
-        rows = np.loadtxt(path, dtype=np.float32, ndmin=2)
-    except ValueError as error:
-        raise ValueError(f"{path} must hold 785 numbers a line: {error}") from error
+    with decoding(path, "a file of 785 numbers a line"), open_file(path) as file:
+        rows = np.loadtxt(file, dtype=np.float32, ndmin=2)
     if rows.shape[1:] != (785,) or not len(rows):
         raise ValueError(f"{path} must hold lines of 785 numbers, found {rows.shape[0]} lines of {rows.shape[-1]}")
     pixels, labels = rows[:, :784], rows[:, 784]

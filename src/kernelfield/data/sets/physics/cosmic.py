@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...._checks import check_int
 from ...base import Data, Split
+from ...io.arrays import finite_array, read_array
 from ...io.files import folder
 from ...transforms.batch import Normalize
 from ...transforms.split import hold_out
@@ -86,14 +87,20 @@ def _read(paths: list[Path], resolution: int) -> tuple[Tensor, Tensor, Tensor]:
     hits: list[Tensor] = []
     counts: list[Tensor] = []
     for path in paths:
-        array = np.load(path)
+        array = read_array(path)
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{path} must hold numbers, found {array.dtype}")
         if array.ndim != 3 or array.shape[0] not in (2, 3) or min(array.shape[1:]) < resolution:
             raise ValueError(
                 f"{path} must hold an array (3, side, side) with sides of at least {resolution}, found {array.shape}"
             )
         ignored = array[2] if len(array) == 3 else np.zeros_like(array[0])
+        # Among pixels that do not count, those that are not finite are read as zero.
+        image = np.where((ignored < 0.5) | np.isfinite(array[0]), array[0], np.zeros_like(array[0]))
+        if not np.isfinite(finite_array(image, path)).all():
+            raise ValueError(f"{path} must hold finite numbers where pixels count, found NaN")
         rows, columns = (n // resolution for n in array.shape[1:])
-        for values, held in ((array[0], images), (array[1] > 0.5, hits), (ignored < 0.5, counts)):
+        for values, held in ((image, images), (array[1] > 0.5, hits), (ignored < 0.5, counts)):
             cut = values[: rows * resolution, : columns * resolution].reshape(rows, resolution, columns, resolution)
             held.append(torch.from_numpy(np.ascontiguousarray(cut.swapaxes(1, 2))).flatten(0, 1))
     return torch.cat(images).float().unsqueeze(1), torch.cat(hits).long(), torch.cat(counts).bool()

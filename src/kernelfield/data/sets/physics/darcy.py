@@ -6,9 +6,9 @@ r"""Darcy flow: from the permeability of a plane to the pressure in it (chapter 
 from __future__ import annotations
 
 import math
-import zipfile
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ...._checks import check_bool, check_counts, check_int
 from ...base import Data, Split
+from ...io.arrays import finite_array, read_arrays
+from ...io.files import decoding, open_file
+from ...io.limits import check_size
 from ...transforms.split import hold_out
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = ["darcy", "darcy_synthetic", "permeability", "solve_darcy"]
 
@@ -243,18 +243,13 @@ class _Npz:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with np.load(path) as arrays:
-                self.arrays = dict(arrays)
-        except (ValueError, OSError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} must be a .npz file of arrays, found something else: {error}") from error
+        self.arrays = read_arrays(path)
 
     def __call__(self, part: str, resolution: int) -> tuple[Tensor, Tensor]:
         names = [f"{kind}_{part}_{resolution}" for kind in "xy"]
         if not all(name in self.arrays for name in names):
             raise ValueError(f"{self.path} must hold {names[0]} and {names[1]}, found {', '.join(sorted(self.arrays))}")
-        x, y = (torch.from_numpy(self.arrays[name]) for name in names)
-        return _kinds(x), y.float()
+        return _checked(self.path, *(self.arrays[name] for name in names))
 
 
 class _Pt:
@@ -270,10 +265,12 @@ class _Pt:
         if not file.is_file():
             there = ", ".join(sorted(p.name for p in self.path.glob("darcy_*.pt")))
             raise ValueError(f"{self.path} must hold {file.name}, found {there}")
-        held = torch.load(file, weights_only=True)
-        if not isinstance(held, dict) or not {"x", "y"} <= set(held):
-            raise ValueError(f"{file} must hold a dictionary of x and y, found {type(held).__name__}")
-        return _kinds(held["x"]), held["y"].float()
+        with open_file(file) as opened, decoding(file, "a whole file of tensors"):
+            held = torch.load(opened, weights_only=True)
+            if not isinstance(held, dict) or not {"x", "y"} <= set(held):
+                raise ValueError(f"{file} must hold a dictionary of x and y, found {type(held).__name__}")
+            arrays = [held[name].numpy() for name in ("x", "y")]
+        return _checked(file, *arrays)
 
 
 class _Mat:
@@ -286,21 +283,39 @@ class _Mat:
 
     def __call__(self, part: str, resolution: int) -> tuple[Tensor, Tensor]:
         try:
-            from scipy.io import loadmat  # type: ignore[import-untyped] # noqa: PLC0415
+            from scipy.io import loadmat, whosmat  # type: ignore[import-untyped] # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("reading .mat files needs scipy: pip install 'kernelfield[train]'") from error
         file = self.path / _MAT[part == "test"]
         if not file.is_file():
             raise ValueError(f"{self.path} must hold {file.name}, found nothing of that name")
-        held = loadmat(file, variable_names=["coeff", "sol"])
+        with open_file(file) as opened, decoding(file, "a whole .mat file"):
+            stored = os.fstat(opened.fileno()).st_size
+            check_size(file, sum(8 * math.prod(shape) for _, shape, _ in whosmat(opened)), stored)
+            opened.seek(0)
+            held = loadmat(opened, variable_names=["coeff", "sol"])
         if not {"coeff", "sol"} <= set(held):
             raise ValueError(f"{file} must hold coeff and sol, found {', '.join(k for k in held if k[0] != '_')}")
+        if held["coeff"].ndim != 3:
+            raise ValueError(f"{file} must hold coeff of shape (n, side, side), found {held['coeff'].shape}")
         side = held["coeff"].shape[1] - 1
-        if resolution < 2 or side % (resolution - 1):
+        if resolution < 2 or side < resolution - 1 or side % (resolution - 1):
             raise ValueError(f"resolution must be {side} / k + 1 for a whole k, got {resolution}")
         every, most = side // (resolution - 1), 1000 if part == "train" else 100
-        x, y = (torch.from_numpy(np.ascontiguousarray(held[k][:most, ::every, ::every])) for k in ("coeff", "sol"))
-        return _kinds(x), y.float()
+        return _checked(file, *(held[k][:most, ::every, ::every] for k in ("coeff", "sol")))
+
+
+def _checked(path: Path, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return the kinds of permeability and the pressures of arrays (n, side, side)."""
+    if x.shape != y.shape or x.ndim != 3 or not x.size or x.shape[1] != x.shape[2] or x.shape[1] < 2:
+        raise ValueError(f"{path} must hold x and y of shape (n, side, side), found {x.shape} and {y.shape}")
+    if x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
+        raise ValueError(f"{path} must hold numbers, found {x.dtype} and {y.dtype}")
+    for name, array in (("x", x), ("y", y)):
+        if not np.isfinite(finite_array(array, path, name)).all():
+            raise ValueError(f"{path} must hold finite numbers, found NaN in {name}")
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in (x, y)]
+    return _kinds(tensors[0]), tensors[1].float()
 
 
 def _kinds(x: Tensor) -> Tensor:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...._checks import check_choice
-from ...io.files import MISSING, number, read_lines, time_of
+from ...io.files import MISSING, NONFINITE, number, read_table, time_of
 from ...transforms.series import Series, build, samples_like
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ def csv_series(
     unit: float | None = None,
     observed: bool = False,
     standardize: bool = False,
+    nonfinite: str = "refuse",
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
@@ -60,6 +60,8 @@ def csv_series(
         observed: whether to add, for each channel, one that is 1 where it was observed.
         standardize: whether to normalise targets to zero mean and unit variance over the training series; metrics and
             predictions stay in their own unit.
+        nonfinite: "refuse" raises for a value that is infinite or too large for float32, with its line and column;
+            "missing" counts it as missing.
         shares: shares of training, validation and test data, for one file.
         seed: seed of the split.
 
@@ -68,6 +70,7 @@ def csv_series(
         (n, 1).
     """
     check_choice("task", task, TASKS)
+    check_choice("nonfinite", nonfinite, NONFINITE)
     paths = _paths(root)
     parts = []
     for path in paths:
@@ -76,7 +79,7 @@ def csv_series(
             shown = ", ".join(names[:6]) or "nothing"
             raise ValueError(f"{path}, line 1: expected names of columns, {label!r} among them, found {shown}")
         read = read_long if set(names) >= LONG else read_wide
-        parts.append(read(path, names, rows, label))
+        parts.append(read(path, names, rows, label, nonfinite))
     channels = sorted({c for part in parts for c in part[1]})
     series = [[_aligned(s, found, channels) for s in part] for part, found in parts]
     if task == "auto":
@@ -95,13 +98,14 @@ def csv_series(
     )
 
 
-def csv_samples(path: Path, data: Data, label: str = "label") -> Batch | None:
+def csv_samples(path: Path, data: Data, label: str = "label", nonfinite: str = "refuse") -> Batch | None:
     """Return the series of a CSV file as samples of a data set, to predict their labels, which may be left out.
 
     Args:
         path: a file of either kind that :func:`csv_series` reads; one of a series a line may do without names.
         data: whose series they are like.
         label: name of the column of labels, which is ignored.
+        nonfinite: as of :func:`csv_series`.
 
     Returns:
         The samples; None if the file is of neither kind, for one column of labels or several of values of one channel
@@ -113,7 +117,7 @@ def csv_samples(path: Path, data: Data, label: str = "label") -> Batch | None:
         place = names.index(label)
         names, *rows = [[cell for j, cell in enumerate(row) if j != place] for row in (names, *rows)]
     if set(names) >= LONG:
-        series, channels = read_long(path, names, rows, None)
+        series, channels = read_long(path, names, rows, None, nonfinite)
         unknown = [channel for channel in channels if channel not in data.channels]
         if unknown:
             known = ", ".join(data.channels) or "none by name"
@@ -124,10 +128,10 @@ def csv_samples(path: Path, data: Data, label: str = "label") -> Batch | None:
     if not labelled and not _are_words(names) and not _count(names):
         rows = [names, *rows]
         names = [str(i) for i in range(max(map(len, rows)))]
-    return samples_like(data, read_wide(path, names, rows, None)[0])
+    return samples_like(data, read_wide(path, names, rows, None, nonfinite)[0])
 
 
-def read_steps(path: Path) -> np.ndarray:
+def read_steps(path: Path, nonfinite: str = "refuse") -> np.ndarray:
     """Return the one series of a file of one step a line: (channels, steps), NaN where missing.
 
     A first line of names is skipped.
@@ -136,7 +140,11 @@ def read_steps(path: Path) -> np.ndarray:
     cells = list(enumerate(rows, start=2))
     if not _are_words(names):
         cells = [(1, names), *cells]
-    steps = [[number(cell, path, i, "a value") for cell in row] for i, row in cells if row]
+    steps = [
+        [number(c, path, i, "a value", column=j, nonfinite=nonfinite) for j, c in enumerate(row, 1)]
+        for i, row in cells
+        if row
+    ]
     widths = sorted({len(step) for step in steps})
     if len(widths) != 1:
         raise ValueError(f"{path} must hold lines of one number of values each, found {widths or 'none'}")
@@ -162,7 +170,7 @@ def _is_number(cell: str) -> bool:
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return the first line of a CSV file, and the others."""
-    rows = list(csv.reader(read_lines(path)))
+    rows = read_table(path)
     return ([n.strip() for n in rows[0]], rows[1:]) if rows else ([], [])
 
 
@@ -179,7 +187,7 @@ def _paths(root: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def read_wide(
-    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None
+    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None, nonfinite: str = "refuse"
 ) -> tuple[list[Series], list[str]]:
     """Return the series of a file of one series a line, and the name of their channel; labels may be empty."""
     place = -1 if label is None else names.index(label)
@@ -191,20 +199,20 @@ def read_wide(
             raise ValueError(
                 f"{path}, line {i}: expected up to {len(names)} fields, a label among them, found {len(row)}"
             )
-        cells = [c for j, c in enumerate(row) if j != place]
-        values = np.array([[number(c, path, i, "a value") for c in cells]])
+        cells = [(name, cell) for j, (name, cell) in enumerate(zip(names, row, strict=False)) if j != place]
+        values = np.array([[number(c, path, i, "a value", column=n, nonfinite=nonfinite) for n, c in cells]])
         seen = np.flatnonzero(~np.isnan(values[0]))
         if not len(seen):
             raise ValueError(f"{path}, line {i}: expected at least one value, found none")
         mark = "" if label is None else _label(row[place], path, i)
-        series.append(Series(values[:, : seen[-1] + 1], mark))
+        series.append(Series(values[:, : seen[-1] + 1], mark, where=f"{path}, line {i}"))
     if not series:
         raise ValueError(f"{path} must hold a series a line after the first, found none")
     return series, ["value"]
 
 
 def read_long(
-    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None
+    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None, nonfinite: str = "refuse"
 ) -> tuple[list[Series], list[str]]:
     """Return the series of a file of one measurement a line, and the names of their channels; labels may be empty."""
     column = {name: i for i, name in enumerate(names)}
@@ -219,13 +227,11 @@ def read_long(
         if labels.setdefault(key, mark) != mark:
             raise ValueError(f"{path}, line {i}: expected label {labels[key]!r} for series {key!r}, found {mark!r}")
         time = time_of(row[column["time"]], path, i)
-        if np.isnan(time):
-            raise ValueError(f"{path}, line {i}: expected a time, found none")
         channel = row[column["channel"]].strip() if "channel" in column else "value"
         at = seen.setdefault(key, {}).setdefault(time, {})
         if channel in at:
             raise ValueError(f"{path}, line {i}: expected one value of {channel!r} at time {time:g}, found a second")
-        at[channel] = number(row[column["value"]], path, i, "value")
+        at[channel] = number(row[column["value"]], path, i, channel, column="value", nonfinite=nonfinite)
     if not seen:
         raise ValueError(f"{path} must hold a measurement a line after the first, found none")
     channels = sorted({c for times in seen.values() for at in times.values() for c in at})
@@ -233,7 +239,7 @@ def read_long(
     for key, times in seen.items():
         order = sorted(times)
         values = np.array([[times[t].get(c, np.nan) for t in order] for c in channels])
-        series.append(Series(values, labels[key], np.array(order)))
+        series.append(Series(values, labels[key], np.array(order), f"{path}, series {key}"))
     return series, channels
 
 
@@ -244,7 +250,7 @@ def _aligned(series: Series, found: Sequence[str], channels: Sequence[str]) -> S
     values = np.full((len(channels), series.values.shape[1]), np.nan)
     for row, name in zip(series.values, found, strict=True):
         values[channels.index(name)] = row
-    return Series(values, series.label, series.times)
+    return Series(values, series.label, series.times, series.where)
 
 
 def _label(text: str, path: Path, line: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...._checks import check_choice
 from ...._signature import with_arguments_of
-from ...io.files import find, folder, number, read_lines, time_of
+from ...io.files import NONFINITE, find, folder, number, read_lines, time_of
 from ...transforms.series import Series, build
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def ts(
     problem: str | None = None,
     *,
     split: str = "archive",
+    nonfinite: str = "refuse",
     **options: Any,
 ) -> Data:
     """Return any classification or regression problem of the UEA and UCR archives.
@@ -45,6 +46,8 @@ def ts(
         root: folder of the two files, or path of one file.
         problem: name of the problem; may be left out where the folder holds one only.
         split: "archive" or "random".
+        nonfinite: "refuse" raises for a value that is infinite or too large for float32, with its line and column;
+            "missing" counts it as missing.
         options: the keyword arguments that follow.
         shares: shares of training, validation and test data, for "random" and for one file.
         unit: time of one training step, where there are time stamps.
@@ -58,6 +61,7 @@ def ts(
         Inputs (n, channels, longest), mask (n, longest) if anything is missing; classes (n,) or values (n, 1).
     """
     check_choice("split", split, SPLITS)
+    check_choice("nonfinite", nonfinite, NONFINITE)
     if root is not None and Path(root).is_file():
         paths = [Path(root)]
         name = paths[0].stem
@@ -65,7 +69,7 @@ def ts(
         where = folder(root, "a .ts problem", *([problem] if problem else []))
         name = problem or _only_problem(where)
         paths = [find(where, [f"{name}_{part}.ts"], "series") for part in ("TRAIN", "TEST")]
-    read = [read_ts(path) for path in paths]
+    read = [read_ts(path, nonfinite) for path in paths]
     task = read[0][2]
     if read[-1][2] != task:
         raise ValueError(f"{paths[-1]} must hold labels for {task}, as {paths[0]}, found {read[-1][2]}")
@@ -102,11 +106,16 @@ def _only_problem(where: Path) -> str:
     return names[0]
 
 
-def read_ts(path: Path) -> tuple[list[Series], dict[str, str], str, tuple[str, ...] | None]:
+def read_ts(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], dict[str, str], str, tuple[str, ...] | None]:
     """Return the series of a `.ts` file, its header, the task, and the names of the classes if it has some.
 
     A header of tags (``@classLabel true a b``), ``@data``, then one series a line: channels parted by colons, values by
     commas, the label last. With ``@timeStamps true`` values are (time, value) pairs, times numbers or dates.
+
+    Args:
+        path: the file.
+        nonfinite: what to do with a value that is infinite or too large for float32: "refuse" raises, "missing" counts
+            it as missing.
     """
     header: dict[str, str] = {}
     lines = read_lines(path)
@@ -127,7 +136,7 @@ def read_ts(path: Path) -> tuple[list[Series], dict[str, str], str, tuple[str, .
     task, classes = _task(header, path)
     timed = header.get("timestamps", "false").lower() == "true"
     series = [
-        _series(line.strip(), path, start + j + 1, timed)
+        _series(line.strip(), path, start + j + 1, timed, nonfinite)
         for j, line in enumerate(lines[start:])
         if line.strip() and line[0] not in "#%"
     ]
@@ -144,32 +153,55 @@ def _task(header: dict[str, str], path: Path) -> tuple[str, tuple[str, ...] | No
     raise ValueError(f"{path} must have labels (@classLabel true … or @targetLabel true), found none in its header")
 
 
-def _series(text: str, path: Path, line: int, timed: bool) -> Series:
+def _series(text: str, path: Path, line: int, timed: bool, nonfinite: str) -> Series:
     if timed:
-        *channels, label = re.split(r":(?![^(]*\))", text)  # no colon inside of brackets
-        read = [_pairs(c, path, line) for c in channels]
+        *channels, label = _outside_brackets(text)
+        read = [_pairs(c, path, line, nonfinite) for c in channels]
         times = np.unique(np.concatenate([t for t, _ in read])) if read else np.empty(0)
         values = np.full((len(read), len(times)), np.nan)
         for row, (t, v) in zip(values, read, strict=True):
             row[np.searchsorted(times, t)] = v
-        found = Series(values, label.strip(), times)
+        found = Series(values, label.strip(), times, f"{path}, line {line}")
     else:
         *channels, label = text.split(":")
-        rows = [[number(v, path, line, "a value") for v in c.split(",")] for c in channels]
+        rows = [
+            [_value(v, path, line, i, j, nonfinite) for j, v in enumerate(c.split(","), 1)]
+            for i, c in enumerate(channels, 1)
+        ]
         lengths = {len(row) for row in rows}
         if len(lengths) > 1:
             raise ValueError(f"{path}, line {line}: expected channels of one length, found {sorted(lengths)}")
-        found = Series(np.array(rows), label.strip())
+        found = Series(np.array(rows), label.strip(), where=f"{path}, line {line}")
     if not channels or not found.values.size:
         raise ValueError(f"{path}, line {line}: expected values, a colon and a label, found {text[:40]!r}")
     return found
 
 
-def _pairs(text: str, path: Path, line: int) -> tuple[np.ndarray, np.ndarray]:
+def _outside_brackets(text: str) -> list[str]:
+    """Split a text at its colons, other than those inside of brackets.
+
+    >>> _outside_brackets("(12:00,1):a")
+    ['(12:00,1)', 'a']
+    """
+    parts, inside = [""], False
+    for piece in re.split("([:()])", text):
+        inside = piece == "(" or (inside and piece != ")")
+        if piece == ":" and not inside:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return parts
+
+
+def _value(text: str, path: Path, line: int, channel: int, step: int, nonfinite: str) -> float:
+    return number(text, path, line, f"channel {channel}", column=step, nonfinite=nonfinite)
+
+
+def _pairs(text: str, path: Path, line: int, nonfinite: str) -> tuple[np.ndarray, np.ndarray]:
     pairs = re.findall(r"\(([^(),]*),([^(),]*)\)", text)
     if not pairs:
         raise ValueError(f"{path}, line {line}: expected (time, value) pairs, found {text[:40]!r}")
-    both = np.array([[time_of(t, path, line), number(v, path, line, "a value")] for t, v in pairs])
+    both = np.array([[time_of(t, path, line), number(v, path, line, "a value", nonfinite=nonfinite)] for t, v in pairs])
     return both[:, 0], both[:, 1]
 
 
@@ -180,7 +212,7 @@ def _check(series: list[Series], header: dict[str, str], classes: tuple[str, ...
     if len(channels) > 1:
         raise ValueError(f"{path} must hold series of one number of channels, found {sorted(channels)}")
     said = header.get("dimensions", header.get("dimension", "1" if header.get("univariate") == "true" else ""))
-    if said.isdigit() and channels != {int(said)}:
+    if said.isdecimal() and channels != {int(said)}:
         raise ValueError(f"{path} must hold series of {said} channels, as its header says, found {channels.pop()}")
     if classes is not None:
         unknown = {s.label for s in series} - set(classes)
@@ -190,5 +222,5 @@ def _check(series: list[Series], header: dict[str, str], classes: tuple[str, ...
             )
     else:
         for s in series:
-            if not re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?", s.label):
-                raise ValueError(f"{path} must hold numbers for labels, found {s.label!r}")
+            if not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", s.label):
+                raise ValueError(f"{s.where}: expected a number for a label, found {s.label[:40]!r}")

@@ -9,7 +9,7 @@ import torch
 
 from ...._checks import check_choice, check_int
 from ...base import Data, Split
-from ...io.files import fetch, folder
+from ...io.files import fetch, folder, open_file
 from ...transforms.batch import AsFloat, AsTokens, as_values
 from ...transforms.split import hold_out
 
@@ -79,7 +79,8 @@ def _read(where: Path, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.T
     tokens = np.zeros((len(paths), length), dtype=np.uint8)
     sizes = np.zeros(len(paths), dtype=np.int64)
     for i, (path, _) in enumerate(paths):
-        text = path.read_bytes()[:length]
+        with open_file(path) as file:
+            text = file.read(length)
         if not text:
             raise ValueError(f"{path} must hold a review, found an empty file")
         tokens[i, : len(text)] = np.frombuffer(text, dtype=np.uint8)

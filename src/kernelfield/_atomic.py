@@ -1,0 +1,78 @@
+"""Write files aside and move them into place: whoever reads a file sees all of it or the one before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["DRAFT", "flush", "remove_drafts", "write_aside", "write_bytes", "write_text"]
+
+#: beginning of the names of files that are not yet in place
+DRAFT = ".draft-"
+
+
+@contextlib.contextmanager
+def write_aside(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Path]:
+    """Yield the path of an empty draft to write; move it to ``path`` when the block ends.
+
+    If the block raises, the draft is removed and ``path`` stays as it was. A symbolic link at ``path`` is replaced, not
+    followed.
+
+    Args:
+        path: file to write; its folder must exist.
+        durable: whether to flush the draft to disk before it is moved, so that it also survives a power cut.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with write_aside(path) as draft:
+    ...     _ = draft.write_text("all of it")
+    >>> path.read_text(), [p.name for p in path.parent.iterdir()]
+    ('all of it', ['a.txt'])
+    """
+    path = Path(path)
+    # The suffix stays, since libraries choose a format by it. The name is new: a link in its place is never followed.
+    draft = path.with_name(f"{DRAFT}{secrets.token_hex(6)}-{path.name}")
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        yield draft
+        if durable:
+            flush(draft)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    if durable:
+        flush(path.parent)
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, durable: bool = True) -> Path:
+    """Write text in UTF-8 with :func:`write_aside` and return the path."""
+    return write_bytes(path, text.encode("utf-8"), durable=durable)
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, durable: bool = True) -> Path:
+    """Write bytes with :func:`write_aside` and return the path."""
+    with write_aside(path, durable=durable) as draft:
+        draft.write_bytes(content)
+    return Path(path)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove the drafts that a killed process left in a folder."""
+    for draft in folder.glob(f"{DRAFT}*"):
+        draft.unlink(missing_ok=True)
+
+
+def flush(path: Path) -> None:
+    """Flush a file or folder to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,105 @@
+"""NumPy files: the size that a header declares is compared with the file before memory is reserved."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..._checks import check_choice
+from .files import FLOAT32_MAX, NONFINITE, decoding, open_file
+from .limits import check_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+__all__ = ["finite_array", "read_array", "read_arrays"]
+
+
+def read_array(path: Path) -> np.ndarray:
+    """Return the array of a ``.npy`` file of numbers, booleans or text. Pickled objects are refused."""
+    with open_file(path) as file, decoding(path, "a whole .npy file of numbers"):
+        return _read(path, file, os.fstat(file.fileno()).st_size)
+
+
+def read_arrays(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """Return the arrays of an ``.npz`` file by name.
+
+    Args:
+        path: the file.
+        names: arrays to read, each of which must be there; all of them if not given.
+    """
+    with open_file(path) as file, decoding(path, "a whole .npz file of arrays"), zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        wanted = list(members if names is None else names)
+        missing = [name for name in wanted if name not in members]
+        if missing:
+            raise ValueError(f"{path} must hold {', '.join(wanted)}, found no {missing[0]}")
+        stored = os.fstat(file.fileno()).st_size
+        check_size(path, sum(members[name].file_size for name in wanted), stored)
+        arrays = {}
+        for name in wanted:
+            with archive.open(members[name]) as member:
+                arrays[name] = _read(path, member, members[name].file_size)
+                member.read()  # to the end, where the checksum is compared
+        return arrays
+
+
+def finite_array(array: np.ndarray, path: Path, name: str = "", nonfinite: str = "refuse") -> np.ndarray:
+    """Return an array whose values are finite in float32, or NaN for missing ones.
+
+    Args:
+        array: numbers; NaN is a missing value.
+        path: their file, for errors.
+        name: name of the array in it.
+        nonfinite: "refuse" raises for a value that is infinite or too large for float32; "missing" makes it NaN.
+
+    >>> from pathlib import Path
+    >>> finite_array(np.array([[0.0, np.inf]]), Path("x.npy"))
+    Traceback (most recent call last):
+    ValueError: x.npy must hold finite numbers of at most 3.4e38, found inf at index (0, 1); with nonfinite='missing' it
+    counts as missing
+    """
+    check_choice("nonfinite", nonfinite, NONFINITE)
+    if array.dtype.kind != "f":
+        return array
+    wrong = np.isinf(array)
+    if array.itemsize > 4:
+        wrong |= np.abs(array) > FLOAT32_MAX
+    if not wrong.any():
+        return array
+    if nonfinite == "missing":
+        return np.where(wrong, np.nan, array)
+    where = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), array.shape))
+    called = f"{path}, array {name}," if name else f"{path}"
+    raise ValueError(
+        f"{called} must hold finite numbers of at most 3.4e38, found {array[where]} at index {where}; with "
+        "nonfinite='missing' it counts as missing"
+    )
+
+
+def _read(path: Path, file: Any, stored: int) -> np.ndarray:
+    """Return the array of an open ``.npy`` file of ``stored`` bytes."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format, expected 1.0 or 2.0")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read_header(file)
+    if dtype.kind not in "biufUS" or dtype.subdtype is not None or not dtype.itemsize:
+        raise ValueError(f"{path} must hold an array of numbers, found {dtype}")
+    if any(n < 0 for n in shape):
+        raise ValueError(f"shape {shape}")
+    needed, left = math.prod(shape) * dtype.itemsize, stored - file.tell()
+    if needed > left:
+        raise ValueError(f"its header declares {needed} bytes of {shape}, but {left} follow")
+    raw = bytearray(needed)  # that the array may be written to
+    read = file.readinto(raw)
+    if read != needed:
+        raise ValueError(f"its header declares {needed} bytes of {shape}, but {read} follow")
+    if not needed:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")
