@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 from typing import Any
 
@@ -191,45 +190,45 @@ def test_compiles_with_a_dynamic_length() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: reach(0), ValueError, "size must be an int of at least 1, got 0"),
-        (lambda: reach(8, -1), ValueError, "step must be a finite number above 0, got -1"),
-        (lambda: kernel_axis(8, causal=1), TypeError, "causal must be True or False, got 1"),
-        (lambda: kernel_grid(-4), ValueError, "size must be an int of at least 1, got -4"),
-        (lambda: kernel_grid(4.0), TypeError, "size must be an int or 1 int for dim=1, got 4.0"),
-        (lambda: kernel_grid((3, 3, 3), dim=2), ValueError, "size must be an int or 2 ints for dim=2"),
-        (lambda: kernel_grid(4, 0), ValueError, "step must be a finite number above 0, got 0"),
-        (lambda: kernel_grid(4, float("nan")), ValueError, "step must be a finite number above 0, got nan"),
-        (lambda: kernel_grid(4, float("inf")), ValueError, "step must be a finite number above 0, got inf"),
+        (lambda: reach(0), ValueError, "size .*got 0"),
+        (lambda: reach(8, -1), ValueError, "step .*got -1"),
+        (lambda: kernel_axis(8, causal=1), TypeError, "causal .*got 1"),
+        (lambda: kernel_grid(-4), ValueError, "size .*got -4"),
+        (lambda: kernel_grid(4.0), TypeError, r"size .*got 4\.0"),
+        (lambda: kernel_grid((3, 3, 3), dim=2), ValueError, "size must"),
+        (lambda: kernel_grid(4, 0), ValueError, "step .*got 0"),
+        (lambda: kernel_grid(4, float("nan")), ValueError, "step .*got nan"),
+        (lambda: kernel_grid(4, float("inf")), ValueError, "step .*got inf"),
         (
             lambda: kernel_grid(4, (1, 2)),
             ValueError,
-            "step must be a number or 1 number for dim=1, got (1, 2)",
+            r"step .*got \(1, 2\)",
         ),
-        (lambda: kernel_grid(4, "1"), TypeError, "step must be a number or 1 number for dim=1, got '1'"),
-        (lambda: kernel_grid(4, dim=0), ValueError, "dim must be an int of at least 1, got 0"),
-        (lambda: kernel_grid(4, dim=2, causal=True), ValueError, "causal must be False for dim=2"),
+        (lambda: kernel_grid(4, "1"), TypeError, "step .*got '1'"),
+        (lambda: kernel_grid(4, dim=0), ValueError, "dim .*got 0"),
+        (lambda: kernel_grid(4, dim=2, causal=True), ValueError, "causal must"),
         (
             lambda: kernel_grid(4, dim=2, limit=[5]),
             ValueError,
-            "limit must have one length per axis for dim=2",
+            "limit must",
         ),
-        (lambda: local_grid(0), ValueError, "kernel_size must be an int of at least 1, got 0"),
-        (lambda: signal_grid([4], 1), ValueError, "size must be an int of at least 2, got 1"),
+        (lambda: local_grid(0), ValueError, "kernel_size .*got 0"),
+        (lambda: signal_grid([4], 1), ValueError, "size .*got 1"),
         (
             lambda: signal_grid([4], 4, float("nan")),
             ValueError,
-            "step must be a finite number above 0, got nan",
+            "step .*got nan",
         ),
-        (lambda: positions([4], -0.5), ValueError, "step must be a finite number above 0, got -0.5"),
+        (lambda: positions([4], -0.5), ValueError, r"step .*got -0\.5"),
         (
             lambda: positions([4], (1, 1)),
             ValueError,
-            "step must be a number or 1 number for dim=1, got (1, 1)",
+            r"step .*got \(1, 1\)",
         ),
     ],
 )
 def test_bad_arguments(call: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=re.escape(says)):
+    with pytest.raises(error, match=rf"\b{says}"):
         call()
 
 

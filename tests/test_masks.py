@@ -20,19 +20,19 @@ class TestGaussian(MaskContract):
     inside = (0.01, 0.15, 0.4)
     beyond = 2.0
     bad_arguments: ClassVar = [
-        ("sigma", 0.0, ValueError, "sigma must be above 0, got 0.0"),
-        ("sigma", -1.0, ValueError, "sigma must be above 0, got -1.0"),
+        ("sigma", 0.0, ValueError, r"sigma .*got 0\.0"),
+        ("sigma", -1.0, ValueError, r"sigma .*got -1\.0"),
         (
             "sigma",
             (0.1, 0.2, 0.3),
             ValueError,
-            "sigma must be a number or 2 numbers for 2 axes, got (0.1, 0.2, 0.3)",
+            r"sigma .*got \(0\.1, 0\.2, 0\.3\)",
         ),
-        ("sigma", float("nan"), ValueError, "sigma must be finite, got nan"),
-        ("mean", float("inf"), ValueError, "mean must be finite, got inf"),
-        ("mean", (0.0,), ValueError, "mean must be a number or 2 numbers for 2 axes, got (0.0,)"),
-        ("learn_mean", 1, TypeError, "learn_mean must be True or False, got 1"),
-        ("isotropic", "no", TypeError, "isotropic must be True or False, got 'no'"),
+        ("sigma", float("nan"), ValueError, "sigma .*got nan"),
+        ("mean", float("inf"), ValueError, "mean .*got inf"),
+        ("mean", (0.0,), ValueError, r"mean .*got \(0\.0,\)"),
+        ("learn_mean", 1, TypeError, "learn_mean .*got 1"),
+        ("isotropic", "no", TypeError, "isotropic .*got 'no'"),
     ]
 
     def test_formula(self) -> None:
@@ -63,7 +63,7 @@ class TestGaussianWithLearnedMean(MaskContract):
     extent = "sigma"
     inside = (0.01, 0.15, 0.4)
     beyond = 2.0
-    bad_arguments: ClassVar = [("mean", "0", TypeError, "mean must be a number or 2 numbers for 2 axes, got '0'")]
+    bad_arguments: ClassVar = [("mean", "0", TypeError, "mean .*got '0'")]
 
     def test_the_mean_is_a_parameter_only_if_learned(self) -> None:
         assert {name for name, _ in self.build().named_parameters()} == {"sigma", "mean"}
@@ -87,7 +87,7 @@ class TestCausalGaussian(MaskContract):
             "domain",
             (0.0, 0.0),
             ValueError,
-            "domain must be an interval (low, high) with low < high, got (0.0, 0.0)",
+            r"domain .*got \(0\.0, 0\.0\)",
         )
     ]
 
@@ -108,16 +108,16 @@ class TestSigmoid(MaskContract):
     inside = (-0.8, 0.0, 0.7)
     beyond = 3.0
     bad_arguments: ClassVar = [
-        ("offset", float("nan"), ValueError, "offset must be finite, got nan"),
+        ("offset", float("nan"), ValueError, "offset .*got nan"),
         (
             "offset",
             (0.1, 0.2, 0.3),
             ValueError,
-            "offset must be a number or 2 numbers for 2 axes, got (0.1, 0.2, 0.3)",
+            r"offset .*got \(0\.1, 0\.2, 0\.3\)",
         ),
-        ("temperature", 0, ValueError, "temperature must be a finite number above 0, got 0"),
-        ("temperature", -25.0, ValueError, "temperature must be a finite number above 0, got -25.0"),
-        ("learn_offset", None, TypeError, "learn_offset must be True or False, got None"),
+        ("temperature", 0, ValueError, "temperature .*got 0"),
+        ("temperature", -25.0, ValueError, r"temperature .*got -25\.0"),
+        ("learn_offset", None, TypeError, "learn_offset .*got None"),
     ]
 
     def test_formula(self) -> None:
@@ -142,9 +142,7 @@ class TestSigmoidOnItsOwnDomain(MaskContract):
     extent = "offset"
     inside = (0.1, 0.5, 0.9)
     beyond = 1.5
-    bad_arguments: ClassVar = [
-        ("domain", (1, 0), ValueError, "domain must be an interval (low, high) with low < high, got (1, 0)")
-    ]
+    bad_arguments: ClassVar = [("domain", (1, 0), ValueError, r"domain .*got \(1, 0\)")]
 
 
 def test_isotropic_shares_one_width() -> None:

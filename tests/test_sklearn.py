@@ -18,11 +18,18 @@ from kernelfield.sklearn import CCNNClassifier, CCNNRegressor
 SMALL = {"channels": 8, "blocks": 1, "epochs": 30}
 
 
-@pytest.mark.parametrize("kind", [CCNNClassifier, pytest.param(CCNNRegressor, marks=pytest.mark.slow)])
-def test_scikit_learns_own_checks(kind: type) -> None:
+SMALLEST = {"channels": 4, "blocks": 1, "epochs": 4, "batch": 32, "lr": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(CCNNClassifier, SMALLEST), pytest.param(CCNNRegressor, SMALL, marks=pytest.mark.slow)],
+    ids=["classifier", "regressor"],
+)
+def test_scikit_learns_own_checks(kind: type, options: dict) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # theirs, of what is missing here or will change there
-        results = check_estimator(kind(**SMALL), on_fail=None, on_skip=None)
+        results = check_estimator(kind(**options), on_fail=None, on_skip=None)
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] not in ("passed", "skipped")}
     assert failed == {}
     assert len(results) > 40
@@ -113,5 +120,5 @@ def test_errors_name_the_argument_and_what_came() -> None:
         with pytest.raises(ValueError, match=rf"\b{name}\b.*{value}"):
             CCNNClassifier(**{name: value}).fit(x, y)
     fitted = CCNNClassifier(channels=4, blocks=1, epochs=1).fit(x, y)
-    with pytest.raises(ValueError, match=r"X must hold samples of shape \(1, 24\), got \(2, 24\)"):
+    with pytest.raises(ValueError, match=r"X .*got \(2, 24\)"):
         fitted.predict(np.zeros((3, 2, 24)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -168,38 +167,38 @@ class FieldContract:
     @pytest.mark.parametrize(
         ("coords", "error", "says"),
         [
-            (torch.rand(5, 3), ValueError, "coords must have shape (…, 2) for dim=2, got (5, 3)"),
-            (torch.rand(()), ValueError, "coords must have shape (…, 2) for dim=2, got ()"),
+            (torch.rand(5, 3), ValueError, r"coords .*got \(5, 3\)"),
+            (torch.rand(()), ValueError, r"coords .*got \(\)"),
             (
                 torch.ones(5, 2, dtype=torch.int64),
                 TypeError,
-                "coords must be a floating-point tensor, got torch.int64",
+                r"coords .*got torch\.int64",
             ),
-            ([[0.0, 0.0]], TypeError, "coords must be a torch.Tensor, got list"),
+            ([[0.0, 0.0]], TypeError, "coords .*got list"),
         ],
         ids=["last axis", "rank", "dtype", "list"],
     )
     def test_bad_coords(self, coords: Any, error: type[Exception], says: str) -> None:
-        with pytest.raises(error, match=re.escape(says)):
+        with pytest.raises(error, match=rf"\b{says}"):
             self.build(dim=2)(coords)
 
     @pytest.mark.parametrize(
         ("dim", "channels", "error", "says"),
         [
-            (0, 3, ValueError, "dim must be an int of at least 1, got 0"),
-            (-1, 3, ValueError, "dim must be an int of at least 1, got -1"),
-            (1.5, 3, TypeError, "dim must be an int, got 1.5"),
-            (2, 0, ValueError, "channels must be an int of at least 1, got 0"),
-            (2, "3", TypeError, "channels must be an int, got '3'"),
+            (0, 3, ValueError, "dim .*got 0"),
+            (-1, 3, ValueError, "dim .*got -1"),
+            (1.5, 3, TypeError, r"dim .*got 1\.5"),
+            (2, 0, ValueError, "channels .*got 0"),
+            (2, "3", TypeError, "channels .*got '3'"),
         ],
     )
     def test_bad_sizes(self, dim: Any, channels: Any, error: type[Exception], says: str) -> None:
-        with pytest.raises(error, match=re.escape(says)):
+        with pytest.raises(error, match=rf"\b{says}"):
             self.build(dim, channels)
 
     def test_bad_arguments(self, bad_argument: tuple[str, Any, type[Exception], str]) -> None:
         name, value, error, says = bad_argument
-        with pytest.raises(error, match=re.escape(says)):
+        with pytest.raises(error, match=rf"\b{says}"):
             self.build(**{name: value})
 
     def test_number_of_parameters(self, count: tuple[tuple[int, int], int]) -> None:

@@ -202,48 +202,48 @@ class ContinuousLayerContract:
     @pytest.mark.parametrize(
         ("change", "error", "message"),
         [
-            ({"size": 0}, ValueError, r"size must be an int of at least 1, got 0"),
-            ({"size": (3, 3)}, ValueError, r"size must be an int or 1 int for dim=1, got \(3, 3\)"),
-            ({"size": 2.5}, TypeError, r"size must be an int or 1 int for dim=1, got 2.5"),
-            ({"dim": 2, "causal": True}, ValueError, r"causal must be False for dim=2"),
-            ({"dim": 4}, ValueError, r"dim must be 1, 2 or 3, got 4"),
+            ({"size": 0}, ValueError, "size .*got 0"),
+            ({"size": (3, 3)}, ValueError, r"size .*got \(3, 3\)"),
+            ({"size": 2.5}, TypeError, "size .*got 2.5"),
+            ({"dim": 2, "causal": True}, ValueError, "causal must"),
+            ({"dim": 4}, ValueError, "dim .*got 4"),
             (
                 {"boundary": "reflect"},
                 ValueError,
-                r"boundary must be one of 'zero', 'periodic', got 'reflect'",
+                "boundary .*got 'reflect'",
             ),
-            ({"method": "dct"}, ValueError, r"method must be one of"),
-            ({"field": 3}, TypeError, r"field must be a Field or a callable"),
-            ({"neighbors": 0}, ValueError, r"neighbors must be an int of at least 1, got 0"),
+            ({"method": "dct"}, ValueError, "method must"),
+            ({"field": 3}, TypeError, "field must"),
+            ({"neighbors": 0}, ValueError, "neighbors .*got 0"),
         ],
         ids=lambda v: str(v) if isinstance(v, dict) else "",
     )
     def test_bad_arguments(self, change: dict[str, Any], error: type[Exception], message: str) -> None:
-        with pytest.raises(error, match=message):
+        with pytest.raises(error, match=rf"\b{message}"):
             self.layer(3, 4, **{"size": 8, **self.arguments, **change})
 
     @pytest.mark.parametrize(
         ("call", "error", "message"),
         [
-            ({"x": torch.randn(2, 5, 24)}, ValueError, r"x must have shape \(batch, 3, \*space\)"),
+            ({"x": torch.randn(2, 5, 24)}, ValueError, "x must"),
             (
                 {"x": torch.randn(2, 3, 8, 8)},
                 ValueError,
-                r"x must have shape \(batch, 3, \*space\) with 1 axes",
+                "x must",
             ),
-            ({"step": 0.0}, ValueError, r"step must be a finite number above 0, got 0.0"),
-            ({"step": float("nan")}, ValueError, r"step must be a finite number above 0, got nan"),
-            ({"step": (1, 2)}, ValueError, r"step must be a number or 1 number for dim=1"),
-            ({"coords": torch.randn(2, 24)}, ValueError, r"coords must have shape \(batch, points, dim\)"),
-            ({"coords": torch.randn(2, 23, 1)}, ValueError, r"coords must have shape"),
-            ({"mask": torch.ones(2, 24)}, TypeError, r"mask must be a bool tensor"),
-            ({"mask": torch.ones(2, 23, dtype=torch.bool)}, ValueError, r"mask must have shape \(2, 24\)"),
-            ({"density": "guess"}, ValueError, r"density must be one of 'estimate'"),
-            ({"density": "estimate"}, ValueError, r"density must be a tensor if there are no coords"),
+            ({"step": 0.0}, ValueError, "step .*got 0.0"),
+            ({"step": float("nan")}, ValueError, "step .*got nan"),
+            ({"step": (1, 2)}, ValueError, "step must"),
+            ({"coords": torch.randn(2, 24)}, ValueError, "coords must"),
+            ({"coords": torch.randn(2, 23, 1)}, ValueError, "coords must"),
+            ({"mask": torch.ones(2, 24)}, TypeError, "mask must"),
+            ({"mask": torch.ones(2, 23, dtype=torch.bool)}, ValueError, "mask must"),
+            ({"density": "guess"}, ValueError, "density must"),
+            ({"density": "estimate"}, ValueError, "density must"),
         ],
         ids=lambda v: next(iter(v)) if isinstance(v, dict) else "",
     )
     def test_bad_inputs(self, call: dict[str, Any], error: type[Exception], message: str) -> None:
         arguments = {"x": torch.randn(2, 3, 24), **call}
-        with pytest.raises(error, match=message):
+        with pytest.raises(error, match=rf"\b{message}"):
             self.build(dtype=torch.float32)(**arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -173,42 +172,42 @@ class MaskContract:
     @pytest.mark.parametrize(
         ("coords", "error", "says"),
         [
-            (torch.rand(5, 3), ValueError, "coords must have shape (…, 2) for dim=2, got (5, 3)"),
-            (torch.rand(()), ValueError, "coords must have shape (…, 2) for dim=2, got ()"),
+            (torch.rand(5, 3), ValueError, r"coords .*got \(5, 3\)"),
+            (torch.rand(()), ValueError, r"coords .*got \(\)"),
             (
                 torch.ones(5, 2, dtype=torch.int64),
                 TypeError,
-                "coords must be a floating-point tensor, got torch.int64",
+                r"coords .*got torch\.int64",
             ),
         ],
         ids=["last axis", "rank", "dtype"],
     )
     def test_bad_coords(self, coords: Any, error: type[Exception], says: str) -> None:
-        with pytest.raises(error, match=re.escape(says)):
+        with pytest.raises(error, match=rf"\b{says}"):
             self.build(dim=2)(coords)
 
     @pytest.mark.parametrize(
         ("arguments", "error", "says"),
         [
-            ({"dim": 0}, ValueError, "dim must be an int of at least 1, got 0"),
+            ({"dim": 0}, ValueError, "dim .*got 0"),
             ({"threshold": 0}, ValueError, "threshold must"),
-            ({"threshold": 1.0}, ValueError, "threshold must lie between 0 and 1, got 1.0"),
-            ({"threshold": float("nan")}, ValueError, "threshold must be a finite number above 0, got nan"),
+            ({"threshold": 1.0}, ValueError, r"threshold .*got 1\.0"),
+            ({"threshold": float("nan")}, ValueError, "threshold .*got nan"),
             (
                 {"domain": (1, -1)},
                 ValueError,
-                "domain must be an interval (low, high) with low < high, got (1, -1)",
+                r"domain .*got \(1, -1\)",
             ),
         ],
         ids=str,
     )
     def test_bad_common_arguments(self, arguments: dict[str, Any], error: type[Exception], says: str) -> None:
-        with pytest.raises(error, match=re.escape(says)):
+        with pytest.raises(error, match=rf"\b{says}"):
             self.build(**arguments)
 
     def test_bad_arguments(self, bad_argument: tuple[str, Any, type[Exception], str]) -> None:
         name, value, error, says = bad_argument
-        with pytest.raises(error, match=re.escape(says)):
+        with pytest.raises(error, match=rf"\b{says}"):
             self.build(dim=2, **{name: value})
 
     @pytest.mark.parametrize("n", [0, -3])

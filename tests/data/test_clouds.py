@@ -140,17 +140,17 @@ def test_off_polygons_become_triangles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must be an OFF file, found nothing"),
-        ("ply\n", "must be an OFF file, found 'ply'"),
-        ("OFF\nx y\n", "a.off must be an OFF file"),
-        (TETRAHEDRON[:40], "must hold"),
-        (TETRAHEDRON.replace("3 1 2 3", "3 1 2 9"), "found vertex 9"),
+        ("", ".*found nothing"),
+        ("ply\n", ".*found 'ply'"),
+        ("OFF\nx y\n", "must"),
+        (TETRAHEDRON[:40], "must"),
+        (TETRAHEDRON.replace("3 1 2 3", "3 1 2 9"), ".*found vertex 9"),
     ],
 )
 def test_broken_off_files(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "a.off"
     path.write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"a\.off {message}"):
         read_off(path)
 
 
@@ -195,7 +195,7 @@ def test_modelnet(tmp_path: Path, name: str, channels: int) -> None:
 
 def test_modelnet_says_what_is_wrong(tmp_path: Path) -> None:
     write_modelnet(tmp_path, 11)
-    with pytest.raises(ValueError, match="must hold at most the 10 kinds of modelnet10, found 11"):
+    with pytest.raises(ValueError, match="found 11"):
         load("modelnet10", tmp_path)
     (tmp_path / "kind00" / "train" / "kind00_0000.off").write_text("OFF\n0 0 0\n")
     with pytest.raises(ValueError, match=r"kind00_0000\.off: the mesh is degenerate"):
@@ -234,10 +234,10 @@ def test_shapenet_part(tmp_path: Path) -> None:
 def test_shapenet_part_says_what_is_wrong(tmp_path: Path) -> None:
     write_shapenet(tmp_path)
     (tmp_path / "02691156" / "train0.txt").write_text("1 2 3\n")
-    with pytest.raises(ValueError, match="must hold position, normal and label in a line, found 3 numbers"):
+    with pytest.raises(ValueError, match="found 3 numbers"):
         load("shapenet_part", tmp_path)
     (tmp_path / "02691156" / "train0.txt").unlink()
-    with pytest.raises(ValueError, match=r"must hold 02691156/train0\.txt"):
+    with pytest.raises(ValueError, match=r"02691156/train0\.txt"):
         load("shapenet_part", tmp_path)
 
 

@@ -85,10 +85,10 @@ def test_darcy_from_one_file(tmp_path: Path) -> None:
         ratio = batch.target[:, 0] / torch.from_numpy(arrays["y_test_8"])
         torch.testing.assert_close(ratio, torch.full_like(ratio, 1 / float(arrays["y_train_8"].std(ddof=1))))
         assert load("darcy", root, resolution=8, test_resolution=16, validation=0).test.inputs.shape == (4, 3, 16, 16)
-    with pytest.raises(ValueError, match="must hold x_train_32 and y_train_32, found x_test_16"):
+    with pytest.raises(ValueError, match="found x_test_16"):
         load("darcy", tmp_path, resolution=32)
     (tmp_path / "bad.npz").write_bytes(b"no arrays")
-    with pytest.raises(ValueError, match=r"bad\.npz must be a whole \.npz file"):
+    with pytest.raises(ValueError, match=r"bad\.npz must"):
         load("darcy", tmp_path / "bad.npz")
 
 
@@ -97,7 +97,7 @@ def test_darcy_of_neuraloperator(tmp_path: Path) -> None:
         x, y = (torch.from_numpy(array) for array in samples(n, 16))
         torch.save({"x": x, "y": y}, tmp_path / f"darcy_{part}_16.pt")
     assert load("darcy", tmp_path, validation=1).train.inputs.shape == (5, 3, 16, 16)
-    with pytest.raises(ValueError, match=r"must hold darcy_train_8\.pt, found darcy_test_16\.pt, darcy_train_16\.pt"):
+    with pytest.raises(ValueError, match=r"found darcy_test_16\.pt, darcy_train_16\.pt"):
         load("darcy", tmp_path, resolution=8)
 
 

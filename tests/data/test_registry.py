@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import sys
 import tarfile
 import types
@@ -52,7 +53,7 @@ def test_what_is_made_in_code_needs_nothing(name: str) -> None:
 def test_what_is_read_asks_for_its_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\broot must"):
         load(name)
-    with pytest.raises(ValueError, match="must"):
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
         load(name, tmp_path)
     with pytest.raises(ValueError, match=r"\broot must"):
         load(name, tmp_path / "nowhere")
@@ -90,7 +91,7 @@ def fake_pooch(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", [n for n in list_data() if describe(n).download])
 def test_downloads_have_checksums(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = fake_pooch(monkeypatch)
-    with pytest.raises(ValueError, match="must hold"):  # nothing was really fetched
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "new"))):  # nothing was really fetched
         load(name, tmp_path / "new", download=True)
     assert calls
     for call in calls:
@@ -122,11 +123,11 @@ def test_archives_stay_in_their_folder(tmp_path: Path) -> None:
     where.mkdir()
     with tarfile.open(archive, "w") as tar:
         tar.add(__file__, "../outside.py")
-    with pytest.raises(ValueError, match=r"bad.tar must hold files of its own folder, found '../outside.py'"):
+    with pytest.raises(ValueError, match=r"bad.tar .*found '../outside.py'"):
         files.untar(archive, where)
     assert not (tmp_path / "outside.py").exists()
     archive.write_bytes(b"no archive")
-    with pytest.raises(ValueError, match=r"bad.tar must be a whole tar archive"):
+    with pytest.raises(ValueError, match=r"bad.tar must"):
         files.untar(archive, where)
 
 

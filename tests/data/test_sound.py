@@ -87,10 +87,10 @@ def test_urbansound8k(city: Path) -> None:
     with pytest.raises(ValueError, match=r"\bfold must"):
         urbansound8k(city, fold=11)
     (city / "audio" / "fold1" / "1-3.wav").unlink()
-    with pytest.raises(ValueError, match=r"1-3.wav must be a sound file, found none"):
+    with pytest.raises(ValueError, match=r"1-3.wav .*found none"):
         urbansound8k(city)
     (city / "metadata" / "UrbanSound8K.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="must have columns slice_file_name, fold, classID, found no slice_file_name"):
+    with pytest.raises(ValueError, match="found no slice_file_name"):
         urbansound8k(city)
 
 
@@ -130,7 +130,7 @@ def test_folders_of_sounds(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two or more classes, found 1"):
         wav_folder(tmp_path / "one")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="must hold a folder of sounds"):
+    with pytest.raises(ValueError, match="empty must"):
         wav_folder(tmp_path / "empty")
 
 
@@ -155,7 +155,7 @@ def test_spoken_digits_in_an_archive_and_by_speaker(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\bfold must"):
         fsdd(path, fold=5)
     np.savez(path, audio=audio, length=length)
-    with pytest.raises(ValueError, match="must hold audio, length, label, speaker, index, found no label"):
+    with pytest.raises(ValueError, match="found no label"):
         fsdd(path)
 
 

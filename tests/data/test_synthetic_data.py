@@ -155,7 +155,7 @@ def test_listops_samples() -> None:
 
 
 def test_listops_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="max_depth and max_args must allow"):
+    with pytest.raises(ValueError, match="max_depth and max_args must"):
         listops(min_length=500, max_length=600, max_depth=2, max_args=2, train=1, validation=0, test=1)
 
 
@@ -171,7 +171,7 @@ def test_listops_published_files(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"basic_val.tsv, line 2: expected an expression, a tab and a digit"):
         listops(tmp_path, max_length=20)
     (folder / "basic_val.tsv").write_text("")
-    with pytest.raises(ValueError, match=r"basic_val.tsv, line 1: expected 'Source' and 'Target', found 'nothing'"):
+    with pytest.raises(ValueError, match=r"basic_val.tsv, line 1: .*found 'nothing'"):
         listops(tmp_path, max_length=20)
 
 

@@ -75,19 +75,19 @@ def test_broken_text(tmp_path: Path) -> None:
         text(tmp_path)
     path = tmp_path / "mine.txt"
     path.write_bytes(b"")
-    with pytest.raises(ValueError, match=r"mine.txt must hold text, found nothing"):
+    with pytest.raises(ValueError, match=r"mine.txt .*found nothing"):
         text(path)
     path.write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(ValueError, match=r"mine.txt must be text in UTF-8"):
+    with pytest.raises(ValueError, match=r"mine.txt must"):
         text(path)
     path.write_text("short")
     with pytest.raises(ValueError, match=r"\blength must"):
         text(path, length=100)
     (tmp_path / "ptb.char.train.txt").write_text("a bc d")
-    with pytest.raises(ValueError, match=r"ptb.char.train.txt, line 1: expected single characters .* found 'bc'"):
+    with pytest.raises(ValueError, match=r"ptb.char.train.txt, line 1: .*found 'bc'"):
         ptb(tmp_path)
     (tmp_path / "ptb.char.train.txt").write_text("a b c d\n" * 200)
-    with pytest.raises(ValueError, match=r"must hold the valid text \(ptb.char.valid.txt or ptb.valid.txt\)"):
+    with pytest.raises(ValueError, match=r"ptb.valid.txt"):
         ptb(tmp_path)
 
 
@@ -117,9 +117,9 @@ def test_reviews(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\bform must"):
         imdb(tmp_path, form="bytes")
     (tmp_path / "aclImdb" / "test" / "pos" / "1_7.txt").write_text("")
-    with pytest.raises(ValueError, match=r"1_7.txt must hold a review, found an empty file"):
+    with pytest.raises(ValueError, match=r"1_7.txt .*found an empty file"):
         imdb(tmp_path)
     for path in (tmp_path / "aclImdb" / "train" / "neg").iterdir():
         path.unlink()
-    with pytest.raises(ValueError, match=r"train/neg must hold reviews as text files, found none"):
+    with pytest.raises(ValueError, match=r"train/neg .*found none"):
         imdb(tmp_path)

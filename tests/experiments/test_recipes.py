@@ -107,9 +107,9 @@ def test_titles_are_those_of_the_recipes() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("base: {}\nrows:\n  x:\n    title: a\n  y:\n    title: b\n", "must hold one recipe, got a family of 2: x, y"),
-        ("base: 3\nrows:\n  x:\n    title: a\n", "base must be a mapping, got 3"),
-        ("base: {}\nrows:\n  x: 3\n", r"rows\.x must be a mapping, got 3"),
+        ("base: {}\nrows:\n  x:\n    title: a\n  y:\n    title: b\n", "got a family of 2: x, y"),
+        ("base: 3\nrows:\n  x:\n    title: a\n", "base .*got 3"),
+        ("base: {}\nrows:\n  x: 3\n", r"rows\.x .*got 3"),
         ("bass: {}\nrows:\n  x:\n    title: a\n", "base and rows, got 'bass'"),
     ],
 )
@@ -131,9 +131,9 @@ def test_shape_follows_the_options_of_the_data() -> None:
 def test_shape_must_be_given_where_the_data_set_declares_none() -> None:
     without = {key: value for key, value in MINIMAL.items() if key != "shape"}
     assert recipe_from(without).shape.size == [8, 8]
-    with pytest.raises(ValueError, match="recipe: shape must be given"):
+    with pytest.raises(ValueError, match="recipe: shape must"):
         recipe_from({**without, "data": {"name": "csv_series", "root": "x.csv"}})
-    with pytest.raises(ValueError, match=r"recipe: data: name must be one of .*the closest is 'digits'"):
+    with pytest.raises(ValueError, match=r"recipe: data: name .*'digits'"):
         recipe_from({**without, "data": {"name": "digit"}})
 
 
@@ -207,72 +207,71 @@ def test_recipe_steps_once_on_synthetic_data(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"trainign": {}}, "recipe: 'trainign' is no key of a recipe; the closest is 'training'"),
-        ({"training": {"epoch": 3}}, "recipe: 'epoch' is no key of training; the closest is 'epochs'"),
-        ({"training": {"epochs": "many"}}, "recipe: training.epochs must be an int, got 'many'"),
-        ({"training": {"epochs": 1.5}}, "recipe: training.epochs must be an int, got 1.5"),
-        ({"training": {"clip": "x"}}, "recipe: training.clip must be a number or null, got 'x'"),
-        ({"training": {"compile": 1}}, "recipe: training.compile must be true or false, got 1"),
-        ({"training": 3}, "recipe: training must be a mapping, got 3"),
-        (
-            {"schedule": {"name": "cos"}},
-            "recipe: schedule.name must be one of cosine, steps, plateau, constant, got 'cos'; the closest is 'cosine'",
-        ),
-        ({"shape": {"in_channels": 1, "size": [4]}}, "recipe: shape.out_channels must be given"),
-        ({"shape": {"in_channels": 1, "out_channels": 1, "size": 4}}, "recipe: shape.size must be a list, got 4"),
-        ({"data": {}}, "recipe: data.name must be given"),
-        ({"optimizer": {"betas": [0.9, "b"]}}, "recipe: optimizer.betas must be a list, got [0.9, 'b']"),
+        ({"trainign": {}}, "'trainign' .*'training'"),
+        ({"training": {"epoch": 3}}, "'epoch' .*'epochs'"),
+        ({"training": {"epochs": "many"}}, r"training\.epochs .*got 'many'"),
+        ({"training": {"epochs": 1.5}}, r"training\.epochs .*got 1\.5"),
+        ({"training": {"clip": "x"}}, r"training\.clip .*got 'x'"),
+        ({"training": {"compile": 1}}, r"training\.compile .*got 1"),
+        ({"training": 3}, "training .*got 3"),
+        ({"schedule": {"name": "cos"}}, r"schedule\.name .*got 'cos'.*'cosine'"),
+        ({"shape": {"in_channels": 1, "size": [4]}}, r"shape\.out_channels must"),
+        ({"shape": {"in_channels": 1, "out_channels": 1, "size": 4}}, r"shape\.size .*got 4"),
+        ({"data": {}}, r"data\.name must"),
+        ({"optimizer": {"betas": [0.9, "b"]}}, r"optimizer\.betas .*got \[0\.9, 'b'\]"),
     ],
 )
-def test_errors_name_the_key_and_the_closest(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match="recipe:") as error:
+def test_errors_name_the_key_and_the_closest(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=rf"^recipe: {named}"):
         recipe_from({**MINIMAL, **change})
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("setting", "got"),
     [
-        *((f"training.{name}=0", f"training.{name} must be an int of at least 1, got 0") for name in COUNTS),
-        ("training.eval_batch=-1", "training.eval_batch must be an int of at least 1 or null, got -1"),
-        ("training.patience=0", "training.patience must be an int of at least 1 or null, got 0"),
-        ("training.seed=-1", "training.seed must be an int between 0 and 4294967295, got -1"),
-        ("training.clip=0", "training.clip must be a finite number above 0 or null, got 0.0"),
-        ("training.ema=1", "training.ema must be a finite number above 0 and below 1 or null, got 1.0"),
-        ("training.label_smoothing=2", "training.label_smoothing must be a finite number between 0 and 1, got 2.0"),
-        ("optimizer.lr=-1", "optimizer.lr must be a finite number above 0, got -1.0"),
-        ("optimizer.lr=0", "optimizer.lr must be a finite number above 0, got 0.0"),
-        ("optimizer.lr=.nan", "optimizer.lr must be a finite number above 0, got nan"),
-        ("optimizer.lr=.inf", "optimizer.lr must be a finite number above 0, got inf"),
-        ("optimizer.weight_decay=-1", "optimizer.weight_decay must be a finite number of at least 0, got -1.0"),
-        ("optimizer.mask_lr=-1", "optimizer.mask_lr must be a finite number of at least 0, got -1.0"),
-        ("optimizer.subset_lr=-1", "optimizer.subset_lr must be a finite number of at least 0, got -1.0"),
-        ("optimizer.momentum=1", "optimizer.momentum must be a finite number of at least 0 and below 1, got 1.0"),
-        ("optimizer.betas=[0.9]", "optimizer.betas must be a list of 2 numbers of at least 0 and below 1, got [0.9]"),
-        (
-            "optimizer.betas=[1, 2]",
-            "optimizer.betas must be a list of 2 numbers of at least 0 and below 1, got [1.0, 2.0]",
-        ),
-        ("schedule.warmup=-1", "schedule.warmup must be a finite number of at least 0, got -1.0"),
-        ("schedule.final=-1", "schedule.final must be a finite number of at least 0, got -1.0"),
-        ("schedule.factor=1", "schedule.factor must be a finite number above 0 and below 1, got 1.0"),
-        ("schedule.patience=-1", "schedule.patience must be an int of at least 0, got -1"),
-        ("shape.size=[]", "shape.size must be a list of one or more ints of at least 1, got []"),
-        ("shape.size=[4, 0]", "shape.size must be a list of one or more ints of at least 1, got [4, 0]"),
-        ("shape.out_channels=0", "shape.out_channels must be an int of at least 1, got 0"),
-        ("test.step=[2, 0]", "test.step must be finite numbers above 0, got [2, 0]"),
-        ("test.drop=1", "test.drop must be finite numbers of at least 0 and below 1, got 1"),
-        ("test.turn=east", "test.turn must be finite numbers of any size, got 'east'"),
-        ("test.data=3", "test.data must be options of the loader by name, {…: {…}}, got 3"),
-        ("test.steps=[2]", "'steps' is no key of test; the closest is 'step'"),
+        *((f"training.{name}=0", "0") for name in COUNTS),
+        ("training.eval_batch=-1", "-1"),
+        ("training.patience=0", "0"),
+        ("training.seed=-1", "-1"),
+        ("training.clip=0", "0.0"),
+        ("training.ema=1", "1.0"),
+        ("training.label_smoothing=2", "2.0"),
+        ("optimizer.lr=-1", "-1.0"),
+        ("optimizer.lr=0", "0.0"),
+        ("optimizer.lr=.nan", "nan"),
+        ("optimizer.lr=.inf", "inf"),
+        ("optimizer.weight_decay=-1", "-1.0"),
+        ("optimizer.mask_lr=-1", "-1.0"),
+        ("optimizer.subset_lr=-1", "-1.0"),
+        ("optimizer.momentum=1", "1.0"),
+        ("optimizer.betas=[0.9]", "[0.9]"),
+        ("optimizer.betas=[1, 2]", "[1.0, 2.0]"),
+        ("schedule.warmup=-1", "-1.0"),
+        ("schedule.final=-1", "-1.0"),
+        ("schedule.factor=1", "1.0"),
+        ("schedule.patience=-1", "-1"),
+        ("shape.size=[]", "[]"),
+        ("shape.size=[4, 0]", "[4, 0]"),
+        ("shape.out_channels=0", "0"),
+        ("test.step=[2, 0]", "[2, 0]"),
+        ("test.drop=1", "1"),
+        ("test.turn=east", "'east'"),
+        ("test.data=3", "3"),
     ],
 )
-def test_numbers_have_ranges(settings: str, message: str) -> None:
-    with pytest.raises(ValueError, match="--set") as error:
-        with_settings(recipe_from(MINIMAL), [settings])
-    assert str(error.value) == f"--set {settings}: {message}"
+def test_numbers_have_ranges(setting: str, got: str) -> None:
+    key = setting.split("=", maxsplit=1)[0]
+    with pytest.raises(
+        ValueError, match=rf"^--set {re.escape(setting)}: {re.escape(key)} must .*got {re.escape(got)}$"
+    ):
+        with_settings(recipe_from(MINIMAL), [setting])
+
+
+def test_an_unknown_test_names_the_closest() -> None:
+    with pytest.raises(ValueError, match=r"--set test.steps=\[2\]: 'steps' .*'step'"):
+        with_settings(recipe_from(MINIMAL), ["test.steps=[2]"])
 
 
 def test_ends_of_ranges_that_are_taken() -> None:
@@ -284,23 +283,22 @@ def test_ends_of_ranges_that_are_taken() -> None:
 
 def test_a_penalty_without_a_weight_is_an_error_of_the_recipe() -> None:
     recipe = with_settings(recipe_from(MINIMAL), ["regularizers.kernel_l2=much"])
-    with pytest.raises(ValueError, match=r"recipe 'a': regularizers\.kernel_l2 must be a weight"):
+    with pytest.raises(ValueError, match=r"recipe 'a': regularizers\.kernel_l2 must"):
         make_task(recipe, torch.nn.Identity())
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("training.epochs", "--set must read a.b=c, got 'training.epochs'"),
-        ("trainin.epochs=3", "'trainin' is no section of a recipe; the closest is 'training'"),
-        ("training.epochs=x", "training.epochs must be an int, got 'x'"),
-        ("training.epochs.more=x", "'epochs' is no section"),
+        ("training.epochs", r"--set .*got 'training\.epochs'"),
+        ("trainin.epochs=3", "'trainin' .*'training'"),
+        ("training.epochs=x", r"training\.epochs .*got 'x'"),
+        ("training.epochs.more=x", "'epochs'"),
     ],
 )
 def test_bad_settings(setting: str, message: str) -> None:
-    with pytest.raises(ValueError, match="--set") as error:
+    with pytest.raises(ValueError, match=rf"^--set .*{message}|^{message}"):
         with_settings(recipe_from(MINIMAL), [setting])
-    assert message in str(error.value)
 
 
 def test_settings_reach_everything() -> None:
@@ -332,15 +330,15 @@ def test_a_recipe_file_of_ones_own(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("a: 1\na: 2\n", "line 2: a is given twice"),
-        ("a: {b: 1, b: 2}\n", "line 1: b is given twice"),
-        ("a\n", "line 1: must be a mapping"),
+        ("a: {b: 1, b: 2}\n", r"line 1: b\b"),
+        ("a\n", "line 1:"),
         ("a: [1, 2\n", "line 1:"),
         ("a: 'x\n", "line 1:"),
         ("a:\n    b: 1\n  c: 2\n", "line 3:"),
         ("a: &x [1]\nb: [*x, *x]\n", r"line 2: alias \*x"),
-        ("a:\n  b: " + "[" * 100_000, f"line 2: nested deeper than {DEPTH}"),
+        ("a:\n  b: " + "[" * 100_000, f"line 2: .*{DEPTH}"),
         ("a: !!python/object/apply:os.getcwd []\n", "line 1:"),
-        ("? [a]\n: 1\n", "line 1: a key"),
+        ("? [a]\n: 1\n", "line 1:"),
     ],
 )
 def test_bad_yaml(text: str, message: str) -> None:

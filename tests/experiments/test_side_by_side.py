@@ -194,7 +194,7 @@ def test_jobs_share_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     first = fit.steps(small_recipe(), tmp_path / "run", data=small_data(), report=False)
     next(first)
-    with pytest.raises(BlockingIOError, match="out must be a folder that no other run is writing to"):
+    with pytest.raises(BlockingIOError, match="out must"):
         fit(small_recipe(), tmp_path / "run", data=small_data(), report=False)
     assert exhaust(first).finished
     again = fit(small_recipe(), tmp_path / "run", data=small_data(), report=False)

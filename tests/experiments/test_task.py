@@ -181,19 +181,19 @@ def test_penalties_enter_by_name() -> None:
     factor = {"aliasing": {"weight": 1.0, "nyquist_factor": 0.1}}
     assert Task(plain.network, out_channels=3, regularizers=factor).training_step(batch) > bare
     for wrong, message in (
-        ({"l2": 1.0}, "regularizers must be one of 'kernel_l2', .*, 'wavelet', got 'l2'"),
-        ({"aliasing": {"nyquist_factor": 1.0}}, "regularizers.aliasing must be a weight or hold one"),
-        ({"aliasing": {"weight": 1.0, "nyquist_factor": "x"}}, "aliasing.nyquist_factor must be a number, got 'x'"),
-        ({"aliasing": {"weight": 1.0, "with_mask": 1}}, "regularizers.aliasing.with_mask must be true or false, got 1"),
+        ({"l2": 1.0}, "regularizers .*got 'l2'"),
+        ({"aliasing": {"nyquist_factor": 1.0}}, "regularizers.aliasing must"),
+        ({"aliasing": {"weight": 1.0, "nyquist_factor": "x"}}, "aliasing.nyquist_factor .*got 'x'"),
+        ({"aliasing": {"weight": 1.0, "with_mask": 1}}, "regularizers.aliasing.with_mask .*got 1"),
         (
             {"kernel_norm": {"weight": 1.0, "parameters": "x"}},
-            "kernel_norm.parameters must be one of 'all', .* got 'x'",
+            "kernel_norm.parameters .*got 'x'",
         ),
-        ({"complexity": 1.0}, "network must be a DNArch .*, got CCNN"),
-        ({"kernel_l2": -1}, "regularizers.kernel_l2 must have a finite weight of at least 0, got -1"),
+        ({"complexity": 1.0}, "network .*got CCNN"),
+        ({"kernel_l2": -1}, "regularizers.kernel_l2 .*got -1"),
         ({"kernel_l2": {"weight": 1.0, "cut": 2}}, "regularizers.kernel_l2 takes weight, nothing; got 'cut'"),
     ):
-        with pytest.raises((ValueError, TypeError), match=message):
+        with pytest.raises((ValueError, TypeError), match=rf"\b{message}"):
             Task(plain.network, regularizers=wrong)
 
 

@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BAD_SIZES = [
-    ("hidden", 0, ValueError, "hidden must be an int of at least 1, got 0"),
-    ("layers", 0, ValueError, "layers must be an int of at least 1, got 0"),
-    ("layers", 2.0, TypeError, "layers must be an int, got 2.0"),
-    ("omega_0", -2.0, ValueError, "omega_0 must be a finite number above 0, got -2.0"),
-    ("omega_0", math.nan, ValueError, "omega_0 must be a finite number above 0, got nan"),
-    ("bandwidth", 0, ValueError, "bandwidth must be a finite number above 0, got 0"),
-    ("start", "siren", ValueError, "start must be one of 'ccnn', 'flexconv', got 'siren'"),
+    ("hidden", 0, ValueError, "hidden .*got 0"),
+    ("layers", 0, ValueError, "layers .*got 0"),
+    ("layers", 2.0, TypeError, r"layers .*got 2\.0"),
+    ("omega_0", -2.0, ValueError, r"omega_0 .*got -2\.0"),
+    ("omega_0", math.nan, ValueError, "omega_0 .*got nan"),
+    ("bandwidth", 0, ValueError, "bandwidth .*got 0"),
+    ("start", "siren", ValueError, "start .*got 'siren'"),
 ]
 BAD_ENVELOPES = [
     *BAD_SIZES,
-    ("alpha", 0, ValueError, "alpha must be a finite number above 0, got 0"),
-    ("beta", -1.0, ValueError, "beta must be a finite number above 0, got -1.0"),
+    ("alpha", 0, ValueError, "alpha .*got 0"),
+    ("beta", -1.0, ValueError, r"beta .*got -1\.0"),
     (
         "mean_range",
         (1.0, 1.0),
         ValueError,
-        "mean_range must be an interval (low, high) with low < high, got (1.0, 1.0)",
+        r"mean_range .*got \(1\.0, 1\.0\)",
     ),
 ]
 

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from kernelfield.fields import Field
 
 BAD_SIZES = [
-    ("hidden", 0, ValueError, "hidden must be an int of at least 1, got 0"),
-    ("hidden", 8.0, TypeError, "hidden must be an int, got 8.0"),
-    ("layers", 1, ValueError, "layers must be an int of at least 2, got 1"),
-    ("omega_0", 0, ValueError, "omega_0 must be a finite number above 0, got 0"),
-    ("omega_0", -30.0, ValueError, "omega_0 must be a finite number above 0, got -30.0"),
-    ("omega_0", math.nan, ValueError, "omega_0 must be a finite number above 0, got nan"),
-    ("omega_0", math.inf, ValueError, "omega_0 must be a finite number above 0, got inf"),
-    ("omega_0", "30", TypeError, "omega_0 must be a number, got '30'"),
-    ("weight_norm", 1, TypeError, "weight_norm must be True or False, got 1"),
+    ("hidden", 0, ValueError, "hidden .*got 0"),
+    ("hidden", 8.0, TypeError, r"hidden .*got 8\.0"),
+    ("layers", 1, ValueError, "layers .*got 1"),
+    ("omega_0", 0, ValueError, "omega_0 .*got 0"),
+    ("omega_0", -30.0, ValueError, r"omega_0 .*got -30\.0"),
+    ("omega_0", math.nan, ValueError, "omega_0 .*got nan"),
+    ("omega_0", math.inf, ValueError, "omega_0 .*got inf"),
+    ("omega_0", "30", TypeError, "omega_0 .*got '30'"),
+    ("weight_norm", 1, TypeError, "weight_norm .*got 1"),
 ]
 
 
@@ -36,10 +36,10 @@ class TestMLP(FieldContract):
             "activation",
             "tanh",
             ValueError,
-            "activation must be one of 'relu', 'leaky_relu', 'swish', 'gelu', 'sine', got 'tanh'",
+            "activation .*got 'tanh'",
         ),
-        ("knots", "random", ValueError, "knots must be one of 'uniform', 'zero', got 'random'"),
-        ("norm", None, TypeError, "norm must be True or False, got None"),
+        ("knots", "random", ValueError, "knots .*got 'random'"),
+        ("norm", None, TypeError, "norm .*got None"),
     ]
 
 
@@ -48,7 +48,7 @@ class TestNormalisedSwish(FieldContract):
     arguments: ClassVar = {"activation": "swish", "norm": True, "weight_norm": True, "knots": "zero"}
     # A length for each of the 32, 32 and N rows; a gain and a bias for each normalised unit.
     counts: ClassVar = {(1, 1): 96 + 1088 + 34 + 2 * 64, (3, 2): 160 + 1088 + 34 * 2 + 2 * 64}
-    bad_arguments: ClassVar = [("knots", 3, ValueError, "knots must be one of 'uniform', 'zero', got 3")]
+    bad_arguments: ClassVar = [("knots", 3, ValueError, "knots .*got 3")]
 
 
 class TestSIREN(FieldContract):
@@ -56,8 +56,8 @@ class TestSIREN(FieldContract):
     counts: ClassVar = {(1, 1): 64 + 1056 + 33, (2, 5): 96 + 1056 + 33 * 5}
     bad_arguments: ClassVar = [
         *BAD_SIZES,
-        ("hidden_omega_0", 0, ValueError, "hidden_omega_0 must be a finite number above 0, got 0"),
-        ("start", "ccnn", ValueError, "start must be one of 'siren', 'ckconv', 'flexconv', 'partial', got 'ccnn'"),
+        ("hidden_omega_0", 0, ValueError, "hidden_omega_0 .*got 0"),
+        ("start", "ccnn", ValueError, "start .*got 'ccnn'"),
     ]
 
 

@@ -18,9 +18,9 @@ class TestMorlet(FieldContract):
     arguments: ClassVar = {"width": 1.5, "spread": 1.0}
     counts: ClassVar = {(1, 2): 4, (2, 5): 3 + 3 + 5}
     bad_arguments: ClassVar = [
-        ("bandwidth", 0.0, ValueError, "bandwidth must be a finite number above 0, got 0.0"),
-        ("frequency", -1.0, ValueError, "frequency must be a finite number above 0, got -1.0"),
-        ("width", 0.0, ValueError, "width must be a finite number above 0, got 0.0"),
+        ("bandwidth", 0.0, ValueError, r"bandwidth .*got 0\.0"),
+        ("frequency", -1.0, ValueError, r"frequency .*got -1\.0"),
+        ("width", 0.0, ValueError, r"width .*got 0\.0"),
     ]
 
 

@@ -17,17 +17,17 @@ class TestRandomFourier(FieldContract):
     # 16 frequencies and phases, one hidden layer of 32, the last linear map.
     counts: ClassVar = {(1, 1): 32 + 1056 + 33, (3, 5): 64 + 1056 + 33 * 5}
     bad_arguments: ClassVar = [
-        ("hidden", 0, ValueError, "hidden must be an int of at least 1, got 0"),
-        ("layers", 1, ValueError, "layers must be an int of at least 2, got 1"),
-        ("features", 0, ValueError, "features must be an int of at least 1, got 0"),
-        ("omega_0", -1.0, ValueError, "omega_0 must be a finite number above 0, got -1.0"),
+        ("hidden", 0, ValueError, "hidden .*got 0"),
+        ("layers", 1, ValueError, "layers .*got 1"),
+        ("features", 0, ValueError, "features .*got 0"),
+        ("omega_0", -1.0, ValueError, r"omega_0 .*got -1\.0"),
         (
             "activation",
             "tanh",
             ValueError,
-            "activation must be one of 'relu', 'leaky_relu', 'swish', 'gelu', 'sine', got 'tanh'",
+            "activation .*got 'tanh'",
         ),
-        ("learn_frequencies", 0, TypeError, "learn_frequencies must be True or False, got 0"),
+        ("learn_frequencies", 0, TypeError, "learn_frequencies .*got 0"),
     ]
 
 
@@ -35,7 +35,7 @@ class TestFixedFrequencies(FieldContract):
     field = RandomFourier
     arguments: ClassVar = {"features": 128, "layers": 5, "learn_frequencies": False, "activation": "relu"}
     counts: ClassVar = {(2, 3): 257 * 32 + 2 * 1056 + 33 * 3}
-    bad_arguments: ClassVar = [("features", 1.5, TypeError, "features must be an int, got 1.5")]
+    bad_arguments: ClassVar = [("features", 1.5, TypeError, r"features .*got 1\.5")]
 
     def test_frequencies_are_state_but_not_learned(self) -> None:
         field = self.build()

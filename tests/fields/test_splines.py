@@ -13,9 +13,9 @@ from kernelfield.grids import local_grid
 from tests.contracts.fields import FieldContract
 
 BAD_SIZES = [
-    ("size", 0, ValueError, "size must be an int of at least 1, got 0"),
-    ("size", (3, 3, 3), ValueError, "size must be an int or 2 ints for dim=2, got (3, 3, 3)"),
-    ("size", 2.5, TypeError, "size must be an int or 2 ints for dim=2, got 2.5"),
+    ("size", 0, ValueError, "size .*got 0"),
+    ("size", (3, 3, 3), ValueError, r"size .*got \(3, 3, 3\)"),
+    ("size", 2.5, TypeError, r"size .*got 2\.5"),
 ]
 
 
@@ -24,9 +24,9 @@ class TestBSpline(FieldContract):
     counts: ClassVar = {(1, 3): 7 * 3, (2, 1): 49, (3, 2): 343 * 2}
     bad_arguments: ClassVar = [
         *BAD_SIZES,
-        ("order", -1, ValueError, "order must be an int of at least 0, got -1"),
-        ("spacing", 0.0, ValueError, "spacing must be a finite number above 0, got 0.0"),
-        ("spacing", -1.0, ValueError, "spacing must be a finite number above 0, got -1.0"),
+        ("order", -1, ValueError, "order .*got -1"),
+        ("spacing", 0.0, ValueError, r"spacing .*got 0\.0"),
+        ("spacing", -1.0, ValueError, r"spacing .*got -1\.0"),
     ]
 
 
@@ -34,7 +34,7 @@ class TestCubicBSpline(FieldContract):
     field = BSpline
     arguments: ClassVar = {"order": 3, "size": 5, "spacing": 0.6}
     counts: ClassVar = {(1, 3): 15, (2, 1): 25}
-    bad_arguments: ClassVar = [("order", 1.0, TypeError, "order must be an int, got 1.0")]
+    bad_arguments: ClassVar = [("order", 1.0, TypeError, r"order .*got 1\.0")]
 
 
 class TestTable(FieldContract):

@@ -580,16 +580,16 @@ def test_history(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"learn": ("kernels",)}, ValueError, "learn must be one of 'kernel', 'resolution', 'width', 'depth'"),
-        ({"budget": 0}, ValueError, "budget must be a finite number above 0, got 0"),
-        ({"max_width": 0.5}, ValueError, "max_width must be at least 1, got 0.5"),
-        ({"fixed_shapes": 1}, TypeError, "fixed_shapes must be True or False"),
-        ({"fixed_shapes": True, "smooth": True}, ValueError, "fixed_shapes must be False for a network with smooth"),
-        ({"block": "resnet"}, TypeError, "network must be a CCNN with blocks 'ccnn' or 's4', got CCNN"),
+        ({"learn": ("kernels",)}, ValueError, "learn must"),
+        ({"budget": 0}, ValueError, "budget .*got 0"),
+        ({"max_width": 0.5}, ValueError, "max_width .*got 0.5"),
+        ({"fixed_shapes": 1}, TypeError, "fixed_shapes must"),
+        ({"fixed_shapes": True, "smooth": True}, ValueError, "fixed_shapes must"),
+        ({"block": "resnet"}, TypeError, "network .*got CCNN"),
     ],
 )
 def test_bad_arguments(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=rf"\b{message}"):
         build(**change)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -115,23 +114,23 @@ def test_compiles(size: int) -> None:
 @pytest.mark.parametrize(
     ("x", "size", "error", "says"),
     [
-        (torch.ones(2, 3).long(), 4, TypeError, "x must be a floating-point tensor, got torch.int64"),
-        ([1.0, 2.0], 4, TypeError, "x must be a floating-point tensor, got list"),
-        (torch.ones(2, 3), 0, ValueError, "size must be an int of at least 1, got 0"),
-        (torch.ones(2, 3), -2, ValueError, "size must be an int of at least 1, got -2"),
-        (torch.ones(2, 3), 2.5, TypeError, "size must be an int, got 2.5"),
+        (torch.ones(2, 3).long(), 4, TypeError, r"x .*got torch\.int64"),
+        ([1.0, 2.0], 4, TypeError, "x .*got list"),
+        (torch.ones(2, 3), 0, ValueError, "size .*got 0"),
+        (torch.ones(2, 3), -2, ValueError, "size .*got -2"),
+        (torch.ones(2, 3), 2.5, TypeError, r"size .*got 2\.5"),
         (
             torch.ones(2, 3),
             (1, 2, 3),
             ValueError,
-            "size must be 1 to 2 ints for x of shape (2, 3), got (1, 2, 3)",
+            r"size .*got \(1, 2, 3\)",
         ),
-        (torch.ones(2, 3), (), ValueError, "size must be 1 to 2 ints for x of shape (2, 3), got ()"),
+        (torch.ones(2, 3), (), ValueError, r"size .*got \(\)"),
         (torch.ones(2, 0), 4, ValueError, "x must"),
     ],
 )
 def test_bad_arguments(x: Any, size: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=re.escape(says)):
+    with pytest.raises(error, match=rf"\b{says}"):
         resample(x, size)
 
 

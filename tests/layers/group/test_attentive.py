@@ -273,20 +273,20 @@ def test_the_usual(kind):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CyclicSelfAttention(3, group=SO2()), "group must be finite"),
-        (lambda: CyclicSelfAttention(3, group="p4"), "group must be"),
-        (lambda: CyclicSelfAttention(3, group=Cyclic(4), form="diagonal"), "form must be one of"),
-        (lambda: CyclicSelfAttention(3, group=Cyclic(4))(torch.randn(1, 3, 2, 5)), "x must have shape"),
-        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4), attention="both"), "attention must be one of"),
-        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4), attention_size=4), "attention_size must be odd"),
-        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4), hidden=0), "hidden must be"),
-        (lambda: make_group_conv(3, 4, group=Cyclic(4), attention="self"), "attention must be one of"),
-        (lambda: InputAttention(3, group=Cyclic(4), kernel_size=6), "kernel_size must be odd"),
-        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4))(torch.randn(1, 3, 3, 6, 6)), "x must have 4 elements"),
+        (lambda: CyclicSelfAttention(3, group=SO2()), "group must"),
+        (lambda: CyclicSelfAttention(3, group="p4"), "group must"),
+        (lambda: CyclicSelfAttention(3, group=Cyclic(4), form="diagonal"), "form must"),
+        (lambda: CyclicSelfAttention(3, group=Cyclic(4))(torch.randn(1, 3, 2, 5)), "x must"),
+        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4), attention="both"), "attention must"),
+        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4), attention_size=4), "attention_size must"),
+        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4), hidden=0), "hidden must"),
+        (lambda: make_group_conv(3, 4, group=Cyclic(4), attention="self"), "attention must"),
+        (lambda: InputAttention(3, group=Cyclic(4), kernel_size=6), "kernel_size must"),
+        (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4))(torch.randn(1, 3, 3, 6, 6)), "x must"),
     ],
 )
 def test_errors_name_the_argument(make, message):
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError), match=rf"\b{message}"):
         make()
 
 

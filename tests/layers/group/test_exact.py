@@ -212,19 +212,19 @@ def test_values_keep_their_variance():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GroupConv(3, 4, group=Cyclic(4), kernel_size=4), "kernel_size must be odd"),
-        (lambda: GroupConv(3, 4, group="p4"), "group must be"),
-        (lambda: GroupConv(3, 0, group=Cyclic(4)), "out_channels must be"),
-        (lambda: GroupConv(3, 4, group=Cyclic(4), boundary="same"), "boundary must be one of"),
-        (lambda: SeparableGroupConv(3, 4, group=Cyclic(4), form="depthwise"), "out_channels must equal"),
-        (lambda: SpatialPool(3)(torch.randn(1, 1, 4, 8, 8)), "size must divide"),
+        (lambda: GroupConv(3, 4, group=Cyclic(4), kernel_size=4), "kernel_size must"),
+        (lambda: GroupConv(3, 4, group="p4"), "group must"),
+        (lambda: GroupConv(3, 0, group=Cyclic(4)), "out_channels must"),
+        (lambda: GroupConv(3, 4, group=Cyclic(4), boundary="same"), "boundary must"),
+        (lambda: SeparableGroupConv(3, 4, group=Cyclic(4), form="depthwise"), "out_channels must"),
+        (lambda: SpatialPool(3)(torch.randn(1, 1, 4, 8, 8)), "size must"),
         (
             lambda: LiftingConv(3, 4, group=Cyclic(4), kernel_size=4, boundary="valid")(torch.randn(1, 3, 3, 3)),
             "at most as many points as x",
         ),
-        (lambda: LiftingConv(3, 4, group=Cyclic(4))(torch.randn(1, 2, 8, 8)), "x must have shape"),
+        (lambda: LiftingConv(3, 4, group=Cyclic(4))(torch.randn(1, 2, 8, 8)), "x must"),
     ],
 )
 def test_errors_name_the_argument(make, message):
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError), match=rf"\b{message}"):
         make()

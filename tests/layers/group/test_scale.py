@@ -427,28 +427,28 @@ def test_state_dict_round_trip():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GroupConv(1, 1, group=Cyclic(4), interactions=2), "interactions must be None for Cyclic"),
-        (lambda: GroupConv(1, 1, group=Scale(3), interactions=4), "interactions must be at most the 3 steps"),
-        (lambda: GroupConv(1, 1, group=Scale(3), scale_boundary="valid"), "scale_boundary must be 'zero' without"),
+        (lambda: GroupConv(1, 1, group=Cyclic(4), interactions=2), "interactions must"),
+        (lambda: GroupConv(1, 1, group=Scale(3), interactions=4), "interactions must"),
+        (lambda: GroupConv(1, 1, group=Scale(3), scale_boundary="valid"), "scale_boundary must"),
         (
             lambda: GroupConv(1, 1, group=Scale(3), scale_boundary="edge"),
-            "scale_boundary must be one of 'zero', 'valid'",
+            "scale_boundary must",
         ),
         (
             lambda: GroupConv(1, 1, group=Scale(3, continuous=True), field=SIREN, samples=2, interactions=1),
-            "interactions must be at least 2 where elements are drawn",
+            "interactions must",
         ),
-        (lambda: Scale.fitting(10, 11), "kernel_size must be at most length, 10, got 11"),
-        (lambda: Scale.fitting(10, 3, base=1.0), "base must be above 1"),
-        (lambda: Scale(3).pooled(0.5), "factor must be at least 1, got 0.5"),
+        (lambda: Scale.fitting(10, 11), "kernel_size .*got 11"),
+        (lambda: Scale.fitting(10, 3, base=1.0), "base must"),
+        (lambda: Scale(3).pooled(0.5), "factor .*got 0.5"),
         (
             lambda: LiftingConv(1, 1, group=Cyclic(4)).as_wavelet_transform(),
-            "lift must be a LiftingConv on a finite window",
+            "lift must",
         ),
     ],
 )
 def test_arguments_are_checked(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"\b{message}"):
         make()
 
 

@@ -273,16 +273,16 @@ def test_dropout_keeps_the_mean_and_only_trains():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: lifting(Cyclic(4), neighborhood=4), "neighborhood must be odd"),
-        (lambda: lifting(Cyclic(4), neighborhood=None), "size must be given"),
-        (lambda: lifting(SO2()), "group must be finite"),
-        (lambda: lifting("p4"), "group must be"),
-        (lambda: lifting(Cyclic(4), encoding="sine"), "encoding must be one of"),
-        (lambda: on_group(Cyclic(4), head_channels=2), "head_channels must be an int of at least 3"),
-        (lambda: lifting(Cyclic(4))(torch.randn(1, 2, 6, 6)), "x must have shape"),
-        (lambda: on_group(Cyclic(4))(signal(Cyclic(2))), "x must have 4 elements"),
-        (lambda: lifting(Cyclic(4))(torch.randn(1, 3, 9), coords=torch.randn(1, 8, 2)), "coords must have shape"),
-        (lambda: RelativeEncoding(SO2(), 6), "group must be finite"),
+        (lambda: lifting(Cyclic(4), neighborhood=4), "neighborhood must"),
+        (lambda: lifting(Cyclic(4), neighborhood=None), "size must"),
+        (lambda: lifting(SO2()), "group must"),
+        (lambda: lifting("p4"), "group must"),
+        (lambda: lifting(Cyclic(4), encoding="sine"), "encoding must"),
+        (lambda: on_group(Cyclic(4), head_channels=2), "head_channels must"),
+        (lambda: lifting(Cyclic(4))(torch.randn(1, 2, 6, 6)), "x must"),
+        (lambda: on_group(Cyclic(4))(signal(Cyclic(2))), "x must"),
+        (lambda: lifting(Cyclic(4))(torch.randn(1, 3, 9), coords=torch.randn(1, 8, 2)), "coords must"),
+        (lambda: RelativeEncoding(SO2(), 6), "group must"),
         (
             lambda: on_group(SCALES)(GroupSignal(signal(SCALES), torch.tensor([[-1.0], [0.0]]), group=SCALES)),
             "dilate by whole numbers",
@@ -290,7 +290,7 @@ def test_dropout_keeps_the_mean_and_only_trains():
     ],
 )
 def test_errors_name_the_argument(make, message):
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError), match=rf"\b{message}"):
         make()
 
 

@@ -83,18 +83,18 @@ def test_is_a_tree_of_its_tensors():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GroupSignal(torch.randn(1, 1, 3, 5, 5), group=SO2()), "elements must be given"),
-        (lambda: GroupSignal(torch.randn(1, 1, 3, 5, 5), group=Cyclic(4)), "values must have shape"),
-        (lambda: GroupSignal(torch.randn(1, 1, 3, 5, 5), torch.zeros(4, 1), group=SO2()), "elements must have shape"),
+        (lambda: GroupSignal(torch.randn(1, 1, 3, 5, 5), group=SO2()), "elements must"),
+        (lambda: GroupSignal(torch.randn(1, 1, 3, 5, 5), group=Cyclic(4)), "values must"),
+        (lambda: GroupSignal(torch.randn(1, 1, 3, 5, 5), torch.zeros(4, 1), group=SO2()), "elements must"),
         (lambda: signal() + signal(Dihedral(4)), "one group"),
         (lambda: signal(SO2()) + signal(SO2()), "same elements"),
-        (lambda: GroupConv(3, 2, group=SO2(), samples=2, field=SIREN)(torch.randn(1, 3, 2, 5, 5)), "x must be a Group"),
-        (lambda: GroupConv(3, 2, group=Cyclic(4))(torch.randn(1, 3, 3, 5, 5)), "x must have 4 elements"),
-        (lambda: GroupConv(3, 2, group=Cyclic(4))([1.0]), "x must be a GroupSignal or a tensor"),
+        (lambda: GroupConv(3, 2, group=SO2(), samples=2, field=SIREN)(torch.randn(1, 3, 2, 5, 5)), "x must"),
+        (lambda: GroupConv(3, 2, group=Cyclic(4))(torch.randn(1, 3, 3, 5, 5)), "x must"),
+        (lambda: GroupConv(3, 2, group=Cyclic(4))([1.0]), "x must"),
     ],
 )
 def test_errors_name_the_argument(make, message):
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError), match=rf"\b{message}"):
         make()
 
 

@@ -154,16 +154,16 @@ def test_on_a_gpu(message: str, reduce: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"grid": (3, 3)}, r"grid must be an int or 3 ints for dim=3"),
-        ({"neighbors": 0}, r"neighbors must be an int of at least 1, got 0"),
-        ({"extent": (1.0, -1.0)}, r"extent\[1\] must be above extent\[0\]"),
-        ({"message": "sum"}, r"message must be one of 'product', 'mlp', got 'sum'"),
-        ({"reduce": "min"}, r"reduce must be one of 'mean', 'max', 'sum', got 'min'"),
-        ({"group": Cyclic(4)}, r"group must be None or groups.Trivial\(\), got"),
+        ({"grid": (3, 3)}, "grid must"),
+        ({"neighbors": 0}, "neighbors .*got 0"),
+        ({"extent": (1.0, -1.0)}, r"extent\[1\] must"),
+        ({"message": "sum"}, "message .*got 'sum'"),
+        ({"reduce": "min"}, "reduce .*got 'min'"),
+        ({"group": Cyclic(4)}, "group must"),
     ],
 )
 def test_bad_arguments(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"\b{message}"):
         Gridify(3, 4, **change)
 
 
@@ -173,10 +173,10 @@ def test_the_door_for_a_group_lets_the_trivial_one_in() -> None:
 
 @pytest.mark.parametrize(
     ("coords", "message"),
-    [(torch.rand(1, 9, 2), r"coords must be floating-point coordinates of shape \(batch, points, 3\)")],
+    [(torch.rand(1, 9, 2), "coords must")],
 )
 def test_bad_inputs(coords: torch.Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"\b{message}"):
         Gridify(3, 4, grid=2)(torch.randn(1, 3, 9), coords)
     with pytest.raises(ValueError, match=r"\bx must"):
         Degridify(3, 4, grid=2)(torch.randn(1, 3, 3, 3, 3), torch.rand(1, 9, 3))
