@@ -23,10 +23,11 @@ MAY_IMPORT = {
     "testing": set(),
     "layers": FOUNDATION,
     "models": FOUNDATION | {"layers"},
+    "streaming": FOUNDATION | {"layers", "models"},
     "data": FOUNDATION,
     "viz": FOUNDATION | {"layers", "models"},
     "export": FOUNDATION | {"layers"},
-    "experiments": FOUNDATION | {"layers", "models", "data", "viz", "export"},
+    "experiments": FOUNDATION | {"layers", "models", "streaming", "data", "viz", "export"},
     "sklearn": FOUNDATION | {"layers", "models", "data", "experiments"},
 }
 EVERYTHING = {*MAY_IMPORT, "cli"}

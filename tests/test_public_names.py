@@ -54,6 +54,7 @@ NAMES = {
         "masks",
         "models",
         "ops",
+        "stream",
         "testing",
         "wavelet_loss",
     ],
@@ -204,6 +205,7 @@ NAMES = {
         "sample_density",
         "use_fast_paths",
     ],
+    "kernelfield.streaming": ["OnlineConv", "Stream", "stream"],
     "kernelfield.testing": [
         "SignalGroup",
         "assert_causal",

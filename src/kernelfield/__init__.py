@@ -1,5 +1,7 @@
 """Layers and networks whose kernels are fields: continuous functions, sampled wherever the data lives."""
 
+from typing import TYPE_CHECKING, Any
+
 from . import fields, grids, groups, layers, masks, models, ops, testing
 from ._version import __version__
 from .layers import (
@@ -45,6 +47,9 @@ from .models import (
     create_model,
     list_models,
 )
+
+if TYPE_CHECKING:
+    from .streaming import stream
 
 __all__ = [
     "CCNN",
@@ -93,6 +98,19 @@ __all__ = [
     "masks",
     "models",
     "ops",
+    "stream",
     "testing",
     "wavelet_loss",
 ]
+
+#: names that are imported when they are first used
+_LATER = {"stream": "streaming"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    value = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
+    return value

@@ -13,13 +13,12 @@ from ..dropout import Dropout
 from ..pointwise import BatchNorm, Pointwise, make_norm, normalise, normalise_with_identity
 from .active_slice import ActiveSlice, add_to_first, join_channels, join_first, split_channels
 from .band_limit import FixedShapeBandLimit
+from .continuous_conv import ContinuousConv
 from .kernel_sampler import sample_requests
 from .separable import SeparableConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-    from .continuous_conv import ContinuousConv
 
 __all__ = ["CCNNBlock", "TwoConvBlock", "run_blocks"]
 
@@ -251,5 +250,6 @@ def _sample_all(
             requests += [None for _ in convs]
             continue
         grid = (lengths, steps) if limit is None else limit.grid(lengths, steps)
-        requests += [(conv, *grid, channels) for conv in convs]
+        # Convolutions of other kinds, such as those that remember their input, take no kernel.
+        requests += [(conv, *grid, channels) if isinstance(conv, ContinuousConv) else None for conv in convs]
     return sample_requests(requests)

@@ -1,0 +1,84 @@
+"""Which networks can stream, and why others cannot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ..layers import CCNNBlock, ContinuousConv, Dropout, Pointwise, SeparableConv, TwoConvBlock
+from ..models import CCNN, CKCNN
+from ..models.readout import Embedding, Readout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["check_causal", "convolutions"]
+
+#: modules that only call others
+_CONTAINERS = (CKCNN, CCNN, TwoConvBlock, CCNNBlock, SeparableConv, nn.ModuleList, nn.Sequential)
+#: modules whose output at one time depends on their input at that time alone
+_POINTWISE = (
+    Pointwise,
+    Embedding,
+    Dropout,
+    nn.Dropout,
+    nn.Identity,
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.GELU,
+    nn.SiLU,
+    nn.ELU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Softplus,
+)
+
+
+def convolutions(network: nn.Module) -> dict[str, ContinuousConv]:
+    """Return the long convolutions of a network by name, in order."""
+    return {name: m for name, m in network.named_modules() if isinstance(m, ContinuousConv)}
+
+
+def check_causal(network: nn.Module) -> None:
+    """Raise a ValueError that names the first layer that cannot stream, and says why.
+
+    >>> check_causal(CCNN(1, 10, size=32, channels=4, blocks=1, norm="layer"))
+    Traceback (most recent call last):
+    ValueError: net must be causal to stream, but its layer norm is a norm over time, ...
+    """
+    for name, module in _walk(network, ""):
+        reason = _obstacle(module)
+        if reason is not None:
+            layer = f"its layer {name}" if name else type(network).__name__
+            raise ValueError(f"net must be causal to stream, but {layer} {reason}")
+
+
+def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules by name; what is inside of a convolution, such as its field, never meets the signal."""
+    yield name, module
+    if isinstance(module, _CONTAINERS):
+        for key, child in module.named_children():
+            yield from _walk(child, f"{name}.{key}" if name else key)
+
+
+def _obstacle(module: nn.Module) -> str | None:  # noqa: PLR0911
+    """Return why a module cannot stream, or None."""
+    if isinstance(module, ContinuousConv):
+        if not module.causal:
+            return "has a centred kernel, which reads later samples: build it with causal=True"
+        return "is periodic: on a circle nothing is past" if module.boundary == "periodic" else None
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
+        if module.running_mean is None:
+            return "normalises by the statistics of the batch, over all times: build the network with norm='batch'"
+        return None
+    if isinstance(module, nn.GroupNorm):
+        return "is a norm over time, which needs the samples to come: build the network with norm='batch'"
+    if isinstance(module, CCNNBlock) and module.active is not None and module.active.band_limit is not None:
+        return "has a learned resolution: resampling reads later samples"
+    if isinstance(module, (*_CONTAINERS, *_POINTWISE, Readout)):
+        return None
+    kind = type(module).__name__
+    if kind == "DNArch":
+        return "is a DNArch, whose architecture is still learned: stream its materialize()"
+    return f"is a {kind}, of which it is not known whether it reads later samples"

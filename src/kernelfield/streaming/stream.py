@@ -1,0 +1,228 @@
+"""Causal networks that read their input as it arrives."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_int, check_positive
+from ..models.readout import Embedding, Readout
+from .causality import check_causal, convolutions
+from .layers import OnlineLayer, RunningReadout, StatefulLayer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Stream", "stream"]
+
+
+def stream(net: nn.Module, batch: int = 1, *, step: float = 1.0) -> Stream:
+    r"""Return the online form of a causal network: it takes samples as they arrive.
+
+    After sample t the stream gives what one forward pass over all samples up to t gives,
+
+    .. math:: y(t) = \mathrm{net}(x_0, \ldots, x_t),
+
+    at the last position if the network is dense. Convolutions are exact (:class:`.OnlineConv`): L samples cost
+    :math:`O(L \log^2 L)`, and the memory is that of the kernels' support. The mean readout has a running mean. A
+    distilled network (:func:`kernelfield.distil`) streams with constant memory and work.
+
+    Args:
+        net: a causal network in one dimension: :class:`~kernelfield.CKCNN`, :class:`~kernelfield.FlexTCN`,
+            :class:`~kernelfield.CCNN`, or a :class:`torch.nn.Sequential` of causal convolutions and pointwise layers.
+            It is copied, and streams as in evaluation mode.
+        batch: number of independent streams.
+        step: sampling step of the input in training steps.
+
+    >>> import kernelfield as kf
+    >>> net = kf.CCNN(in_channels=1, out_channels=10, size=64, channels=8, blocks=2).eval()
+    >>> x = torch.randn(1, 1, 100)
+    >>> online = kf.stream(net)
+    >>> y = torch.cat([online.push(block) for block in x.split(33, dim=2)], dim=2)
+    >>> y.shape
+    torch.Size([1, 10, 100])
+    >>> with torch.no_grad():
+    ...     torch.allclose(y[..., 59], net(x[..., :60]), atol=1e-5)
+    True
+    """
+    return Stream(net, batch, step=step)
+
+
+class Stream:
+    """A causal network and what it remembers of the samples so far; :func:`kernelfield.stream` makes one.
+
+    Args:
+        net: the network.
+        batch: number of streams.
+        step: sampling step of the input in training steps.
+
+    Attributes:
+        batch: number of streams.
+        step: sampling step of the input in training steps.
+        network: copy of the network, with layers that remember.
+    """
+
+    def __init__(self, net: nn.Module, batch: int = 1, *, step: float = 1.0) -> None:
+        if not isinstance(net, nn.Module):
+            raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+        self.batch, self.step = check_int("batch", batch), check_positive("step", step)
+        check_causal(net)
+        self._fingerprint = _fingerprint(net, self.step)
+        self._closed = [False] * batch
+        self.network = _with_memory(net, self.batch, self.step)
+        self._stateful = {name: m for name, m in self.network.named_modules() if isinstance(m, StatefulLayer)}
+        embedding = next((m for m in net.modules() if isinstance(m, Embedding)), None)
+        self._tokens = None if embedding is None else embedding.num_embeddings
+        self._in_channels = _in_channels(net)
+        like = next(p for p in net.parameters() if p.is_floating_point())
+        self._dtype, self._device = like.dtype, like.device
+        self._samples = [0] * batch
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Number of samples that each stream has read."""
+        return tuple(self._samples)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of state of all streams together; weights and kernels are not counted."""
+        states = (tensor for layer in self._stateful.values() for tensor in layer.state().values())
+        return sum(tensor.numel() * tensor.element_size() for tensor in states)
+
+    @torch.no_grad()
+    def push(self, block: Tensor) -> Tensor:
+        """Read new samples; return the predictions after each of them.
+
+        Args:
+            block: (batch, in, n) samples, or (batch, n) token ids; n may be 0. Rows of closed streams are not read.
+
+        Returns:
+            (batch, out, n) predictions; those of closed streams are NaN.
+        """
+        self._check(block)
+        if block.shape[-1] == 0:
+            return self._nothing(block)
+        closed = None
+        if any(self._closed):
+            closed = torch.tensor(self._closed, device=block.device)
+            block = block.masked_fill(closed.view(-1, *(1,) * (block.dim() - 1)), 0)
+        y = self.network(block)
+        self._samples = [
+            n if shut else n + block.shape[-1] for n, shut in zip(self._samples, self._closed, strict=True)
+        ]
+        return y if closed is None else y.masked_fill(closed.view(-1, 1, 1), float("nan"))
+
+    def reset(self, streams: Sequence[int] | None = None) -> Stream:
+        """Start all streams anew, or some of them by their row in the batch; opens them if they were closed."""
+        for row in self._reset_layers(streams):
+            self._closed[row], self._samples[row] = False, 0
+        return self
+
+    def close(self, streams: Sequence[int] | None = None) -> Stream:
+        """End all streams, or some of them. After all have ended, :meth:`push` raises; :meth:`reset` opens them."""
+        for row in self._reset_layers(streams):
+            self._closed[row] = True
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state, which :meth:`load_state_dict` of a stream of the same network continues."""
+        return {
+            "network": self._fingerprint,
+            "closed": list(self._closed),
+            "samples": list(self._samples),
+            "layers": {name: layer.state() for name, layer in self._stateful.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> Stream:
+        """Continue from a state of a stream of the same network, with the same weights, step and batch."""
+        missing = {"network", "closed", "samples", "layers"} - set(state)
+        if missing:
+            raise ValueError(f"state must come from Stream.state_dict(), got one without {', '.join(sorted(missing))}")
+        if state["network"] != self._fingerprint:
+            raise ValueError("state must come from a stream of the same network, weights and step, got another's")
+        if len(state["closed"]) != self.batch:
+            raise ValueError(f"state must come from a batch of {self.batch} streams, got {len(state['closed'])}")
+        for name, layer in self._stateful.items():
+            layer.load_state(state["layers"][name])
+        self._closed, self._samples = list(state["closed"]), list(state["samples"])
+        return self
+
+    def to(self, device: torch.device | str) -> Stream:
+        """Move the network and its state to another device."""
+        self.network.to(device=torch.device(device))
+        self._device = torch.device(device)
+        return self
+
+    def _reset_layers(self, streams: Sequence[int] | None) -> Sequence[int]:
+        """Clear the states of some streams; return their rows."""
+        rows = list(range(self.batch)) if streams is None else list(streams)
+        for row in rows:
+            if not isinstance(row, int) or not 0 <= row < self.batch:
+                raise ValueError(f"streams must be rows of the batch, 0 to {self.batch - 1}, got {streams}")
+        for layer in self._stateful.values():
+            layer.reset(slice(None) if streams is None else rows)
+        return rows
+
+    def _nothing(self, block: Tensor) -> Tensor:
+        readout = next((m for m in self.network.modules() if isinstance(m, RunningReadout)), None)
+        channels = self._in_channels if readout is None else readout.linear.out_channels
+        return torch.empty(self.batch, channels, 0, dtype=self._dtype, device=block.device)
+
+    def _check(self, block: Tensor) -> None:
+        if all(self._closed):
+            raise RuntimeError("block must not be pushed after close(); reset() begins a new stream")
+        if not isinstance(block, Tensor):
+            raise TypeError(f"block must be a torch.Tensor, got {type(block).__name__}")
+        tokens = self._tokens is not None
+        if tokens and (block.is_floating_point() or block.dtype == torch.bool):
+            raise TypeError(f"block must be token ids, integers, got {block.dtype}")
+        if not tokens and block.dtype != self._dtype:
+            raise TypeError(f"block must have the dtype of the network, {self._dtype}, got {block.dtype}")
+        wanted = (self.batch,) if tokens else (self.batch, self._in_channels)
+        if block.dim() != len(wanted) + 1 or tuple(block.shape[:-1]) != wanted:
+            shape = ", ".join(map(str, (*wanted, "n")))
+            raise ValueError(f"block must have shape ({shape}), got {tuple(block.shape)}")
+        if block.device.type != self._device.type:
+            raise ValueError(f"block must be on the stream's device, {self._device}, got {block.device}")
+        if tokens and block.numel() and block.device.type == "cpu":
+            low, high = int(block.min()), int(block.max())
+            if low < 0 or high >= self._tokens:  # type: ignore[operator]
+                raise ValueError(f"block must hold token ids from 0 to {self._tokens - 1}, got {low} to {high}")  # type: ignore[operator]
+
+
+def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
+    """Return a copy of a network in evaluation mode whose convolutions and readout remember."""
+    network = copy.deepcopy(net).eval().requires_grad_(False)
+    replaced: dict[str, nn.Module] = {}
+    with torch.no_grad():
+        for name, layer in convolutions(network).items():
+            replaced[name] = OnlineLayer(layer, step=step, batch=batch)
+        for name, module in network.named_modules():
+            if isinstance(module, Readout):
+                replaced[name] = RunningReadout(module, batch=batch)
+    if "" in replaced:
+        return replaced[""]
+    for name, module in replaced.items():
+        network.set_submodule(name, module)
+    return network
+
+
+def _in_channels(net: nn.Module) -> int:
+    """Return how many channels the input has: those of the first layer that says so."""
+    for module in net.modules():
+        if isinstance(getattr(module, "in_channels", None), int):
+            return module.in_channels  # type: ignore[return-value]
+    raise ValueError(f"net must hold a convolution or a linear map, got {type(net).__name__} without either")
+
+
+def _fingerprint(net: nn.Module, step: float) -> str:
+    """Return a number of a network's weights, layers and step."""
+    digest = hashlib.sha256(f"{type(net).__name__} {step}".encode())
+    for name, tensor in net.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().double().numpy().tobytes())
+    return digest.hexdigest()
