@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from ..data.base import Data
     from ..experiments.run import Run
 
 __all__ = [
     "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "ints", "is_data", "print_json",
-    "print_result", "recipe_of", "short_settings", "short_value", "stop",
+    "print_result", "print_sizes", "recipe_of", "short_settings", "short_value", "stop",
 ]  # fmt: skip
 
 FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
@@ -73,6 +75,20 @@ def print_result(run: Run, as_json: bool) -> None:
     typer.echo(f"report:  {run.folder / 'report.html'}")
 
 
+def print_sizes(*, quiet: bool) -> Callable[[Data], None]:
+    """Return a callback for ``on_data`` of ``fit`` that prints the sizes of the splits to standard error, once."""
+    printed = [quiet]
+
+    def callback(data: Data) -> None:
+        from ..experiments.fitting import split_sizes  # noqa: PLC0415
+
+        if not printed[0]:
+            typer.echo(f"{data.name}: {split_sizes(data)}", err=True)
+        printed[0] = True
+
+    return callback
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     from ..experiments.plain_json import to_json  # noqa: PLC0415
@@ -100,6 +116,10 @@ def errors() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         stop("interrupted; continue with --out and the folder of the run", 130)
+    except BrokenPipeError:
+        # The reader has closed the pipe: it has what it wanted. Python flushes standard output once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
     except ModuleNotFoundError as error:
         stop(f"{error}", FAILED)
     except FileNotFoundError as error:

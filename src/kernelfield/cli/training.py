@@ -17,6 +17,7 @@ from .common import (
     is_data,
     print_json,
     print_result,
+    print_sizes,
     recipe_of,
     short_settings,
     stop,
@@ -74,6 +75,7 @@ def train(
                 synthetic=synthetic,
                 fabric=fabric,
                 log=log or (),
+                on_data=print_sizes(quiet=as_json),
                 on_progress=on_progress,
             )
         if fabric.global_rank == 0:

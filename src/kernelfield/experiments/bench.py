@@ -14,6 +14,8 @@ from .recipe import Recipe, find_recipe, with_settings
 from .run import machine, make_network, make_task
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lightning.fabric import Fabric
 
 __all__ = ["bench_step"]
@@ -31,7 +33,7 @@ def bench_step(
 
     Args:
         recipe: a recipe or its name.
-        seconds: to measure, after the first steps, which compile and allocate.
+        seconds: to measure, the first steps included, which compile and allocate; two steps are always made.
         samples: samples of an epoch, whose time is then returned too; none if zero.
         settings: values to replace in the recipe.
         fabric: where to run; the CPU if not given.
@@ -44,26 +46,31 @@ def bench_step(
     device = loop.fabric.device
     loop.task.train()
 
-    def some(count: int) -> float:
+    begun = time.perf_counter()
+    steps = _endless_steps(loop)
+
+    def timed(count: int) -> float:
         """Return the mean seconds of ``count`` steps, with one wait for the device at the end."""
-        begun, done = time.perf_counter(), 0
-        while done < count:
-            loop.state.position = 0
-            for item in loop._epoch():  # noqa: SLF001
-                loop._step(item)  # noqa: SLF001
-                done += 1
-                if done == count:
-                    break
+        start = time.perf_counter()
+        for _ in range(count):
+            next(steps)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return (time.perf_counter() - begun) / count
+        return (time.perf_counter() - start) / count
 
-    some(8)
+    # The first steps compile and allocate: at most a third of the time is spent on them.
+    pace = timed(1)
+    for _ in range(11):
+        if time.perf_counter() - begun + pace > seconds / 3:
+            break
+        pace = timed(1)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    pace = some(4)
-    count = max(4, min(200, round(seconds / 5 / pace)))
-    times = [some(count) for _ in range(5)]
+    times = []
+    while not times or time.perf_counter() - begun + pace < seconds:
+        left = seconds - (time.perf_counter() - begun)
+        pace = timed(max(1, min(200, int(left / (5 - min(4, len(times))) / pace))))
+        times.append(pace)
     step = statistics.median(times)
     found: dict[str, Any] = {
         "recipe": recipe.name,
@@ -79,3 +86,12 @@ def bench_step(
     if device.type == "cuda":
         found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     return found
+
+
+def _endless_steps(loop: Loop) -> Iterator[None]:
+    """Train, and yield after each step."""
+    while True:
+        loop.state.position = 0
+        for item in loop._epoch():  # noqa: SLF001
+            loop._step(item)  # noqa: SLF001
+            yield

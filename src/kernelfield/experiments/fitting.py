@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from .loop import Progress
     from .side_by_side import Outcome
 
-__all__ = ["Job", "fit", "fit_many", "make_fabric"]
+__all__ = ["Job", "fit", "fit_many", "make_fabric", "split_sizes"]
 
 
 @Stepwise
@@ -46,6 +47,7 @@ def fit(
     fabric: Fabric | None = None,
     report: bool = True,
     log: Sequence[str] = (),
+    on_data: Callable[[Data], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Generator[None, None, Run]:
@@ -66,6 +68,7 @@ def fit(
         fabric: devices, processes and precision; see :func:`make_fabric`.
         report: whether to write report.html and kernels.png.
         log: loggers beside those of ``training.log``; see :class:`~.loggers.Loggers`.
+        on_data: called with the data before the training begins.
         on_progress: called from time to time with a :class:`Progress`.
         should_stop: asked after every step; see :class:`~.loop.Loop`.
     """
@@ -91,19 +94,19 @@ def fit(
         task = make_task(recipe, network, data)
         if leads:
             lock.acquire()
-            run.begin(recipe, synthetic=synthetic)
-            run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {fabric.device}")
+            _begin(run, recipe, data, network, fabric.device, on_data)
         loggers = Loggers([*recipe.training.log, *log] if leads else [], target, recipe.name, recipe.to_dict())
 
         def progress(now: Progress) -> None:
+            if on_progress is not None:
+                on_progress(now)
+            if math.isnan(now.loss):  # the first report, of the time alone
+                return
             write_rows(run, loop)
-            done = ", ".join(f"{k} {v:.4f}" for k, v in {"loss": now.loss, **now.metrics}.items())
-            run.log(f"step {now.step}/{now.steps}, epoch {now.epoch}: {done}, {now.rate:.0f} samples/s")
+            _log_progress(run, now)
             if now.metrics:
                 kernels.write()
             loggers.log(now)
-            if on_progress is not None:
-                on_progress(now)
 
         loop = Loop(
             task,
@@ -133,6 +136,27 @@ def fit(
             loggers.close(run.result())
         fabric.barrier()
     return run
+
+
+def _begin(
+    run: Run,
+    recipe: Recipe,
+    data: Data,
+    network: torch.nn.Module,
+    device: torch.device,
+    on_data: Callable[[Data], None] | None,
+) -> None:
+    """Create the folder of a run, write its recipe, and log the network and the sizes of the splits."""
+    run.begin(recipe, synthetic=data.name == "synthetic")
+    run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {device}")
+    run.log(f"data: {split_sizes(data)}")
+    if on_data is not None:
+        on_data(data)
+
+
+def _log_progress(run: Run, now: Progress) -> None:
+    done = ", ".join(f"{k} {v:.4f}" for k, v in {"loss": now.loss, **now.metrics}.items())
+    run.log(f"step {now.step}/{now.steps}, epoch {now.epoch}: {done}, {now.rate:.0f} samples/s")
 
 
 @dataclass(frozen=True)
@@ -254,6 +278,17 @@ def _shard(module: torch.nn.Module, mesh: Any) -> torch.nn.Module:
 
     fully_shard(module, mesh=mesh["data_parallel"])
     return module
+
+
+def split_sizes(data: Data) -> str:
+    """Return the numbers of training, validation and test samples in words.
+
+    >>> from .datasets import synthetic_data
+    >>> split_sizes(synthetic_data(find_recipe("digits").shape))
+    '8 samples to train on, 8 for validation, 8 to test on'
+    """
+    held = f"{len(data.validation):,} for validation" if data.validation is not None else "none for validation"
+    return f"{len(data.train):,} samples to train on, {held}, {len(data.test):,} to test on"
 
 
 def _check_samples(data: Data) -> None:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Loop", "NonFiniteLoss", "Progress", "TrainingInterrupted", "resident"]
 
+#: steps after which the time of the training is estimated first
+FIRST_REPORT = 4
+
 
 class NonFiniteLoss(RuntimeError):  # noqa: N818
     """The loss became infinite or not a number."""
@@ -48,7 +51,8 @@ class Progress:
         step: steps done.
         steps: steps in all.
         epoch: epochs done.
-        loss: mean loss since the last report.
+        loss: mean loss since the last report; NaN in the first report, which comes after a few steps for its
+            ``seconds_left`` alone.
         lr: learning rate.
         rate: samples per second.
         seconds_left: expected time to the end.
@@ -108,7 +112,7 @@ class Loop:
         fabric: devices, processes and precision; the CPU if not given.
         folder: of checkpoints; None to write none.
         name: of the experiment, for error messages.
-        on_progress: called every ``log_every`` steps and at the end of each evaluated epoch.
+        on_progress: called after a few steps, then every ``log_every`` steps and at the end of each evaluated epoch.
         should_stop: asked after every step. If it returns true, the loop writes a checkpoint and raises
             :class:`TrainingInterrupted`.
     """
@@ -193,6 +197,8 @@ class Loop:
         """Report, write a checkpoint, or stop, if it is time to."""
         state, settings = self.state, self.settings
         last = state.position == self.per_epoch  # reported and saved after its evaluation
+        if state.step - self._clock.first_step == min(FIRST_REPORT, self.total):
+            self._report_time()
         if state.step % settings.log_every == 0 and not last:
             state.seconds = self._clock.seconds
             self._report(self._read_losses())
@@ -323,6 +329,22 @@ class Loop:
         left = pace * (self.total - state.step)
         rate = self.batch / pace if pace > 0 else 0.0
         self.on_progress(Progress(state.step, self.total, state.epoch, loss, self.lr, rate, left, metrics or {}))
+
+    def _report_time(self) -> None:
+        """Report how long the training will take, by its first steps: a forward pass counts as a third of a step."""
+        if self.on_progress is None or self.fabric.global_rank != 0:
+            return
+        if self.fabric.device.type == "cuda":
+            torch.cuda.synchronize(self.fabric.device)
+        state, settings = self.state, self.settings
+        pace = self._clock.elapsed / max(1, state.step - self._clock.first_step)
+        evaluated = batches_to_use(settings, self.total, self.per_epoch)
+        if self.validation is not None:
+            evaluated += -(-len(self.validation) // (settings.eval_batch or settings.batch))
+        evaluations = (settings.epochs - state.epoch) // settings.evaluate_every
+        left = pace * (self.total - state.step + evaluations * evaluated / 3)
+        rate = self.batch / pace if pace > 0 else 0.0
+        self.on_progress(Progress(state.step, self.total, state.epoch, float("nan"), self.lr, rate, left, {}))
 
     def evaluate(self, split: Split) -> dict[str, float]:
         """Return the metrics on a split, with averaged weights if there are any."""

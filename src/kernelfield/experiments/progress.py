@@ -1,8 +1,10 @@
-"""A progress bar in a terminal, and the lines printed at the end."""
+"""Progress of a training, in a terminal or in a pipe, and the lines printed at the end."""
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,28 +13,41 @@ if TYPE_CHECKING:
 
     from .loop import Progress
 
-__all__ = ["progress_bar", "summary"]
+__all__ = ["duration", "progress_bar", "summary"]
+
+
+#: seconds between two lines of progress where there is no terminal
+LINE_SECONDS = 30.0
 
 
 @contextmanager
 def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
     """Yield a callback for ``on_progress`` of :func:`~.fitting.fit`.
 
-    In a terminal it draws a bar with loss, metrics, throughput and remaining time; elsewhere it shows nothing, since
-    the log of the run has it all.
+    In a terminal it draws a bar with loss, metrics, throughput and remaining time. Elsewhere it writes a line to
+    standard error after the first steps, which says how long the training will take, and one about every half minute.
 
     Args:
-        title: in front of the bar.
-        quiet: show nothing in a terminal, too.
+        title: in front of the bar and of each line.
+        quiet: show nothing.
     """
     from rich.console import Console  # noqa: PLC0415
+
+    console = Console(file=sys.stderr)
+    if quiet:
+        yield lambda _: None
+    elif console.is_terminal:
+        with _bar(title, console) as update:
+            yield update
+    else:
+        yield _Lines(title)
+
+
+@contextmanager
+def _bar(title: str, console: Any) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
     from rich.progress import Progress as Bars  # noqa: PLC0415
 
-    console = Console(file=sys.stderr)
-    if quiet or not console.is_terminal:
-        yield lambda _: None
-        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -47,12 +62,47 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progr
 
         def update(now: Progress) -> None:
             metrics.update(now.metrics)
-            known = " ".join(f"val {k} {v:.3f}" for k, v in metrics.items() if k != "loss")
-            shown = f"loss {now.loss:.3f} {known} {now.rate:,.0f} samples/s"
+            shown = f"{_scores(now.loss, metrics)} {now.rate:,.0f} samples/s"
             left = f"{_clock(now.seconds_left)} left"
             bars.update(bar, completed=now.step, total=now.steps, shown=shown, left=left)
 
         yield update
+
+
+class _Lines:
+    """Write progress as lines to standard error, the first at once and then one every ``LINE_SECONDS``."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.next = title, 0.0
+        self.metrics: dict[str, float] = {}
+
+    def __call__(self, now: Progress) -> None:
+        self.metrics.update(now.metrics)
+        if time.monotonic() < self.next or now.step >= now.steps:
+            return
+        self.next = time.monotonic() + LINE_SECONDS
+        scores = _scores(now.loss, self.metrics)
+        done = f"step {now.step:,} of {now.steps:,}{', ' * bool(scores)}{scores}"
+        print(f"{self.title}: about {duration(now.seconds_left)} left, {done}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _scores(loss: float, metrics: dict[str, float]) -> str:
+    parts = [] if math.isnan(loss) else [f"loss {loss:.3f}"]
+    return " ".join([*parts, *(f"val {name} {value:.3f}" for name, value in metrics.items() if name != "loss")])
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words, with one or two digits.
+
+    >>> [duration(s) for s in (0.4, 42, 100, 5_000, 100_000)]
+    ['1 second', '42 seconds', '2 minutes', '83 minutes', '28 hours']
+    """
+    for size, unit in ((3600, "hour"), (60, "minute"), (1, "second")):
+        if seconds >= 1.5 * size or size == 1:
+            count = seconds / size
+            number = f"{count:.1f}".removesuffix(".0") if size == 3600 and count < 10 else str(max(1, round(count)))
+            return f"{number} {unit}{'' if number == '1' else 's'}"
+    raise AssertionError
 
 
 def summary(result: dict[str, Any]) -> list[str]:
