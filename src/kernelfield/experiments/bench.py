@@ -66,7 +66,7 @@ def bench_step(
         pace = timed(1)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    times = []
+    times: list[float] = []
     while not times or time.perf_counter() - begun + pace < seconds:
         left = seconds - (time.perf_counter() - begun)
         pace = timed(max(1, min(200, int(left / (5 - min(4, len(times))) / pace))))
