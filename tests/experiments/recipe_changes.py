@@ -9,6 +9,7 @@ from typing import Any
 
 CHANGES: dict[str, dict[str, Any]] = {
     "ch02-*": {"model.start": "ckconv"},
+    "ch02-adding-*": {"model.norm": "layer"},
     "ch02-adding-100": {"model.hidden_omega_0": 14.55},
     "ch02-adding-1000": {"model.hidden_omega_0": 2.03},
     "ch02-adding-200": {"model.hidden_omega_0": 18.19},
@@ -19,7 +20,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch02-copy-200": {"model.hidden_omega_0": 34.71},
     "ch02-copy-3000": {"model.hidden_omega_0": 43.65},
     "ch02-copy-6000": {"model.hidden_omega_0": 69.97},
-    "ch02-ct-*": {"data.normalize": "step"},
+    "ch02-ct-*": {"data.normalize": "step", "model.norm": "layer"},
     "ch02-ct-ckcnn-2-30": {"model.hidden_omega_0": 21.45},
     "ch02-ct-drop30-ckcnn-2-30": {"model.omega_0": 34.49, "model.hidden_omega_0": 17.245, "model.dropout": 0.2},
     "ch02-ct-drop50-ckcnn-2-30": {
@@ -29,6 +30,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "regularizers": {"kernel_norm": {"weight": 0.0001, "parameters": "biases"}},
     },
     "ch02-ct-drop70-ckcnn-2-30": {"model.omega_0": 8.47, "model.hidden_omega_0": 4.235},
+    "ch02-physionet*": {"model.norm": "layer"},
     "ch02-physionet2012-ckcnn-2-30": {"model.omega_0": 19.56, "model.hidden_omega_0": 9.78},
     "ch02-physionet2019-ckcnn-2-30": {
         "regularizers": {"kernel_norm": {"weight": 0.0001, "parameters": "biases"}},
@@ -37,6 +39,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "model.dropout": 0.1,
         "model.input_dropout": 0.1,
     },
+    "ch02-pmnist-*": {"model.norm": "layer"},
     "ch02-pmnist-ckcnn-2-100": {"model.hidden_omega_0": 42.16},
     "ch02-pmnist-ckcnn-2-30": {"model.hidden_omega_0": 43.46},
     "ch02-ptb-ckcnn": {
@@ -44,7 +47,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "schedule.monitor": "loss",
         "regularizers": {"kernel_norm": {"weight": 1e-06, "parameters": "biases"}},
     },
-    "ch02-sc-*": {"data.normalize": "step"},
+    "ch02-sc-*": {"data.normalize": "step", "model.norm": "layer"},
     "ch02-sc-mfcc-ckcnn-2-30": {"model.hidden_omega_0": 30.9},
     "ch02-sc-raw-ckcnn-2-30": {
         "regularizers": {"kernel_norm": {"weight": 0.0001, "parameters": "biases"}},
@@ -69,11 +72,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         "model.kernel_dropout": 0.1,
         "regularizers": {},
     },
-    "ch02-scifar10-*": {"model.omega_0": 51.39, "model.hidden_omega_0": 25.695},
+    "ch02-scifar10-*": {"model.norm": "layer", "model.omega_0": 51.39, "model.hidden_omega_0": 25.695},
     "ch02-scifar10-ckcnn-2-100": {
         "regularizers": {"kernel_norm": {"weight": 0.0001, "parameters": "biases"}},
         "model.kernel_dropout": 0.1,
     },
+    "ch02-smnist-*": {"model.norm": "layer"},
     "ch02-smnist-ckcnn-2-100": {"model.hidden_omega_0": 30.5},
     "ch02-smnist-ckcnn-2-30": {"model.hidden_omega_0": 31.09},
     "ch03-*": {"optimizer.mask_lr": 0.5},

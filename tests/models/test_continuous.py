@@ -12,7 +12,7 @@ from kernelfield.data.sets.images.digits import digit_images
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier, Table
 from kernelfield.layers import ContinuousConv, FlexConv, SeparableConv
 from kernelfield.models.registry import configuration
-from kernelfield.testing import assert_causal, count_parameters
+from kernelfield.testing import count_parameters
 from tests.contracts.models import ModelContract
 
 if TYPE_CHECKING:
@@ -151,13 +151,6 @@ def test_every_named_configuration_has_a_summary(name: str) -> None:
 def test_unknown_names_suggest_the_closest() -> None:
     with pytest.raises(ValueError, match="the closest is 'ccnn_4_140'"):
         create_model("ccnn_4140")
-
-
-@pytest.mark.parametrize("model", [CKCNN, FlexTCN, CCNN])
-def test_sequence_networks_are_causal(model: type[torch.nn.Module]) -> None:
-    # Without norms over time, which look ahead however causal the convolutions are.
-    net = model(2, 3, size=32, channels=4, readout="dense", norm="none").double()
-    assert_causal(net, torch.randn(1, 2, 32, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("model", "variance"), [(FlexTCN, 0.125), (FlexNet, 0.075**2)])

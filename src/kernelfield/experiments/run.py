@@ -53,9 +53,12 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
 
 
 def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> Task:
-    """Return the task of a recipe around a network."""
+    """Return the task of a recipe around a network; a language model that looks ahead is refused."""
+    from .causality import check_language_model  # noqa: PLC0415
     from .task import Task  # noqa: PLC0415
 
+    if recipe.shape.task == "language":
+        check_language_model(network, recipe.shape.vocabulary or recipe.shape.out_channels, recipe.shape.size[0])
     try:
         return Task(
             network,

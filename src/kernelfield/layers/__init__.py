@@ -49,9 +49,11 @@ from .group import (
     wavelet_loss,
 )
 from .points import Degridify, Gridify, MessageLayer
-from .pointwise import BatchNorm, Pointwise, make_norm, normalise
+from .pointwise import NORMS, NORMS_THAT_LOOK_AHEAD, BatchNorm, ChannelNorm, Pointwise, make_norm, normalise
 
 __all__ = [
+    "NORMS",
+    "NORMS_THAT_LOOK_AHEAD",
     "ActiveSlice",
     "AttentiveGroupConv",
     "AttentiveLiftingConv",
@@ -59,6 +61,7 @@ __all__ = [
     "BatchNorm",
     "CCNNBlock",
     "CKConv",
+    "ChannelNorm",
     "CoAttentive",
     "ContinuousConv",
     "CyclicSelfAttention",

@@ -15,7 +15,20 @@ from ..ops.fused import activate, linear, norm_with_identity
 if TYPE_CHECKING:
     from .continuous.active_slice import ActiveSlice
 
-__all__ = ["BatchNorm", "Pointwise", "make_norm", "normalise", "normalise_with_identity"]
+__all__ = [
+    "NORMS",
+    "NORMS_THAT_LOOK_AHEAD",
+    "BatchNorm",
+    "ChannelNorm",
+    "Pointwise",
+    "make_norm",
+    "normalise",
+    "normalise_with_identity",
+]
+
+NORMS = ("batch", "batch-statistics", "channel", "layer", "none")
+#: norms whose output at one position depends on all positions of the input, in evaluation too
+NORMS_THAT_LOOK_AHEAD = ("batch-statistics", "layer")
 
 
 class Pointwise(nn.Module):
@@ -126,18 +139,63 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
         return (y, same) if with_identity else y
 
 
-def make_norm(name: str, channels: int) -> nn.Module:
-    """Return a norm by name: "batch", "batch-statistics", "layer" (over channels and space together), or "none".
+class ChannelNorm(nn.Module):
+    r"""Layer normalisation over the channels of each position, for signals with any number of spatial axes.
 
-    "batch-statistics" uses the mean and variance of the batch in evaluation too. Chapter 6 chose it for networks whose
-    architecture is still changing: running averages would lag behind.
+    .. math:: y_c(t) = w_c \frac{x_c(t) - \mu(t)}{\sqrt{\sigma^2(t) + \epsilon}} + b_c
+
+    The mean and the variance of a position are those of its own channels. Other positions have no effect, so that a
+    causal network stays causal, in training as in evaluation.
+
+    Args:
+        channels: channels of the signal.
+        eps: added to the variance.
+
+    >>> y = ChannelNorm(4)(torch.randn(2, 4, 8, 8))
+    >>> y.shape, bool(y.mean(dim=1).abs().max() < 1e-5)
+    (torch.Size([2, 4, 8, 8]), True)
+    """
+
+    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.channels, self.eps = check_int("channels", channels), eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return the normalised signal for ``x`` (batch, channels, \*space)."""
+        if x.dim() < 2 or x.shape[1] != self.channels:
+            raise ValueError(f"x must have shape (batch, {self.channels}, *space), got {tuple(x.shape)}")
+        last = F.layer_norm(x.movedim(1, -1), (self.channels,), self.weight, self.bias, self.eps)
+        return last.movedim(-1, 1).contiguous()
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, eps={self.eps}"
+
+
+def make_norm(name: str, channels: int) -> nn.Module:
+    """Return a norm by name.
+
+    ==================  ===================================================================  =============
+    name                statistics                                                           causal
+    ==================  ===================================================================  =============
+    "batch"             of each channel, over the batch and all positions in training;       in evaluation
+                        running averages in evaluation
+    "batch-statistics"  of each channel, over the batch and all positions, in evaluation     never
+                        too: for networks whose architecture is still changing (chapter 6)
+    "channel"           of each position, over its channels (:class:`ChannelNorm`)           always
+    "layer"             of each sample, over channels and positions (chapter 2)              never
+    "none"              none                                                                 always
+    ==================  ===================================================================  =============
 
     >>> make_norm("layer", 4).num_groups
     1
     """
-    check_choice("norm", name, ("batch", "batch-statistics", "layer", "none"))
+    check_choice("norm", name, NORMS)
     if name.startswith("batch"):
         return BatchNorm(channels, track_running_stats=name == "batch")
+    if name == "channel":
+        return ChannelNorm(channels)
     return nn.GroupNorm(1, channels, eps=1e-12) if name == "layer" else nn.Identity()
 
 

@@ -21,7 +21,7 @@ from ..layers import (
     seen_only,
 )
 from .ckcnn import field_options
-from .readout import Embedding, Readout
+from .readout import Embedding, Readout, check_norm
 from .registry import register
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class CCNN(nn.Module):
         mask: another mask on the kernels in place of the Gaussian; each layer has a copy of it (:class:`FlexConv`).
         causal: causal convolutions; by default for dim 1.
         block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
-        norm: "batch", "batch-statistics" (those of the batch in evaluation too), "layer" or "none".
+        norm: "batch" (causal in evaluation only), "batch-statistics" (those of the batch in evaluation too),
+            "channel" (over the channels of each position), "layer" (over channels and positions) or "none". Dense
+            readouts of causal networks refuse "batch-statistics" and "layer", which look ahead.
         prenorm: norms at the beginning of the blocks; else after the sums.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
@@ -116,6 +118,8 @@ class CCNN(nn.Module):
         super().__init__()
         self.arguments: dict[str, Any] = arguments
         check_int("blocks", blocks, least=0)
+        causal = dim == 1 if causal is None else causal
+        norm = check_norm(norm, causal=causal, readout=readout, default="batch")
         make_conv: Callable[..., nn.Module] = partial(
             SeparableConv,
             dim=dim,
@@ -123,7 +127,7 @@ class CCNN(nn.Module):
             field=field_options(field, start=start, hidden=hidden, omega_0=omega_0),
             sigma=sigma,
             mask=mask,
-            causal=dim == 1 if causal is None else causal,
+            causal=causal,
             **options,
         )
         self.embedding = None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .._checks import check_choice, check_int
 from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field, bind_start
 from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
-from .readout import Embedding, Readout
+from .readout import Embedding, Readout, check_norm
 from .registry import register
 
 if TYPE_CHECKING:
@@ -68,7 +68,10 @@ class CKCNN(nn.Module):
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default the field's own.
         sigma: initial width of Gaussian masks on the kernels, where 1 is ``size`` steps; None for global kernels.
         causal: causal convolutions; by default for dim 1.
-        norm: "layer" (over channels and positions), "batch" or "none".
+        norm: "channel" (over the channels of each position, so that no output depends on later samples), "layer" (over
+            channels and positions: the published norm, which looks ahead), "batch" (causal in evaluation only) or
+            "none". By default "channel" for causal networks, otherwise "layer". Dense readouts of causal networks
+            refuse norms that look ahead.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
         input_dropout: probability on the input, or on the embedding.
@@ -105,7 +108,7 @@ class CKCNN(nn.Module):
         start: str | None = None,
         sigma: float | None = None,
         causal: bool | None = None,
-        norm: str = "layer",
+        norm: str | None = None,
         dropout: float = 0.0,
         dropout_kind: str = "values",
         input_dropout: float = 0.0,
@@ -114,6 +117,8 @@ class CKCNN(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        causal = dim == 1 if causal is None else causal
+        norm = check_norm(norm, causal=causal, readout=readout, default="layer")
         make_conv = conv_factory(
             sigma,
             dim=dim,
@@ -126,7 +131,7 @@ class CKCNN(nn.Module):
                 omega_0=omega_0,
                 hidden_omega_0=hidden_omega_0,
             ),
-            causal=dim == 1 if causal is None else causal,
+            causal=causal,
             **options,
         )
         widths = (channels,) * check_int("blocks", blocks) if isinstance(channels, int) else tuple(channels)

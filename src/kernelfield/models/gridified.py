@@ -33,7 +33,7 @@ class GridifiedNet(nn.Module):
         blocks: number of residual blocks (:class:`CCNNBlock`); 0 leaves only the way to the grid and back.
         kernel_size: points of the convolutions' kernels along each axis, odd.
         field: makes their fields; by default a weight for each point.
-        norm: "batch", "layer" or "none".
+        norm: "batch", "channel", "layer" or "none".
         dropout: probability inside the blocks.
         readout: "mean" predicts for the whole cloud, "dense" at every point.
         sigma: initial width of Gaussian masks on the kernels, where 1 is their reach; None for no masks.

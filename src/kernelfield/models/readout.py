@@ -8,11 +8,40 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_choice
-from ..layers import Pointwise
+from ..layers import NORMS, NORMS_THAT_LOOK_AHEAD, Pointwise
 
-__all__ = ["READOUTS", "Embedding", "Readout"]
+__all__ = ["READOUTS", "Embedding", "Readout", "check_norm"]
 
 READOUTS = ("mean", "last", "dense")
+
+
+def check_norm(norm: str | None, *, causal: bool, readout: str, default: str) -> str:
+    """Return the norm of a network, or raise where the norm would break what ``causal`` promises.
+
+    A dense readout of a causal network predicts each position from the positions up to it. A norm over all positions
+    would tell it of later ones: a language model would see the characters it has to predict.
+
+    Args:
+        norm: name of the norm, as in :func:`kernelfield.layers.make_norm`; None for the default.
+        causal: whether the convolutions are causal.
+        readout: kind of the readout.
+        default: norm of networks that are not causal; causal ones have "channel" in place of one that looks ahead.
+
+    >>> check_norm(None, causal=True, readout="dense", default="layer")
+    'channel'
+    >>> check_norm("layer", causal=True, readout="dense", default="layer")
+    Traceback (most recent call last):
+    ValueError: norm must be 'batch', 'channel' or 'none' for a causal network with a dense readout, since ...
+    """
+    if norm is None:
+        return "channel" if causal and default in NORMS_THAT_LOOK_AHEAD else default
+    check_choice("norm", norm, NORMS)
+    if causal and readout == "dense" and norm in NORMS_THAT_LOOK_AHEAD:
+        raise ValueError(
+            f"norm must be 'batch', 'channel' or 'none' for a causal network with a dense readout, since {norm!r} "
+            f"looks ahead; got {norm!r}"
+        )
+    return norm
 
 
 class Embedding(nn.Embedding):

@@ -126,7 +126,7 @@ def assert_causal(
 
     Args:
         model: maps a signal to a signal of the same length; a module is run in evaluation mode.
-        x: (batch, channels, time) signal.
+        x: (batch, channels, time) signal, or (batch, time) token ids of at least two kinds.
         times: the times t to try; all by default, one forward pass each.
         atol: change allowed in the past. By default 64 units of rounding of the largest output, which a
             convolution by Fourier transforms needs; 0 asks for equality to the bit.
@@ -137,9 +137,7 @@ def assert_causal(
     Traceback (most recent call last):
     AssertionError: not causal: the output at time 0 changes by ... (allowed ...) with the input after ...
     """
-    # A generator of its own: asking a question of a model leaves the global stream of random numbers alone.
-    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-    other = noise - x  # of the other sign mostly, so that a rectifier cannot hide the dependence
+    other = _other_signal(x)
     with evaluation(model):
         expected = signal_of(model(x))
         if expected.shape[-1:] != x.shape[-1:]:
@@ -156,6 +154,15 @@ def assert_causal(
                     f"not causal: the output at time {first} changes by {by_time[first].item():.3g} "
                     f"(allowed {allowed:.2g}) with the input after time {t}"
                 )
+
+
+def _other_signal(x: Tensor) -> Tensor:
+    """Return a signal, or token ids of the same range, that differ from ``x`` nearly everywhere."""
+    if not x.is_floating_point():
+        return x.amin() + x.amax() - x
+    # A generator of its own: asking a question of a model leaves the global stream of random numbers alone.
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    return noise - x  # of the other sign mostly, so that a rectifier cannot hide the dependence
 
 
 def assert_translation_equivariant(

@@ -17,6 +17,8 @@ def build(dim: int = 2, size: int | tuple[int, ...] = 12, *, readout: str = "mea
     torch.manual_seed(1)
     own = ("learn", "budget", "fixed_shapes", "max_width", "max_depth")
     given = {name: options.pop(name) for name in own if name in options}
+    if readout == "dense":  # a causal one cannot learn its resolution
+        options.setdefault("causal", False)
     return DNArch(CCNN(2, 3, dim=dim, size=size, readout=readout, **{**SMALL, **options}), **given)
 
 

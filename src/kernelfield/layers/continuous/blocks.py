@@ -41,7 +41,7 @@ class TwoConvBlock(nn.Module):
         make_conv: makes a convolution from ``(in_channels, out_channels)``.
         in_channels: channels of the input.
         out_channels: channels of the output; a pointwise shortcut where they differ.
-        norm: "layer", "batch" or "none".
+        norm: name of the norm; see :func:`~kernelfield.layers.pointwise.make_norm`.
         activation: "relu" or "gelu".
         dropout: probability.
         dropout_kind: drop single "values", or whole "channels".
@@ -93,7 +93,7 @@ class CCNNBlock(nn.Module):
         make_conv: makes a :class:`SeparableConv` from ``(in_channels, out_channels)``.
         in_channels: channels of the input.
         out_channels: channels of the output; a pointwise shortcut where they differ.
-        norm: "batch", "batch-statistics", "layer" or "none".
+        norm: name of the norm; see :func:`~kernelfield.layers.pointwise.make_norm`.
         dropout: probability.
         dropout_kind: drop single "values", or whole "channels".
         prenorm: the norm comes first; else after the sum.

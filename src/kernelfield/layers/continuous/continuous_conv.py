@@ -113,7 +113,7 @@ class ContinuousConv(SampledKernel):
         points = check_points(x, coords, mask, channels, self.dim)
         weight = None
         if mask is not None or density is not None:
-            x, weight = seen_only(x, mask), sample_weight(points, mask, density, steps)
+            x, weight = seen_only(x, mask), sample_weight(points, mask, density, steps, self.causal)
         if points is not None:
             y = convolve_points(self, x, points, weight, steps, mask)
         else:

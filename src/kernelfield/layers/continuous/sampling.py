@@ -57,7 +57,11 @@ def seen_only(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def sample_weight(
-    coords: Tensor | None, mask: Tensor | None, density: Tensor | str | None, steps: tuple[float, ...]
+    coords: Tensor | None,
+    mask: Tensor | None,
+    density: Tensor | str | None,
+    steps: tuple[float, ...],
+    causal: bool = False,
 ) -> Tensor | None:
     """Return the weight of each sample, (batch, points) or (batch, *space); None if all weigh the same."""
     if density is None:
@@ -66,7 +70,7 @@ def sample_weight(
         check_choice("density", density, ("estimate",))
         if coords is None:
             raise ValueError("density must be a tensor if there are no coords to estimate it from, got 'estimate'")
-        density = sample_density(coords, mask)
+        density = sample_density(coords, mask, causal=causal)
     # A grid has one sample per step; the weight is relative to that.
     weight = 1 / (density * math.prod(steps))
     return weight if mask is None else torch.where(mask, weight, 0.0)

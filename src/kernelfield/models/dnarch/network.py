@@ -45,7 +45,8 @@ class DNArch(nn.Module):
 
     Args:
         network: a CCNN with blocks "ccnn" or "s4"; it is not changed, and its weights are copied.
-        learn: what is learned, any of "kernel", "resolution", "width" and "depth".
+        learn: what is learned, any of "kernel", "resolution", "width" and "depth". Resampling looks ahead, so that a
+            causal network with a dense readout cannot learn its resolution.
         budget: what :meth:`complexity_loss` aims at, in units of the network's own complexity.
         max_width: the largest width in units of the network's, if that is learned.
         max_depth: the largest number of blocks in units of the network's, if that is learned.
@@ -90,6 +91,11 @@ class DNArch(nn.Module):
             raise ValueError("network must be a CCNN with blocks of one size, got one that was materialized")
         names = (learn,) if isinstance(learn, str) else tuple(learn)
         self.learn = frozenset(check_choice("learn", name, LEARN) for name in names)
+        if "resolution" in self.learn and _causal_and_dense(network):
+            raise ValueError(
+                "learn must not hold 'resolution' for a causal network with a dense readout, since resampling looks "
+                f"ahead; got {names}"
+            )
         self.budget = None if budget is None else check_positive("budget", budget)
         self.fixed_shapes = check_bool("fixed_shapes", fixed_shapes)
         if fixed_shapes and network.arguments.get("smooth"):
@@ -322,6 +328,12 @@ class DNArch(nn.Module):
         return f"learn={sorted(self.learn)}, budget={self.budget}, fixed_shapes={self.fixed_shapes}"
 
 
+def _causal_and_dense(network: CCNN) -> bool:
+    """Return whether a network predicts each position from the positions up to it."""
+    causal, dim = network.arguments["causal"], network.arguments["dim"]
+    return (dim == 1 if causal is None else causal) and network.arguments["readout"] == "dense"
+
+
 def _read_loaded(net: DNArch, _: Any) -> None:
     """Read the sizes of loaded masks before a compiler needs them."""
     net.sizes.refresh()
@@ -341,8 +353,8 @@ def learned_ccnn(in_channels: int, out_channels: int, **options: Any) -> DNArch:
     return DNArch(CCNN(in_channels, out_channels, **options), **learned)
 
 
-#: chapter 6's CCNN: global kernels, a linear map at first, norms by the batch's own statistics
-_CHAPTER_6: dict[str, Any] = {"sigma": None, "stem": "linear", "norm": "batch-statistics"}
+#: chapter 6's CCNN: global kernels centred on each position, a linear map at first, norms by the batch's statistics
+_CHAPTER_6: dict[str, Any] = {"sigma": None, "stem": "linear", "norm": "batch-statistics", "causal": False}
 _LARGE: dict[str, Any] = {"blocks": 6, "channels": 380, "hidden": 64}
 register("ccnn_4_140_global", CCNN, "CCNN_4,140 with global kernels (chapter 6's base)", **_CHAPTER_6)
 register("ccnn_6_380_global", CCNN, "CCNN_6,380 with global kernels (chapter 6's base)", **_CHAPTER_6, **_LARGE)
