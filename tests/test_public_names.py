@@ -118,6 +118,7 @@ NAMES = {
         "BatchNorm",
         "CCNNBlock",
         "CKConv",
+        "ChannelNorm",
         "CoAttentive",
         "ContinuousConv",
         "CyclicSelfAttention",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from kernelfield import CCNN, CKCNN, DNArch, FlexTCN, create_model
-from kernelfield.layers import NORMS_THAT_LOOK_AHEAD, ChannelNorm, make_norm
+from kernelfield.layers.pointwise import NORMS_THAT_LOOK_AHEAD, ChannelNorm, make_norm
 from kernelfield.models.registry import configuration
 from kernelfield.ops import sample_density
 from kernelfield.testing import assert_causal, assert_exports

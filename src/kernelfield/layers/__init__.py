@@ -49,11 +49,9 @@ from .group import (
     wavelet_loss,
 )
 from .points import Degridify, Gridify, MessageLayer
-from .pointwise import NORMS, NORMS_THAT_LOOK_AHEAD, BatchNorm, ChannelNorm, Pointwise, make_norm, normalise
+from .pointwise import BatchNorm, ChannelNorm, Pointwise, make_norm, normalise
 
 __all__ = [
-    "NORMS",
-    "NORMS_THAT_LOOK_AHEAD",
     "ActiveSlice",
     "AttentiveGroupConv",
     "AttentiveLiftingConv",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_choice
-from ..layers import NORMS, NORMS_THAT_LOOK_AHEAD, Pointwise
+from ..layers.pointwise import NORMS, NORMS_THAT_LOOK_AHEAD, Pointwise
 
 __all__ = ["READOUTS", "Embedding", "Readout", "check_norm"]
 
