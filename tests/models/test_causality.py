@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAMILIES = {"CCNN", "CKCNN", "FlexTCN", "FlexNet", "learned_ccnn", "GridifiedNet"}
-CAUSAL = [
-    name for name in NAMES if configuration(name).build.__name__ in FAMILIES and is_causal(example(name).network)
-]
+CAUSAL = [name for name in NAMES if configuration(name).build.__name__ in FAMILIES and is_causal(example(name).network)]
 SEQUENCE_NETWORKS = pytest.mark.parametrize("model", [CKCNN, FlexTCN, CCNN])
 
 

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["sample_density"]
 
 
-def sample_density(
-    coords: Tensor, mask: Tensor | None = None, neighbors: int = 8, *, causal: bool = False
-) -> Tensor:
+def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 8, *, causal: bool = False) -> Tensor:
     r"""Estimate how many samples lie in a unit of space around each of them (chapter 2, appendix 1.1).
 
     A sum over samples approximates an integral if each is weighted by the inverse of this density. On a line the
