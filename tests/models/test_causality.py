@@ -37,7 +37,7 @@ class TestEveryRegisteredNetwork:
     @pytest.mark.parametrize("name", CAUSAL)
     def test_looks_back_only_in_training_unless_it_has_batch_norms(self, name: str) -> None:
         case = example(name, batch=1)
-        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in case.network.modules()):  # noqa: SLF001
+        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in case.network.modules()):
             pytest.skip("batch norms look at the whole batch in training")
         assert_looks_back_only(case.network.train(), case.inputs)
 
