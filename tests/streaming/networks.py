@@ -28,12 +28,12 @@ CAUSAL = [
 
 
 def streamable(name: str, **changes: Any) -> nn.Module:
-    """Return a registered network as :func:`tests.models.registered.example` builds it, with a norm that can stream."""
+    """Return a registered network as :func:`tests.models.registered.example` builds it."""
     torch.manual_seed(1)
     narrow: dict[str, Any] = {"in_channels": 2, "out_channels": 3, "size": 20, "channels": 4, "hidden": 4}
     if configuration(name).arguments.get("vocabulary"):
         narrow = {"in_channels": 4, "size": 12, "channels": (6, 4), "hidden": 4}
-    return settled(create_model(name, **narrow, norm="batch", **changes))
+    return settled(create_model(name, **narrow, **changes))
 
 
 @torch.no_grad()

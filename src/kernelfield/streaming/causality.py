@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ..layers import CCNNBlock, ContinuousConv, Dropout, Pointwise, SeparableConv, TwoConvBlock
+from ..layers import CCNNBlock, ChannelNorm, ContinuousConv, Dropout, Pointwise, SeparableConv, TwoConvBlock
 from ..models import CCNN, CKCNN
 from ..models.readout import Embedding, Readout
 
@@ -20,6 +20,7 @@ _CONTAINERS = (CKCNN, CCNN, TwoConvBlock, CCNNBlock, SeparableConv, nn.ModuleLis
 #: modules whose output at one time depends on their input at that time alone
 _POINTWISE = (
     Pointwise,
+    ChannelNorm,
     Embedding,
     Dropout,
     nn.Dropout,
@@ -73,7 +74,7 @@ def _obstacle(module: nn.Module) -> str | None:  # noqa: PLR0911
             return "normalises by the statistics of the batch, over all times: build the network with norm='batch'"
         return None
     if isinstance(module, nn.GroupNorm):
-        return "is a norm over time, which needs the samples to come: build the network with norm='batch'"
+        return "is a norm over time, which needs the samples to come: build the network with norm='channel' or 'batch'"
     if isinstance(module, CCNNBlock) and module.active is not None and module.active.band_limit is not None:
         return "has a learned resolution: resampling reads later samples"
     if isinstance(module, (*_CONTAINERS, *_POINTWISE, Readout)):
