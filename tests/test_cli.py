@@ -117,6 +117,56 @@ def test_lists() -> None:
     call("list", "things", code=WRONG)
 
 
+def test_one_name_shows_its_options() -> None:
+    shown = call("list", "data", "csv_series")
+    assert "label (default" in shown
+    described = json.loads(call("list", "data", "chirps", "--json"))
+    assert described["options"]["length"]["default"] == 256
+    assert "group (default 'Cyclic(4)')" in call("list", "models", "p4cnn")
+    assert "name: digits" in call("list", "recipes", "digits")
+    assert "'nothing'" in call("list", "data", "nothing", code=WRONG)
+
+
+OWN_MODULE = """
+import torch
+from kernelfield.data import Data, Split, register
+
+def tones(length=32):
+    target = torch.arange(60) % 2
+    inputs = torch.sin((1 + 2 * target[:, None, None]) * torch.arange(length) / 4) + 0.1 * torch.randn(60, 1, length)
+    return Data.from_splits("tones", Split(inputs, target).cut((40, 10, 10)), classes=("low", "high"))
+
+register("tones_of_my_own", tones, "low and high tones")
+
+class Pooled(torch.nn.Module):
+    def __init__(self, in_channels, out_channels, width=8):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(in_channels, width, 5, padding=2)
+        self.linear = torch.nn.Linear(width, out_channels)
+
+    def forward(self, x):
+        return self.linear(self.conv(x).relu().mean(dim=-1))
+"""
+
+
+def test_own_data_sets_and_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_tones.py").write_text(OWN_MODULE)
+    monkeypatch.chdir(tmp_path)
+    here = ("--import", "own_tones")
+    options = ("--accelerator", "cpu", "--epochs", "1")
+    assert "length (default 32)" in call(*here, "list", "data", "tones_of_my_own")
+    small = ("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.field=SIREN(hidden=8)")
+    output = call(*here, "train", "tones_of_my_own", *options, *small, "--out", "a")
+    assert "test accuracy " in output
+    recipe = {"name": "mine", "data": {"name": "tones_of_my_own"}, "model": {"name": "own_tones:Pooled", "width": 4}}
+    recipe |= {"shape": {"in_channels": 1, "out_channels": 2, "size": [32]}}
+    (tmp_path / "mine.yaml").write_text(json.dumps(recipe))
+    call(*here, "train", "mine.yaml", *options, "--out", "b")
+    np.save(tmp_path / "x.npy", np.zeros((1, 1, 32)))
+    assert "class" in json.loads(call(*here, "predict", "b", "x.npy", "--json"))[0]
+    assert "--import" in call("--import", "no_such_module", "list", "data", code=WRONG)
+
+
 def test_bench() -> None:
     found = json.loads(call("bench", "--seconds", "0.1", "--accelerator", "cpu", "--json", "--set", "model.channels=4"))
     assert found["milliseconds"] > 0

@@ -183,6 +183,7 @@ NAMES = {
         "PartialGCNN13",
         "WaveletNet",
         "create_model",
+        "import_network",
         "list_models",
         "register",
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
-__all__ = ["with_arguments_of"]
+__all__ = ["argument_texts", "with_arguments_of"]
 
 
 def with_arguments_of(*others: Callable[..., Any], without: tuple[str, ...] = ()) -> Callable[[Function], Function]:
@@ -47,3 +48,16 @@ def with_arguments_of(*others: Callable[..., Any], without: tuple[str, ...] = ()
         return function
 
     return decorate
+
+
+def argument_texts(function: Callable[..., Any]) -> dict[str, str]:
+    """Return what the section "Args:" of a docstring says about each argument, as plain text.
+
+    >>> argument_texts(with_arguments_of)["without"]
+    'names of arguments that the function gives to them itself.'
+    """
+    doc = inspect.getdoc(function) or ""
+    found = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", doc, flags=re.DOTALL | re.MULTILINE)
+    texts = {} if found is None else dict(re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", found[1], re.DOTALL | re.M))
+    plain = {name: re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"\1", text) for name, text in texts.items()}
+    return {name: " ".join(text.replace("``", "").split()) for name, text in plain.items()}

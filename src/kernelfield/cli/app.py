@@ -56,5 +56,17 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    imports: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--import",
+            metavar="MODULE[:CLASS]",
+            help="Import your own module first: a network, or data sets that it registers. May be given several times.",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    from .common import errors, import_own  # noqa: PLC0415
+
+    with errors():
+        for name in imports or ():
+            import_own(name)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import textwrap
 from pathlib import Path  # noqa: TC003 (typer reads annotations)
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .._checks import check_choice
+from .._signature import argument_texts
 from .app import Json, Settings, app
 from .common import errors, is_data, print_json, recipe_of
 
-__all__ = ["new_recipe", "summaries"]
+__all__ = ["details", "new_recipe", "summaries"]
 
 
 def summaries(what: str, pattern: str = "*") -> dict[str, str]:
@@ -33,15 +37,86 @@ def summaries(what: str, pattern: str = "*") -> dict[str, str]:
     return recipe_titles(pattern)
 
 
+def details(what: str, name: str) -> dict[str, Any]:
+    """Return what is known of a network, a data set or a recipe: its summary and its arguments with their defaults.
+
+    >>> details("data", "chirps")["options"]["length"]["default"]
+    256
+    >>> details("models", "p4cnn")["options"]["channels"]["default"]
+    10
+    """
+    if what == "recipes":
+        from ..experiments.recipe import find_recipe  # noqa: PLC0415
+
+        return find_recipe(name).to_dict()
+    if what == "data":
+        from ..data.registry import describe  # noqa: PLC0415
+
+        known = describe(name)
+        facts = ("summary", "source", "licence", "split", "normalisation", "root")
+        found: dict[str, Any] = {fact: text for fact in facts if (text := getattr(known, fact))}
+        found |= {"download": known.download, "shape": known.shape and dataclasses.asdict(known.shape)}
+        options, texts = known.options, known.explanations
+    else:
+        from ..models.registry import configuration, options_of  # noqa: PLC0415
+
+        chosen = configuration(name)
+        found = {"summary": chosen.summary, "class": chosen.build.__name__}
+        options, texts = options_of(name), argument_texts(chosen.build)
+    rows = {key: {"default": _plain(value), "about": texts.get(key, "")} for key, value in options.items()}
+    return {**found, "options": rows}
+
+
+def _plain(value: Any) -> Any:
+    """Return a default as JSON can hold it: required arguments as the word "required", classes by name."""
+    if value is inspect.Parameter.empty:
+        return "required"
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def _lines(name: str, shown: dict[str, Any]) -> list[str]:
+    """Return the lines that describe one name."""
+    options = shown.pop("options", None)
+    lines = [name]
+    if options is None:  # a recipe
+        from ..experiments.yaml_text import write_yaml  # noqa: PLC0415
+
+        return write_yaml(shown).splitlines()
+    for key, value in shown.items():
+        if value is not None:
+            lines += textwrap.wrap(f"{key}: {value}", 110, initial_indent="  ", subsequent_indent="    ")
+    lines.append("  options:" if options else "  no options")
+    for option, row in options.items():
+        default = "required" if row["default"] == "required" else f"default {row['default']!r}"
+        text = f"{option} ({default})" + (f": {row['about']}" if row["about"] else "")
+        lines += textwrap.wrap(text, 110, initial_indent="    ", subsequent_indent="      ")
+    return lines
+
+
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="models, recipes or data.")] = "recipes",
-    pattern: Annotated[str, typer.Argument(help="Names to list, such as 'ch03-*'.")] = "*",
+    pattern: Annotated[
+        str, typer.Argument(metavar="[NAME|PATTERN]", help="One name, or names such as 'ch03-*'.")
+    ] = "*",
     as_json: Json = False,
 ) -> None:
-    """List networks, recipes or data by name."""
+    """List networks, recipes or data; with one name, show the arguments of that network, data set or recipe."""
     with errors():
         found = summaries(what, pattern)
+        if list(found) == [pattern]:
+            shown = details(what, pattern)
+            if as_json:
+                print_json(shown)
+            else:
+                typer.echo("\n".join(_lines(pattern, shown)))
+            return
+        if not found:
+            raise ValueError(f"{what} must have a name that matches, got {pattern!r}; see kernelfield list {what}")
         if as_json:
             print_json(found)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import importlib
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ..experiments.run import Run
 
 __all__ = [
-    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "ints", "is_data", "print_json",
+    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "import_own", "ints", "is_data", "print_json",
     "print_result", "print_sizes", "recipe_of", "short_settings", "short_value", "stop",
 ]  # fmt: skip
 
@@ -31,14 +32,52 @@ def is_data(name: str) -> bool:
 
 
 def recipe_of(name: str, model: str, settings: list[str]) -> Any:
-    """Return the recipe of that name, or one for the data at that path, with ``settings`` replaced."""
-    from ..experiments.custom_data import data_settings, recipe_for_path  # noqa: PLC0415
-    from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
+    """Return the recipe of that name, or one for the data at that path or of that name, with ``settings`` replaced.
 
+    A network that the recipe names as ``package.module:Class`` is imported: the user chose this recipe.
+    """
+    from ..data.registry import list_data  # noqa: PLC0415
+    from ..experiments.custom_data import data_settings, recipe_for, recipe_for_path  # noqa: PLC0415
+    from ..experiments.datasets import load_source  # noqa: PLC0415
+    from ..experiments.recipe import find_recipe, list_recipes, with_settings  # noqa: PLC0415
+
+    if ":" in model:
+        import_own(model)
+    # Options of the loader come first: the shape of the data depends on them.
     if is_data(name):
-        # Options of the loader come first: the shape of the data depends on them.
-        return with_settings(recipe_for_path(name, data_settings(settings), model=model), settings)
-    return with_settings(find_recipe(name), [*([f"model.name={model}"] if model else []), *settings])
+        chosen = with_settings(recipe_for_path(name, data_settings(settings), model=model), settings)
+    elif name in list_data() and name not in list_recipes():
+        source = {"name": name, **data_settings(settings)}
+        recipe = recipe_for(load_source(source, f"data {name!r}"), name, source, model=model)
+        chosen = with_settings(recipe, settings)
+    else:
+        chosen = with_settings(find_recipe(name), [*([f"model.name={model}"] if model else []), *settings])
+    if ":" in chosen.model["name"]:
+        import_own(chosen.model["name"])
+    return chosen
+
+
+def import_own(name: str) -> None:
+    """Import a module of the user's, ``package.module``, or a network in it, ``package.module:Class``.
+
+    As with ``python -m``, modules in the working folder are found.
+    """
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        if ":" in name:
+            from ..models.named_parts import import_network  # noqa: PLC0415
+
+            import_network(name)
+        else:
+            importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"--import must be a module that Python finds, got {name!r}: {error}") from error
+    finally:
+        if added:
+            sys.path.remove(here)
 
 
 def absolute_path(folder: Path | None) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
+from .._signature import argument_texts
 from . import shape as shapes_of
 from .sets.audio import fsdd
 from .sets.audio import sound_folder as sound
@@ -50,6 +51,7 @@ class Description:
         root: what the user must give: "nothing", "a folder or file", or "a folder or file, or nothing".
         download: whether it can be downloaded.
         options: further arguments of :func:`load`, with defaults.
+        explanations: what its docstring says about each option.
         shape: channels, size and task with these options; None if they depend on the files.
     """
 
@@ -62,6 +64,7 @@ class Description:
     root: str
     download: bool
     options: dict[str, Any]
+    explanations: dict[str, str]
     shape: DataShape | None
 
 
@@ -174,6 +177,7 @@ def describe(name: str) -> Description:
         root=root,
         download="download" in takes,
         options=options,
+        explanations=argument_texts(entry.make),
         shape=None if entry.shape is None else entry.shape(options),
     )
 

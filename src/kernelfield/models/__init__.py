@@ -9,6 +9,7 @@ from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
 from .gridified import GridifiedNet
 from .gsanet import GSANet
 from .image_field import ImageField
+from .named_parts import import_network
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .registry import create_model, list_models, register
 from .wavelet_net import WaveletNet
@@ -31,6 +32,7 @@ __all__ = [
     "PartialGCNN13",
     "WaveletNet",
     "create_model",
+    "import_network",
     "list_models",
     "register",
 ]

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
+from .named_parts import resolve_parts
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import nn
 
-__all__ = ["Configuration", "configuration", "create_model", "list_models", "register"]
+__all__ = ["Configuration", "configuration", "create_model", "list_models", "options_of", "register"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ def configuration(name: str, *, argument: str = "name") -> Configuration:
     ValueError: name must be one of list_models(), got 'ccnn_4_410'; the closest is 'ccnn_4_140'
     """
     if name not in _CONFIGURATIONS:
+        if ":" in str(name):
+            raise ValueError(
+                f"name must be one of list_models(), got {name!r}, which is not imported yet; "
+                f"kernelfield.models.import_network({name!r}) or, on the command line, --import {name} imports it"
+            )
         close = difflib.get_close_matches(str(name), _CONFIGURATIONS, n=1)
         hint = f"; the closest is {close[0]!r}" if close else ""
         raise ValueError(f"{argument} must be one of list_models(), got {name!r}{hint}")
@@ -57,6 +64,9 @@ def configuration(name: str, *, argument: str = "name") -> Configuration:
 
 def create_model(name: str, **overrides: Any) -> nn.Module:
     """Build a named network, with ``overrides`` of its arguments.
+
+    Fields, masks and groups may be given by name, with or without arguments: ``field="SIREN"``,
+    ``mask="GaussianMask(sigma=0.1)"``, ``group="Cyclic(4)"``.
 
     >>> net = create_model("ccnn_4_140", dim=1, size=784, in_channels=1, out_channels=10)
     >>> sum(p.numel() for p in net.parameters())
@@ -69,7 +79,7 @@ def create_model(name: str, **overrides: Any) -> nn.Module:
     TypeError: 'p4cnn' has no argument chanels; the closest is channels
     """
     chosen = configuration(name)
-    arguments = {**chosen.arguments, **overrides}
+    arguments = resolve_parts({**chosen.arguments, **overrides})
     _check_arguments(name, chosen.build, arguments, list(overrides))
     return chosen.build(**arguments)
 
@@ -88,6 +98,18 @@ def _check_arguments(name: str, build: Callable[..., nn.Module], arguments: dict
         *most, last = missing
         wanted = f"{', '.join(most)} and {last}" if most else last
         raise TypeError(f"{name!r} needs {wanted} too, got {', '.join(given) or 'no arguments'}")
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """Return the arguments of a named network with their values; ``inspect.Parameter.empty`` for required ones.
+
+    >>> options_of("ccnn_4_140")["channels"]
+    140
+    """
+    chosen = configuration(name)
+    parameters = inspect.signature(chosen.build).parameters.values()
+    named = {p.name: p.default for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return {**named, **chosen.arguments}
 
 
 def list_models(pattern: str = "*") -> list[str]:
