@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def test_parts_by_name_build_the_same_networks_as_parts_in_code() -> None:
     pairs = (
         ({"field": "SIREN(omega_0=20)"}, {"field": partial(kf.fields.SIREN, omega_0=20)}),
-        ({"mask": "GaussianMask(sigma=0.3)", "causal": False}, {"mask": kf.masks.GaussianMask(1, 0.3), "causal": False}),
+        (
+            {"mask": "GaussianMask(sigma=0.3)", "causal": False},
+            {"mask": kf.masks.GaussianMask(1, 0.3), "causal": False},
+        ),
     )
     for named, coded in pairs:
         nets = []
