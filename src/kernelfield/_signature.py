@@ -58,6 +58,10 @@ def argument_texts(function: Callable[..., Any]) -> dict[str, str]:
     """
     doc = inspect.getdoc(function) or ""
     found = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", doc, flags=re.DOTALL | re.MULTILINE)
-    texts = {} if found is None else dict(re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", found[1], re.DOTALL | re.M))
+    texts = (
+        {}
+        if found is None
+        else dict(re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", found[1], re.DOTALL | re.MULTILINE))
+    )
     plain = {name: re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"\1", text) for name, text in texts.items()}
     return {name: " ".join(text.replace("``", "").split()) for name, text in plain.items()}

@@ -49,7 +49,7 @@ def _part(name: str, text: str, arguments: dict[str, Any]) -> Any:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         parsed = None
     if not isinstance(parsed, (ast.Name, ast.Call)):
-        raise ValueError(f"{name} must be a name such as {_example(name)}, got {text!r}")
+        raise ValueError(f"{name} must be a name such as {_example(name)}, got {text!r}")  # noqa: TRY004
     try:
         kind, values, keywords = _read(name, parsed)
         if name == "field":
@@ -124,7 +124,7 @@ def import_network(name: str) -> type[nn.Module]:
     kind = getattr(module, class_name, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         what = "not there" if kind is None else f"a {type(kind).__name__}"
-        raise ValueError(f"name must be package.module:Class of a torch.nn.Module, got {name!r}, which is {what}")
+        raise ValueError(f"name must be package.module:Class of a torch.nn.Module, got {name!r}, which is {what}")  # noqa: TRY004
     if name not in list_models():
         register(name, kind, f"imported from {module_name}")
     return kind
