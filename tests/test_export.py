@@ -23,9 +23,19 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("to", ["pt2", "onnx"])
-def test_exports(tmp_path: Path, name: str, to: str) -> None:
+#: networks by format; `test_a_program_takes_other_lengths` exports a CCNN to pt2
+FAST = {("pt2", "flexnet"), ("onnx", "ccnn")}
+
+
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [
+        pytest.param(to, name, marks=() if (to, name) in FAST else pytest.mark.slow)
+        for to in ("pt2", "onnx")
+        for name in NETWORKS
+    ],
+)
+def test_exports(tmp_path: Path, to: str, name: str) -> None:
     if to == "onnx":
         pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")

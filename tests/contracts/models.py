@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import pytest  # noqa: TC002
+import pytest
 import torch
 from torch import nn
 
@@ -21,11 +21,19 @@ class ModelContract:
     arguments: ClassVar[dict[str, Any]] = {}
     #: the dimensions it is tested in
     dims: ClassVar[tuple[int, ...]] = (1, 2)
+    #: arguments that make it shallow, for tests that trace every layer
+    shallow: ClassVar[dict[str, Any]] = {"blocks": 1}
 
     @staticmethod
     def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+        """Run a test in every dimension; by default it is compiled in the lowest and exported in the highest."""
         if "dim" in metafunc.fixturenames:
-            metafunc.parametrize("dim", metafunc.cls.dims)
+            dims = metafunc.cls.dims
+            fast = {"test_compiles": dims[:1], "test_exports_with_dynamic_batch_and_length": dims[-1:]}
+            fast_dims = fast.get(metafunc.function.__name__, dims)
+            marks = [() if dim in fast_dims else pytest.mark.slow for dim in dims]
+            cases = [pytest.param(dim, marks=mark) for dim, mark in zip(dims, marks, strict=True)]
+            metafunc.parametrize("dim", cases)
 
     def length(self, dim: int) -> int:
         return {1: 32, 2: 8, 3: 5}[dim]
@@ -81,10 +89,10 @@ class ModelContract:
         assert (y - wanted).norm() < 0.05 * wanted.norm()
 
     def test_compiles(self, dim: int) -> None:
-        assert_compiles(self.build(dim), self.signal(dim), rtol=1e-3, atol=1e-4)
+        assert_compiles(self.build(dim, **self.shallow), self.signal(dim), rtol=1e-3, atol=1e-4)
 
     def test_exports_with_dynamic_batch_and_length(self, dim: int) -> None:
-        net, x = self.build(dim).eval(), self.signal(dim)
+        net, x = self.build(dim, **self.shallow).eval(), self.signal(dim)
         axes = {2 + d: torch.export.Dim(f"n{d}", min=2) for d in range(dim)}
         shapes = {"x": {0: torch.export.Dim("batch"), **axes}}
         others = [(torch.randn(b, 2, *(self.length(dim) + more,) * dim),) for b, more in ((1, 0), (3, 5), (2, -2))]

@@ -34,6 +34,7 @@ class TestFlexTCN(ModelContract):
 class TestFlexNet(ModelContract):
     model = FlexNet
     arguments: ClassVar[dict[str, Any]] = {"channels": 4, "widths": (1, 1.5), "sigma": 0.1}
+    shallow: ClassVar[dict[str, Any]] = {"widths": (1.5,)}
     takes_norm = False
 
 

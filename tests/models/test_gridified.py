@@ -25,7 +25,7 @@ class TestGridifiedNet(CloudContract):
     dims = (3,)
 
     def make(self, dim: int, low: float = -1.0) -> nn.Module:
-        shared: dict[str, Any] = {"grid": 4, "channels": 6, "blocks": 2, "kernel_size": 3, "neighbors": 5}
+        shared: dict[str, Any] = {"grid": 4, "channels": 6, "blocks": 1, "kernel_size": 3, "neighbors": 5}
         return GridifiedNet(2, 3, dim=dim, extent=(low, low + 2), **shared)
 
 
@@ -102,8 +102,10 @@ def test_bad_arguments() -> None:
         GridifiedNet(1, 2, readout="last")
 
 
-@pytest.mark.parametrize("channels", [16, 32, 48])
-@pytest.mark.parametrize("count", [512, 2048])
+@pytest.mark.parametrize(
+    ("channels", "count"),
+    [(16, 512), (48, 2048), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(32, 512), (16, 2048)])],
+)
 def test_points_are_convolved_in_bounded_memory(channels: int, count: int) -> None:
     """256 neighbours of 2,048 points in 48 channels are 25 million kernel values; no tensor holds them all.
 

@@ -37,7 +37,7 @@ class TestRegistered:
         assert missing == []
         assert all(p.grad.isfinite().all() for p in case.network.parameters() if p.grad is not None)
 
-    @every_network
+    @a_network_of_each_family
     def test_predictions_do_not_depend_on_the_batch(self, name: str) -> None:
         if "statistics" in str(configuration(name).arguments.get("norm", "")):
             pytest.skip("normalises by the batch at hand")

@@ -130,7 +130,7 @@ def test_kernels_are_neither_constant_nor_equal(name: str) -> None:
         assert effective_rank(kernel) > min(least, 0.99 * len(kernel))
 
 
-@pytest.mark.parametrize("signal", ["white noise", "smooth"])
+@pytest.mark.parametrize("signal", ["white noise", pytest.param("smooth", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 @torch.no_grad()
 def test_blocks_keep_signals_alive(name: str, signal: str) -> None:
