@@ -237,4 +237,4 @@ def test_results_are_plain_json(tmp_path: Path) -> None:
     run = fit(small_recipe(), tmp_path / "run", data=small_data(), report=False)
     assert json.loads((run.folder / "result.json").read_text())["machine"]["torch"] == torch.__version__
     for path in run.checkpoints.iterdir():
-        assert {p.name for p in path.iterdir()} == {"tensors.safetensors", "values.json"}
+        assert {p.name for p in path.iterdir()} == {"tensors.safetensors", "values.json", "sha256.txt"}

@@ -143,7 +143,8 @@ def new_recipe(
             raise FileNotFoundError(f"--from must be a file or folder of data, got {data}")
         chosen = recipe_of(data or recipe, model, settings or [])
         mapping = {**chosen.to_dict(), "name": file.stem}
+        from .._atomic import write_text  # noqa: PLC0415
         from ..experiments.recipe import recipe_from  # noqa: PLC0415
 
-        file.write_text(recipe_from(mapping).to_yaml(), encoding="utf-8")
+        write_text(file, recipe_from(mapping).to_yaml())
         typer.echo(f"{file}: train with kernelfield train {file}")

@@ -23,6 +23,8 @@ __all__ = [
 ]  # fmt: skip
 
 FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
+#: environment variable with which an unexpected error keeps its traceback
+DEBUG = "KERNELFIELD_DEBUG"
 
 
 def is_data(name: str) -> bool:
@@ -150,7 +152,7 @@ def stop(message: str, code: int) -> None:
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Turn errors that a user can cause into a line and an exit code; others keep their traceback."""
+    """Turn errors into a line and an exit code. With KERNELFIELD_DEBUG, unexpected ones keep their traceback."""
     try:
         yield
     except KeyboardInterrupt:
@@ -169,9 +171,11 @@ def errors() -> Iterator[None]:
         stop(f"cannot be read or written: {error}", WRONG)
     except OSError as error:
         stop(str(error), FAILED)
-    except RuntimeError as error:
-        loop = sys.modules.get("kernelfield.experiments.loop")
-        diverged = loop is not None and isinstance(error, loop.NonFiniteLoss)
-        if not diverged:
+    except MemoryError as error:
+        stop(f"out of memory: {error}", FAILED)
+    except Exception as error:
+        if type(error).__name__ in ("NonFiniteLoss", "NonFiniteOutputs"):
+            stop(str(error), DIVERGED)
+        if isinstance(error, (typer.Exit, typer.Abort, typer.BadParameter)) or os.environ.get(DEBUG):
             raise
-        stop(str(error), DIVERGED)
+        stop(f"unexpected {type(error).__name__}: {error} ({DEBUG}=1 shows where)", FAILED)

@@ -1,34 +1,46 @@
-"""Checkpoints: tensors as safetensors and values as JSON. Writing is atomic; reading runs no code."""
+"""Checkpoints: tensors as safetensors, values as JSON, and checksums. Writing is atomic; reading runs no code."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
+import secrets
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._atomic import flush
+from ..data.io.files import open_file, read_bytes, read_lines
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = [
     "CheckpointMismatch",
+    "check_weights",
     "describe_difference",
     "gather",
     "latest_checkpoint",
     "load_network",
     "optimizer_tensors",
     "read_checkpoint",
+    "remove_checkpoints",
     "restore_optimizer",
+    "restore_replaced",
     "shard",
     "to_host",
     "write_checkpoint",
 ]
 
 TENSORS, VALUES = "tensors.safetensors", "values.json"
-FORMAT = 1
+#: checksums of both, as ``sha256sum`` writes and checks them
+CHECKSUMS = "sha256.txt"
+#: format that is written; format 1 had no checksums
+FORMAT = 2
+#: ending of the name of a checkpoint that is about to be replaced by another of its name
+_REPLACED = ".replaced"
 
 
 def gather(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -55,8 +67,8 @@ class CheckpointMismatch(ValueError):  # noqa: N818
 def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values: dict[str, Any]) -> Path:
     """Write a checkpoint and return its folder, ``folder/name``.
 
-    The files are written to a temporary folder, which is then renamed. A process that is killed leaves earlier
-    checkpoints intact and no partial one.
+    The files are written to a temporary folder, which is then renamed. A process that is killed, or a full disk, leaves
+    earlier checkpoints intact and no partial one.
 
     Args:
         folder: folder of all checkpoints.
@@ -64,19 +76,41 @@ def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values
         tensors: tensors by name; they are copied to the CPU.
         values: values that JSON can hold.
     """
+    from safetensors import SafetensorError  # noqa: PLC0415
     from safetensors.torch import save_file  # noqa: PLC0415
 
-    final, draft = folder / name, folder / f".{name}.{os.getpid()}"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    save_file(to_host(tensors), draft / TENSORS)
-    (draft / VALUES).write_text(json.dumps({"format": FORMAT, **values}, indent=1))
-    for path in (draft / TENSORS, draft / VALUES, draft):
-        _flush(path)
-    shutil.rmtree(final, ignore_errors=True)
-    draft.replace(final)
-    _flush(folder)
+    final, draft = folder / name, folder / f".{name}.{secrets.token_hex(6)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    draft.mkdir()
+    try:
+        try:
+            save_file(to_host(tensors), draft / TENSORS)
+        except SafetensorError as error:
+            raise OSError(f"the checkpoint at {final} cannot be written: {error}") from error
+        (draft / VALUES).write_text(json.dumps({"format": FORMAT, **values}, indent=1), encoding="utf-8")
+        sums = [f"{_digest(draft / file)}  {file}\n" for file in (TENSORS, VALUES)]
+        (draft / CHECKSUMS).write_text("".join(sums), encoding="utf-8")
+        for path in (draft / TENSORS, draft / VALUES, draft / CHECKSUMS, draft):
+            flush(path)
+        if final.exists():
+            final.replace(folder / f".{name}{_REPLACED}")
+        draft.replace(final)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    flush(folder)
+    shutil.rmtree(folder / f".{name}{_REPLACED}", ignore_errors=True)
     return final
+
+
+def restore_replaced(folder: Path) -> None:
+    """Move back the checkpoint that a process was about to replace when it was killed."""
+    for path in folder.glob(f".*{_REPLACED}"):
+        final = folder / path.name.removeprefix(".").removesuffix(_REPLACED)
+        if final.exists():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.replace(final)
 
 
 def to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -105,20 +139,47 @@ def _copied_together(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a checkpoint, on the CPU, and its values."""
+    """Return the tensors of a checkpoint, on the CPU, and its values; a ValueError names a file that is damaged."""
     from safetensors import SafetensorError  # noqa: PLC0415
     from safetensors.torch import load_file  # noqa: PLC0415
 
     try:
-        values = json.loads((path / VALUES).read_text())
+        checked = _check_sums(path)
+        values = json.loads(read_bytes(path / VALUES))
+        with open_file(path / TENSORS):  # a pipe is refused here
+            pass
         tensors = load_file(path / TENSORS)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"no checkpoint at {path}: {Path(error.filename or '').name} is missing") from error
-    except (ValueError, SafetensorError) as error:
-        raise ValueError(f"the checkpoint at {path} cannot be read: {error}") from error
-    if values.get("format") != FORMAT:
-        raise ValueError(f"the checkpoint at {path} has format {values.get('format')}, this version reads {FORMAT}")
+    except (SafetensorError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"the checkpoint at {path} is damaged: {error}") from error
+    form = values.get("format") if isinstance(values, dict) else None
+    if form not in (1, FORMAT):
+        raise ValueError(f"the checkpoint at {path} has format {form}, this version reads 1 and {FORMAT}")
+    if form == FORMAT and not checked:
+        raise ValueError(f"the checkpoint at {path} is damaged: {CHECKSUMS} is missing")
     return tensors, values
+
+
+def _check_sums(path: Path) -> bool:
+    """Compare the files of a checkpoint with their checksums; return whether there are any."""
+    if not (path / CHECKSUMS).exists():
+        return False
+    lines = [line.split() for line in read_lines(path / CHECKSUMS)]
+    if [line[1:] for line in lines] != [[TENSORS], [VALUES]]:
+        raise ValueError(f"{path / CHECKSUMS} is damaged: it must list {TENSORS} and {VALUES}")
+    for expected, name in lines:
+        if _digest(path / name) != expected:
+            raise ValueError(f"{path / name} is damaged: it does not match its checksum in {CHECKSUMS}")
+    return True
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_file(path) as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def latest_checkpoint(folder: Path, kind: str = "step") -> Path | None:
@@ -131,7 +192,10 @@ def remove_checkpoints(folder: Path, kind: str, *, keep: int = 0, above: int | N
     """Remove all but the last ``keep`` checkpoints of a kind, or all after step ``above``; and all partial ones."""
     found = sorted(folder.glob(f"{kind}-*"), key=_step)
     gone = [p for p in found if _step(p) > above] if above is not None else found[: len(found) - keep]
-    for path in (*gone, *folder.glob(f".{kind}-*")):
+    for path in gone:
+        # Renamed first: a process that is killed here leaves no partial checkpoint that looks like a whole one.
+        path.replace(folder / f".{path.name}.{secrets.token_hex(6)}")
+    for path in folder.glob(f".{kind}-*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -165,7 +229,21 @@ def load_network(network: nn.Module, tensors: dict[str, Tensor], where: object, 
     difference = describe_difference(have, want)
     if difference:
         raise CheckpointMismatch(f"the checkpoint at {where} does not fit the network:\n{difference}")
+    check_weights(have, where)
     network.load_state_dict(shard(have, want))
+
+
+def check_weights(tensors: dict[str, Tensor], where: object) -> None:
+    """Raise if a tensor holds a value that is infinite or NaN.
+
+    >>> check_weights({"bias": torch.tensor([0.0, float("nan")])}, "runs/a")
+    Traceback (most recent call last):
+    ValueError: the checkpoint at runs/a must hold finite weights, found others in bias
+    """
+    wrong = [name for name, t in tensors.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    if wrong:
+        shown = ", ".join(wrong[:4]) + (", …" if len(wrong) > 4 else "")
+        raise ValueError(f"the checkpoint at {where} must hold finite weights, found others in {shown}")
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -201,12 +279,3 @@ def restore_optimizer(
 def _step(path: Path) -> int:
     digits = path.name.rpartition("-")[2]
     return int(digits) if digits.isdigit() else -1
-
-
-def _flush(path: Path) -> None:
-    """Flush a file or folder to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

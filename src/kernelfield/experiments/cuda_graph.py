@@ -64,6 +64,11 @@ class CapturedStep:
         """Number of graphs captured so far."""
         return self._captured
 
+    @property
+    def summary(self) -> str:
+        """A line for the log: how many graphs there are, or why there are none."""
+        return f"steps not captured: {self.refusal}" if self.refusal else f"steps as {self.graphs} CUDA graphs"
+
     def __call__(self, batch: Batch) -> None:
         """Take a step."""
         sizes = tuple(m.size() for m in self._subsets)

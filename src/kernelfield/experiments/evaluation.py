@@ -20,18 +20,43 @@ if TYPE_CHECKING:
     from ..data.base import Split
     from .task import Task
 
-__all__ = ["evaluate", "evaluation_steps", "mask_sizes"]
+__all__ = ["NonFiniteOutputs", "check_outputs", "evaluate", "evaluation_steps", "mask_sizes"]
 
 
 def evaluate(task: Task, split: Split, batch: int = 256) -> Any:
-    """Return a meter that has seen all of a split.
+    """Return a meter that has seen all of a split; raise :class:`NonFiniteOutputs` if an output is not finite.
 
     Args:
         task: the task; its network is put in evaluation mode and back.
         split: on the network's device; otherwise each batch is moved there.
         batch: samples at once.
     """
-    return exhaust(evaluation_steps(task, split, batch))
+    meter = exhaust(evaluation_steps(task, split, batch))
+    if bool(meter.nonfinite):
+        raise NonFiniteOutputs(f"the outputs of the network are not finite for {int(meter.nonfinite)} samples")
+    return meter
+
+
+class NonFiniteOutputs(RuntimeError):  # noqa: N818
+    """A trained network returned values that are infinite or NaN."""
+
+
+def check_outputs(outputs: Tensor) -> Tensor:
+    """Return the outputs (n, …) of a network if all of them are finite.
+
+    >>> check_outputs(torch.tensor([[0.0, 1.0], [float("nan"), 0.0]]))
+    Traceback (most recent call last):
+    kernelfield.experiments.evaluation.NonFiniteOutputs: the outputs of the network are not finite for 1 of 2 samples,
+    the first of them sample 1
+    """
+    wrong = (~torch.isfinite(outputs)).flatten(1).any(dim=1)
+    if bool(wrong.any()):
+        first = int(wrong.int().argmax())
+        raise NonFiniteOutputs(
+            f"the outputs of the network are not finite for {int(wrong.sum())} of {len(outputs)} samples, the first of "
+            f"them sample {first}"
+        )
+    return outputs
 
 
 @torch.no_grad()

@@ -22,11 +22,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..data.io.files import open_file
 from .yaml_text import read_yaml
 
-__all__ = ["FOLDER", "bundled_names", "family_rows", "find_mapping", "read_mapping"]
+__all__ = ["FOLDER", "bundled_names", "family_rows", "find_mapping", "read_mapping", "recipe_text"]
 
 FOLDER = Path(__file__).with_name("recipes")
+#: bytes of the longest recipe
+_LONGEST = 2**20
 _ROW = re.compile(r"^  ([\w.-]+):$", re.MULTILINE)
 
 
@@ -62,7 +65,19 @@ def family_rows(path: Path) -> dict[str, dict[str, Any]]:
     >>> list(family_rows(FOLDER / "digits.yaml"))
     ['digits']
     """
-    return _rows(path, path.read_text(encoding="utf-8"))
+    return _rows(path, recipe_text(path))
+
+
+def recipe_text(path: Path) -> str:
+    """Return the text of a recipe's file, which is at most a mebibyte long."""
+    with open_file(path) as file:
+        raw = file.read(_LONGEST + 1)
+    if len(raw) > _LONGEST:
+        raise ValueError(f"{path} must be a recipe of at most {_LONGEST:,} bytes, got a longer file")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be text in UTF-8, found bytes that are not: {error}") from error
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

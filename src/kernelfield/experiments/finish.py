@@ -9,7 +9,7 @@ import torch
 
 from ..models import DNArch
 from .evaluation import evaluate
-from .plain_json import to_json
+from .plain_json import write_json
 from .robustness import other_data_tests, run_tests
 from .run import machine, make_task
 
@@ -109,8 +109,9 @@ def finish(
     if where.get("folder"):
         result["data_folder"] = where["folder"]
     if meter.confusion.numel():
-        run.write("confusion.json", to_json({"classes": data.classes, "counts": meter.confusion.tolist()}))
-    run.write("result.json", to_json(result, indent=2) + "\n")
+        confusion = {"classes": data.classes, "counts": meter.confusion.tolist()}
+        write_json(run.folder / "confusion.json", confusion, indent=None)
+    write_json(run.folder / "result.json", result)
     if report:
         from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
         from ..viz.report import write_report  # noqa: PLC0415

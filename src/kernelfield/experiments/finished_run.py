@@ -10,14 +10,17 @@ import torch
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data
 from .evaluation import evaluate
+from .plain_json import read_json
 from .robustness import run_tests
 from .run import Run, make_task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..data.base import Data
     from .recipe import Recipe
 
-__all__ = ["describe_run", "export_run", "rewrite_report", "run_data", "run_test"]
+__all__ = ["complete_run", "describe_run", "export_run", "rewrite_report", "run_data", "run_test"]
 
 
 def run_test(run: str | Path, wanted: dict[str, Any], *, folder: str | None = None) -> dict[str, dict[str, float]]:
@@ -71,9 +74,34 @@ def rewrite_report(folder: str | Path) -> Path:
     from ..viz.report import write_report  # noqa: PLC0415
 
     run = Run(Path(folder))
+    if (run.folder / "confusion.json").exists():
+        read_json(run.path("confusion.json"))  # which the report shows: raises if it is damaged
     return write_report(
         run.folder, run.network(), run.result(), run.read_rows("metrics.csv"), run.read_rows("masks.csv")
     )
+
+
+def complete_run(run: Run, data: Callable[[], Data]) -> bool:
+    """Write again what is missing of a finished run's report and pictures; return whether anything was.
+
+    Args:
+        run: a finished run.
+        data: returns its data, which a picture of attention maps needs.
+    """
+    from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
+
+    network = run.network()
+    wanted = ["report.html"]
+    if any(isinstance(layer, ContinuousConv) for layer in network.modules()):
+        wanted.append("kernels.png")
+    if has_maps(network):
+        wanted.append("attention.png")
+    missing = [name for name in wanted if not run.path(name).exists()]
+    if "attention.png" in missing:
+        plot_sample(network, data().test.batch(slice(0, 1)).inputs.cpu(), run.folder / "attention.png")
+    if missing:
+        rewrite_report(run.folder)
+    return bool(missing)
 
 
 def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = None) -> tuple[Path, float]:

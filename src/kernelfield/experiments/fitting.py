@@ -14,6 +14,7 @@ import torch
 from .._checks import check_choice
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
+from .finished_run import complete_run
 from .folder_lock import FolderLock
 from .kernels_ahead import KernelsAhead
 from .loggers import Loggers
@@ -54,8 +55,8 @@ def fit(
     """Train the network of a recipe, test it, and return the run.
 
     An interrupted run continues from its last checkpoint; on a CPU it ends with the weights of an uninterrupted one. A
-    finished run is returned unchanged. ``fit.steps(…)`` is the same training as a generator, which yields after each
-    step, for :func:`~.side_by_side.side_by_side`.
+    finished run is returned unchanged, except that a missing report or picture is written again. ``fit.steps(…)`` is
+    the same training as a generator, which yields after each step, for :func:`~.side_by_side.side_by_side`.
 
     Args:
         recipe: a recipe, its name, or its file.
@@ -81,19 +82,21 @@ def fit(
     run = Run(target)
     synthetic = synthetic if data is None else data.name == "synthetic"
     run.check(recipe, synthetic=synthetic)
-    if run.finished:
-        return run
     leads = fabric.global_rank == 0
+    where: dict[str, Any] = {"folder": folder, "download": download, "synthetic": synthetic}
     with FolderLock(target) as lock:
-        if leads and target.exists():
+        if leads:
             lock.acquire()  # before the data is loaded
+        if run.finished:
+            if leads and report:
+                complete_run(run, lambda: data or recipe_data(recipe, **where))
+            return run
         kernels = KernelsAhead(recipe.name, target, fabric.device)
-        data = recipe_data(recipe, folder=folder, download=download, synthetic=synthetic) if data is None else data
+        data = recipe_data(recipe, **where) if data is None else data
         _check_samples(data)
         network = make_network(recipe, data)
         task = make_task(recipe, network, data)
         if leads:
-            lock.acquire()
             _begin(run, recipe, data, network, fabric.device, on_data)
         loggers = Loggers([*recipe.training.log, *log] if leads else [], target, recipe.name, recipe.to_dict())
 
@@ -125,12 +128,10 @@ def fit(
         state = yield from loop.steps()
         fabric.barrier()
         if leads and loop.captured is not None:
-            refusal = loop.captured.refusal
-            run.log(f"steps not captured: {refusal}" if refusal else f"steps as {loop.captured.graphs} CUDA graphs")
+            run.log(loop.captured.summary)
         last = score_last_epoch(loop, data, recipe.training.eval_batch or recipe.training.batch)
         if leads:
-            where = {} if synthetic else {"folder": folder, "download": download}
-            finish(run, recipe, data, loop, report, where, last)
+            finish(run, recipe, data, loop, report, {} if synthetic else {"folder": folder, "download": download}, last)
             kernels.write()
             run.log(f"finished after {state.seconds:.1f} s")
             loggers.close(run.result())

@@ -16,6 +16,7 @@ from .checkpoint import (
     read_checkpoint,
     remove_checkpoints,
     restore_optimizer,
+    restore_replaced,
     shard,
     write_checkpoint,
 )
@@ -67,8 +68,13 @@ def resume_loop(loop: Loop) -> bool:
     """Load the last checkpoint in the folder of a loop; return whether there was one."""
     from .loop import State  # noqa: PLC0415
 
-    path = None if loop.folder is None else latest_checkpoint(loop.folder)
-    if path is None or loop.folder is None:
+    if loop.folder is None:
+        return False
+    if loop.fabric.global_rank == 0:
+        restore_replaced(loop.folder)
+    loop.fabric.barrier()
+    path = latest_checkpoint(loop.folder)
+    if path is None:
         return False
     tensors, values = read_checkpoint(path)
     network = loop.task.network

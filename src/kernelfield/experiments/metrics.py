@@ -93,6 +93,8 @@ class Meter:
         self.bins = torch.zeros(bins, dtype=torch.float64, device=device)
         self._scores: list[Tensor] = []
         self._labels: list[Tensor] = []
+        #: number of samples with a prediction that is infinite or NaN
+        self.nonfinite = torch.zeros((), dtype=torch.long, device=device)
 
     @property
     def confusion(self) -> Tensor:
@@ -103,6 +105,7 @@ class Meter:
     def update(self, prediction: Tensor, batch: Batch) -> None:
         """Add a batch."""
         loss = task_loss(self.task, prediction, batch)
+        self.nonfinite += (~torch.isfinite(prediction)).flatten(1).any(dim=1).sum()
         if self.task == "multilabel":
             weight = self._add_labels(prediction, target_of(batch).view(prediction.shape))
         elif self._jaccard is None:
@@ -157,9 +160,13 @@ class Meter:
         return counts.sum()
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of all batches so far; NaN where no sample counted."""
-        if not self._means["loss"].update_called:
-            return dict.fromkeys(self._means, math.nan)
+        """Return the metrics of all batches so far.
+
+        They are NaN where no sample counted, and all of them are if a prediction was infinite or NaN: the largest of
+        such scores is no class.
+        """
+        if not self._means["loss"].update_called or bool(self.nonfinite):
+            return dict.fromkeys(self._names(), math.nan)
         metrics = {name: float(mean.compute()) for name, mean in self._means.items()}
         if self.task == "multilabel":
             scores, labels = torch.cat(self._scores).cpu(), torch.cat(self._labels).cpu()
@@ -179,6 +186,15 @@ class Meter:
         if self.bins.numel():
             metrics["auc"] = _binned_area(*self.bins.cpu().view(2, _BINS))
         return metrics
+
+    def _names(self) -> list[str]:
+        """Return the names of all metrics of the task."""
+        more = {"multilabel": ["auc"], "language": ["bits"], "segmentation": ["iou"]}.get(self.task, [])
+        more += ["part_iou", "part_iou_kinds"] if self.parts else []
+        more += ["auc"] if self.bins.numel() else []
+        if self.task == "multilabel" and self.out_channels > 1:
+            more += ["auc_clip", "map", "map_clip"]
+        return [*self._means, *more]
 
 
 class _Mean(MeanMetric):

@@ -11,6 +11,7 @@ import torch
 
 from ..data.base import Batch
 from ..data.io.arrays import finite_array, read_array, read_arrays
+from .evaluation import check_outputs
 from .finished_run import run_data
 from .run import Run, make_task
 
@@ -45,7 +46,7 @@ def predict_file(
     scale = batch.scale
     if raw and recipe.data.get("standardize"):  # outputs are in the unit of the targets all the same
         scale = run_data(opened, recipe, folder).test.batch(slice(0, 1)).scale
-    outputs = make_task(recipe, network).eval()(batch)
+    outputs = check_outputs(make_task(recipe, network).eval()(batch))
     task = recipe.shape.task
     if task == "classification":
         shares, index = outputs.softmax(dim=1).max(dim=1)

@@ -143,6 +143,12 @@ class Recipe:
     test: dict[str, Any] = field(default_factory=dict)
     notes: str = ""
 
+    def __post_init__(self) -> None:
+        # The name becomes the name of a folder under runs/ and of a file under results/.
+        plain = self.name not in ("", ".", "..") and len(self.name.encode("utf-8", "replace")) <= 200
+        if not plain or any(c in "/\\" or not c.isprintable() for c in self.name):
+            raise ValueError(f"name must be the name of a file, without folders, got {self.name[:80]!r}")
+
     def to_dict(self) -> dict[str, Any]:
         """Return nested mappings of plain values, every default written out."""
         return dataclasses.asdict(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._atomic import write_bytes
 from .._checks import check_int
 from .combine import combine_results, pool_progress
 from .loop import TrainingInterrupted
 from .metrics import main_metric
-from .plain_json import to_json
+from .plain_json import read_json, to_json, write_json
 from .recipe import find_recipe, list_recipes, with_settings
 from .seeds import seed_recipes
 
@@ -219,17 +219,14 @@ def _combined(row: Row, each: dict[int, dict[str, Any]], target: Path) -> dict[s
 
 def _write(result: dict[str, Any], path: Path) -> dict[str, str]:
     """Write a result, unless it failed and a finished one is there; return where one is that was there before."""
-    text = to_json(result, indent=2) + "\n"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    before = read_json(path) if path.exists() else {}
     said = {}
     if before.get("status") == "done":
         if result["status"] != "done":
             return {"kept": str(path)}
-        if _without_notes(before) != _without_notes(json.loads(text)):
+        if _without_notes(before) != _without_notes(json.loads(to_json(result))):
             said["former"] = str(_put_aside(path))
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    write_json(path, result)
     return said
 
 
@@ -244,7 +241,7 @@ def _put_aside(path: Path) -> Path:
     folder.mkdir(exist_ok=True)
     copies = (folder / f"{path.stem}-{n}.json" for n in itertools.count(1))
     copy = next(copy for copy in copies if not copy.exists())
-    shutil.copyfile(path, copy)  # a copy, so that there is a result in its place at any time
+    write_bytes(copy, path.read_bytes())  # a copy, so that there is a result in its place at any time
     return copy
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from .plain_json import read_json
 from .progress import summary
 
 __all__ = ["compare", "result_lines", "results_table"]
@@ -83,7 +83,7 @@ def results_table(folder: str | Path) -> str:
     Args:
         folder: of JSON files as :func:`reproduce` writes them.
     """
-    found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+    found = [read_json(path) for path in sorted(Path(folder).glob("*.json"))]
     found.sort(key=lambda r: (r.get("chapter", 0), r["recipe"]))
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     lines += [line for result in found for line in _table_rows(result)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import json
+import hashlib
 import math
 import os
 import platform
@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._atomic import remove_drafts, write_text
+from ..data.io.files import decoding, read_lines
 from ..models import create_model
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
+from .families import recipe_text
+from .plain_json import read_json
 from .recipe import Recipe, read_recipe
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ __all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task"]
 
 #: file that marks a run on synthetic data
 SYNTHETIC = "synthetic.txt"
+#: beginning of the last line of a run's recipe: a comment with the checksum of all lines above it
+_CHECKSUM = "# sha256 "
 
 
 def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
@@ -109,15 +115,26 @@ class Run:
         """Whether the run is on synthetic data."""
         return (self.folder / SYNTHETIC).exists() or bool(self._result().get("synthetic", False))
 
+    def path(self, name: str) -> Path:
+        """Return the path of a file or folder of the run, or raise if a symbolic link leads out of the run."""
+        path, real = self.folder / name, (self.folder / name).resolve()
+        if not real.is_relative_to(self.folder.resolve()):
+            raise ValueError(f"{path} must lie in the run, found a symbolic link to {real}")
+        return path
+
     def recipe(self) -> Recipe:
         """Return the recipe as resolved."""
         if not self.exists:
             raise FileNotFoundError(f"run must be a folder with a recipe.yaml in it, got {self.folder}")
-        return read_recipe(self.folder / "recipe.yaml")
+        path = self.path("recipe.yaml")
+        text, mark, expected = recipe_text(path).rpartition(_CHECKSUM)
+        if mark and expected.strip() != _digest(text):
+            raise ValueError(f"{path} is damaged: it does not match the checksum in its last line")
+        return read_recipe(path)
 
     def result(self) -> dict[str, Any]:
         """Return the result of the training; a metric that is null in the file is NaN."""
-        result = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+        result = read_json(self.path("result.json"))
         for metrics in result.get("metrics", {}).values():
             metrics.update({name: math.nan for name, value in metrics.items() if value is None})
         return result
@@ -152,37 +169,38 @@ class Run:
         """Create the folder and write the recipe; :meth:`check` a run that exists."""
         self.check(recipe, synthetic=synthetic)
         self.folder.mkdir(parents=True, exist_ok=True)
+        remove_drafts(self.folder)
+        for name in ("checkpoints", "logs", "log.txt"):
+            self.path(name)  # raises if it leads out of the run
         if synthetic:  # before the recipe, by which a run is recognised
             self.write(SYNTHETIC, "This run is on synthetic data of the recipe's shape: its numbers are no results.\n")
-        self.write("recipe.yaml", recipe.to_yaml())
+        text = recipe.to_yaml()
+        self.write("recipe.yaml", f"{text}{_CHECKSUM}{_digest(text)}\n")
 
-    def write(self, name: str, text: str) -> Path:
-        """Write a file of the run atomically."""
-        path = self.folder / name
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-        return path
+    def write(self, name: str, text: str, *, durable: bool = True) -> Path:
+        """Write a file of the run atomically; see :func:`~kernelfield._atomic.write_aside`."""
+        return write_text(self.folder / name, text, durable=durable)
 
     def write_rows(self, name: str, rows: list[dict[str, float]]) -> None:
         """Write rows as CSV, with the columns of all rows in the order of their first appearance."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
         lines = [",".join(columns)]
         lines += [",".join(_number(row.get(key)) for key in columns) for row in rows]
-        self.write(name, "\n".join(lines) + "\n")
+        self.write(name, "\n".join(lines) + "\n", durable=False)
 
     def read_rows(self, name: str) -> list[dict[str, float]]:
         """Return the rows of a CSV file of the run; none if there is no such file."""
-        path = self.folder / name
+        path = self.path(name)
         if not path.exists():
             return []
-        with path.open(newline="") as file:
-            return [{key: float(v) for key, v in row.items() if v} for row in csv.DictReader(file)]
+        with decoding(path, "a table of numbers"):
+            rows = csv.DictReader(read_lines(path))
+            return [{key: float(v) for key, v in row.items() if v} for row in rows]
 
     def log(self, line: str) -> None:
         """Add a line to the log, with the time."""
         now = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-        with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
+        with self.path("log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{now} {line}\n")
 
     def network(self, recipe: Recipe | None = None) -> nn.Module:
@@ -192,7 +210,8 @@ class Run:
             recipe: of the run, if it has been read already.
         """
         network = make_network(self.recipe() if recipe is None else recipe)
-        path = latest_checkpoint(self.checkpoints, "best") or latest_checkpoint(self.checkpoints)
+        folder = self.path("checkpoints")
+        path = latest_checkpoint(folder, "best") or latest_checkpoint(folder)
         if path is None:
             raise FileNotFoundError(f"run must hold a checkpoint, got {self.folder} without one")
         tensors, _ = read_checkpoint(path)
@@ -234,6 +253,10 @@ def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:
     # Arguments that the name fixes, such as the size of point clouds, are changed by the recipe only.
     fixed = {key for key in ("in_channels", "size", "dim", "vocabulary") if key in chosen.arguments}
     return {key: value for key, value in given.items() if key not in fixed and (key in parameters or takes_all)}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def _number(value: float | None) -> str:

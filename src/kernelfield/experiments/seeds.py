@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._checks import check_int
 from .combine import combine_results, pool_progress
 from .fitting import Job, fit_many, make_fabric
-from .plain_json import to_json
+from .plain_json import write_json
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder
 
@@ -83,7 +83,7 @@ def fit_seeds(
     if fabric.global_rank != 0:
         return run
     result = combine_results({seed: r.result() for seed, r in runs.items()}, "seeds")
-    run.write("result.json", to_json(result, indent=2) + "\n")
+    write_json(run.folder / "result.json", result)
     if report:
         from ..viz.seeds_report import write_seeds_report  # noqa: PLC0415
 

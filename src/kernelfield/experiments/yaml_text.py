@@ -108,16 +108,18 @@ def _load(text: str, name: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = min(mark.line, text.rstrip().count("\n")) + 1 if mark else 1
         raise ValueError(f"{name}, line {line}: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # also a number of thousands of digits
         raise ValueError(f"{name}: {error}") from None
 
 
 def _check_events(text: str) -> None:
-    """Raise at an alias, which can stand for any amount of data, and at nesting beyond ``DEPTH``."""
+    """Raise at an alias, which can stand for any amount of data, at a tag, and at nesting beyond ``DEPTH``."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             raise yaml.MarkedYAMLError(problem=f"alias *{event.anchor} is not allowed", problem_mark=event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise yaml.MarkedYAMLError(problem=f"tag {event.tag} is not allowed", problem_mark=event.start_mark)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEPTH:
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {DEPTH} levels", problem_mark=event.start_mark)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from .figures import save_figure
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -27,7 +29,7 @@ def plot_history(history: Sequence[dict[str, float]], path: str | Path) -> None:
 
     figure = Figure(figsize=(13, 3), layout="constrained")
     draw_history(figure, history)
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path, dpi=110)
 
 
 def draw_history(figure: Any, history: Sequence[dict[str, float]]) -> None:

@@ -14,6 +14,7 @@ from ..layers.group import (
     GroupSignal,
     LiftingSelfAttention,
 )
+from .figures import save_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +93,7 @@ def plot_attention(image: Tensor, maps: Tensor, group: Group, path: str | Path, 
 
     figure = Figure(figsize=(3.2, 3.4), layout="constrained")
     _draw(figure.subplots(), image, maps, group, title)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 def plot_equivariance(
@@ -136,7 +137,7 @@ def plot_equivariance(
             wanted = group.act(element, first)[0, 0]
             worst = max(worst, float((own - wanted).abs().max() / maps.abs().max()))
             _draw(axes, picture, own, group, name if element is chosen[0] else "")
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
     return worst
 
 

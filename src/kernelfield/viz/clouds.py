@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..ops import bilateral_edges
+from .figures import save_figure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +60,7 @@ def plot_gridification(layer: Gridify, coords: Tensor, path: str | Path, *, few:
             axes.view_init(elev=35, azim=-60)
         axes.set_aspect("equal")
         axes.set_axis_off()
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path, dpi=110)
 
 
 def _draw(axes: Any, points: Tensor, colour: str, size: float) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..groups import SO2, Bernoulli, Distribution, Independent, Interval, warp
+from .figures import save_figure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def plot_subsets(model: nn.Module, path: str | Path) -> None:
         axes.set_xticks([0, math.pi / 2, math.pi, 3 * math.pi / 2], ["0°", "90°", "180°", "270°"], fontsize=6)
         _draw(axes, distribution)
         axes.set_title(f"layer {i}", fontsize=8)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 @torch.no_grad()
@@ -90,7 +91,7 @@ def plot_prediction_under_rotation(
     axes.plot(around.tolist(), values.tolist(), color="C0")
     axes.fill(around.tolist(), values.tolist(), color="C0", alpha=0.25)
     axes.set_title(f"probability of class {label} as the input turns", fontsize=8)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 def _draw(axes: Any, distribution: Distribution) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..layers import ContinuousConv
+from .figures import save_figure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +50,7 @@ def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, chan
                 most = image.abs().max()
                 axes.imshow(image.numpy(), cmap="RdBu_r", vmin=-most, vmax=most)
         row[0].set_title(name, fontsize=8, loc="left")
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 def _draw_line(axes, values: torch.Tensor, step: float, causal: bool) -> None:  # type: ignore[no-untyped-def]

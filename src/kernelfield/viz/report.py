@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._atomic import write_text
 from ..groups import Distribution
 from ..layers import ContinuousConv
 from .architecture import draw_history
@@ -72,9 +73,7 @@ def write_report(
     if (folder / "recipe.yaml").exists():
         text = html.escape((folder / "recipe.yaml").read_text(encoding="utf-8"))
         parts.append(_section("Recipe", f"<pre>{text}</pre>"))
-    path = folder / "report.html"
-    path.write_text(page(str(result.get("recipe", "run")), parts), encoding="utf-8")
-    return path
+    return write_text(folder / "report.html", page(str(result.get("recipe", "run")), parts))
 
 
 def page(title: str, parts: list[str]) -> str:

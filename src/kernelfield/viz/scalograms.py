@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .figures import save_figure
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -46,4 +48,4 @@ def plot_scalograms(lifts: dict[str, LiftingConv], signal: Tensor, path: str | P
     for axes in grid[-1]:
         axes.set_xlabel("time", fontsize=8)
         axes.tick_params(labelsize=6)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)

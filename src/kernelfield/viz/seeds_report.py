@@ -6,6 +6,7 @@ import html
 from pathlib import Path
 from typing import Any
 
+from .._atomic import write_text
 from .report import _heading, _numbers, _picture, _section, _shown, page
 
 __all__ = ["write_seeds_report"]
@@ -24,9 +25,7 @@ def write_seeds_report(folder: str | Path, result: dict[str, Any], rows: dict[in
     parts = [_heading(result), _numbers(result), _section("Seeds", _seed_table(folder, result, metric))]
     if any(rows.values()):
         parts.append(_section("Curves", _picture(lambda figure: _curves(figure, rows, metric))))
-    path = folder / "report.html"
-    path.write_text(page(str(result.get("recipe", "run")), parts), encoding="utf-8")
-    return path
+    return write_text(folder / "report.html", page(str(result.get("recipe", "run")), parts))
 
 
 def _seed_table(folder: Path, result: dict[str, Any], metric: str) -> str:
