@@ -5,9 +5,11 @@ python scripts/results_page.py [RESULTS_FOLDER]
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+from kernelfield.experiments.recipe import find_recipe
 from kernelfield.experiments.results import results_table
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +30,18 @@ every setting, the machine and the time.
 schedules used here. Rows of PointNet++ come from `benchmarks/points_accuracy.py`. This page is written by
 `python scripts/results_page.py`.
 
+"""
+#: why rows with three seeds miss their published number, as far as it is known
+FINDINGS = """What is known about the rows below the published number:
+
+- Rotated MNIST: 2,000 more training digits are worth 0.2 points, so these rows train on all 12,000 as the authors did.
+  The authors report the epoch with the best test accuracy, which their logs put at 0.14 to 0.22 points; ours is the last
+  epoch. Input attention generalises worse than the others: a training loss of 0.029 goes with a test loss of 0.093,
+  where spatial attention has 0.021 and 0.070.
+- sCIFAR-10: the seeds reach 90.0, 87.9 and 91.2 on validation data. Their training losses differ too (0.066, 0.081,
+  0.026), so overfitting is not the reason. The published frequency scale is far beyond what the grid can hold, and each
+  seed draws other frequencies.
+- pMNIST: 40 of 210 epochs.
 """
 
 SHOWN = ["experiment", "metric", "published", "ours", "seeds", "epochs", "size", "time", "machine"]
@@ -52,15 +66,37 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.replace("\\|", "\0").strip().strip("|").split("|")]
 
 
+def level_rows(folder: Path) -> str:
+    """Return a table of the accuracies that three or more seeds reached, with the difference to the published ones."""
+    lines, differences = [], []
+    for file in sorted(folder.glob("*.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        published = (result.get("published") or {}).get("accuracy") if isinstance(result, dict) else None
+        if published is None or result["status"] != "done" or len(result.get("seeds", ())) < 3:
+            continue
+        mean, spread = 100 * result["metrics"]["test"]["accuracy"], 100 * result["deviation"]["test"]["accuracy"]
+        differences.append(mean - published)
+        epochs = f"{result['epochs']} ({find_recipe(result['recipe']).training.epochs})"
+        lines.append(
+            f"| {result['title']} | {published:.2f} | {mean:.2f} ± {spread:.2f} | {mean - published:+.2f} | {epochs} |"
+        )
+    close = sum(round(difference, 2) >= -0.3 for difference in differences)
+    above = sum(round(difference, 2) >= 0 for difference in differences)
+    text = f"## Three seeds\n\nOf {len(lines)} rows {close} are at most 0.3 points below the published accuracy, "
+    text += f"{above} of them at or above it.\n\n"
+    text += "| experiment | published | ours | difference | epochs (published) |\n|---|---:|---:|---:|---:|\n"
+    return text + "\n".join(lines) + f"\n\n{FINDINGS}\n"
+
+
 def page(folder: Path) -> str:
-    """Return the page: one table for each chapter, then the settings of all runs."""
+    """Return the page: rows of three seeds, one table for each chapter, then the settings of all runs."""
     header, _, *lines = results_table(folder).splitlines()
     names = cells(header)
     rows = [dict(zip(names, cells(line), strict=False)) for line in lines]
     for row in rows:
         row["seeds"] = str(row["seed"].count(",") + 1) if row.get("seed") else ""
         row["machine"] = MACHINES.get(row.get("machine", ""), row.get("machine", ""))
-    text = HEAD
+    text = HEAD + level_rows(folder)
     for chapter in sorted({row["chapter"] for row in rows}, key=int):
         text += f"## Chapter {chapter}: {CHAPTERS.get(chapter, '')}\n\n| {' | '.join(SHOWN)} |\n{RULE}|\n"
         for row in rows:
