@@ -68,7 +68,8 @@ HALF = (*FAST, *BF16)
 #: rows at about a third of the published epochs, with the schedules of their recipes
 THIRDS: dict[str, list[Plan]] = {
     "ccnn": [
-        *(Plan(f"ch03-{task}-ccnn-4-140", 70, HALF) for task in ("scifar10", "smnist", "pmnist")),
+        Plan("ch03-scifar10-ccnn-4-140", 40, (*HALF, "training.eval_batch=1000", "schedule.warmup=4")),
+        *(Plan(f"ch03-{task}-ccnn-4-140", 70, HALF) for task in ("smnist", "pmnist")),
         Plan("ch03-cifar10-ccnn-4-140", 116, HALF),
     ],
     "ccnn-large": [Plan(f"ch03-{task}-ccnn-6-380", 70, HALF) for task in ("scifar10", "cifar10")],
@@ -79,8 +80,8 @@ THIRDS: dict[str, list[Plan]] = {
     "partial": [
         *(Plan(f"ch11-rotmnist-{g}-8-{k}", 100, HALF) for g in ("se2", "e2") for k in ("full", "partial")),
         *(Plan(f"ch11-cifar10-se2-8-{k}", 100, HALF) for k in ("full", "partial")),
-        *(Plan(f"ch11-mnist6-180-se2-8-{k}", 20, HALF) for k in ("full", "partial")),
-        *(Plan(f"ch11-mnist6-m-mirror-{k}", 20, FAST) for k in ("full", "partial")),
+        *(Plan(f"ch11-mnist6-180-se2-8-{k}", 5, (*FAST, "optimizer.subset_lr=5")) for k in ("full", "partial")),
+        *(Plan(f"ch11-mnist6-m-mirror-{k}", 16, (*FAST, "optimizer.subset_lr=5")) for k in ("full", "partial")),
     ],
     "ckcnn": [Plan(f"ch02-{task}-ckcnn-2-30", 66, FAST) for task in ("smnist", "pmnist")],
     "flex": [
