@@ -35,9 +35,9 @@ schedules used here. Rows of PointNet++ come from `benchmarks/points_accuracy.py
 FINDINGS = """What is known about the rows below the published number:
 
 - Rotated MNIST: 2,000 more training digits are worth 0.2 points, so these rows train on all 12,000 as the authors did.
-  The authors report the epoch with the best test accuracy, which is worth 0.14 to 0.22 points by their logs; ours is the
-  last epoch. Input attention generalises worse than the others: a training loss of 0.029 goes with a test loss of 0.093,
-  where spatial attention has 0.021 and 0.070.
+  The authors report the epoch with the best test accuracy, which is worth 0.14 to 0.22 points by their logs; ours is
+  the last epoch. Input attention generalises worse than the others: a training loss of 0.029 goes with a test loss of
+  0.093, where spatial attention has 0.021 and 0.070.
 - sCIFAR-10: the seeds reach 90.0, 87.9 and 91.2 on validation data. Their training losses differ too (0.066, 0.081,
   0.026), so overfitting is not the reason. The published frequency scale is far beyond what the grid can hold, and each
   seed draws other frequencies.
