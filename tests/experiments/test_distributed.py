@@ -1,4 +1,4 @@
-"""Two processes with half the batch each give the losses of one."""
+"""Two processes with half the batch each give the losses of one, batch norms included, and resume bit for bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import kernelfield
 from kernelfield.experiments.run import Run
 
 SETTINGS = (
-    *("model.channels=6", "model.blocks=1", "model.hidden=8", "model.norm=layer", "training.epochs=2"),
+    *("model.channels=6", "model.blocks=1", "model.hidden=8", "training.epochs=2"),
     *("training.batch=240", "data.resolution=8", "shape.size=[64]", "test={}", "training.eval_batch=400"),
 )
 
@@ -43,6 +43,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_with_half_the_batch(one: Run, tmp_path: Path, strategy: str) -> None:
     assert run(tmp_path / "two", "--devices", "2", "--strategy", strategy)["steps"] == 10
@@ -51,6 +52,21 @@ def test_two_processes_with_half_the_batch(one: Run, tmp_path: Path, strategy: s
         assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-4)
         assert a["val_loss"] == pytest.approx(b["val_loss"], rel=1e-3)
     assert one.result()["metrics"]["test"]["loss"] == pytest.approx(two.result()["metrics"]["test"]["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_interrupted_equals_uninterrupted(tmp_path: Path, strategy: str) -> None:
+    """Dropout, batch norms, averages and loss sums included; one process asks both to stop."""
+    env = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "tests.experiments.distributed_program", strategy, str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["difference"] == 0
+    assert found["rows"][0] == found["rows"][1]
+    together, alone = found["losses"]
+    assert together[0] == pytest.approx(alone[0], rel=1e-4)
+    assert together == pytest.approx(alone, rel=1e-2)  # rounding grows from step to step
 
 
 @pytest.mark.slow

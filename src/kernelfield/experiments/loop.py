@@ -18,6 +18,7 @@ from .loop_checkpoint import resume_loop, save_best, save_loop
 from .metrics import is_better
 from .optim import Average, make_optimizer
 from .side_by_side import exhaust, matmul_precision
+from .sync_norms import synchronise_norms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -114,7 +115,8 @@ class Loop:
         name: of the experiment, for error messages.
         on_progress: called after a few steps, then every ``log_every`` steps and at the end of each evaluated epoch.
         should_stop: asked after every step. If it returns true, the loop writes a checkpoint and raises
-            :class:`TrainingInterrupted`.
+            :class:`TrainingInterrupted`. Several processes stop together as soon as one of them is asked to; on GPUs
+            they ask each other every tenth step.
     """
 
     def __init__(
@@ -142,8 +144,8 @@ class Loop:
         self.per_epoch = len(train) // self.batch
         self.total = self.per_epoch * settings.epochs
         task.steps_per_epoch, task.epochs = self.per_epoch, settings.epochs
-        if self.fabric.device.type == "cuda" and world > 1:
-            task.network = torch.nn.SyncBatchNorm.convert_sync_batchnorm(task.network)
+        if world > 1:
+            task.network = synchronise_norms(task.network)
         task.to(self.fabric.device)
         if settings.compile:
             task.network.compile()
@@ -202,12 +204,23 @@ class Loop:
         if state.step % settings.log_every == 0 and not last:
             state.seconds = self._clock.seconds
             self._report(self._read_losses())
-        stopping = self.should_stop is not None and self.should_stop()
+        stopping = self._is_stopping()
         if stopping or (state.step % settings.checkpoint_every == 0 and not last):
             state.seconds = self._clock.seconds
             self.save()
         if stopping:
             raise TrainingInterrupted(f"training {self.name!r} was stopped at step {state.step} of {self.total}")
+
+    def _is_stopping(self) -> bool:
+        """Return whether to stop after this step; all processes agree, for they write checkpoints together."""
+        if self.should_stop is None:
+            return False
+        stop = self.should_stop()
+        if self.fabric.world_size == 1:
+            return stop
+        if self.fabric.device.type == "cuda" and self.state.step % 10:  # asking waits for the device
+            return False
+        return bool(torch.as_tensor(self.fabric.all_gather(torch.tensor(float(stop)))).any())
 
     def _epoch(self) -> Iterator[Batch]:
         """Yield the remaining batches of the epoch, the share of this process in each."""

@@ -28,18 +28,22 @@ __all__ = ["resume_loop", "save_best", "save_loop"]
 
 
 def save_loop(loop: Loop) -> None:
-    """Write the full state of a loop to its folder, and remove the previous checkpoint."""
-    if loop.folder is None or not (loop.sharded or loop.fabric.global_rank == 0):
+    """Write the full state of a loop to its folder, and remove the previous checkpoint.
+
+    All processes have to call it. The first one writes, with the random states and loss sums of all of them.
+    """
+    if loop.folder is None:
         return
     network, state = loop.task.network, loop.state
     tensors = gather({f"network.{name}": t for name, t in network.state_dict().items()})
     finite = [torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()]
     if not bool(torch.stack(finite).all()) or float(loop.losses[2]) >= 0:
         loop.stop_at(state.step - 1 if float(loop.losses[2]) < 0 else int(loop.losses[2]))
+    own = _own_tensors(loop)
+    if not (loop.sharded or loop.fabric.global_rank == 0):
+        return
     moments, numbers = optimizer_tensors(network, loop.optimizer)
-    tensors |= {**moments, "losses": loop.losses, "rng.cpu": torch.get_rng_state()}
-    if loop.fabric.device.type == "cuda":
-        tensors["rng.cuda"] = torch.cuda.get_rng_state(loop.fabric.device)
+    tensors |= {**moments, **own}
     values: dict[str, Any] = {"state": asdict(state), "rate": loop.rate.state_dict(), "optimizer": numbers}
     if loop.average is not None:
         tensors |= gather({f"average.{name}": t for name, t in loop.average.shadow.items()})
@@ -89,14 +93,53 @@ def resume_loop(loop: Loop) -> bool:
         averages = {name: tensors[f"average.{name}"] for name in loop.average.shadow}
         for name, value in shard(averages, loop.average.shadow).items():
             loop.average.shadow[name].copy_(value)
-    loop.losses.copy_(tensors["losses"])
     loop.lr = values.get("lr", 0.0)
     loop.state = State(**values["state"])
     if loop.fabric.global_rank == 0:
         remove_checkpoints(loop.folder, "best", above=loop.state.step)
-        torch.set_rng_state(tensors["rng.cpu"])
-        if "rng.cuda" in tensors and loop.fabric.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["rng.cuda"], loop.fabric.device)
+    _restore_own_tensors(loop, tensors)
     if loop.captured is not None:
         loop.captured.catch_up()
     return True
+
+
+def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
+    """Return what each process has of its own: loss sums and random states, those of others as "rng.cpu.1" and so on.
+
+    Every process must call this.
+    """
+    own = {"losses": loop.losses, "rng.cpu": torch.get_rng_state()}
+    if loop.fabric.device.type == "cuda":
+        own["rng.cuda"] = torch.cuda.get_rng_state(loop.fabric.device)
+    if loop.fabric.world_size == 1:
+        return own
+    gathered: dict[str, torch.Tensor] = {}
+    for name, tensor in own.items():
+        here = tensor.to(loop.fabric.device)
+        each = [torch.empty_like(here) for _ in range(loop.fabric.world_size)]
+        torch.distributed.all_gather(each, here)
+        gathered |= {_of_process(name, rank): t.cpu() for rank, t in enumerate(each)}
+    return gathered
+
+
+def _restore_own_tensors(loop: Loop, tensors: dict[str, torch.Tensor]) -> None:
+    """Continue the loss sums and random numbers of this process where they were.
+
+    A process that was not there when the checkpoint was written begins with random numbers of its own.
+    """
+    rank, device = loop.fabric.global_rank, loop.fabric.device
+    losses, cpu, cuda = (tensors.get(_of_process(name, rank)) for name in ("losses", "rng.cpu", "rng.cuda"))
+    if losses is None:
+        losses = tensors["losses"].clone()
+        losses[:2] = 0  # the first process has counted them
+    loop.losses.copy_(losses)
+    if cpu is None:
+        torch.manual_seed(((loop.settings.seed + 1) * 1_000_003 + rank) * 1_000_003 + loop.state.step)
+    else:
+        torch.set_rng_state(cpu)
+    if cuda is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(cuda, device)
+
+
+def _of_process(name: str, rank: int) -> str:
+    return name if rank == 0 else f"{name}.{rank}"

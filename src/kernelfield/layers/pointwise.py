@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from .._checks import check_bool, check_choice, check_int
 from ..ops.fused import activate, linear, norm_with_identity
+from ..ops.fused.synced_norm import has_several_processes, synced_batch_norm
 
 if TYPE_CHECKING:
     from .continuous.active_slice import ActiveSlice
@@ -93,9 +94,14 @@ class Pointwise(nn.Module):
 class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
     """Batch normalisation of signals with any number of spatial axes.
 
+    Attributes:
+        synchronised: whether statistics in training are those of all processes; see :func:`synchronise_norms`.
+
     >>> BatchNorm(3)(torch.randn(2, 3, 4, 4, 4)).shape
     torch.Size([2, 3, 4, 4, 4])
     """
+
+    synchronised = False
 
     def forward(
         self,
@@ -126,6 +132,9 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
             if self.momentum is None:  # the mean over all batches seen so far
                 momentum = 1.0 / float(self.num_batches_tracked)
         running = None if mean is None or variance is None else (mean, variance)
+        if self.synchronised and self.training and has_several_processes():
+            y = activate(synced_batch_norm(input, weight, bias, running, momentum, self.eps), activation=activation)
+            return (y, input) if with_identity else y
         y, same = norm_with_identity(
             input,
             weight,

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...ops.fused.folded_norm import folded_batch_norm, is_folded
+from ...ops.fused.synced_norm import has_several_processes, synced_batch_norm
 from .signal import Signal, map_values
 
 __all__ = ["GroupBatchNorm", "GroupLayerNorm"]
@@ -28,10 +29,22 @@ class GroupBatchNorm(nn.BatchNorm1d):
     def __init__(self, channels: int, eps: float = 2e-5) -> None:
         super().__init__(channels, eps=eps)
 
+    #: whether statistics in training are those of all processes
+    synchronised = False
+
     def forward(self, x: Signal) -> Signal:
         return map_values(x, self._normalize)
 
     def _normalize(self, x: Tensor) -> Tensor:
+        if self.synchronised and self.training and has_several_processes():
+            self._check_input_dim(x)
+            assert self.num_batches_tracked is not None
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            self.num_batches_tracked.add_(1)
+            momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            running = (self.running_mean, self.running_var)
+            return synced_batch_norm(x, self.weight, self.bias, running, momentum, self.eps)
         transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # noqa: SLF001
         if transformed or not is_folded(x) or self.momentum is None:
             return super().forward(x)

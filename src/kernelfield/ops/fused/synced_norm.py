@@ -1,0 +1,78 @@
+"""Batch normalisation with the statistics of all processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["has_several_processes", "synced_batch_norm"]
+
+
+def has_several_processes() -> bool:
+    """Return whether this process trains together with others."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum of a tensor over all processes; its gradient is the sum of their gradients."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(_ctx: Any, grad: Tensor) -> Tensor:
+        total = grad.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def synced_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running: tuple[Tensor, Tensor] | None,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    r"""Return the batch norm of ``x`` in training, with the mean and variance over the batches of all processes.
+
+    .. math:: y_c = w_c \frac{x_c - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + b_c
+
+    On a GPU it is torch's own operator, which has no version for the CPU.
+
+    Args:
+        x: (batch, channels, \*space) signal, the share of this process.
+        weight: (channels,) scales; None for ones.
+        bias: (channels,) shifts; None for zeros.
+        running: running mean and variance, which are updated; None for none.
+        momentum: weight of this batch in the running statistics.
+        eps: added to the variance.
+    """
+    if x.is_cuda:
+        from torch.nn.modules._functions import SyncBatchNorm  # noqa: PLC0415
+
+        world = dist.get_world_size()
+        mean, variance = (None, None) if running is None else running
+        return SyncBatchNorm.apply(x, weight, bias, mean, variance, eps, momentum, dist.group.WORLD, world)
+    values = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    axes = [0, *range(2, x.dim())]
+    shape = (-1, *(1,) * (x.dim() - 2))
+    sums = torch.cat([values.sum(dim=axes), values.new_full((1,), x.numel() // x.shape[1])])
+    sums = _SumOverProcesses.apply(sums)
+    count = sums[-1].detach()
+    mean = sums[:-1] / count
+    centred = values - mean.view(shape)
+    variance = _SumOverProcesses.apply(centred.square().sum(dim=axes)) / count
+    if running is not None:
+        with torch.no_grad():
+            running[0].lerp_(mean.to(running[0].dtype), momentum)
+            running[1].lerp_((variance * count / (count - 1).clamp(min=1)).to(running[1].dtype), momentum)
+    scale = torch.rsqrt(variance + eps)
+    y = centred * (scale if weight is None else scale * weight).view(shape)
+    return (y if bias is None else y + bias.view(shape)).to(x.dtype)
