@@ -49,7 +49,7 @@ from .models import (
 )
 
 if TYPE_CHECKING:
-    from .streaming import stream
+    from .streaming import distil, stream
 
 __all__ = [
     "CCNN",
@@ -88,6 +88,7 @@ __all__ = [
     "__version__",
     "aliasing_loss",
     "create_model",
+    "distil",
     "fields",
     "grids",
     "groups",
@@ -104,7 +105,7 @@ __all__ = [
 ]
 
 #: names that are imported when they are first used
-_LATER = {"stream": "streaming"}
+_LATER = {"distil": "streaming", "stream": "streaming"}
 
 
 def __getattr__(name: str) -> Any:

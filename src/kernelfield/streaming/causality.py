@@ -9,6 +9,7 @@ from torch import nn
 from ..layers import CCNNBlock, ChannelNorm, ContinuousConv, Dropout, Pointwise, SeparableConv, TwoConvBlock
 from ..models import CCNN, CKCNN
 from ..models.readout import Embedding, Readout
+from .recurrent_conv import RecurrentConv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +37,9 @@ _POINTWISE = (
 )
 
 
-def convolutions(network: nn.Module) -> dict[str, ContinuousConv]:
+def convolutions(network: nn.Module) -> dict[str, ContinuousConv | RecurrentConv]:
     """Return the long convolutions of a network by name, in order."""
-    return {name: m for name, m in network.named_modules() if isinstance(m, ContinuousConv)}
+    return {name: m for name, m in network.named_modules() if isinstance(m, (ContinuousConv, RecurrentConv))}
 
 
 def check_causal(network: nn.Module) -> None:
@@ -77,7 +78,7 @@ def _obstacle(module: nn.Module) -> str | None:  # noqa: PLR0911
         return "is a norm over time, which needs the samples to come: build the network with norm='channel' or 'batch'"
     if isinstance(module, CCNNBlock) and module.active is not None and module.active.band_limit is not None:
         return "has a learned resolution: resampling reads later samples"
-    if isinstance(module, (*_CONTAINERS, *_POINTWISE, Readout)):
+    if isinstance(module, (*_CONTAINERS, *_POINTWISE, Readout, RecurrentConv)):
         return None
     kind = type(module).__name__
     if kind == "DNArch":

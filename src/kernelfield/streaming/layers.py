@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..ops import conv
 from .online_conv import OnlineConv
 
 if TYPE_CHECKING:
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 
     from ..layers import ContinuousConv
     from ..models.readout import Readout
+    from .recurrent_conv import RecurrentConv
 
-__all__ = ["OnlineLayer", "RunningReadout", "StatefulLayer"]
+__all__ = ["OnlineLayer", "RecurrentLayer", "RunningReadout", "StatefulLayer"]
 
 
 class StatefulLayer(nn.Module):
@@ -62,6 +64,163 @@ class OnlineLayer(StatefulLayer):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.conv.load_state(state)
+
+
+class RecurrentLayer(StatefulLayer):
+    """A :class:`.RecurrentConv` in its recurrent form, which remembers its oscillations.
+
+    The state is in float64: a pole is multiplied with itself as often as there are samples, and a kernel with an end
+    subtracts later what it added before.
+
+    Args:
+        layer: the layer.
+        step: sampling step of the input in training steps.
+        batch: number of streams.
+    """
+
+    #: samples that are computed at once
+    chunk = 64
+
+    def __init__(self, layer: RecurrentConv, *, step: float, batch: int) -> None:
+        super().__init__()
+        self.groups, self.in_channels, self.out_channels = layer.groups, layer.in_channels, layer.out_channels
+        self.bias = layer.bias
+        self.delay = layer.lags(step)
+        device = layer.cosine.device
+        times = torch.arange(self.chunk + 1, device=device)
+        measure = torch.full((layer.kernels, 1), step, dtype=torch.float64, device=device)
+        weights = layer.cosine.double() * measure, layer.sine.double() * measure
+        real, imag = layer.powers(times, step)
+        buffers = {"real": real, "imag": imag, "cosine": weights[0], "sine": weights[1]}
+        # Lag 0 has a weight of its own at steps other than 1.
+        buffers["direct"] = (layer.first_weight(step) / step - 1) * weights[0].sum(dim=1)
+        buffers["kernel"] = _kernel(real, imag, *weights)
+        zeros: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        for name in ("state_real", "state_imag"):
+            buffers[name] = torch.zeros(batch, layer.kernels, layer.order, **zeros)
+        if self.delay is not None:
+            end = layer.powers(torch.tensor([self.delay], device=device), step)
+            buffers["end_real"], buffers["end_imag"] = end[0].squeeze(-1), end[1].squeeze(-1)
+            late = layer.powers(self.delay + times, step)
+            buffers["end_kernel"] = _kernel(*late, *weights)
+            buffers["line"] = torch.zeros(batch, layer.in_channels, self.delay, **zeros)
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor.detach().contiguous(), persistent=False)
+
+    real: Tensor
+    imag: Tensor
+    cosine: Tensor
+    sine: Tensor
+    direct: Tensor
+    kernel: Tensor
+    state_real: Tensor
+    state_imag: Tensor
+    end_real: Tensor
+    end_imag: Tensor
+    end_kernel: Tensor
+    line: Tensor
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the tensors that change with every sample."""
+        return ("state_real", "state_imag") if self.delay is None else ("state_real", "state_imag", "line")
+
+    def forward(self, x: Tensor, *, add_bias: bool = True, **_: Any) -> Tensor:
+        """Return (batch, out, n) for the next samples (batch, in, n)."""
+        pieces = []
+        for piece in x.double().split(self.chunk, dim=-1):
+            states = tuple(getattr(self, name) for name in self.state_names)
+            y, states = self.advance(piece, states)
+            pieces.append(y)
+            for name, state in zip(self.state_names, states, strict=True):
+                setattr(self, name, state)
+        y = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)).to(x.dtype)
+        return y if self.bias is None or not add_bias else y + self.bias.unsqueeze(-1)
+
+    def advance(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the outputs for at most ``chunk`` samples, and the states after them; changes nothing.
+
+        Args:
+            x: (batch, in, n) samples in float64.
+            states: tensors in the order of :attr:`state_names`.
+        """
+        delayed: Tensor | None = None
+        line: tuple[Tensor, ...] = ()
+        if self.delay is not None:
+            seen = torch.cat([states[2], x], dim=-1)
+            delayed, line = seen[..., : x.shape[-1]], (seen[..., x.shape[-1] :],)
+        advance = self._advance_one if x.shape[-1] == 1 else self._advance_many
+        y, real, imag = advance(x, delayed, states[0], states[1])
+        return y, (real, imag, *line)
+
+    def _advance_one(
+        self, x: Tensor, delayed: Tensor | None, real: Tensor, imag: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        new = self._to_kernels(x)
+        lr, li = self.real[..., 1], self.imag[..., 1]
+        after_real = torch.addcmul(torch.addcmul(new, lr, real), li, imag, value=-1)
+        after_imag = torch.addcmul(lr * imag, li, real)
+        if delayed is not None:
+            old = self._to_kernels(delayed)
+            after_real = torch.addcmul(after_real, self.end_real, old, value=-1)
+            after_imag = torch.addcmul(after_imag, self.end_imag, old, value=-1)
+        y = torch.addcmul(self.cosine * after_real, self.sine, after_imag).sum(dim=-1, keepdim=True)
+        return self._to_outputs(y + self.direct.unsqueeze(-1) * new), after_real, after_imag
+
+    def _advance_many(
+        self, x: Tensor, delayed: Tensor | None, real: Tensor, imag: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        n = x.shape[-1]
+        # What the state still gives, at each of the samples: Re c λ^(j+1) s
+        ahead_real, ahead_imag = self.real[..., 1 : n + 1], self.imag[..., 1 : n + 1]
+        y = torch.einsum("bkm,kmj->bkj", self.cosine * real + self.sine * imag, ahead_real)
+        y = y + torch.einsum("bkm,kmj->bkj", self.sine * real - self.cosine * imag, ahead_imag)
+        new = self._to_kernels(x)
+        y = self._to_outputs(y + self.direct.unsqueeze(-1) * new) + self._conv(x, self.kernel[..., :n])
+        # The state after them: λ^n s + Σ λ^(n-1-j) x(j)
+        back_real, back_imag = self.real[..., :n].flip(-1), self.imag[..., :n].flip(-1)
+        lr, li = self.real[..., n], self.imag[..., n]
+        after_real = lr * real - li * imag + torch.einsum("bkj,kmj->bkm", new, back_real)
+        after_imag = lr * imag + li * real + torch.einsum("bkj,kmj->bkm", new, back_imag)
+        if delayed is not None:
+            y = y - self._conv(delayed, self.end_kernel[..., :n])
+            old = self._to_kernels(delayed)
+            sum_real = torch.einsum("bkj,kmj->bkm", old, back_real)
+            sum_imag = torch.einsum("bkj,kmj->bkm", old, back_imag)
+            after_real = after_real - (self.end_real * sum_real - self.end_imag * sum_imag)
+            after_imag = after_imag - (self.end_real * sum_imag + self.end_imag * sum_real)
+        return y, after_real, after_imag
+
+    def _to_kernels(self, x: Tensor) -> Tensor:
+        """Return the input of each kernel, (batch, kernels, n)."""
+        return x if self.groups > 1 else x.repeat(1, self.out_channels, 1)
+
+    def _to_outputs(self, y: Tensor) -> Tensor:
+        """Return the sums over the input channels, (batch, out, n)."""
+        return y if self.groups > 1 else y.unflatten(1, (self.out_channels, self.in_channels)).sum(dim=2)
+
+    def _conv(self, x: Tensor, kernel: Tensor) -> Tensor:
+        kernel = kernel.unflatten(0, (self.out_channels, -1))
+        return conv(x, kernel, causal=True, groups=self.groups)
+
+    def reset(self, streams: Sequence[int] | slice) -> None:
+        rows = streams if isinstance(streams, slice) else list(streams)
+        for name in self.state_names:
+            fresh = getattr(self, name).clone()
+            fresh[rows] = 0
+            setattr(self, name, fresh)
+
+    def state(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name).clone() for name in self.state_names}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        for name in self.state_names:
+            setattr(self, name, state[name].to(self.real.device, copy=True))
+
+
+def _kernel(real: Tensor, imag: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Return Re c λ^t, (kernels, times)."""
+    return (cosine.unsqueeze(-1) * real + sine.unsqueeze(-1) * imag).sum(dim=1)
 
 
 class RunningReadout(StatefulLayer):

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from .._checks import check_int, check_positive
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions
-from .layers import OnlineLayer, RunningReadout, StatefulLayer
+from .layers import OnlineLayer, RecurrentLayer, RunningReadout, StatefulLayer
+from .recurrent_conv import RecurrentConv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -200,7 +201,8 @@ def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
     replaced: dict[str, nn.Module] = {}
     with torch.no_grad():
         for name, layer in convolutions(network).items():
-            replaced[name] = OnlineLayer(layer, step=step, batch=batch)
+            kind = RecurrentLayer if isinstance(layer, RecurrentConv) else OnlineLayer
+            replaced[name] = kind(layer, step=step, batch=batch)  # type: ignore[arg-type]
         for name, module in network.named_modules():
             if isinstance(module, Readout):
                 replaced[name] = RunningReadout(module, batch=batch)

@@ -1,0 +1,234 @@
+"""From long kernels to recurrences: networks that stream with constant memory and work."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_choice, check_int, check_positive
+from .causality import check_causal, convolutions
+from .exponentials import fit_kernels
+from .recurrent_conv import RecurrentConv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ..layers import ContinuousConv
+
+__all__ = ["Distilled", "LayerReport", "distil"]
+
+TAILS = ("auto", "cut", "decay")
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """What became of one convolution.
+
+    Args:
+        layer: name of the layer in the network.
+        points: lags of its kernel at the training step.
+        kernels: number of kernels, out · in / groups.
+        order: largest number of oscillations of a kernel; 0 for a layer that was kept as it is.
+        mean_order: mean number of oscillations.
+        error: relative error of the layer's kernels, of all of them together.
+        worst: largest relative error of a single kernel.
+        reason: why the layer was kept, or an empty text.
+    """
+
+    layer: str
+    points: int
+    kernels: int
+    order: int
+    mean_order: float
+    error: float
+    worst: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """The result of :func:`kernelfield.distil` with a report.
+
+    Args:
+        network: the distilled network.
+        layers: a report on each convolution.
+        accuracy: share of correct predictions of the network and of the distilled one; None without data.
+    """
+
+    network: nn.Module
+    layers: tuple[LayerReport, ...]
+    accuracy: tuple[float, float] | None = None
+
+    @property
+    def change(self) -> float | None:
+        """Change in accuracy, in percentage points."""
+        return None if self.accuracy is None else 100 * (self.accuracy[1] - self.accuracy[0])
+
+    def __str__(self) -> str:
+        """Return a table of the layers, and the change in accuracy."""
+        width = max([5, *(len(row.layer) for row in self.layers)])
+        lines = [f"{'layer':{width}s} points  kernels  order   mean    error    worst"]
+        for row in self.layers:
+            numbers = f"{row.order:6d} {row.mean_order:6.1f} {row.error:8.1e} {row.worst:8.1e}"
+            text = f"   kept: {row.reason}, error {row.error:.1e}" if row.reason else numbers
+            lines.append(f"{row.layer:{width}s} {row.points:6d} {row.kernels:8d} {text}")
+        if self.accuracy is not None:
+            before, after = self.accuracy
+            lines.append(f"accuracy {100 * before:.2f} → {100 * after:.2f} % ({self.change:+.2f} points)")
+        return "\n".join(lines)
+
+
+def distil(
+    net: nn.Module,
+    order: int | None = None,
+    tolerance: float = 1e-3,
+    *,
+    max_order: int = 32,
+    refine: int = 20,
+    tail: str = "auto",
+    data: Iterable[tuple[Tensor, Tensor]] | None = None,
+    state: Mapping[str, Tensor] | None = None,
+) -> Distilled:
+    r"""Replace the long kernels of a causal network by sums of damped oscillations.
+
+    .. math:: k(\tau) \approx \sum_{n=1}^{N} e^{-\alpha_n \tau}
+        \big(a_n \cos \omega_n \tau + b_n \sin \omega_n \tau\big)
+
+    The poles come from the sampled kernel in closed form (Hankel matrix, matrix pencil), the weights from least
+    squares, and Gauss-Newton steps lower the error further; see :mod:`kernelfield.streaming.exponentials`. The result
+    is an ordinary network of :class:`.RecurrentConv`: it takes whole sequences in parallel and can be trained further,
+    and :func:`kernelfield.stream` runs it with memory and work per sample that do not depend on how much was read.
+
+    Args:
+        net: a causal network, which is not changed.
+        order: number of oscillations of every kernel. If not given, each kernel has as few as ``tolerance`` allows, and
+            a layer is kept as it is if it needs more than ``max_order``, or if its kernels are too short to gain.
+        tolerance: relative error of a kernel that is accepted.
+        max_order: largest number of oscillations, if ``order`` is not given.
+        refine: Gauss-Newton steps after the closed form.
+        tail: what follows the last lag of a kernel. "cut": nothing, as in the network, which takes a memory of that
+            many samples. "decay": the oscillations go on, in constant memory; outputs differ from the network's for
+            inputs longer than the kernel. "auto" cuts kernels under a mask, which end abruptly, and lets others decay.
+        data: batches of inputs and classes, on which the accuracy before and after is measured.
+        state: state dict of a network distilled from one like ``net``: it is rebuilt, nothing is fitted.
+
+    Returns:
+        The network, with a report on each layer.
+
+    >>> import kernelfield as kf
+    >>> net = kf.CKCNN(in_channels=1, out_channels=4, size=100, channels=3, blocks=1, norm="batch").eval()
+    >>> result = kf.distil(net, tolerance=1e-2)
+    >>> max(row.error for row in result.layers) < 1e-2
+    True
+    >>> x = torch.randn(1, 1, 100)
+    >>> y = kf.stream(result.network).push(x)[..., -1]
+    >>> torch.allclose(y, result.network(x), atol=1e-4)
+    True
+    """
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+    check_causal(net)
+    check_positive("tolerance", tolerance)
+    check_int("refine", refine, least=0)
+    check_choice("tail", tail, TAILS)
+    for name, value in (("order", order), ("max_order", max_order)):
+        if value is not None:
+            check_int(name, value)
+    network = copy.deepcopy(net)
+    rows = []
+    for name, layer in convolutions(network).items():
+        if isinstance(layer, RecurrentConv):
+            continue
+        if state is None:
+            made, row = _distil_layer(name, layer, order, tolerance, max_order, refine, tail)
+            rows.append(row)
+        else:
+            made = _rebuilt(name, layer, state)
+        if made is not None:
+            if name == "":
+                network = made
+            else:
+                network.set_submodule(name, made)
+    if state is not None:
+        network.load_state_dict(state)
+    accuracy = None if data is None else _accuracies(net, network, data)
+    return Distilled(network, tuple(rows), accuracy)
+
+
+@torch.no_grad()
+def _distil_layer(
+    name: str, layer: ContinuousConv, order: int | None, tolerance: float, max_order: int, refine: int, tail: str
+) -> tuple[RecurrentConv | None, LayerReport]:
+    """Return a layer with the same kernels, or None if it should be kept, and the report on it."""
+    values = layer.kernel().detach().flatten(0, 1).double().cpu()
+    points = int((values != 0).any(dim=0).nonzero().max()) + 1 if bool(values.any()) else 1
+    values = values[:, :points]
+    what: dict[str, Any] = {"layer": name, "points": points, "kernels": len(values)}
+    kept: dict[str, Any] = {"order": 0, "mean_order": 0.0, "error": 0.0, "worst": 0.0}
+    if order is None and points <= 4 * max_order:
+        # As many products per sample as the oscillations would need, with no error.
+        return None, LayerReport(**what, **kept, reason="a short kernel")
+    fit, orders, errors = fit_kernels(values, order=order, tolerance=tolerance, refine=refine, max_order=max_order)
+    error = float((fit.values(points) - values).norm() / values.norm().clamp(min=1e-300))
+    found: dict[str, Any] = {"error": error, "worst": float(errors.max())}
+    if order is None and float(errors.max()) > tolerance:
+        reason = f"{max_order} oscillations do not reach the tolerance"
+        return None, LayerReport(**what, **{**kept, **found}, reason=reason)
+    cut = tail == "cut" or (tail == "auto" and layer.mask is not None)
+    made = RecurrentConv(
+        layer.in_channels,
+        layer.out_channels,
+        order=fit.damping.shape[1],
+        reach=float(points) if cut else None,
+        depthwise=layer.groups > 1,
+        bias=layer.bias is not None,
+    ).to(layer.reach)
+    made.log_damping.copy_(fit.damping.log())
+    for parameter, tensor in zip((made.frequency, made.cosine, made.sine), fit.tensors()[1:], strict=True):
+        parameter.copy_(tensor)
+    if layer.bias is not None and made.bias is not None:
+        made.bias.copy_(layer.bias)
+    mean = float(orders.double().mean())
+    return made.train(layer.training), LayerReport(**what, order=int(orders.max()), mean_order=mean, **found)
+
+
+def _rebuilt(name: str, layer: ContinuousConv, state: Mapping[str, Tensor]) -> RecurrentConv | None:
+    """Return a layer of the shapes in a state dict, or None if the layer was kept."""
+    prefix = f"{name}." if name else ""
+    damping = state.get(f"{prefix}log_damping")
+    if damping is None:
+        return None
+    kernels = layer.out_channels * layer.in_channels // layer.groups
+    if damping.dim() != 2 or damping.shape[0] != kernels:
+        raise ValueError(
+            f"state must be that of a network distilled from one like net, got {prefix}log_damping of shape "
+            f"{tuple(damping.shape)} for {kernels} kernels"
+        )
+    made = RecurrentConv(
+        layer.in_channels,
+        layer.out_channels,
+        order=damping.shape[1],
+        depthwise=layer.groups > 1,
+        bias=layer.bias is not None,
+    )
+    return made.to(layer.reach).train(layer.training)
+
+
+@torch.no_grad()
+def _accuracies(net: nn.Module, distilled: nn.Module, data: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    """Return the shares of correct predictions of both networks."""
+    modes = net.training, distilled.training
+    correct, total = [0, 0], 0
+    for inputs, classes in data:
+        total += classes.numel()
+        for i, network in enumerate((net, distilled)):
+            correct[i] += int((network.eval()(inputs).argmax(dim=1) == classes).sum())
+    net.train(modes[0])
+    distilled.train(modes[1])
+    if not total:
+        raise ValueError("data must hold at least one sample, got none")
+    return correct[0] / total, correct[1] / total
