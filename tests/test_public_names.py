@@ -46,6 +46,7 @@ NAMES = {
         "create_model",
         "distil",
         "fields",
+        "generate",
         "grids",
         "groups",
         "kernel_l2",
@@ -215,6 +216,7 @@ NAMES = {
         "RecurrentConv",
         "Stream",
         "distil",
+        "generate",
         "stream",
     ],
     "kernelfield.testing": [

@@ -49,7 +49,7 @@ from .models import (
 )
 
 if TYPE_CHECKING:
-    from .streaming import distil, stream
+    from .streaming import distil, generate, stream
 
 __all__ = [
     "CCNN",
@@ -90,6 +90,7 @@ __all__ = [
     "create_model",
     "distil",
     "fields",
+    "generate",
     "grids",
     "groups",
     "kernel_l2",
@@ -105,7 +106,7 @@ __all__ = [
 ]
 
 #: names that are imported when they are first used
-_LATER = {"distil": "streaming", "stream": "streaming"}
+_LATER = dict.fromkeys(("distil", "generate", "stream"), "streaming")
 
 
 def __getattr__(name: str) -> Any:
