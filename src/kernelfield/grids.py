@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ._checks import check_bool, check_dim, check_int, check_positive, check_range, floats_per_axis, ints_per_axis
+from ._arguments import checked
+from ._kinds import FINITE, POSITIVE, Int, ListOf, PerAxis
+from ._per_axis import per_axis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["KernelGrid", "box_grid", "kernel_axis", "kernel_grid", "local_grid", "positions", "reach", "signal_grid"]
 
 
+@checked(step=POSITIVE)
 def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
     """Return the number of offsets 0, step, 2·step, … below ``size``, at most ``limit``.
 
@@ -41,11 +44,16 @@ def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
     >>> reach(32, 1.0), reach(32, 0.4), reach(7, 2.0), reach(784, 1.0, limit=100)
     (32, 80, 4, 100)
     """
+    return _reach(size, step, limit)
+
+
+def _reach(size: int, step: float, limit: int | None) -> int:
     # The tiny allowance keeps 1 / (1/49) at 49, where binary rounding makes it 49.00000000000001.
-    count = math.ceil(check_int("size", size) / check_positive("step", step) * (1 - 1e-12))
+    count = math.ceil(size / step * (1 - 1e-12))
     return count if limit is None else torch.sym_min(count, limit)
 
 
+@checked(step=POSITIVE)
 def kernel_axis(
     size: int,
     step: float = 1.0,
@@ -68,12 +76,24 @@ def kernel_axis(
     >>> kernel_axis(4, step=2)          # every second point of the same positions
     tensor([-0.5000,  0.0000,  0.5000])
     """
-    n = reach(size, step, limit)
-    index = torch.arange(0 if check_bool("causal", causal) else 1 - n, n, dtype=dtype or _default(), device=device)
+    return _kernel_axis(size, step, causal, limit, dtype, device)
+
+
+def _kernel_axis(
+    size: int,
+    step: float,
+    causal: bool,
+    limit: int | None,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+) -> Tensor:
+    n = _reach(size, step, limit)
+    index = torch.arange(0 if causal else 1 - n, n, dtype=dtype or _default(), device=device)
     # (k · step) / size, in this order: k · step is exact for integer steps and one division rounds all steps alike.
     return index * step / size
 
 
+@checked(step=PerAxis(POSITIVE), limit=ListOf(Int(1)) | None)
 def kernel_grid(
     size: int | Sequence[int],
     step: float | Sequence[float] = 1.0,
@@ -103,17 +123,13 @@ def kernel_grid(
     >>> kernel_grid(32, (0.4, 2), dim=2).shape
     torch.Size([159, 31, 2])
     """
-    check_dim(dim)
-    if check_bool("causal", causal) and dim != 1:
+    if causal and dim != 1:
         raise ValueError(f"causal must be False for dim={dim}: only a line has a past, got causal=True")
-    sizes, steps = ints_per_axis("size", size, dim), floats_per_axis("step", step, dim)
+    sizes, steps = per_axis(size, dim), per_axis(step, dim)
     limits = (None,) * dim if limit is None else tuple(limit)
     if len(limits) != dim:
         raise ValueError(f"limit must have one length per axis for dim={dim}, got {limits}")
-    axes = [
-        kernel_axis(n, s, causal=causal, limit=most, dtype=dtype, device=device)
-        for n, s, most in zip(sizes, steps, limits, strict=True)
-    ]
+    axes = [_kernel_axis(n, s, causal, most, dtype, device) for n, s, most in zip(sizes, steps, limits, strict=True)]
     return _mesh(axes)
 
 
@@ -142,6 +158,7 @@ class KernelGrid:
     size: tuple[int, ...]
 
     @classmethod
+    @checked(size=ListOf(Int(1)), step=ListOf(POSITIVE), limit=ListOf(Int(1) | None) | None)
     def of(
         cls,
         size: tuple[int, ...],
@@ -152,7 +169,9 @@ class KernelGrid:
     ) -> KernelGrid:
         """Return the grid for these arguments of :func:`kernel_grid`."""
         limits = (None,) * len(size) if limit is None else limit
-        reaches = [reach(n, s, most) for n, s, most in zip(size, step, limits, strict=True)]
+        if not len(size) == len(step) == len(limits):
+            raise ValueError(f"size, step and limit must have one entry per axis, got {size}, {step} and {limit}")
+        reaches = [_reach(n, s, most) for n, s, most in zip(size, step, limits, strict=True)]
         first = tuple(0 if causal else 1 - n for n in reaches)
         return cls(first, tuple(n - a for n, a in zip(reaches, first, strict=True)), step, size)
 
@@ -171,6 +190,7 @@ class KernelGrid:
         )
 
 
+@checked()
 def local_grid(
     kernel_size: int | Sequence[int],
     *,
@@ -187,10 +207,11 @@ def local_grid(
     >>> local_grid((3, 4), dim=2).shape
     torch.Size([3, 4, 2])
     """
-    counts = ints_per_axis("kernel_size", kernel_size, check_dim(dim))
+    counts = per_axis(kernel_size, dim)
     return _mesh([_closed_axis(n, 1.0, n, dtype, device) if n > 1 else _zero(dtype, device) for n in counts])
 
 
+@checked(low=PerAxis(FINITE, "shape"), high=PerAxis(FINITE, "shape"))
 def box_grid(
     shape: Sequence[int],
     low: float | Sequence[float] = -1.0,
@@ -216,15 +237,15 @@ def box_grid(
     >>> box_grid((9, 9, 9)).shape
     torch.Size([9, 9, 9, 3])
     """
-    counts = ints_per_axis("shape", tuple(shape), check_dim(len(shape)))
-    lows, highs = check_range("low", low, "high", high, len(counts))
+    lows, highs = check_box(low, high, len(shape))
     axes = []
-    for n, a, b in zip(counts, lows, highs, strict=True):
+    for n, a, b in zip(shape, lows, highs, strict=True):
         index = torch.arange(n, dtype=dtype or _default(), device=device)
         axes.append(a + index * ((b - a) / (n - 1)) if n > 1 else index + (a + b) / 2)
     return _mesh(axes)
 
 
+@checked(size=PerAxis(Int(2), "shape"), step=PerAxis(POSITIVE, "shape"))
 def signal_grid(
     shape: Sequence[int],
     size: int | Sequence[int],
@@ -254,10 +275,11 @@ def signal_grid(
     tensor([-1.0000,  0.5000])
     """
     dim = len(shape)
-    sizes, steps = ints_per_axis("size", size, dim, least=2), floats_per_axis("step", step, dim)
+    sizes, steps = per_axis(size, dim), per_axis(step, dim)
     return _mesh([_closed_axis(count, s, n, dtype, device) for count, s, n in zip(shape, steps, sizes, strict=True)])
 
 
+@checked(step=PerAxis(POSITIVE, "shape"))
 def positions(
     shape: Sequence[int],
     step: float | Sequence[float] = 1.0,
@@ -272,10 +294,28 @@ def positions(
     >>> positions([3], 0.5).squeeze(-1)
     tensor([0.0000, 0.5000, 1.0000])
     """
-    steps = floats_per_axis("step", step, len(shape))
+    steps = per_axis(step, len(shape))
     return _mesh(
         [torch.arange(n, dtype=dtype or _default(), device=device) * s for n, s in zip(shape, steps, strict=True)]
     )
+
+
+def check_box(
+    low: float | Sequence[float], high: float | Sequence[float], dim: int, name: str = "high"
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the lower and upper ends of a box, one per axis, if each lower one is below its upper one.
+
+    >>> check_box(-1, (1, 2), dim=2)
+    ((-1.0, -1.0), (1.0, 2.0))
+    >>> check_box(1, 1, dim=1)
+    Traceback (most recent call last):
+    ValueError: high must be above low along all 1 axes, got (1.0,) and (1.0,)
+    """
+    lows, highs = (tuple(map(float, per_axis(end, dim))) for end in (low, high))
+    fits = len(lows) == len(highs) == dim and all(a < b for a, b in zip(lows, highs, strict=True))
+    if not fits:
+        raise ValueError(f"{name} must be above low along all {dim} axes, got {highs} and {lows}")
+    return lows, highs
 
 
 def _closed_axis(

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ._checks import check_bool, check_coords, check_dim, check_int, check_positive
+from ._arguments import checked
+from ._checks import check_coords
+from ._kinds import POSITIVE, SHARE, PerAxis, TensorOf
+from ._per_axis import per_axis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,16 +41,11 @@ class Mask(nn.Module):
     #: whether the window has a learned edge on its low side, or begins where the domain does
     closes_below: bool = True
 
+    @checked(threshold=SHARE)
     def __init__(self, dim: int, threshold: float = 0.1, domain: tuple[float, float] = (-1.0, 1.0)) -> None:
         super().__init__()
-        self.dim = check_dim(dim)
-        if not 0 < check_positive("threshold", threshold) < 1:
-            raise ValueError(f"threshold must lie between 0 and 1, got {threshold}")
-        self.threshold = float(threshold)
-        low, high = domain
-        if not low < high:
-            raise ValueError(f"domain must be an interval (low, high) with low < high, got {domain}")
-        self.domain = (float(low), float(high))
+        self.dim, self.threshold = dim, float(threshold)
+        self.domain = (float(domain[0]), float(domain[1]))
 
     def profile(self, coords: Tensor) -> Tensor:
         """Return the value along each axis, before the threshold: (…, dim) to (…, dim)."""
@@ -57,6 +55,7 @@ class Mask(nn.Module):
         """Return the two coordinates per axis, (dim,) each, between which the profile reaches the threshold."""
         raise NotImplementedError
 
+    @checked(coords=TensorOf("float"))
     def forward(self, coords: Tensor) -> Tensor:
         """Return the mask at ``coords``: (…, dim) to (…)."""
         return _product(self.values(check_coords(coords, self.dim)))
@@ -85,6 +84,7 @@ class Mask(nn.Module):
         low, high = self.roots()
         return low.clamp(min=self.domain[0]), high.clamp(max=self.domain[1])
 
+    @checked()
     def size(self, n: int) -> Tensor:
         """Return how many of ``n`` points spread evenly over the domain the mask keeps, per axis: (dim,).
 
@@ -98,7 +98,7 @@ class Mask(nn.Module):
         lower = low.clamp(min=begin)
         if self.closes_below:
             lower = low + (lower - low).detach()
-        return (upper - lower).clamp(min=0.0) * (check_int("n", n) / (end - begin))
+        return (upper - lower).clamp(min=0.0) * (n / (end - begin))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, threshold={self.threshold}, domain={self.domain}"
@@ -134,6 +134,7 @@ class GaussianMask(Mask):
     mean: Tensor
     sigma: Tensor
 
+    @checked(sigma=PerAxis(POSITIVE))
     def __init__(
         self,
         dim: int = 1,
@@ -147,15 +148,15 @@ class GaussianMask(Mask):
         domain: tuple[float, float] = (-1.0, 1.0),
     ) -> None:
         super().__init__(dim, threshold, domain)
-        widths = _axes("sigma", sigma, 1 if check_bool("isotropic", isotropic) else dim)
-        if not bool((widths > 0).all()):
-            raise ValueError(f"sigma must be above 0, got {sigma}")
-        if check_bool("learn_sigma", learn_sigma):
+        if isotropic and isinstance(sigma, (list, tuple)) and len(sigma) > 1:
+            raise ValueError(f"sigma must be one number for all axes if isotropic is True, got {sigma}")
+        widths = _axes(sigma, 1 if isotropic else dim)
+        if learn_sigma:
             self.sigma = nn.Parameter(widths)
         else:
             self.register_buffer("sigma", widths)
-        centre = _axes("mean", mean, dim)
-        if check_bool("learn_mean", learn_mean):
+        centre = _axes(mean, dim)
+        if learn_mean:
             self.mean = nn.Parameter(centre)
         else:
             self.register_buffer("mean", centre)
@@ -212,6 +213,7 @@ class SigmoidMask(Mask):
     closes_below = False
     offset: Tensor
 
+    @checked(temperature=POSITIVE)
     def __init__(
         self,
         dim: int = 1,
@@ -223,9 +225,9 @@ class SigmoidMask(Mask):
         domain: tuple[float, float] = (-1.0, 1.0),
     ) -> None:
         super().__init__(dim, threshold, domain)
-        self.temperature = check_positive("temperature", temperature)
-        start = _axes("offset", offset, dim)
-        if check_bool("learn_offset", learn_offset):
+        self.temperature = float(temperature)
+        start = _axes(offset, dim)
+        if learn_offset:
             self.offset = nn.Parameter(start)
         else:
             self.register_buffer("offset", start)
@@ -271,13 +273,5 @@ def _gauss(x: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:
     return torch.exp(-0.5 * ((x - mean) / sigma).square())
 
 
-def _axes(name: str, value: float | Sequence[float], dim: int) -> Tensor:
-    try:
-        values = torch.as_tensor(value, dtype=torch.get_default_dtype())
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be a number or {dim} numbers for {dim} axes, got {value!r}") from error
-    if values.dim() > 1 or (values.dim() == 1 and len(values) != dim):
-        raise ValueError(f"{name} must be a number or {dim} numbers for {dim} axes, got {value!r}")
-    if not bool(torch.isfinite(values).all()):
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    return values.expand(dim).clone()
+def _axes(value: float | Sequence[float], dim: int) -> Tensor:
+    return torch.tensor(per_axis(value, dim), dtype=torch.get_default_dtype())

@@ -48,7 +48,7 @@ class TestNormalisedSwish(FieldContract):
     arguments: ClassVar = {"activation": "swish", "norm": True, "weight_norm": True, "knots": "zero"}
     # A length for each of the 32, 32 and N rows; a gain and a bias for each normalised unit.
     counts: ClassVar = {(1, 1): 96 + 1088 + 34 + 2 * 64, (3, 2): 160 + 1088 + 34 * 2 + 2 * 64}
-    bad_arguments: ClassVar = [("knots", 3, ValueError, "knots .*got 3")]
+    bad_arguments: ClassVar = [("knots", 3, TypeError, "knots .*got 3")]
 
 
 class TestSIREN(FieldContract):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_coords, check_dim, check_int
+from .._arguments import checked
+from .._checks import check_coords
+from .._kinds import TensorOf
 from ._linear import first_outputs
 from .start import SCALING
 
@@ -67,17 +69,20 @@ class Field(nn.Module):
     #: the one it was drawn with, if it has any
     start: str | None = None
 
+    @checked()
     def __init__(self, dim: int, channels: int) -> None:
         super().__init__()
-        self.dim = check_dim(dim)
-        self.channels = check_int("channels", channels)
+        self.dim, self.channels = dim, channels
 
+    @checked(coords=TensorOf("float"))
     def forward(self, coords: Tensor, channels: int | None = None) -> Tensor:
         """Return the values at ``coords``, (…, dim) to (…, channels), or the first ``channels`` of them.
 
         Autocast does not apply: in bfloat16, neighbouring positions of a long kernel would be the same number.
         """
         check_coords(coords, self.dim)
+        if channels is not None and channels > self.channels:
+            raise ValueError(f"channels must be at most the field's {self.channels}, got {channels}")
         with torch.autocast(coords.device.type, enabled=False):
             return self.evaluate(coords) if channels is None else self.evaluate_first(coords, channels)
 

@@ -6,6 +6,8 @@ import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import checked
+from .._kinds import TEXT
 from .base import Field
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["bind_field", "bind_start", "build_field"]
 
 
+@checked()
 def bind_field(field: Callable[..., Field], **hints: Any) -> Callable[..., Field]:
     """Bind those of ``hints`` that ``field`` takes and that are not bound yet.
 
@@ -21,13 +24,12 @@ def bind_field(field: Callable[..., Field], **hints: Any) -> Callable[..., Field
     >>> bind_field(partial(SIREN, omega_0=10), omega_0=30, hidden=16, size=5).keywords
     {'omega_0': 10, 'hidden': 16}
     """
-    if not callable(field):
-        raise TypeError(f"field must be a Field or a callable that makes one from (dim, channels), got {field!r}")
     bound = field.keywords if isinstance(field, partial) else {}
     taken = inspect.signature(field).parameters
     return partial(field, **{k: v for k, v in hints.items() if k in taken and k not in bound})
 
 
+@checked(start=TEXT)
 def bind_start(field: Callable[..., Field], start: str) -> Callable[..., Field]:
     """Bind the starting values ``start`` if ``field`` has them and no others are bound yet.
 
@@ -39,6 +41,7 @@ def bind_start(field: Callable[..., Field], start: str) -> Callable[..., Field]:
     return bind_field(field, **({"start": start} if start in getattr(made, "starts", ()) else {}))
 
 
+@checked()
 def build_field(field: Callable[..., Field] | Field, dim: int, channels: int, **hints: Any) -> Field:
     """Build a field of ``dim`` coordinates and ``channels`` values.
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_choice, check_int, check_positive
+from .._arguments import checked
+from .._kinds import POSITIVE, Choice, TensorOf
 from .._signature import with_arguments_of
 from ._linear import affine, first_outputs, scale_linear_, stack_linears
 from .base import Architecture, Field
@@ -53,6 +54,7 @@ class FilterNetwork(Field):
     #: chapter 5's input scale, which "flexconv" begins with
     input_scale = 25.6
 
+    @checked(gamma=TensorOf("float"), omega_0=POSITIVE | None, bandwidth=POSITIVE, start=Choice(*FILTER_STARTS))
     def __init__(
         self,
         dim: int,
@@ -67,14 +69,13 @@ class FilterNetwork(Field):
         origin: float = 0.0,
     ) -> None:
         super().__init__(dim, channels)
-        filters, hidden = check_int("layers", layers) + 1, check_int("hidden", hidden)
-        self.start = check_choice("start", start, self.starts)
+        filters = layers + 1
+        self.start = start
         if omega_0 is None and start == "flexconv":
             omega_0 = self.input_scale / (2 * math.pi * math.sqrt(filters))
-        self.omega_0 = None if omega_0 is None else check_positive("omega_0", omega_0)
+        self.omega_0 = None if omega_0 is None else float(omega_0)
         self.frequency = nn.Parameter(torch.empty(filters, hidden, dim))
         self.phase = nn.Parameter(torch.empty(filters, hidden))
-        bandwidth = check_positive("bandwidth", bandwidth)
         start_sines_(start, self.frequency, self.phase, gamma, omega_0=self.omega_0, bandwidth=bandwidth, origin=origin)
         linears = [nn.Linear(hidden, hidden) for _ in range(layers)]
         self.linears, self.out = nn.ModuleList(linears), nn.Linear(hidden, channels)
@@ -232,9 +233,10 @@ class FourierFilter(FilterNetwork):
     known_filters = True
     input_scale = 256.0
 
+    @checked(beta=POSITIVE)
     @with_arguments_of(FilterNetwork.__init__, without=("gamma",))
     def __init__(self, dim: int, channels: int, *, beta: float = 1.0, **options: Any) -> None:
-        super().__init__(dim, channels, gamma=torch.tensor(1 / check_positive("beta", beta)), **options)
+        super().__init__(dim, channels, gamma=torch.tensor(1 / beta), **options)
 
     def envelope(self, coords: Tensor, *shape: Tensor) -> None:  # noqa: ARG002
         return None

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_dim, check_int, check_positive
+from .._arguments import checked
+from .._kinds import POSITIVE, Int
 from .._signature import with_arguments_of
 from .filters import HIDDEN, LAYERS, FilterNetwork
 
@@ -20,6 +21,7 @@ class _GaborNetwork(FilterNetwork):
     #: one inverse width per unit, or one per axis
     isotropic: ClassVar[bool]
 
+    @checked(alpha=POSITIVE, beta=POSITIVE, hidden=Int(1), layers=Int(1))
     @with_arguments_of(FilterNetwork.__init__, without=("gamma",))
     def __init__(
         self,
@@ -31,17 +33,13 @@ class _GaborNetwork(FilterNetwork):
         mean_range: tuple[float, float] = (-1.0, 1.0),
         **options: Any,
     ) -> None:
-        filters = check_int("layers", options.get("layers", LAYERS)) + 1
-        hidden = check_int("hidden", options.get("hidden", HIDDEN))
-        low, high = mean_range
-        if not low < high:
-            raise ValueError(f"mean_range must be an interval (low, high) with low < high, got {mean_range}")
-        shapes = self._concentrations(check_positive("alpha", alpha), filters)
-        shapes = shapes[:, None, None].expand(filters, hidden, 1 if self.isotropic else check_dim(dim))
-        gamma = torch.distributions.Gamma(shapes, torch.tensor(check_positive("beta", beta))).sample()
+        filters, hidden = options.get("layers", LAYERS) + 1, options.get("hidden", HIDDEN)
+        shapes = self._concentrations(alpha, filters)
+        shapes = shapes[:, None, None].expand(filters, hidden, 1 if self.isotropic else dim)
+        gamma = torch.distributions.Gamma(shapes, torch.tensor(float(beta))).sample()
         super().__init__(dim, channels, gamma=gamma, **options)
         self.gamma = nn.Parameter(gamma)
-        self.mean = nn.Parameter(torch.empty(filters, hidden, dim).uniform_(low, high))
+        self.mean = nn.Parameter(torch.empty(filters, hidden, dim).uniform_(*mean_range))
 
     @staticmethod
     def _concentrations(alpha: float, filters: int) -> Tensor:

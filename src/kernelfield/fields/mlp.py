@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._checks import check_bool, check_choice, check_int, check_positive
+from .._arguments import checked
+from .._kinds import POSITIVE, Choice, Int
 from .._signature import with_arguments_of
 from ._linear import WeightNormLinear, affine, first_outputs, scale_linear_, stack_linears
 from .base import Architecture, Field
@@ -53,6 +54,13 @@ class MLP(Field):
     torch.Size([7, 3, 5])
     """
 
+    @checked(
+        layers=Int(2),
+        activation=Choice(*ACTIVATIONS),
+        omega_0=POSITIVE,
+        hidden_omega_0=POSITIVE | None,
+        knots=Choice("uniform", "zero"),
+    )
     def __init__(
         self,
         dim: int,
@@ -68,17 +76,13 @@ class MLP(Field):
         weight_norm: bool = False,
     ) -> None:
         super().__init__(dim, channels)
-        self.activation = check_choice("activation", activation, ACTIVATIONS)
-        self.omega_0 = check_positive("omega_0", omega_0)
-        self.hidden_omega_0 = omega_0 if hidden_omega_0 is None else check_positive("hidden_omega_0", hidden_omega_0)
-        self.knots = check_choice("knots", knots, ("uniform", "zero"))
-        check_int("hidden", hidden)
-        check_int("layers", layers, least=2)
+        self.activation, self.knots = activation, knots
+        self.omega_0 = float(omega_0)
+        self.hidden_omega_0 = float(omega_0 if hidden_omega_0 is None else hidden_omega_0)
         widths = [dim, *[hidden] * (layers - 1), channels]
         linears = [nn.Linear(a, b) for a, b in pairwise(widths)]
-        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in linears[1:]) if check_bool("norm", norm) else None
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in linears[1:]) if norm else None
         self._initialise(linears)
-        check_bool("weight_norm", weight_norm)
         self.linears = nn.ModuleList(WeightNormLinear(m) if weight_norm else m for m in linears)
 
     def evaluate(self, coords: Tensor) -> Tensor:
@@ -193,6 +197,7 @@ class SIREN(MLP):
 
     starts = SIREN_STARTS
 
+    @checked(omega_0=POSITIVE, start=Choice(*SIREN_STARTS))
     @with_arguments_of(MLP.__init__, without=("activation", "knots", "norm"))
     def __init__(
         self,
@@ -204,7 +209,7 @@ class SIREN(MLP):
         weight_norm: bool | None = None,
         **options: Any,
     ) -> None:
-        self.start = check_choice("start", start, self.starts)
+        self.start = start
         weight_norm = start == "ckconv" if weight_norm is None else weight_norm
         super().__init__(dim, channels, activation="sine", omega_0=omega_0, weight_norm=weight_norm, **options)
 

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_positive
+from .._arguments import checked
+from .._kinds import POSITIVE, Number
 from .base import Field
 
 __all__ = ["Morlet"]
@@ -38,6 +39,7 @@ class Morlet(Field):
 
     quadrature = True
 
+    @checked(bandwidth=POSITIVE, frequency=POSITIVE, width=POSITIVE, spread=Number(0, 20))
     def __init__(
         self,
         dim: int,
@@ -50,10 +52,10 @@ class Morlet(Field):
     ) -> None:
         super().__init__(dim, channels)
         pairs = (channels + 1) // 2
-        self.width = check_positive("width", width)
-        self.log_bandwidth = nn.Parameter(torch.full((pairs,), math.log(check_positive("bandwidth", bandwidth))))
+        self.width = float(width)
+        self.log_bandwidth = nn.Parameter(torch.full((pairs,), math.log(bandwidth)))
         octaves = spread * (torch.rand(pairs) - 0.5)
-        self.frequency = nn.Parameter(check_positive("frequency", frequency) * 2**octaves)
+        self.frequency = nn.Parameter(frequency * 2**octaves)
         self.amplitude = nn.Parameter(torch.ones(channels))
 
     def evaluate(self, coords: Tensor) -> Tensor:

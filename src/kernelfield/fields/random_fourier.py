@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_bool, check_choice, check_int, check_positive
+from .._arguments import checked
+from .._kinds import POSITIVE, Choice, Int
 from ._linear import scale_linear_
 from .base import Field
 from .mlp import ACTIVATIONS
@@ -43,6 +44,7 @@ class RandomFourier(Field):
     frequency: Tensor
     phase: Tensor
 
+    @checked(layers=Int(2), omega_0=POSITIVE, activation=Choice(*ACTIVATIONS))
     def __init__(
         self,
         dim: int,
@@ -56,14 +58,11 @@ class RandomFourier(Field):
         learn_frequencies: bool = True,
     ) -> None:
         super().__init__(dim, channels)
-        check_int("hidden", hidden)
-        check_int("layers", layers, least=2)
-        count = max(1, hidden // 2) if features is None else check_int("features", features)
-        self.omega_0 = check_positive("omega_0", omega_0)
-        self.activation = check_choice("activation", activation, ACTIVATIONS)
+        count = max(1, hidden // 2) if features is None else features
+        self.omega_0, self.activation = float(omega_0), activation
         frequency = torch.randn(count, dim) * (2 * math.pi * self.omega_0)
         phase = torch.zeros(count)
-        if check_bool("learn_frequencies", learn_frequencies):
+        if learn_frequencies:
             self.frequency, self.phase = nn.Parameter(frequency), nn.Parameter(phase)
         else:
             self.register_buffer("frequency", frequency)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_int, floats_per_axis, ints_per_axis
+from .._arguments import checked
+from .._kinds import FINITE, POSITIVE, Int, PerAxis, TensorOf
+from .._per_axis import per_axis
 from .._signature import with_arguments_of
 from .base import Field
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BSpline", "Table", "cardinal_bspline"]
 
 
+@checked(x=TensorOf("float"), order=Int(0, 100))
 def cardinal_bspline(x: Tensor, order: int) -> Tensor:
     r"""Return the cardinal B-spline of degree ``order``, a box convolved ``order`` times with itself.
 
@@ -63,6 +66,7 @@ class BSpline(Field):
 
     lattice = "spline"
 
+    @checked(order=PerAxis(Int(0, 100)), spacing=PerAxis(POSITIVE) | None, first=FINITE | None)
     def __init__(
         self,
         dim: int,
@@ -74,15 +78,11 @@ class BSpline(Field):
         first: float | None = None,
     ) -> None:
         super().__init__(dim, channels)
-        self.size = ints_per_axis("size", size, dim)
-        orders = tuple(order) if isinstance(order, (tuple, list)) else (order,) * dim
-        if len(orders) != dim:
-            raise ValueError(f"order must be an int or {dim} ints for dim={dim}, got {order!r}")
-        self.order = tuple(check_int("order", n, least=0) for n in orders)
+        self.size, self.order = per_axis(size, dim), per_axis(order, dim)
         if spacing is None:
             self.spacing = tuple(2 / (n - 1) if n > 1 else 1.0 for n in self.size)
         else:
-            self.spacing = floats_per_axis("spacing", spacing, dim)
+            self.spacing = tuple(map(float, per_axis(spacing, dim)))
         # Index of the origin among the centres, where a fraction lies between two of them.
         self.origin = tuple(
             (n - 1) / 2 if first is None else -first / h for n, h in zip(self.size, self.spacing, strict=True)
@@ -151,6 +151,7 @@ class Table(BSpline):
 
     lattice = "table"
 
+    @checked()
     @with_arguments_of(BSpline.__init__, without=("order",))
     def __init__(self, dim: int, channels: int, *, size: int | Sequence[int] = 3, **options: Any) -> None:
         super().__init__(dim, channels, size=size, order=1, **options)

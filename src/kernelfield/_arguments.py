@@ -1,0 +1,214 @@
+"""Arguments are declared once and checked when a constructor or function is called.
+
+:func:`checked` reads the type of each argument from its annotation. Ranges and choices, which an annotation cannot say,
+are given by name:
+
+.. code-block:: python
+
+    @checked(layers=Int(2), activation=Choice("relu", "gelu"), dropout=RATE)
+    def __init__(self, dim: int, *, layers: int = 3, activation: str = "relu", dropout: float = 0.0, bias: bool = True):
+        ...
+
+An ``int`` is at least 1, a ``float`` is finite, a ``str`` must have its choices declared, and ``dim`` is 1 to 8. Code
+that is compiled or exported is not checked: its arguments were, when the module was built or ran for the first time.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ._kinds import (
+    ANY,
+    BOOL,
+    CALLABLE,
+    DEVICE,
+    DIM,
+    DTYPE,
+    FIELD,
+    FINITE,
+    INTERVAL,
+    PATH,
+    Instance,
+    Int,
+    Kind,
+    ListOf,
+    PerAxis,
+    TensorOf,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+__all__ = ["checked", "declared_kinds"]
+
+_TENSOR, _FLOAT_TENSOR = TensorOf(), TensorOf("float")
+_FOUND: dict[str, Kind] = {
+    "Any": ANY,
+    "bool": BOOL,
+    "int": Int(1),
+    "float": FINITE,
+    "Tensor": _TENSOR,
+    "int | Sequence[int]": PerAxis(Int(1)),
+    "float | Sequence[float]": PerAxis(FINITE),
+    "Sequence[int]": ListOf(Int(1)),
+    "Sequence[float]": ListOf(FINITE),
+    "Sequence[bool]": ListOf(BOOL),
+    "tuple[float, float]": INTERVAL,
+    "torch.dtype": DTYPE,
+    "torch.device | str": DEVICE,
+    "torch.Generator": Instance("torch.Generator"),
+    "str | Path": PATH,
+    "nn.Module": Instance("torch.nn.Module"),
+    "Callable[..., Field]": FIELD,
+    "Callable[..., Field] | Field": FIELD,
+    "Callable[..., nn.Module]": CALLABLE,
+    "Callable[[int, int], nn.Module]": CALLABLE,
+    "Group": Instance("kernelfield.groups.Group"),
+    "Distribution": Instance("kernelfield.groups.Distribution"),
+    "Mask": Instance("kernelfield.masks.Mask"),
+    "Edges": Instance("kernelfield.ops.Edges"),
+    "ActiveSlice": Instance("kernelfield.layers.ActiveSlice"),
+    "Sequence[ActiveSlice]": ListOf(Instance("kernelfield.layers.ActiveSlice")),
+    "LiftingConv": Instance("kernelfield.layers.LiftingConv"),
+    "GroupConv": Instance("kernelfield.layers.GroupConv"),
+    "LiftingConv | GroupConv": Instance("kernelfield.layers.LiftingConv", "kernelfield.layers.GroupConv"),
+    "ContinuousConv": Instance("kernelfield.layers.ContinuousConv"),
+    "CCNN": Instance("kernelfield.models.CCNN"),
+}
+
+
+def checked(**kinds: Kind) -> Callable[[Function], Function]:
+    """Check the arguments of a function whenever it is called.
+
+    The signature, the name and the docstring stay. Errors of torch that follow from an argument become errors that name
+    it: a tensor on another device or of another dtype than the module's parameters or the other arguments, or sizes
+    that do not fit into memory.
+
+    Args:
+        kinds: kinds of arguments by name, where the annotation does not say enough. Names that the function does not
+            have are those of options it passes on.
+
+    >>> from kernelfield._kinds import Choice
+    >>> @checked(colour=Choice("red", "blue"))
+    ... def draw(width: int, *, colour: str = "red") -> str:
+    ...     return colour * width
+    >>> draw(1, colour="green")
+    Traceback (most recent call last):
+    ValueError: colour must be one of 'red', 'blue', got 'green'
+    >>> draw("1")
+    Traceback (most recent call last):
+    TypeError: width must be an int of at least 1, got '1' of type str
+    """
+
+    def decorate(function: Function) -> Function:
+        parameters = inspect.signature(function, follow_wrapped=False).parameters
+        own = _own_parameters(function)
+        declared = {**{name: _kind(function, name) for name in own if name not in kinds}, **kinds}
+        declared = {name: kind for name, kind in declared.items() if kind is not ANY}
+        order = tuple(function.__code__.co_varnames[: function.__code__.co_argcount])
+        defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            passed = dict(zip(order, args, strict=False))  # too many are the function's own error
+            passed.update(kwargs)
+            given = {**defaults, **passed}
+            for name, value in passed.items():
+                kind = declared.get(name)
+                if kind is not None:
+                    kind.check(name, value, given)
+            try:
+                return function(*args, **kwargs)
+            except (RuntimeError, MemoryError) as error:
+                explained = _explain(error, function, passed)
+                if explained is None:
+                    raise
+                raise explained from error
+
+        call.__kinds__ = declared  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def declared_kinds(function: Callable[..., Any]) -> Mapping[str, Kind]:
+    """Return the kinds of a checked function's or class's arguments, empty for one that is not checked.
+
+    >>> from kernelfield.fields import SIREN
+    >>> declared_kinds(SIREN)["omega_0"].text()
+    'a finite number above 0'
+    """
+    return getattr(function.__init__ if isinstance(function, type) else function, "__kinds__", {})  # type: ignore[misc]
+
+
+def _own_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return tuple(name for name in names if name not in ("self", "cls"))
+
+
+def _kind(function: Callable[..., Any], name: str) -> Kind:
+    """Return the kind that an annotation says."""
+    if name == "dim":
+        return DIM
+    note = str(function.__annotations__.get(name, ""))
+    optional = note.endswith(" | None")
+    found = _FOUND.get(note.removesuffix(" | None"))
+    if found is None:
+        raise TypeError(f"{function.__qualname__} must declare the kind of {name}, which {note!r} does not say")
+    return found | None if optional and found is not ANY else found
+
+
+def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str, Any]) -> Exception | None:
+    """Return an error that names the argument behind torch's ``error``, or None if none of them explains it.
+
+    Devices and dtypes are compared only after a failure: a forward pass that works does not pay for it.
+    """
+    if _is_out_of_memory(error):
+        return MemoryError(f"{function.__qualname__} does not fit into memory with {_sizes(passed)}")
+    given = {name: value for name, value in passed.items() if isinstance(value, Tensor)}
+    like, owner = _reference(passed.get("self"), given)
+    if like is None:
+        return None
+    for name, value in given.items():
+        if value.device != like.device:
+            return ValueError(f"{name} must be on the device of {owner}, {like.device}, got {value.device}")
+    for name, value in given.items():
+        if value.dtype not in (like.dtype, torch.bool):
+            return TypeError(f"{name} must have the dtype of {owner}, {like.dtype}, got {value.dtype}")
+    return None
+
+
+def _reference(module: Any, given: Mapping[str, Tensor]) -> tuple[Tensor | None, str]:
+    """Return the tensor that others must be like, and what it is: a module's parameter, or the first argument."""
+    if isinstance(module, nn.Module):
+        tensors = (*module.parameters(), *module.buffers())
+        return next((t for t in tensors if t.is_floating_point()), None), "the module"
+    return next(iter(given.values()), None), next(iter(given), "")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = str(error)
+    signs = ("allocate memory", "not enough memory", "does not fit into memory", "calculation overflowed", "overflow")
+    return isinstance(error, MemoryError) or any(sign in text for sign in signs)
+
+
+def _sizes(passed: Mapping[str, Any]) -> str:
+    """Return the arguments that are numbers or lists of them, the largest first."""
+    sizes = {name: value for name, value in passed.items() if isinstance(value, (int, tuple, list))}
+    largest = sorted(sizes, key=lambda name: -max(_numbers(sizes[name]), default=0))
+    return ", ".join(f"{name}={shown(sizes[name])}" for name in largest)
+
+
+def _numbers(value: Any) -> list[int]:
+    return [v for v in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(v, int)]

@@ -1,0 +1,439 @@
+"""Kinds of arguments: what type and range of values an argument takes.
+
+A kind answers two questions, whether a value has the right type and whether it lies in the right range, and describes
+itself in words. :func:`Kind.check` makes the error of these: a TypeError or a ValueError that names the argument, what
+it takes and what it got. Kinds are joined by ``|``: ``POSITIVE | Choice("start") | None``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "ANY",
+    "BOOL",
+    "CALLABLE",
+    "DEVICE",
+    "DIM",
+    "DTYPE",
+    "FIELD",
+    "FINITE",
+    "INTERVAL",
+    "NOT_NEGATIVE",
+    "PATH",
+    "POSITIVE",
+    "PROBABILITY",
+    "RATE",
+    "SHARE",
+    "TEXT",
+    "Choice",
+    "Instance",
+    "Int",
+    "Kind",
+    "ListOf",
+    "Number",
+    "PerAxis",
+    "TensorOf",
+]
+
+#: the largest number of channels, layers or points; more is a mistake, and would only exhaust the memory
+MOST = 2**28
+#: the largest and the smallest positive real number, whose squares are numbers in single precision too
+LARGEST, SMALLEST = 1e12, 1e-12
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Kind:
+    """What an argument takes. A subclass defines :meth:`has_type`, :meth:`in_range` and :meth:`text`."""
+
+    def has_type(self, value: Any) -> bool:
+        """Return whether ``value`` has the right type."""
+        raise NotImplementedError
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Return whether a ``value`` of the right type is accepted; ``given`` holds the call's other arguments."""
+        return True
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+        """Return what is accepted, as the end of "x must be …"."""
+        raise NotImplementedError
+
+    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
+        """Raise an error that names the argument if it does not take ``value``.
+
+        >>> Int(1).check("channels", 0)
+        Traceback (most recent call last):
+        ValueError: channels must be an int of at least 1, got 0
+        """
+        if not self.has_type(value):
+            of_type = "" if isinstance(value, Tensor) else f" of type {type(value).__name__}"
+            raise TypeError(f"{name} must be {self.text(given)}, got {shown(value)}{of_type}")
+        if not self.in_range(value, given):
+            raise ValueError(f"{name} must be {self.text(given)}, got {shown(value)}")
+
+    def __or__(self, other: Kind | None) -> Kind:
+        return _Union(self, _Nothing() if other is None else other)
+
+
+def shown(value: Any) -> str:
+    """Return ``value`` in a few words.
+
+    >>> shown(torch.ones(2, 3)), shown("a" * 100)
+    ('a float32 tensor of shape (2, 3)', "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…")
+    """
+    if isinstance(value, Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"{'an' if dtype[0] == 'i' else 'a'} {dtype} tensor of shape {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:57]}…"
+
+
+class _Union(Kind):
+    def __init__(self, *kinds: Kind) -> None:
+        self.kinds: tuple[Kind, ...] = ()
+        for kind in kinds:
+            self.kinds += kind.kinds if isinstance(kind, _Union) else (kind,)
+
+    def has_type(self, value: Any) -> bool:
+        return any(kind.has_type(value) for kind in self.kinds)
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
+        return any(kind.has_type(value) and kind.in_range(value, given) for kind in self.kinds)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+        *first, last = (kind.text(given) for kind in self.kinds)
+        return f"{', '.join(first)} or {last}"
+
+
+class _Nothing(Kind):
+    def has_type(self, value: Any) -> bool:
+        return value is None
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "None"
+
+
+class _Any(Kind):
+    def has_type(self, value: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+class _Bool(Kind):
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, bool)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "True or False"
+
+
+class Int(Kind):
+    """An int of at least ``least`` and at most ``most``.
+
+    >>> Int(0).check("order", 1.0)
+    Traceback (most recent call last):
+    TypeError: order must be an int of at least 0, got 1.0 of type float
+    """
+
+    def __init__(self, least: int = 1, most: int = MOST) -> None:
+        self.least, self.most = least, most
+
+    def has_type(self, value: Any) -> bool:
+        # SymInt, the length of a dynamic axis under torch.export, is no subclass of int.
+        return type(value) is int or (isinstance(value, int) and not isinstance(value, bool)) or _is_symbolic(value)
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return _is_symbolic(value) or self.least <= value <= self.most
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        if self.most != MOST:
+            return f"an int from {self.least} to {self.most}"
+        return f"an int of at least {self.least}"
+
+
+class Number(Kind):
+    """A finite number between two ends, with or without the ends themselves.
+
+    >>> Number(0, 1, without_high=True).check("dropout", 1)
+    Traceback (most recent call last):
+    ValueError: dropout must be a number of at least 0 and below 1, got 1
+    """
+
+    def __init__(
+        self, low: float = -math.inf, high: float = math.inf, *, without_low: bool = False, without_high: bool = False
+    ) -> None:
+        self.low, self.high, self.without_low, self.without_high = low, high, without_low, without_high
+        # Zero is left out of a range with all the numbers that single precision would round to it.
+        self._least = SMALLEST if low == 0 and without_low else max(low, -LARGEST)
+        self._most = min(high, LARGEST)
+
+    def has_type(self, value: Any) -> bool:
+        return type(value) is float or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        if not self._least <= value <= self._most:  # false for NaN too
+            return False
+        return not ((self.without_low and value == self.low) or (self.without_high and value == self.high))
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        ends = []
+        if self.low > -math.inf:
+            ends.append(f"{'above' if self.without_low else 'of at least'} {self.low:g}")
+        if self.high < math.inf:
+            ends.append(f"{'below' if self.without_high else 'at most'} {self.high:g}")
+        return f"a {'finite ' if len(ends) < 2 else ''}number {' and '.join(ends)}".rstrip()
+
+
+class Choice(Kind):
+    """One of several names.
+
+    >>> Choice("auto", "fft").check("method", "dct")
+    Traceback (most recent call last):
+    ValueError: method must be one of 'auto', 'fft', got 'dct'
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return value in self.names
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        names = ", ".join(map(repr, self.names))
+        return names if len(self.names) == 1 else f"one of {names}"
+
+
+class _Text(Kind):
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return value != ""
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a string that is not empty"
+
+
+class _Path(_Text):
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, (str, os.PathLike))
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return os.fspath(value) != "" and "\0" not in os.fspath(value)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a path"
+
+
+class ListOf(Kind):
+    """A list or tuple of ``kind``, of ``count`` entries or of at least ``least``.
+
+    >>> ListOf(Int(1)).check("channels", [])
+    Traceback (most recent call last):
+    ValueError: channels must be a list of at least 1 entries, each an int of at least 1, got []
+    """
+
+    def __init__(self, kind: Kind, *, least: int = 1, count: int | None = None) -> None:
+        self.kind, self.least, self.count = kind, least, count
+
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, (list, tuple)) and all(map(self.kind.has_type, value))
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
+        enough = len(value) >= self.least if self.count is None else len(value) == self.count
+        return enough and all(self.kind.in_range(v, given) for v in value)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+        count = f"of {self.count} entries" if self.count is not None else f"of at least {self.least} entries"
+        return f"a list {count if self.count or self.least else ''}, each {self.kind.text(given)}".replace(" ,", ",")
+
+
+class PerAxis(Kind):
+    """One value for all axes, or a list of one per axis.
+
+    The argument named ``dim`` counts the axes: a number, or a list of one entry per axis.
+
+    >>> PerAxis(Int(1)).check("size", (32, 32, 32), {"dim": 2})
+    Traceback (most recent call last):
+    ValueError: size must be an int of at least 1 or 2 of them for dim=2, got (32, 32, 32)
+    """
+
+    def __init__(self, kind: Kind, dim: str = "dim") -> None:
+        self.kind, self.dim, self.several = kind, dim, ListOf(kind)
+
+    def has_type(self, value: Any) -> bool:
+        return self.kind.has_type(value) or self.several.has_type(value)
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
+        if self.kind.has_type(value):
+            return self.kind.in_range(value, given)
+        count = self._count(given)
+        return self.several.in_range(value, given) and (count is None or count == len(value))
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+        count = self._count(given)
+        several = "one per axis" if count is None else f"{count} of them for {self.dim}={shown(given[self.dim])}"
+        return f"{self.kind.text(given)} or {several}"
+
+    def _count(self, given: Mapping[str, Any]) -> int | None:
+        """Return the number of axes; None if it is not known, or wrong, which is another argument's error."""
+        dim = given.get(self.dim)
+        if isinstance(dim, (list, tuple)):
+            return len(dim)
+        return dim if type(dim) is int else None
+
+
+class _Interval(ListOf):
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
+        return super().in_range(value, given) and value[0] < value[1]
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "an interval (low, high) of finite numbers with low < high"
+
+
+class Instance(Kind):
+    """An instance of a class, given by its full name.
+
+    >>> Instance("kernelfield.groups.Group").check("group", 4)
+    Traceback (most recent call last):
+    TypeError: group must be a kernelfield.groups.Group, got 4 of type int
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self._classes: tuple[type, ...] | None = None
+
+    def has_type(self, value: Any) -> bool:
+        if self._classes is None:  # found at the first call: modules of the package import this one first
+            self._classes = tuple(map(_find, self.names))
+        return isinstance(value, self._classes)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return " or ".join(f"a {name}" for name in self.names)
+
+
+class _Callable(Kind):
+    def has_type(self, value: Any) -> bool:
+        return callable(value)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a callable"
+
+
+class _Field(Kind):
+    def has_type(self, value: Any) -> bool:
+        if isinstance(value, type):
+            return issubclass(value, _find("kernelfield.fields.Field"))
+        return callable(value)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a kernelfield.fields.Field or a callable that makes one from (dim, channels)"
+
+
+class _Dtype(Kind):
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, torch.dtype)
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return value.is_floating_point
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a floating-point torch.dtype"
+
+
+class _Device(Kind):
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, (str, torch.device))
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        try:
+            torch.device(value)
+        except RuntimeError:
+            return False
+        return True
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a torch.device or the name of one"
+
+
+class TensorOf(Kind):
+    """A tensor of some dtype and number of axes.
+
+    Args:
+        dtype: "float", "int", "bool" or "any".
+        axes: numbers of axes that are accepted; any if not given.
+        shape: the shape in words, for the error.
+        empty: whether it may have no entries.
+
+    >>> TensorOf("float", axes=(3,), shape="(batch, channels, points)").check("x", torch.ones(3))
+    Traceback (most recent call last):
+    ValueError: x must be a float tensor of shape (batch, channels, points), got a float32 tensor of shape (3,)
+    """
+
+    def __init__(
+        self, dtype: str = "any", *, axes: Iterable[int] | None = None, shape: str = "", empty: bool = True
+    ) -> None:
+        self.dtype, self.axes, self.shape, self.empty = dtype, None if axes is None else tuple(axes), shape, empty
+
+    def has_type(self, value: Any) -> bool:
+        if not isinstance(value, Tensor):
+            return False
+        if self.dtype == "float":
+            return value.is_floating_point()
+        if self.dtype == "bool":
+            return value.dtype == torch.bool
+        whole = not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
+        return self.dtype == "any" or whole
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return (self.axes is None or value.dim() in self.axes) and (self.empty or value.numel() > 0)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        kind = "" if self.dtype == "any" else f"{self.dtype} "
+        shape = f" of shape {self.shape}" if self.shape else ""
+        if self.axes is not None and not self.shape:
+            shape = f" of {' or '.join(map(str, self.axes))} axes"
+        return f"{'an' if self.dtype == 'int' else 'a'} {kind}tensor{shape}{'' if self.empty else ', not empty'}"
+
+
+def _find(name: str) -> type:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _is_symbolic(value: Any) -> bool:
+    return type(value).__name__ == "SymInt"
+
+
+#: takes anything
+ANY = _Any()
+BOOL = _Bool()
+TEXT = _Text()
+PATH = _Path()
+CALLABLE = _Callable()
+#: what makes a field: a class, a partial of one, another callable; or a field
+FIELD = _Field()
+DTYPE = _Dtype()
+DEVICE = _Device()
+#: number of coordinates: of space, and of a group
+DIM = Int(1, 8)
+FINITE = Number()
+POSITIVE = Number(0, without_low=True)
+NOT_NEGATIVE = Number(0)
+#: probability to drop something
+RATE = Number(0, 1, without_high=True)
+PROBABILITY = Number(0, 1)
+#: a share of something, neither none nor all of it
+SHARE = Number(0, 1, without_low=True, without_high=True)
+INTERVAL = _Interval(FINITE, count=2)

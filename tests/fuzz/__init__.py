@@ -1,0 +1,1 @@
+"""Fuzzers: wrong arguments and damaged files end in an error that names them."""
