@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ._arguments import checked
 from ._checks import check_coords
-from ._kinds import POSITIVE, SHARE, PerAxis, TensorOf
+from ._kinds import POSITIVE, SHARE, Int, PerAxis, TensorOf
 from ._per_axis import per_axis
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Mask(nn.Module):
     #: whether the window has a learned edge on its low side, or begins where the domain does
     closes_below: bool = True
 
-    @checked(threshold=SHARE)
+    @checked(dim=Int(1), threshold=SHARE)
     def __init__(self, dim: int, threshold: float = 0.1, domain: tuple[float, float] = (-1.0, 1.0)) -> None:
         super().__init__()
         self.dim, self.threshold = dim, float(threshold)
@@ -134,7 +134,7 @@ class GaussianMask(Mask):
     mean: Tensor
     sigma: Tensor
 
-    @checked(sigma=PerAxis(POSITIVE))
+    @checked(dim=Int(1), sigma=PerAxis(POSITIVE), threshold=SHARE)
     def __init__(
         self,
         dim: int = 1,
@@ -213,7 +213,7 @@ class SigmoidMask(Mask):
     closes_below = False
     offset: Tensor
 
-    @checked(temperature=POSITIVE)
+    @checked(dim=Int(1), temperature=POSITIVE, threshold=SHARE)
     def __init__(
         self,
         dim: int = 1,
