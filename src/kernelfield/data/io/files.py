@@ -138,11 +138,13 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file in UTF-8."""
+    """Return the lines of a text file in UTF-8, which end in a line feed, a carriage return, or both."""
     try:
-        return read_bytes(path).decode("utf-8-sig").splitlines()
+        whole = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be text in UTF-8, found bytes that are not: {error}") from error
+    lines = whole.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def read_table(path: Path, delimiter: str = ",") -> list[list[str]]:

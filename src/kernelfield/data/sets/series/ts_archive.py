@@ -183,14 +183,13 @@ def _outside_brackets(text: str) -> list[str]:
     >>> _outside_brackets("(12:00,1):a")
     ['(12:00,1)', 'a']
     """
-    parts, inside = [""], False
-    for piece in re.split("([:()])", text):
-        inside = piece == "(" or (inside and piece != ")")
-        if piece == ":" and not inside:
-            parts.append("")
-        else:
-            parts[-1] += piece
-    return parts
+    parts, start, inside = [], 0, False
+    for mark in re.finditer("[:()]", text):  # one pass: a pattern that looks ahead takes quadratic time
+        if mark[0] == ":" and not inside:
+            parts.append(text[start : mark.start()])
+            start = mark.end()
+        inside = mark[0] == "(" or (inside and mark[0] != ")")
+    return [*parts, text[start:]]
 
 
 def _value(text: str, path: Path, line: int, channel: int, step: int, nonfinite: str) -> float:

@@ -103,7 +103,7 @@ def _build(name: str, parts: Sequence[Sequence[str]], length: int) -> Data:
     found = {c for part in parts for c in part}
     vocabulary = [END, *sorted(found - {END})]
     if len(parts[0]) <= length:
-        raise ValueError(f"length must be less than the {len(parts[0])} characters to train on, got {length}")
+        raise ValueError(f"length must be less than the {len(parts[0])} characters of {name} to train on, got {length}")
     place = {c: i for i, c in enumerate(vocabulary)}
     kind = np.uint8 if len(vocabulary) <= 256 else np.int32
     splits = [

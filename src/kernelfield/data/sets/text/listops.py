@@ -181,7 +181,7 @@ def _read(path: Path, max_length: int) -> list[tuple[tuple[str, ...], int]]:
         source, _, target = line.partition("\t")
         tokens = tuple(t for t in source.split() if t not in ("(", ")"))  # the files bracket every pair
         unknown = [t for t in tokens if t not in TOKENS]
-        if unknown or target.strip() not in TOKENS or not tokens:
+        if unknown or target.strip() not in tuple("0123456789") or not tokens:
             raise ValueError(f"{path}, line {i}: expected an expression, a tab and a digit, found {line[:60]!r}")
         if len(tokens) > max_length:
             raise ValueError(f"{path}, line {i}: expected at most {max_length} tokens, found {len(tokens)}")
