@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "testing": set(),
     "layers": FOUNDATION,
     "models": FOUNDATION | {"layers"},
-    "streaming": FOUNDATION | {"layers", "models"},
+    "streaming": FOUNDATION | {"layers", "models", "export"},
     "data": FOUNDATION,
     "viz": FOUNDATION | {"layers", "models"},
     "export": FOUNDATION | {"layers"},

@@ -17,7 +17,7 @@ from .layers import ContinuousConv
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["export_network"]
+__all__ = ["export_network", "quiet_exporter"]
 
 
 class _Plain(nn.Module):
@@ -114,7 +114,7 @@ def _save_onnx(plain: nn.Module, path: Path, inputs: list[Tensor]) -> list[Tenso
             f"export to ONNX needs {error.name}: pip install 'kernelfield[export]'", name=error.name
         ) from error
 
-    with torch.no_grad(), warnings.catch_warnings(), _direct(plain), _quiet():
+    with torch.no_grad(), warnings.catch_warnings(), _direct(plain), quiet_exporter():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             plain,
@@ -149,7 +149,7 @@ def _direct(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_exporter() -> Iterator[None]:
     """Silence the exporter's log messages."""
     import logging  # noqa: PLC0415
 

@@ -247,15 +247,24 @@ class RunningReadout(StatefulLayer):
     total: Tensor
     count: Tensor
 
+    #: names of the tensors that change with every sample
+    state_names = ("total", "count")
+
     def forward(self, x: Tensor, mask: None = None) -> Tensor:  # noqa: ARG002
         """Return (batch, out, n) predictions for features (batch, channels, n)."""
+        y, (total, count) = self.advance(x, (self.total, self.count))
+        self.total.copy_(total)
+        self.count.copy_(count)
+        return y
+
+    def advance(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the predictions, and the states after them; changes nothing."""
         if self.kind == "mean":
-            sums = self.total + x.to(self.total.dtype).cumsum(dim=-1)
-            counts = self.count + torch.arange(1, x.shape[-1] + 1, device=x.device)
-            self.total.copy_(sums[..., -1:])
-            self.count.copy_(counts[..., -1:])
+            sums = states[0] + x.to(states[0].dtype).cumsum(dim=-1)
+            counts = states[1] + torch.arange(1, x.shape[-1] + 1, device=x.device)
+            states = sums[..., -1:], counts[..., -1:]
             x = (sums / counts).to(x.dtype)
-        return self.linear(x)
+        return self.linear(x), states
 
     def reset(self, streams: Sequence[int] | slice) -> None:
         rows = streams if isinstance(streams, slice) else list(streams)

@@ -18,7 +18,7 @@ from .recurrent_conv import RecurrentConv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Stream", "stream"]
+__all__ = ["Stream", "input_channels", "stream"]
 
 
 def stream(net: nn.Module, batch: int = 1, *, step: float = 1.0) -> Stream:
@@ -78,7 +78,7 @@ class Stream:
         self._stateful = {name: m for name, m in self.network.named_modules() if isinstance(m, StatefulLayer)}
         embedding = next((m for m in net.modules() if isinstance(m, Embedding)), None)
         self._tokens = None if embedding is None else embedding.num_embeddings
-        self._in_channels = _in_channels(net)
+        self._in_channels = input_channels(net)
         like = next(p for p in net.parameters() if p.is_floating_point())
         self._dtype, self._device = like.dtype, like.device
         self._samples = [0] * batch
@@ -213,7 +213,7 @@ def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
     return network
 
 
-def _in_channels(net: nn.Module) -> int:
+def input_channels(net: nn.Module) -> int:
     """Return how many channels the input has: those of the first layer that says so."""
     for module in net.modules():
         if isinstance(getattr(module, "in_channels", None), int):

@@ -1,0 +1,279 @@
+"""Streams as torch.export programs and ONNX files: the state goes in and comes out with every sample."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import check_choice, check_int, check_positive
+from ..export import quiet_exporter
+from ..models.readout import Embedding, Readout
+from .causality import check_causal, convolutions
+from .layers import RecurrentLayer, RunningReadout
+from .recurrent_conv import RecurrentConv
+from .stream import Stream, input_channels
+
+if TYPE_CHECKING:
+    from ..layers import ContinuousConv
+
+__all__ = ["ExportedStream", "StreamStep", "export_stream"]
+
+FORMATS = ("pt2", "onnx")
+#: samples with which an exported stream is compared with the network's own
+CHECKED = 12
+
+
+class _Window(nn.Module):
+    """A kernel that was kept: its window of samples is the state."""
+
+    state_names = ("window",)
+
+    def __init__(self, layer: ContinuousConv, *, step: float, batch: int) -> None:
+        super().__init__()
+        kernel = layer.kernel(step).detach()
+        last = (kernel != 0).flatten(0, -2).any(dim=0).nonzero()
+        kernel = kernel[..., : int(last[-1]) + 1 if len(last) else 1]
+        self.groups, self.bias = layer.groups, layer.bias
+        self.register_buffer("reversed", kernel.flip(-1).contiguous(), persistent=False)
+        window = kernel.new_zeros(batch, layer.in_channels, kernel.shape[-1] - 1)
+        self.register_buffer("window", window, persistent=False)
+
+    reversed: Tensor
+
+    def advance(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        seen = torch.cat([states[0], x], dim=-1)
+        y = nn.functional.conv1d(seen, self.reversed, groups=self.groups)
+        return y, (seen[..., x.shape[-1] :],)
+
+
+class _Tape:
+    """The states of all layers during one call."""
+
+    def __init__(self) -> None:
+        self.before: dict[str, tuple[Tensor, ...]] = {}
+        self.after: dict[str, tuple[Tensor, ...]] = {}
+
+
+class _OnTape(nn.Module):
+    """A layer that takes its state from a tape and puts the next one there."""
+
+    def __init__(self, layer: Any, name: str, tape: _Tape) -> None:
+        super().__init__()
+        self.layer, self.name, self.tape = layer, name, tape
+        self.bias = getattr(layer, "bias", None)
+
+    def forward(self, x: Tensor, mask: None = None, *, add_bias: bool = True, **_: Any) -> Tensor:  # noqa: ARG002
+        dtype = x.dtype
+        if isinstance(self.layer, RecurrentLayer):
+            x = x.double()
+        y, self.tape.after[self.name] = self.layer.advance(x, self.tape.before[self.name])
+        y = y.to(dtype)
+        if self.bias is None or not add_bias or isinstance(self.layer, RunningReadout):
+            return y
+        return y + self.bias.unsqueeze(-1)
+
+
+class StreamStep(nn.Module):
+    """One sample in, one prediction out, with the state as further inputs and outputs; nothing is kept in between.
+
+    Args:
+        net: a causal network, best a distilled one: kernels that are not distilled need their window as state.
+        batch: number of streams.
+        step: sampling step of the input in training steps.
+
+    Attributes:
+        states: the initial states, zeros, by name.
+
+    >>> import kernelfield as kf
+    >>> net = kf.CCNN(in_channels=1, out_channels=3, size=16, channels=4, blocks=1).eval()
+    >>> one = StreamStep(net)
+    >>> prediction, *states = one(torch.randn(1, 1, 1), *one.states.values())
+    >>> prediction.shape, len(states) == len(one.states)
+    (torch.Size([1, 3]), True)
+    """
+
+    def __init__(self, net: nn.Module, batch: int = 1, *, step: float = 1.0) -> None:
+        super().__init__()
+        check_int("batch", batch)
+        check_positive("step", step)
+        check_causal(net)
+        network = copy.deepcopy(net).eval().requires_grad_(False).cpu()
+        tape = _Tape()
+        layers: dict[str, Any] = {}
+        with torch.no_grad():
+            for name, layer in convolutions(network).items():
+                kind: Any = RecurrentLayer if isinstance(layer, RecurrentConv) else _Window
+                layers[name] = kind(layer, step=step, batch=batch)
+            for name, module in network.named_modules():
+                if isinstance(module, Readout) and module.kind == "mean":
+                    layers[name] = RunningReadout(module, batch=batch)
+                elif isinstance(module, Readout):
+                    layers[name] = module.linear
+        self._sizes: list[tuple[str, int]] = []
+        self.states: dict[str, Tensor] = {}
+        for name, layer in layers.items():
+            stateful = hasattr(layer, "state_names")
+            made = _OnTape(layer, name, tape) if stateful else _PlainReadout(layer)
+            if name == "":
+                network = made
+            else:
+                network.set_submodule(name, made)
+            if stateful:
+                self._sizes.append((name, len(layer.state_names)))
+                label = name.replace(".", "_") or "layer"
+                self.states |= {f"{label}_{key}": getattr(layer, key).clone() for key in layer.state_names}
+        self.network, self._tape = network, tape
+
+    def forward(self, sample: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        """Return the prediction (batch, out) after a sample (batch, in, 1), or token (batch, 1), and the new states."""
+        given = iter(states)
+        self._tape.before = {name: tuple(next(given) for _ in range(n)) for name, n in self._sizes}
+        y = self.network(sample)
+        after = [state for name, _ in self._sizes for state in self._tape.after[name]]
+        self._tape.before, self._tape.after = {}, {}
+        return (y.squeeze(-1), *after)
+
+
+class _PlainReadout(nn.Module):
+    """The linear map of a readout, at every position."""
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x: Tensor, mask: None = None) -> Tensor:  # noqa: ARG002
+        return self.linear(x)
+
+
+def export_stream(
+    net: nn.Module,
+    path: str | Path,
+    *,
+    to: str = "pt2",
+    batch: int = 1,
+    step: float = 1.0,
+    rtol: float = 1e-3,
+    atol: float = 1e-5,
+) -> float:
+    """Write a stream to a file, compare it with :func:`kernelfield.stream`, and return the largest difference.
+
+    The file is a function of one sample and the states, and returns the prediction and the next states. States are zero
+    at first. :class:`ExportedStream` runs it; so does any runtime of the format.
+
+    Args:
+        net: a causal network; a distilled one has small states.
+        path: where to write.
+        to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
+        batch: number of streams.
+        step: sampling step of the input in training steps.
+        rtol: difference allowed, relative to the largest output.
+        atol: difference allowed on top of that.
+
+    >>> import tempfile, kernelfield as kf
+    >>> net = kf.CCNN(in_channels=1, out_channels=3, size=16, channels=4, blocks=1).eval()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export_stream(net, f"{folder}/net.pt2") < 1e-4
+    True
+    """
+    check_choice("to", to, FORMATS)
+    one = StreamStep(net, batch, step=step)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = _samples(net, batch)
+    arguments = (samples[..., :1].contiguous(), *one.states.values())
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if to == "pt2":
+            program = torch.export.export(one, arguments, strict=False)
+            torch.export.save(program, path)
+        else:
+            _save_onnx(one, arguments, path)
+    exported = ExportedStream(path)
+    got = torch.stack([exported.push(x) for x in samples.split(1, dim=-1)], dim=-1)
+    wanted = Stream(copy.deepcopy(net).cpu(), batch, step=step).push(samples)
+    error = float((got - wanted).abs().max())
+    allowed = atol + rtol * float(wanted.abs().max())
+    if not error <= allowed:
+        path.unlink(missing_ok=True)
+        raise RuntimeError(f"the exported stream differs by {error:.2e}, more than {allowed:.2e}")
+    return error
+
+
+class ExportedStream:
+    """A stream that :func:`export_stream` has written.
+
+    Args:
+        path: the file, .pt2 or .onnx.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path)
+        self._session: Any = None
+        if path.suffix == ".onnx":
+            self._session = _onnx_session(path)
+            first, *states = self._session.get_inputs()
+            self._names = [first.name, *(state.name for state in states)]
+            self._initial = [torch.zeros(state.shape, dtype=_DTYPES[state.type]) for state in states]
+        else:
+            program = torch.export.load(path)
+            self._program = program.module()
+            _, *states = program.example_inputs[0]
+            self._initial = [torch.zeros_like(state) for state in states]
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew."""
+        self._states = [state.clone() for state in self._initial]
+
+    @torch.no_grad()
+    def push(self, sample: Tensor) -> Tensor:
+        """Return the prediction (batch, out) after one more sample, (batch, in, 1) or (batch, 1) token."""
+        if self._session is None:
+            y, *self._states = self._program(sample, *self._states)
+            return y
+        feed = dict(zip(self._names, (t.numpy() for t in (sample, *self._states)), strict=True))
+        y, *self._states = (torch.from_numpy(array) for array in self._session.run(None, feed))
+        return y
+
+
+_DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(int64)": torch.int64}
+
+
+def _samples(net: nn.Module, batch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    embedding = next((m for m in net.modules() if isinstance(m, Embedding)), None)
+    if embedding is not None:
+        return torch.randint(0, embedding.num_embeddings, (batch, CHECKED), generator=generator)
+    dtype = next(p.dtype for p in net.parameters() if p.is_floating_point())
+    return torch.randn(batch, input_channels(net), CHECKED, generator=generator).to(dtype)
+
+
+def _save_onnx(one: StreamStep, arguments: tuple[Tensor, ...], path: Path) -> None:
+    with quiet_exporter():
+        names = list(one.states)
+        program = torch.onnx.export(
+            one,
+            arguments,
+            input_names=["sample", *names],
+            output_names=["prediction", *(f"next_{name}" for name in names)],
+            dynamo=True,
+            verbose=False,
+            external_data=False,
+        )
+    assert program is not None
+    program.save(str(path))
+
+
+def _onnx_session(path: Path) -> Any:
+    try:
+        import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"streams in ONNX need {error.name}: pip install 'kernelfield[export]'", name=error.name
+        ) from error
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
