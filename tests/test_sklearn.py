@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from kernelfield.sklearn import CCNNClassifier, CCNNRegressor
+from kernelfield.sklearn import CCNNClassifier, CCNNRegressor, RandomKernelClassifier, RandomKernelRegressor
+from kernelfield.sklearn._ridge import _held_out, _solve
 
-SMALL = {"channels": 8, "blocks": 1, "epochs": 30}
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-
-SMALLEST = {"channels": 4, "blocks": 1, "epochs": 4, "batch": 32, "lr": 0.05}
+SMALL = {"channels": 8, "blocks": 1, "epochs": 30, "random_kernels": 0}
+SMALLEST = {"channels": 4, "blocks": 1, "epochs": 4, "batch": 32, "lr": 0.05, "random_kernels": 10}
+KERNELS = {"kernels": 20}
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(CCNNClassifier, SMALLEST), pytest.param(CCNNRegressor, SMALL, marks=pytest.mark.slow)],
-    ids=["classifier", "regressor"],
+    [
+        (RandomKernelClassifier, KERNELS),
+        (RandomKernelRegressor, KERNELS),
+        (CCNNClassifier, SMALLEST),
+        pytest.param(CCNNRegressor, SMALL, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_scikit_learns_own_checks(kind: type, options: dict) -> None:
     with warnings.catch_warnings():
@@ -43,24 +53,33 @@ def waves(n: int = 40, length: int = 24, seed: int = 0) -> tuple[np.ndarray, np.
     return np.sin(2 * np.pi * speed * np.arange(length) / length + phase)[:, None], labels
 
 
-def test_series() -> None:
+CLASSIFIERS = pytest.mark.parametrize(
+    "make",
+    [lambda: CCNNClassifier(**SMALL), lambda: CCNNClassifier(**SMALLEST), lambda: RandomKernelClassifier(kernels=50)],
+    ids=["network", "network and kernels", "kernels"],
+)
+
+
+@CLASSIFIERS
+def test_series(make: Callable[[], Any]) -> None:
     x, y = waves()
-    fitted = CCNNClassifier(**SMALL).fit(x, y)
+    fitted = make().fit(x, y)
     assert fitted.score(*waves(seed=1)) > 0.9
     chances = fitted.predict_proba(x)
     assert chances.shape == (40, 2)
     np.testing.assert_allclose(chances.sum(axis=1), 1)
-    again = CCNNClassifier(**SMALL).fit(x, y)
+    again = make().fit(x, y)
     np.testing.assert_array_equal(chances, again.predict_proba(x))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(x), chances)
 
 
-def test_unequal_lengths_and_missing_values() -> None:
+@CLASSIFIERS
+def test_unequal_lengths_and_missing_values(make: Callable[[], Any]) -> None:
     x, y = waves()
     lengths = np.random.default_rng(2).integers(14, 25, len(x))
     series = [s[:, :n] for s, n in zip(x, lengths, strict=True)]
     series[3][0, 5] = np.nan
-    fitted = CCNNClassifier(**SMALL).fit(series, y)
+    fitted = make().fit(series, y)
     assert fitted.score(series, y) > 0.9
     # Padding is no value: what lies beyond a series' end changes nothing.
     together = fitted.predict_proba(series)
@@ -69,20 +88,23 @@ def test_unequal_lengths_and_missing_values() -> None:
 
 
 def test_equal_lengths_after_unequal_ones() -> None:
-    fitted = CCNNClassifier(channels=4, blocks=1, epochs=1).fit([np.ones(n) for n in (3, 5, 8, 4)], [0, 1, 0, 1])
+    fitted = CCNNClassifier(channels=4, blocks=1, epochs=1, random_kernels=10).fit(
+        [np.ones(n) for n in (3, 5, 8, 4)], [0, 1, 0, 1]
+    )
     alone = fitted.predict_proba([np.ones(4)])
     among = fitted.predict_proba([np.ones(4), np.ones(7)])
     np.testing.assert_allclose(alone[0], among[0], atol=1e-6)
     # Fitted to a table, the number of its columns counts.
     with pytest.raises(ValueError, match="X has 4 features, but CCNNRegressor is expecting 5 features as input"):
-        CCNNRegressor(channels=4, blocks=1, epochs=1).fit(np.ones((3, 5)), [0, 1, 2]).predict(np.ones((1, 4)))
+        CCNNRegressor(**SMALLEST).fit(np.ones((3, 5)), [0, 1, 2]).predict(np.ones((1, 4)))
 
 
-def test_images() -> None:
+@CLASSIFIERS
+def test_images(make: Callable[[], Any]) -> None:
     x = np.random.default_rng(0).normal(size=(24, 1, 8, 8))
     y = np.arange(24) % 2
     x[y == 1, :, 2:6, 2:6] += 2
-    fitted = CCNNClassifier(**SMALL).fit(x, y)
+    fitted = make().fit(x, y)
     assert fitted.score(x, y) > 0.9
     assert fitted.predict(x[:3]).shape == (3,)
 
@@ -98,7 +120,7 @@ def test_regression_of_several_values() -> None:
 
 def test_in_scikit_learns_company() -> None:
     x, y = waves()
-    small = CCNNClassifier(channels=4, blocks=1, epochs=3)
+    small = CCNNClassifier(channels=4, blocks=1, epochs=3, random_kernels=10)
     assert cross_val_score(make_pipeline(small), x, y, cv=2).shape == (2,)
     assert clone(small).get_params() == small.get_params()
 
@@ -114,11 +136,62 @@ def test_errors_name_the_argument_and_what_came() -> None:
         CCNNClassifier().fit(x, y[:7])
     with pytest.raises(ValueError, match="same number of channels"):
         CCNNClassifier().fit([np.zeros((1, 4)), np.zeros((2, 4))], [0, 1])
-    bad_numbers = {"batch": 0, "epochs": 0, "lr": -1.0, "weight_decay": -1.0, "dropout": 1.0}
-    bad_models = [("model", name) for name in ("p4cnn", "flexnet_16", "ckcnn_copy", "ccnn_4_410")]
+    bad_numbers = {"batch": 0, "epochs": 0, "lr": -1.0, "weight_decay": -1.0, "dropout": 1.0, "patience": 3}
+    bad_models = [("model", name) for name in ("p4cnn", "ckcnn_copy", "ccnn_4_410", "ccnn_4_16")]
     for name, value in (*bad_numbers.items(), *bad_models):
         with pytest.raises(ValueError, match=rf"\b{name}\b.*{value}"):
             CCNNClassifier(**{name: value}).fit(x, y)
-    fitted = CCNNClassifier(channels=4, blocks=1, epochs=1).fit(x, y)
+    fitted = CCNNClassifier(channels=4, blocks=1, epochs=1, random_kernels=10).fit(x, y)
     with pytest.raises(ValueError, match=r"X .*got \(2, 24\)"):
         fitted.predict(np.zeros((3, 2, 24)))
+    for name, value in {"kernels": 0, "field": "SIRENE"}.items():
+        with pytest.raises(ValueError, match=rf"\b{name}\b.*{value}"):
+            RandomKernelClassifier(**{name: value}).fit(x, y)
+
+
+def test_held_out_samples_choose_the_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = waves(60)
+    fitted = CCNNClassifier(**SMALL, validation_fraction=0.2, patience=2, verbose=1).fit(x, y)
+    assert fitted.validation_score_ == max(row["val_accuracy"] for row in fitted.history_)
+    assert fitted.n_iter_ < 30 * 3  # it stopped early: the waves are soon told apart
+    assert "validation accuracy" in capsys.readouterr().out
+    assert fitted.score(*waves(seed=1)) > 0.9
+
+
+def test_fitted_networks_are_exposed() -> None:
+    x, y = waves()
+    fitted = CCNNClassifier(**SMALLEST).fit(x, y)
+    inputs, mask = fitted.prepare(x)
+    assert mask is None
+    with torch.no_grad():
+        trained = fitted.network_(inputs).double().softmax(dim=1)
+        fixed = fitted.random_kernels_(inputs.double()).softmax(dim=1)
+    np.testing.assert_allclose((trained + fixed).numpy() / 2, fitted.predict_proba(x), atol=1e-5)
+    assert CCNNClassifier(**SMALL).fit(x, y).random_kernels_ is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"model": "ckcnn_2_30"}, {"field": "SIREN"}, {"model": "p4cnn", "channels": 2}, {"options": {"norm": "layer"}}],
+    ids=str,
+)
+def test_other_networks_and_fields(options: dict[str, Any]) -> None:
+    x = np.random.default_rng(0).normal(size=(8, 1, 28, 28) if "channels" in options else (8, 1, 12))
+    fitted = CCNNClassifier(epochs=1, random_kernels=10, **options).fit(x, np.arange(8) % 2)
+    assert fitted.predict_proba(x).shape == (8, 2)
+
+
+def test_leave_one_out_errors_are_those_of_refits() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 6, dtype=torch.float64), torch.randn(12, 2, dtype=torch.float64)
+    gram = (x - x.mean(dim=0)) @ (x - x.mean(dim=0)).T
+    strength, held_out = _held_out(gram, y)[8]
+    for i in range(12):
+        rest = torch.arange(12) != i
+        weight, bias = _solve(x[rest], y[rest], strength)
+        torch.testing.assert_close(x[i] @ weight + bias, held_out[i])
+    wide, _ = _solve(x[:4], y[:4], 0.1)  # fewer samples than features
+    narrow = torch.linalg.solve(
+        (z := x[:4] - x[:4].mean(dim=0)).T @ z + 0.1 * torch.eye(6, dtype=x.dtype), z.T @ (y[:4] - y[:4].mean(dim=0))
+    )
+    torch.testing.assert_close(wide, narrow)

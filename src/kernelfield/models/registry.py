@@ -53,7 +53,7 @@ def configuration(name: str, *, argument: str = "name") -> Configuration:
     if name not in _CONFIGURATIONS:
         if ":" in str(name):
             raise ValueError(
-                f"name must be one of list_models(), got {name!r}, which is not imported yet; "
+                f"{argument} must be one of list_models(), got {name!r}, which is not imported yet; "
                 f"kernelfield.models.import_network({name!r}) or, on the command line, --import {name} imports it"
             )
         close = difflib.get_close_matches(str(name), _CONFIGURATIONS, n=1)

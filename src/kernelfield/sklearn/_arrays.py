@@ -1,0 +1,112 @@
+"""Arrays and lists as scikit-learn and aeon pass them, as tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = ["is_ragged", "labels", "observed", "plain", "seed_of", "signals"]
+
+
+def plain(value: Any) -> Any:
+    """Convert a numpy scalar, as a parameter grid holds it, to a Python number."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def seed_of(random_state: Any) -> int:
+    """Return the seed that scikit-learn's ``random_state`` stands for."""
+    from sklearn.utils import check_random_state  # noqa: PLC0415
+
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def labels(y: Any, n: int, numeric: bool = False) -> np.ndarray:
+    """Return the targets of ``n`` samples as an array, checked."""
+    from sklearn.utils.validation import column_or_1d  # noqa: PLC0415
+
+    if y is None:
+        raise ValueError("y must hold a target for each sample; requires y to be passed, but the target y is None")
+    array = np.asarray(y)
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported")
+    if numeric:
+        array = array.astype(np.float64)
+        if not np.isfinite(array).all():
+            raise ValueError("y must be finite: Input y contains NaN or infinity")
+    else:
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError("y must be finite: Input y contains NaN or infinity")
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = column_or_1d(array, warn=True)
+    if len(array) != n:
+        raise ValueError(f"y must hold a target for each of the {n} samples, got {len(array)}")
+    return array
+
+
+def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
+    """Return the signals (n, channels, *space), their mask (n, *space) or None, and whether X was a 2D table."""
+    import scipy.sparse  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    if scipy.sparse.issparse(X):
+        raise TypeError("X must be dense, got a sparse matrix; sparse data were passed, use .toarray()")
+    array = _padded(X) if is_ragged(X) else np.asarray(X)
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported")
+    try:
+        array = array.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"X must hold numbers; argument must be a string or a number: {error}") from error
+    if array.ndim < 2:
+        raise ValueError(
+            f"X must have shape (n, channels, length), got {array.shape}. Reshape your data: Expected 2D array"
+        )
+    if array.shape[0] == 0 or math.prod(array.shape[1:]) == 0:
+        raise ValueError(
+            f"X must not be empty: Found array with {array.shape[0]} sample(s) and {array.shape[1]} feature(s) "
+            f"(shape={array.shape}) while a minimum of 1 is required."
+        )
+    if np.isinf(array).any():
+        raise ValueError("X must be finite or NaN: Input X contains infinity")
+    is_table = array.ndim == 2
+    array = array[:, None] if is_table else array
+    values = torch.from_numpy(np.ascontiguousarray(array))
+    missing = values.isnan()
+    if not bool(missing.any()):
+        return values, None, is_table
+    # A position is observed if any of its channels is; its missing channels are set to the mean.
+    return values, ~missing.all(dim=1), is_table
+
+
+def observed(mask: Tensor | None, inputs: Tensor) -> Tensor:
+    """Return 1 for observed and 0 for missing values, shaped like ``inputs``; replace NaN by 0 in place."""
+    seen = (~inputs.isnan()).to(inputs.dtype)
+    inputs.nan_to_num_(0.0)
+    return seen if mask is None else seen * mask.unsqueeze(1)
+
+
+def is_ragged(X: Any) -> bool:
+    """Return whether X is a list of series of unequal length."""
+    if not isinstance(X, (list, tuple)) or not X or np.ndim(X[0]) not in (1, 2):
+        return False
+    return len({np.shape(s) for s in X}) > 1
+
+
+def _padded(series: Sequence[Any]) -> np.ndarray:
+    rows = [np.atleast_2d(np.asarray(s, dtype=np.float32)) for s in series]
+    channels = {row.shape[0] for row in rows}
+    if len(channels) > 1:
+        raise ValueError(f"X must hold series of the same number of channels, got {sorted(channels)}")
+    padded = np.full((len(rows), channels.pop(), max(row.shape[1] for row in rows)), np.nan, dtype=np.float32)
+    for target, row in zip(padded, rows, strict=True):
+        target[:, : row.shape[1]] = row
+    return padded
