@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +96,7 @@ class RandomKernels(nn.Module):
         They are quantiles that follow a low-discrepancy sequence, so that those of all kernels are spread evenly.
         """
         each = self.biases.shape[1]
-        drawn = []
+        drawn: list[Tensor] = []
         for responses in self.responses_of_random_samples(x, mask):
             start = each * sum(len(b) for b in drawn)
             rank = (
@@ -191,8 +191,8 @@ class RandomKernelNet(nn.Module):
         if mask is not None and x.dim() == 3:
             x = _stretch(x, mask, self.values_size[0])
         elif x.shape[2:] != self.values_size:
-            pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[x.dim() - 3]
-            x = pool(x, self.values_size)
+            pools: tuple[Any, ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
+            x = pools[x.dim() - 3](x, self.values_size)
         return x.flatten(1)
 
 
