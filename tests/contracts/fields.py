@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelfield.testing import (
     assert_compiles,
@@ -18,6 +19,21 @@ from tests.largest import Largest
 
 if TYPE_CHECKING:
     from kernelfield.fields import Field
+
+
+class ContractedSizes(TorchDispatchMode):
+    """Collects the number of terms of each entry of all matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        if name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv"):
+            left = args[1] if name in ("addmm", "baddbmm", "addmv") else args[0]
+            self.sizes.append(left.shape[-1])
+        return function(*args, **(kwargs or {}))
 
 
 class FieldContract:
@@ -54,6 +70,15 @@ class FieldContract:
         values = self.build(dim, 4)(self.coords(*leading, dim))
         assert values.shape == (*leading, 4)
         assert values.isfinite().all()
+
+    def test_coordinates_are_in_full_precision(self) -> None:
+        """Matrix products may be in tf32, which rounds a phase of a thousand radians by half a radian."""
+        field, coords = self.build(3, 4), self.coords(6, 3)
+        with ContractedSizes() as products:
+            field(coords)
+            if field.alike() is not None:
+                type(field).together([field, field], coords)
+        assert 3 not in products.sizes
 
     def test_points_are_independent(self) -> None:
         field, coords = self.build(), self.coords(4, 5, 2)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["WeightNormLinear", "affine", "first_outputs", "scale_linear_", "stack_linears"]
+__all__ = ["WeightNormLinear", "affine", "first_outputs", "project", "scale_linear_", "stack_linears"]
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -28,6 +28,27 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
     return torch.baddbmm(bias.unsqueeze(1), x.expand(len(weight), *x.shape[-2:]), weight.mT)
+
+
+def project(coords: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x Wᵀ + b for coordinates x, in full precision.
+
+    Frequencies multiply the error of this product: rounded to tf32, as ``torch.set_float32_matmul_precision("high")``
+    allows, a phase of a thousand radians would be off by half a radian. So it is not a matrix product.
+
+    Args:
+        coords: (…, dim) coordinates; (points, dim) for stacked maps.
+        weight: (out, dim) or (n, out, dim).
+        bias: (out,) or (n, out).
+
+    Returns:
+        (…, out) or (n, points, out).
+    """
+    z = bias if weight.dim() == 2 else bias.unsqueeze(-2)
+    rows = weight if weight.dim() == 2 else weight.unsqueeze(-3)
+    for d in range(coords.shape[-1]):
+        z = torch.addcmul(z, coords[..., d : d + 1], rows[..., d])
+    return z
 
 
 def stack_linears(linears: Sequence[nn.Module]) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import POSITIVE, Choice, TensorOf
 from .._signature import with_arguments_of
-from ._linear import affine, first_outputs, scale_linear_, stack_linears
+from ._linear import affine, first_outputs, project, scale_linear_, stack_linears
 from .base import Architecture, Field
 from .start import FILTER_STARTS, start_maps_, start_sines_, uniform_
 
@@ -168,7 +168,7 @@ class FilterNetwork(Field):
     ) -> Tensor:
         """Return the last filters of one network, (points, hidden), or of n stacked ones, (n, points, hidden)."""
         linear = nn.functional.linear if phase.dim() == 2 else affine
-        filters = torch.sin(linear(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
+        filters = torch.sin(project(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
         envelope = self.envelope(coords, *shape)
         if envelope is not None:
             filters = filters * envelope

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from .._arguments import checked
 from .._kinds import POSITIVE, Choice, Int
 from .._signature import with_arguments_of
-from ._linear import WeightNormLinear, affine, first_outputs, scale_linear_, stack_linears
+from ._linear import WeightNormLinear, affine, first_outputs, project, scale_linear_, stack_linears
 from .base import Architecture, Field
 from .start import SIREN_STARTS, start_siren_
 
@@ -89,8 +89,9 @@ class MLP(Field):
         return self.linears[-1](self.features(coords))
 
     def features(self, coords: Tensor) -> Tensor:
-        x = coords
-        for i, linear in enumerate(self.linears[:-1]):
+        first, *hidden = self.linears[:-1]
+        x = self._activate(project(coords, first.weight, first.bias), 0)
+        for i, linear in enumerate(hidden, 1):
             x = self._activate(linear(x), i)
         return x
 
@@ -110,9 +111,9 @@ class MLP(Field):
     def together(cls, fields: Sequence[Field], coords: Tensor, channels: int | None = None) -> Tensor:
         first = fields[0]
         assert isinstance(first, MLP)
-        x = coords
-        *hidden, _ = zip(*(f.linears for f in fields), strict=True)
-        for i, linears in enumerate(hidden):
+        lowest, *hidden, _ = zip(*(f.linears for f in fields), strict=True)
+        x = first._activate(project(coords, *stack_linears(lowest)), 0)  # noqa: SLF001
+        for i, linears in enumerate(hidden, 1):
             x = first._activate(affine(x, *stack_linears(linears)), i)  # noqa: SLF001
         return affine(x, *cls.readouts(fields, channels))
 
@@ -134,8 +135,9 @@ class MLP(Field):
         return Architecture("sines", maps[0].out_features, len(maps), omega=self.omega_0, parameters=parameters)
 
     def features_from(self, coords: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        x = coords
-        for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+        first, *hidden = zip(parameters[::2], parameters[1::2], strict=True)
+        x = torch.sin(self.omega_0 * project(coords, *first))
+        for weight, bias in hidden:
             x = torch.sin(self.omega_0 * affine(x, weight, bias))
         return x
 

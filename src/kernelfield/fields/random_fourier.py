@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked
 from .._kinds import POSITIVE, Choice, Int
-from ._linear import scale_linear_
+from ._linear import project, scale_linear_
 from .base import Field
 from .mlp import ACTIVATIONS
 
@@ -79,7 +79,7 @@ class RandomFourier(Field):
         return self.linears[-1](self.features(coords))
 
     def features(self, coords: Tensor) -> Tensor:
-        z = nn.functional.linear(coords, self.frequency, self.phase)
+        z = project(coords, self.frequency, self.phase)
         x = torch.cat([z.cos(), z.sin()], dim=-1)
         for linear in self.linears[:-1]:
             x = ACTIVATIONS[self.activation](linear(x))
