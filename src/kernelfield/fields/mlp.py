@@ -89,6 +89,7 @@ class MLP(Field):
         return self.linears[-1](self.features(coords))
 
     def features(self, coords: Tensor) -> Tensor:
+        first: Any
         first, *hidden = self.linears[:-1]
         x = self._activate(project(coords, first.weight, first.bias), 0)
         for i, linear in enumerate(hidden, 1):
