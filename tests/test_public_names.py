@@ -123,6 +123,7 @@ NAMES = {
         "ChannelNorm",
         "CoAttentive",
         "ContinuousConv",
+        "CumulativeNorm",
         "CyclicSelfAttention",
         "Degridify",
         "Dropout",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from kernelfield import CCNN, CKCNN, DNArch, FlexTCN, create_model
-from kernelfield.layers.pointwise import NORMS_THAT_LOOK_AHEAD, ChannelNorm, make_norm
+from kernelfield.layers.pointwise import NORMS_THAT_LOOK_AHEAD, ChannelNorm, CumulativeNorm, make_norm
 from kernelfield.models.registry import configuration
 from kernelfield.ops import sample_density
 from kernelfield.testing import assert_causal, assert_exports
@@ -42,7 +42,7 @@ class TestEveryRegisteredNetwork:
         assert_looks_back_only(case.network.train(), case.inputs)
 
 
-@pytest.mark.parametrize("norm", ["channel", "batch", "none"])
+@pytest.mark.parametrize("norm", ["cumulative", "channel", "batch", "none"])
 @SEQUENCE_NETWORKS
 class TestDenseReadouts:
     def network(self, model: type[nn.Module], norm: str, **options: Any) -> nn.Module:
@@ -98,11 +98,14 @@ class TestNormsThatLookAhead:
 
     def test_networks_that_are_not_causal_keep_the_published_norm(self) -> None:
         networks = [CKCNN(1, 2, size=8, channels=2, causal=causal) for causal in (True, False)]
-        found = [{type(m) for m in n.modules()} & {ChannelNorm, nn.GroupNorm} for n in networks]
-        assert found == [{ChannelNorm}, {nn.GroupNorm}]
+        found = [{type(m) for m in n.modules()} & {CumulativeNorm, ChannelNorm, nn.GroupNorm} for n in networks]
+        assert found == [{CumulativeNorm}, {nn.GroupNorm}]
 
     def test_published_parameter_counts_are_the_same(self) -> None:
-        counts = {sum(p.numel() for p in make_norm(name, 8).parameters()) for name in ("channel", "layer", "batch")}
+        counts = {
+            sum(p.numel() for p in make_norm(name, 8).parameters())
+            for name in ("cumulative", "channel", "layer", "batch")
+        }
         assert counts == {16}
 
 
@@ -141,10 +144,53 @@ class TestChannelNorm:
         shapes = {"x": {0: torch.export.Dim("batch"), 2: torch.export.Dim("length", min=2)}}
         assert_exports(ChannelNorm(4), (x,), shapes, [(torch.randn(3, 4, 5),)])
 
-    def test_padding_does_not_count(self) -> None:
-        network = CKCNN(2, 3, size=12, channels=4).eval()
+    @pytest.mark.parametrize("norm", ["channel", "cumulative"])
+    def test_padding_does_not_count(self, norm: str) -> None:
+        network = CKCNN(2, 3, size=12, channels=4, norm=norm).eval()
         x, seen = torch.randn(1, 2, 12), torch.arange(12).unsqueeze(0) < 8
         torch.testing.assert_close(network(x, mask=seen), network(x[..., :8]), rtol=1e-4, atol=1e-5)
+
+
+class TestCumulativeNorm:
+    def test_is_the_norm_of_every_beginning(self) -> None:
+        norm, x = CumulativeNorm(3).double(), 5 + torch.randn(2, 3, 7, dtype=torch.float64)
+        with torch.no_grad():
+            norm.weight.normal_()
+            norm.bias.normal_()
+        whole = nn.GroupNorm(1, 3).double()
+        whole.load_state_dict(norm.state_dict())
+        wanted = torch.stack([whole(x[..., : t + 1])[..., -1] for t in range(7)], dim=-1)
+        torch.testing.assert_close(norm(x), wanted)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+    def test_long_signals_far_from_zero(self, dtype: torch.dtype) -> None:
+        y = CumulativeNorm(4).to(dtype)((30 + torch.randn(1, 4, 20_000)).to(dtype))
+        assert y.dtype == dtype
+        assert float(y[..., -1000:].detach().float().std()) == pytest.approx(1, abs=0.05)
+
+    def test_exports_with_dynamic_length(self) -> None:
+        shapes = {"x": {0: torch.export.Dim("batch"), 2: torch.export.Dim("length", min=2)}}
+        assert_exports(CumulativeNorm(4), (torch.randn(2, 4, 8),), shapes, [(torch.randn(3, 4, 5),)])
+
+    def test_needs_a_line(self) -> None:
+        with pytest.raises(ValueError, match=r"\bx must"):
+            CumulativeNorm(4)(torch.randn(2, 4, 8, 8))
+        with pytest.raises(ValueError, match=r"\bnorm must"):
+            CCNN(1, 2, dim=2, size=8, norm="cumulative")
+
+    @pytest.mark.parametrize("readout", ["dense", "last", "mean"])
+    @SEQUENCE_NETWORKS
+    def test_the_order_of_samples_does_not_matter(self, model: type[nn.Module], readout: str) -> None:
+        network = model(2, 3, size=16, channels=4, blocks=1, norm="cumulative", readout=readout).double().eval()
+        x, coords = torch.randn(2, 2, 9, dtype=torch.float64), 16 * torch.rand(2, 9, 1, dtype=torch.float64)
+        seen, mixed = torch.rand(2, 9) < 0.8, torch.randperm(9)
+        density = 1 + torch.rand(2, 9, dtype=torch.float64)
+        y = network(x, coords=coords, mask=seen, density=density)
+        moved = {"coords": coords[:, mixed], "mask": seen[:, mixed], "density": density[:, mixed]}
+        other = network(x[..., mixed], **moved)
+        if readout == "dense":
+            y, other = y[..., mixed].movedim(1, -1)[seen[:, mixed]], other.movedim(1, -1)[seen[:, mixed]]
+        torch.testing.assert_close(other, y)
 
 
 def test_density_of_causal_layers_is_that_of_the_past() -> None:

@@ -27,7 +27,7 @@ def build(name: str) -> nn.Module:
         return kf.distil(ckcnn(size=300, sigma=0.2), order=4, refine=0).network
     torch.manual_seed(1)
     if name == "tokens":
-        arguments: dict[str, Any] = {"vocabulary": 7, "readout": "dense", "norm": "batch", "hidden": 4}
+        arguments: dict[str, Any] = {"vocabulary": 7, "readout": "dense", "hidden": 4}
         return settled(kf.CKCNN(4, 7, size=30, channels=4, blocks=1, **arguments))
     return settled(kf.CCNN(2, 3, size=40, channels=4, blocks=1, hidden=4))
 

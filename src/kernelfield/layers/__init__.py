@@ -49,7 +49,7 @@ from .group import (
     wavelet_loss,
 )
 from .points import Degridify, Gridify, MessageLayer
-from .pointwise import BatchNorm, ChannelNorm, Pointwise, make_norm, normalise
+from .pointwise import BatchNorm, ChannelNorm, CumulativeNorm, Pointwise, make_norm, normalise
 
 __all__ = [
     "ActiveSlice",
@@ -62,6 +62,7 @@ __all__ = [
     "ChannelNorm",
     "CoAttentive",
     "ContinuousConv",
+    "CumulativeNorm",
     "CyclicSelfAttention",
     "Degridify",
     "Dropout",

@@ -21,13 +21,14 @@ __all__ = [
     "NORMS_THAT_LOOK_AHEAD",
     "BatchNorm",
     "ChannelNorm",
+    "CumulativeNorm",
     "Pointwise",
     "make_norm",
     "normalise",
     "normalise_with_identity",
 ]
 
-NORMS = ("batch", "batch-statistics", "channel", "layer", "none")
+NORMS = ("batch", "batch-statistics", "channel", "cumulative", "layer", "none")
 #: norms whose output at one position depends on all positions of the input, in evaluation too
 NORMS_THAT_LOOK_AHEAD = ("batch-statistics", "layer")
 
@@ -182,6 +183,47 @@ class ChannelNorm(nn.Module):
         return f"{self.channels}, eps={self.eps}"
 
 
+class CumulativeNorm(ChannelNorm):
+    r"""Layer normalisation over the channels of each position and of all positions before it.
+
+    .. math:: y_c(t) = w_c \frac{x_c(t) - \mu(t)}{\sqrt{\sigma^2(t) + \epsilon}} + b_c, \quad
+        \mu(t) = \operatorname*{mean}_{c, s \le t} x_c(s), \quad
+        \sigma^2(t) = \operatorname*{mean}_{c, s \le t} x_c(s)^2 - \mu(t)^2
+
+    It is the norm of chapter 2 with the past in place of the whole sequence: the same at the last position, and causal
+    in training as in evaluation.
+
+    Args:
+        channels: channels of the signal.
+        eps: added to the variance.
+
+    >>> x = torch.randn(2, 4, 8)
+    >>> torch.allclose(CumulativeNorm(4)(x)[..., -1], nn.GroupNorm(1, 4)(x)[..., -1], atol=1e-5)
+    True
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised signal for ``x`` (batch, channels, time)."""
+        if x.dim() != 3 or x.shape[1] != self.channels:
+            raise ValueError(f"x must have shape (batch, {self.channels}, time), got {tuple(x.shape)}")
+        count = torch.arange(1, x.shape[-1] + 1, dtype=torch.float64, device=x.device)
+        return self.normalise(x, *(total / count for total in self.sums(x)))
+
+    def sums(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (batch, 1, time) sums of channel means, and of their squares, up to each position."""
+        values = x if x.dtype == torch.float64 else x.float()
+        # In double precision, since the sums are long and their difference is small.
+        means = (values.mean(dim=1, keepdim=True), values.square().mean(dim=1, keepdim=True))
+        return means[0].cumsum(dim=-1, dtype=torch.float64), means[1].cumsum(dim=-1, dtype=torch.float64)
+
+    def normalise(self, x: Tensor, mean: Tensor, square: Tensor) -> Tensor:
+        """Return the norm of ``x``, given the means (batch, 1, time) of its values and their squares."""
+        scale = torch.rsqrt((square - mean.square()).clamp(min=0) + self.eps)
+        values = x if x.dtype == torch.float64 else x.float()
+        y = (values - mean.to(values.dtype)) * scale.to(values.dtype)
+        return torch.addcmul(self.bias.unsqueeze(-1), y, self.weight.unsqueeze(-1)).to(x.dtype)
+
+
 def make_norm(name: str, channels: int) -> nn.Module:
     """Return a norm by name.
 
@@ -193,6 +235,8 @@ def make_norm(name: str, channels: int) -> nn.Module:
     "batch-statistics"  of each channel, over the batch and all positions, in evaluation     never
                         too: for networks whose architecture is still changing (chapter 6)
     "channel"           of each position, over its channels (:class:`ChannelNorm`)           always
+    "cumulative"        of each position of a line, over channels and all positions up to    always
+                        it (:class:`CumulativeNorm`)
     "layer"             of each sample, over channels and positions (chapter 2)              never
     "none"              none                                                                 always
     ==================  ===================================================================  =============
@@ -203,8 +247,8 @@ def make_norm(name: str, channels: int) -> nn.Module:
     check_choice("norm", name, NORMS)
     if name.startswith("batch"):
         return BatchNorm(channels, track_running_stats=name == "batch")
-    if name == "channel":
-        return ChannelNorm(channels)
+    if name in ("channel", "cumulative"):
+        return ChannelNorm(channels) if name == "channel" else CumulativeNorm(channels)
     return nn.GroupNorm(1, channels, eps=1e-12) if name == "layer" else nn.Identity()
 
 

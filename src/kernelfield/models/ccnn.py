@@ -23,6 +23,7 @@ from ..layers import (
 from .ckcnn import field_options
 from .readout import Embedding, Readout, check_norm
 from .registry import register
+from .time_order import in_time_order, original_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,8 +60,9 @@ class CCNN(nn.Module):
         causal: causal convolutions; by default for dim 1.
         block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
         norm: "batch" (causal in evaluation only), "batch-statistics" (those of the batch in evaluation too),
-            "channel" (over the channels of each position), "layer" (over channels and positions) or "none". Dense
-            readouts of causal networks refuse "batch-statistics" and "layer", which look ahead.
+            "channel" (over the channels of each position), "cumulative" (over channels and all positions up to each),
+            "layer" (over channels and all positions) or "none". Dense readouts of causal networks refuse
+            "batch-statistics" and "layer", which look ahead.
         prenorm: norms at the beginning of the blocks; else after the sums.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
@@ -119,7 +121,9 @@ class CCNN(nn.Module):
         self.arguments: dict[str, Any] = arguments
         check_int("blocks", blocks, least=0)
         causal = dim == 1 if causal is None else causal
-        norm = check_norm(norm, causal=causal, readout=readout, default="batch")
+        norm = check_norm(norm, causal=causal, readout=readout, default="batch", dim=dim)
+        #: whether samples at irregular times have to be in order
+        self.orders_times = norm == "cumulative"
         make_conv: Callable[..., nn.Module] = partial(
             SeparableConv,
             dim=dim,
@@ -171,10 +175,14 @@ class CCNN(nn.Module):
                 f"x must have shape (batch, {self.arguments['in_channels']}, *space), got {tuple(x.shape)}"
             )
         x = self.input_dropout(seen_only(x, mask))
+        order = None
+        if self.orders_times:
+            x, mask, sampling, order = in_time_order(x, mask, sampling)
         x = self.stem(x) if isinstance(self.stem, Pointwise) else self.stem(x, mask=mask, **sampling)
         x = normalise(self.norm, x, "gelu")
         x = run_blocks(self.blocks, x, active=active, mask=mask, **sampling)
-        return self.readout(self.final_norm(x), mask)
+        y = self.readout(self.final_norm(x), mask)
+        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
 
 
 register("ccnn_4_140", CCNN, "CCNN of 4 blocks, 140 channels, about 200k parameters (chapter 3)")

@@ -13,6 +13,7 @@ from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind
 from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
 from .readout import Embedding, Readout, check_norm
 from .registry import register
+from .time_order import in_time_order, original_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,10 +69,10 @@ class CKCNN(nn.Module):
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default the field's own.
         sigma: initial width of Gaussian masks on the kernels, where 1 is ``size`` steps; None for global kernels.
         causal: causal convolutions; by default for dim 1.
-        norm: "channel" (over the channels of each position, so that no output depends on later samples), "layer" (over
-            channels and positions: the published norm, which looks ahead), "batch" (causal in evaluation only) or
-            "none". By default "channel" for causal networks, otherwise "layer". Dense readouts of causal networks
-            refuse norms that look ahead.
+        norm: "cumulative" (over channels and all positions up to each), "channel" (over the channels of each position),
+            "layer" (over channels and all positions: the published norm, which looks ahead), "batch" (causal in
+            evaluation only) or "none". By default "cumulative" for causal networks, otherwise "layer". Dense readouts
+            of causal networks refuse norms that look ahead.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
         input_dropout: probability on the input, or on the embedding.
@@ -118,7 +119,9 @@ class CKCNN(nn.Module):
     ) -> None:
         super().__init__()
         causal = dim == 1 if causal is None else causal
-        norm = check_norm(norm, causal=causal, readout=readout, default="layer")
+        norm = check_norm(norm, causal=causal, readout=readout, default="layer", dim=dim)
+        #: whether samples at irregular times have to be in order
+        self.orders_times = norm == "cumulative"
         make_conv = conv_factory(
             sigma,
             dim=dim,
@@ -159,8 +162,12 @@ class CKCNN(nn.Module):
         if self.embedding is not None:
             x = self.embedding(x)
         x = self.input_dropout(seen_only(x, mask))
+        order = None
+        if self.orders_times:
+            x, mask, sampling, order = in_time_order(x, mask, sampling)
         x = run_blocks(self.blocks, x, mask=mask, **sampling)
-        return self.readout(x, mask)
+        y = self.readout(x, mask)
+        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
 
 
 class FlexTCN(CKCNN):

@@ -15,7 +15,7 @@ __all__ = ["READOUTS", "Embedding", "Readout", "check_norm"]
 READOUTS = ("mean", "last", "dense")
 
 
-def check_norm(norm: str | None, *, causal: bool, readout: str, default: str) -> str:
+def check_norm(norm: str | None, *, causal: bool, readout: str, default: str, dim: int = 1) -> str:
     """Return the norm of a network, or raise where the norm would break what ``causal`` promises.
 
     A dense readout of a causal network predicts each position from the positions up to it. A norm over all positions
@@ -25,22 +25,25 @@ def check_norm(norm: str | None, *, causal: bool, readout: str, default: str) ->
         norm: name of the norm, as in :func:`kernelfield.layers.make_norm`; None for the default.
         causal: whether the convolutions are causal.
         readout: kind of the readout.
-        default: norm of networks that are not causal; causal ones have "channel" in place of one that looks ahead.
+        default: norm of networks that are not causal; causal ones have "cumulative" in place of one that looks ahead.
+        dim: number of spatial dimensions; "cumulative" needs a line.
 
     >>> check_norm(None, causal=True, readout="dense", default="layer")
-    'channel'
+    'cumulative'
     >>> check_norm("layer", causal=True, readout="dense", default="layer")
     Traceback (most recent call last):
-    ValueError: norm must be 'batch', 'channel' or 'none' for a causal network with a dense readout, since ...
+    ValueError: norm must be 'batch', 'channel', 'cumulative' or 'none' for a causal network with a dense readout, ...
     """
     if norm is None:
-        return "channel" if causal and default in NORMS_THAT_LOOK_AHEAD else default
+        return "cumulative" if causal and default in NORMS_THAT_LOOK_AHEAD else default
     check_choice("norm", norm, NORMS)
     if causal and readout == "dense" and norm in NORMS_THAT_LOOK_AHEAD:
         raise ValueError(
-            f"norm must be 'batch', 'channel' or 'none' for a causal network with a dense readout, since {norm!r} "
-            f"looks ahead; got {norm!r}"
+            "norm must be 'batch', 'channel', 'cumulative' or 'none' for a causal network with a dense readout, since "
+            f"others look ahead; got {norm!r}"
         )
+    if norm == "cumulative" and dim != 1:
+        raise ValueError(f"norm must not be 'cumulative' for dim={dim}, where there is no order of positions")
     return norm
 
 

@@ -21,7 +21,7 @@ _CONTAINERS = (CKCNN, CCNN, TwoConvBlock, CCNNBlock, SeparableConv, nn.ModuleLis
 #: modules whose output at one time depends on their input at that time alone
 _POINTWISE = (
     Pointwise,
-    ChannelNorm,
+    ChannelNorm,  # and its cumulative form, which is replaced by one that remembers
     Embedding,
     Dropout,
     nn.Dropout,

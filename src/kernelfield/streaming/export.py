@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from .._checks import check_choice, check_int, check_positive
 from ..export import quiet_exporter
+from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions
-from .layers import RecurrentLayer, RunningReadout
+from .layers import RecurrentLayer, RunningNorm, RunningReadout
 from .recurrent_conv import RecurrentConv
 from .stream import Stream, input_channels
 
@@ -114,6 +115,8 @@ class StreamStep(nn.Module):
                     layers[name] = RunningReadout(module, batch=batch)
                 elif isinstance(module, Readout):
                     layers[name] = module.linear
+                elif isinstance(module, CumulativeNorm):
+                    layers[name] = RunningNorm(module, batch=batch)
         self._sizes: list[tuple[str, int]] = []
         self.states: dict[str, Tensor] = {}
         for name, layer in layers.items():

@@ -13,11 +13,11 @@ from .online_conv import OnlineConv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..layers import ContinuousConv
+    from ..layers import ContinuousConv, CumulativeNorm
     from ..models.readout import Readout
     from .recurrent_conv import RecurrentConv
 
-__all__ = ["OnlineLayer", "RecurrentLayer", "RunningReadout", "StatefulLayer"]
+__all__ = ["OnlineLayer", "RecurrentLayer", "RunningNorm", "RunningReadout", "StatefulLayer"]
 
 
 class StatefulLayer(nn.Module):
@@ -221,6 +221,55 @@ class RecurrentLayer(StatefulLayer):
 def _kernel(real: Tensor, imag: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Return Re c λ^t, (kernels, times)."""
     return (cosine.unsqueeze(-1) * real + sine.unsqueeze(-1) * imag).sum(dim=1)
+
+
+class RunningNorm(StatefulLayer):
+    """A :class:`~kernelfield.layers.CumulativeNorm` that continues its sums.
+
+    Args:
+        norm: the norm.
+        batch: number of streams.
+    """
+
+    def __init__(self, norm: CumulativeNorm, *, batch: int) -> None:
+        super().__init__()
+        self.norm = norm
+        zeros = torch.zeros(batch, 2, 1, dtype=torch.float64, device=norm.weight.device)
+        self.register_buffer("total", zeros, persistent=False)
+        count = torch.zeros(batch, 1, 1, dtype=torch.int64, device=norm.weight.device)
+        self.register_buffer("count", count, persistent=False)
+
+    total: Tensor
+    count: Tensor
+
+    #: names of the tensors that change with every sample
+    state_names = ("total", "count")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised values for the next samples (batch, channels, n)."""
+        y, (total, count) = self.advance(x, (self.total, self.count))
+        self.total.copy_(total)
+        self.count.copy_(count)
+        return y
+
+    def advance(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the normalised values, and the states after them; changes nothing."""
+        sums = states[0] + torch.cat(self.norm.sums(x), dim=1)
+        counts = states[1] + torch.arange(1, x.shape[-1] + 1, device=x.device)
+        mean, square = (sums / counts).split(1, dim=1)
+        return self.norm.normalise(x, mean, square), (sums[..., -1:], counts[..., -1:])
+
+    def reset(self, streams: Sequence[int] | slice) -> None:
+        rows = streams if isinstance(streams, slice) else list(streams)
+        self.total[rows] = 0
+        self.count[rows] = 0
+
+    def state(self) -> dict[str, Tensor]:
+        return {"total": self.total.clone(), "count": self.count.clone()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.total.copy_(state["total"])
+        self.count.copy_(state["count"])
 
 
 class RunningReadout(StatefulLayer):

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_int, check_positive
+from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions
-from .layers import OnlineLayer, RecurrentLayer, RunningReadout, StatefulLayer
+from .layers import OnlineLayer, RecurrentLayer, RunningNorm, RunningReadout, StatefulLayer
 from .recurrent_conv import RecurrentConv
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Stream:
 
 
 def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
-    """Return a copy of a network in evaluation mode whose convolutions and readout remember."""
+    """Return a copy of a network in evaluation mode whose convolutions, cumulative norms and readout remember."""
     network = copy.deepcopy(net).eval().requires_grad_(False)
     replaced: dict[str, nn.Module] = {}
     with torch.no_grad():
@@ -206,6 +207,8 @@ def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
         for name, module in network.named_modules():
             if isinstance(module, Readout):
                 replaced[name] = RunningReadout(module, batch=batch)
+            elif isinstance(module, CumulativeNorm):
+                replaced[name] = RunningNorm(module, batch=batch)
     if "" in replaced:
         return replaced[""]
     for name, module in replaced.items():

@@ -1,0 +1,54 @@
+"""Samples at irregular times, put in the order of their times for norms that accumulate over the past."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["in_time_order", "original_order"]
+
+
+def in_time_order(
+    x: Tensor, mask: Tensor | None, sampling: dict[str, Any]
+) -> tuple[Tensor, Tensor | None, dict[str, Any], Tensor | None]:
+    """Return values, mask and sampling with the samples in the order of their times, and that order.
+
+    Unseen samples come last. The order is None, and nothing is moved, on a grid, and for arguments that do not fit
+    together, which the layers refuse.
+
+    Args:
+        x: (batch, channels, points) values.
+        mask: (batch, points) whether a sample was seen.
+        sampling: coords (batch, points, 1) or (points, 1), density (batch, points), and whatever else layers take.
+
+    >>> x, coords = torch.tensor([[[3.0, 1.0, 2.0]]]), torch.tensor([[3.0], [1.0], [2.0]])
+    >>> moved, _, _, order = in_time_order(x, None, {"coords": coords})
+    >>> moved, original_order(order, moved)
+    (tensor([[[1., 2., 3.]]]), tensor([[[3., 1., 2.]]]))
+    """
+    coords = sampling.get("coords")
+    if not (isinstance(coords, Tensor) and x.dim() == 3 and _fits(coords, mask, x)):
+        return x, mask, sampling, None
+    times = coords[..., 0].expand(len(x), -1)
+    order = (times if mask is None else times.masked_fill(~mask, math.inf)).argsort(dim=1, stable=True)
+    moved = {**sampling, "coords": coords.expand(len(x), -1, -1).gather(1, order.unsqueeze(-1))}
+    if isinstance(sampling.get("density"), Tensor):
+        moved["density"] = sampling["density"].expand(order.shape).gather(1, order)
+    x = x.gather(2, order.unsqueeze(1).expand(x.shape))
+    return x, None if mask is None else mask.gather(1, order), moved, order
+
+
+def original_order(order: Tensor, y: Tensor) -> Tensor:
+    """Return (batch, channels, points) values in the order that the samples came in."""
+    return y.gather(2, order.argsort(dim=1).unsqueeze(1).expand(y.shape))
+
+
+def _fits(coords: Tensor, mask: Tensor | None, x: Tensor) -> bool:
+    batch, points = x.shape[0], x.shape[2]
+    places = coords.shape[-2:] == (points, 1) and (
+        coords.dim() == 2 or (coords.dim() == 3 and len(coords) in (1, batch))
+    )
+    return places and (mask is None or (mask.dtype == torch.bool and mask.shape == (batch, points)))
