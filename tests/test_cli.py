@@ -90,10 +90,11 @@ def test_predict(run: Path, tmp_path: Path) -> None:
     for name, x in (("x", sample.inputs), ("ready", sample.batch(slice(0, 1)).inputs)):
         (tmp_path / f"{name}.csv").write_text("value\n" + "\n".join(repr(v) for v in x[0, 0].tolist()))
     rows = json.loads(call("predict", run, tmp_path / "x.csv", "--json"))
-    assert set(rows[0]) == {"class", "probability"}
-    assert rows == json.loads(call("predict", run, tmp_path / "ready.csv", "--json", "--raw"))
+    assert set(rows[0]) == {"file", "sample", "class", "probability", "probabilities"}
+    ready = json.loads(call("predict", run, tmp_path / "ready.csv", "--json", "--raw"))
+    assert [row["probabilities"] for row in rows] == [row["probabilities"] for row in ready]
     np.save(tmp_path / "two.npy", np.zeros((3, 2, 64)))
-    assert "file must hold samples of shape (1, 64), got (2, 64)" in call(
+    assert "file two.npy must hold samples of shape (1, 64), got (2, 64)" in call(
         "predict", run, tmp_path / "two.npy", code=WRONG
     )
     call("predict", run, tmp_path / "none.npy", code=NO_DATA)

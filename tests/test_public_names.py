@@ -53,6 +53,7 @@ NAMES = {
         "kernel_norm",
         "layers",
         "list_models",
+        "load_run",
         "masks",
         "models",
         "ops",

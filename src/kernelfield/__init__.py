@@ -1,5 +1,7 @@
 """Layers and networks whose kernels are fields: continuous functions, sampled wherever the data lives."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 from . import fields, grids, groups, layers, masks, models, ops, testing
@@ -49,6 +51,8 @@ from .models import (
 )
 
 if TYPE_CHECKING:
+    import os
+
     from .streaming import distil, generate, stream
 
 __all__ = [
@@ -97,6 +101,7 @@ __all__ = [
     "kernel_norm",
     "layers",
     "list_models",
+    "load_run",
     "masks",
     "models",
     "ops",
@@ -116,3 +121,27 @@ def __getattr__(name: str) -> Any:
 
     value = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
     return value
+
+
+def load_run(
+    folder: str | os.PathLike[str], *, select: str | None = None
+) -> Any:  # TrainedRun, which is imported when it is used
+    """Return the network of a training run with its preprocessing.
+
+    ``load_run("runs/mine").predict("new/")`` predicts the files in a folder; ``.predict(x)`` an array (n, channels, …)
+    of samples as they are stored; ``.network`` is the network and ``.prepare(x)`` its input. The training data are not
+    needed. Needs the extra ``train``.
+
+    Args:
+        folder: of the run.
+        select: which weights: "best" by validation, "last", or "average" of the last epochs; as the run's recipe says
+            if not given.
+
+    Returns:
+        A :class:`~kernelfield.experiments.predict.TrainedRun`.
+    """
+    import os  # noqa: PLC0415
+
+    from .experiments.predict import TrainedRun  # noqa: PLC0415
+
+    return TrainedRun(os.fspath(folder), select=select)

@@ -15,8 +15,8 @@ from kernelfield.cli import NO_DATA, WRONG
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.experiments.custom_data import recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
-from kernelfield.experiments.predict import read_samples
 from kernelfield.experiments.recipe import find_recipe, with_settings
+from kernelfield.experiments.sample_files import read_samples
 from tests.commands import call
 
 if TYPE_CHECKING:
@@ -200,9 +200,11 @@ def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path / "elsewhere")
     found = json.loads(call("predict", "../run", "../x.npy", "--json"))
     assert [row["class"] for row in found] == ["up", "down", "up"]
+    # A run is self-contained: the training data may move, and so may the run.
     (tmp_path / "wide.csv").rename(tmp_path / "moved.csv")
-    assert "root must be" in call("predict", "../run", "../x.npy", code=NO_DATA)
-    assert json.loads(call("predict", "../run", "../x.npy", "--data", "../moved.csv", "--json")) == found
+    (tmp_path / "run").rename(tmp_path / "elsewhere" / "moved")
+    assert json.loads(call("predict", "moved", "../x.npy", "--json")) == found
+    assert "root must be" in call("test", "moved", code=NO_DATA)
 
 
 def test_options_of_the_loader(tmp_path: Path) -> None:
@@ -264,7 +266,8 @@ def test_values_far_from_one_are_learned(tmp_path: Path) -> None:
     found = json.loads(call("predict", tmp_path / "run", tmp_path / "x.npy", "--json"))
     values = torch.tensor([row["values"] for row in found])
     assert float((values - data.test.target).square().mean()) == pytest.approx(metrics["mse"], rel=1e-3)
-    assert json.loads(call("predict", tmp_path / "run", tmp_path / "ready.npy", "--raw", "--json")) == found
+    ready = json.loads(call("predict", tmp_path / "run", tmp_path / "ready.npy", "--raw", "--json"))
+    assert [row["values"] for row in ready] == [row["values"] for row in found]
 
 
 def test_recipes_that_do_not_ask_for_it_learn_values_as_they_are(tmp_path: Path) -> None:

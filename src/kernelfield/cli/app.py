@@ -15,9 +15,11 @@ __all__ = [
     "Download",
     "Json",
     "Log",
+    "NewData",
     "Out",
     "RunFolder",
     "Seeds",
+    "Select",
     "Settings",
     "Synthetic",
     "app",
@@ -30,6 +32,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="A.B=C", help="Replace a value of the recipe; may be given several times."),
 ]
 DataFolder = Annotated[Optional[Path], typer.Option("--data", help="Folder or file of the data.")]  # noqa: UP045
+NewData = Annotated[Optional[Path], typer.Option("--data", help="New data, or the folder of the run's.")]  # noqa: UP045
 Download = Annotated[bool, typer.Option("--download", help="Download missing files into that folder, with checksums.")]
 Out = Annotated[Optional[Path], typer.Option(help="Folder of the run; a new one under runs/ by default.")]  # noqa: UP045
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -41,6 +44,10 @@ Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds to train side by side; the result is their mean.")]
 Synthetic = Annotated[
     bool, typer.Option("--synthetic", help="Train on synthetic data of the right shape, to try the command.")
+]
+Select = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="Weights: best (by validation), last or average (of the last epochs); as the recipe says."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "import_own", "ints", "is_data", "print_json",
-    "print_result", "print_sizes", "recipe_of", "short_settings", "short_value", "stop",
+    "print_result", "print_sizes", "recipe_and_data", "recipe_of", "short_settings", "stop",
 ]  # fmt: skip
 
 FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
@@ -34,29 +34,39 @@ def is_data(name: str) -> bool:
 
 
 def recipe_of(name: str, model: str, settings: list[str]) -> Any:
-    """Return the recipe of that name, or one for the data at that path or of that name, with ``settings`` replaced.
+    """Return the recipe of that name, or one for the data at that path or of that name, with ``settings`` replaced."""
+    return recipe_and_data(name, model, settings)[0]
 
-    A network that the recipe names as ``package.module:Class`` is imported: the user chose this recipe.
+
+def recipe_and_data(name: str, model: str, settings: list[str]) -> tuple[Any, Data | None]:
+    """Return a recipe as :func:`recipe_of` does, and its data where they had to be read for it.
+
+    A network that cannot train on these data is refused. One that the recipe names as ``package.module:Class`` is
+    imported: the user chose this recipe.
     """
     from ..data.registry import list_data  # noqa: PLC0415
-    from ..experiments.custom_data import data_settings, recipe_for, recipe_for_path  # noqa: PLC0415
+    from ..experiments.custom_data import check_network, data_settings, load_path, recipe_for  # noqa: PLC0415
     from ..experiments.datasets import load_source  # noqa: PLC0415
     from ..experiments.recipe import find_recipe, list_recipes, with_settings  # noqa: PLC0415
 
     if ":" in model:
         import_own(model)
+    data = None
     # Options of the loader come first: the shape of the data depends on them.
     if is_data(name):
-        chosen = with_settings(recipe_for_path(name, data_settings(settings), model=model), settings)
+        recipe, data = load_path(name, data_settings(settings), model=model)
+        chosen = with_settings(recipe, settings)
     elif name in list_data() and name not in list_recipes():
         source = {"name": name, **data_settings(settings)}
-        recipe = recipe_for(load_source(source, f"data {name!r}"), name, source, model=model)
-        chosen = with_settings(recipe, settings)
+        data = load_source(source, f"data {name!r}")
+        chosen = with_settings(recipe_for(data, name, source, model=model), settings)
     else:
         chosen = with_settings(find_recipe(name), [*([f"model.name={model}"] if model else []), *settings])
     if ":" in chosen.model["name"]:
         import_own(chosen.model["name"])
-    return chosen
+    if data is not None:
+        check_network(chosen, data)
+    return chosen, data
 
 
 def import_own(name: str) -> None:
@@ -135,13 +145,6 @@ def print_json(value: Any) -> None:
     from ..experiments.plain_json import to_json  # noqa: PLC0415
 
     typer.echo(to_json(value))
-
-
-def short_value(value: Any) -> str:
-    """Return a value as text, floats with four digits."""
-    if isinstance(value, list):
-        return "[" + ", ".join(short_value(v) for v in value) + "]"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def stop(message: str, code: int) -> None:

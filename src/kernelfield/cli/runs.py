@@ -7,8 +7,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import DataFolder, Json, RunFolder, app
-from .common import absolute_path, errors, print_json, short_value
+from .app import DataFolder, Json, NewData, RunFolder, Select, app
+from .common import absolute_path, errors, print_json
 
 __all__ = ["export", "inspect", "predict"]
 
@@ -19,15 +19,29 @@ def _test(
     step: Annotated[Optional[list[float]], typer.Option(help="Sampling step, in training steps.")] = None,  # noqa: UP045
     drop: Annotated[Optional[list[float]], typer.Option(help="Share of samples missing.")] = None,  # noqa: UP045
     turn: Annotated[Optional[list[float]], typer.Option(help="Degrees to turn images by.")] = None,  # noqa: UP045
-    folder: DataFolder = None,
+    folder: NewData = None,
+    split: Annotated[str, typer.Option(help="With --data: all samples, or only the test split of them.")] = "all",
+    select: Select = None,
     as_json: Json = False,
 ) -> None:
-    """Test a trained network, as trained or at another resolution, with missing samples, on turned images."""
+    """Test a trained network, as trained or at another resolution, with missing samples, on turned images.
+
+    With --data it is tested on all samples of new data of your own.
+    """
     with errors():
         from ..experiments.finished_run import run_test  # noqa: PLC0415
+        from ..experiments.progress import time_left  # noqa: PLC0415
 
         wanted = {kind: values for kind, values in (("step", step), ("drop", drop), ("turn", turn)) if values}
-        found = run_test(run, wanted, folder=absolute_path(folder))
+        found = run_test(
+            run,
+            wanted,
+            folder=absolute_path(folder),
+            split=split,
+            select=select,
+            on_batch=time_left("test", "samples", quiet=as_json),
+            on_data=lambda data: None if as_json else typer.echo(f"{len(data.test):,} test samples", err=True),
+        )
         if as_json:
             print_json(found)
         for name, metrics in found.items() if not as_json else ():
@@ -54,27 +68,42 @@ def inspect(run: RunFolder, as_json: Json = False) -> None:
 @app.command()
 def predict(
     run: RunFolder,
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[str],
         typer.Argument(
-            help="Input: .npy; .npz of inputs, coords and mask; .csv (as trained on, or rows are steps, columns "
-            "channels); .ts; an image or a sound."
+            metavar="FILE…",
+            help="Inputs: .npy; .npz of inputs, coords and mask; .csv (as trained on, or rows are steps, columns "
+            "channels); .ts; images or sounds; folders and patterns of these, or a .txt file that lists them.",
         ),
     ],
+    out: Annotated[Optional[Path], typer.Option(help="File to write, .csv or .json, with all classes.")] = None,  # noqa: UP045
     step: Annotated[float, typer.Option(help="Sampling step of the input, in training steps.")] = 1.0,
     raw: Annotated[bool, typer.Option("--raw", help="The input is already normalised.")] = False,
+    select: Select = None,
     folder: DataFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Predict with a trained network: a class and its probability, or values, a line per sample."""
-    with errors():
-        from ..experiments.predict import predict_file  # noqa: PLC0415
+    """Predict with a trained network: a class and its probability, or values, a line per sample.
 
-        found = predict_file(run, file, step=step, raw=raw, folder=absolute_path(folder))
+    The training data are not needed.
+    """
+    with errors():
+        from ..experiments.predict import TrainedRun  # noqa: PLC0415
+        from ..experiments.predictions import check_out, prediction_line, write_predictions  # noqa: PLC0415
+        from ..experiments.progress import time_left  # noqa: PLC0415
+
+        check_out(out)
+        opened = TrainedRun(run, select=select, data=absolute_path(folder))
+        found = opened.predict(files, step=step, raw=raw, on_batch=time_left("predict", "files", quiet=as_json))
+        if out is not None:
+            write_predictions(out, found)
+            typer.echo(f"{out}: {len(found):,} predictions", err=as_json)
         if as_json:
             print_json(found)
-        for row in found if not as_json else ():
-            typer.echo("  ".join(f"{key} {short_value(value)}" for key, value in row.items()))
+        elif out is None:
+            several = len({row["file"] for row in found}) > 1
+            for row in found:
+                typer.echo(prediction_line(row, named=several))
 
 
 @app.command()

@@ -18,7 +18,7 @@ from .common import (
     print_json,
     print_result,
     print_sizes,
-    recipe_of,
+    recipe_and_data,
     short_settings,
     stop,
 )
@@ -31,7 +31,8 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A recipe's name or file; or your own data: a folder of images or sounds, a .csv or .ts file."
+            help="A recipe's name or file; or your own data: a folder of images, sounds or point clouds, a .csv, .tsv, "
+            ".ts, .arff or .npz file."
         ),
     ] = "digits",
     out: Out = None,
@@ -63,13 +64,14 @@ def train(
 
         if folder is not None and is_data(recipe):
             raise ValueError(f"--data must be left out when the argument is data itself, got it beside {recipe}")
-        chosen = recipe_of(recipe, model, [*(settings or []), *short_settings(epochs, seed)])
+        chosen, data = recipe_and_data(recipe, model, [*(settings or []), *short_settings(epochs, seed)])
         fabric = make_fabric(accelerator, devices, nodes, strategy)
         train_recipe = fit if seeds == 1 else partial(fit_seeds, seeds=seeds)
         with progress_bar(chosen.name, quiet=as_json) as on_progress:
             run = train_recipe(
                 chosen,
                 out,
+                data=None if synthetic else data,
                 folder=absolute_path(folder),
                 download=download,
                 synthetic=synthetic,

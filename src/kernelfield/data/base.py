@@ -35,29 +35,33 @@ class TargetScale:
 
     @classmethod
     def of(cls, target: Tensor) -> TargetScale:
-        """Return the scale of targets (n, out); a constant value has standard deviation 1."""
-        values = target.double()
+        r"""Return the scale of targets (n, out, \*space); a constant value has standard deviation 1."""
+        values = target.double().movedim(1, -1).flatten(0, -2)
         std = values.std(dim=0, correction=0)
         return cls(tuple(values.mean(dim=0).tolist()), tuple(torch.where(std > 1e-12, std, 1.0).tolist()))
 
     def normal(self, target: Tensor) -> Tensor:
-        """Return normalised targets (n, out), in float32."""
-        mean, std = self._on(target.device)
+        r"""Return normalised targets (n, out, \*space), in float32."""
+        mean, std = self._on(target)
         return ((target.double() - mean) / std).float()
 
     def undo(self, prediction: Tensor) -> Tensor:
-        """Return predictions (n, out) in the unit of the targets, in float64."""
-        return self.stretched(prediction) + self._on(prediction.device)[0]
+        r"""Return predictions (n, out, \*space) in the unit of the targets, in float64."""
+        return self.stretched(prediction) + self._on(prediction)[0]
 
     def stretched(self, error: Tensor) -> Tensor:
-        """Return differences (n, out) of predictions in the unit of the targets, in float64."""
-        return error.double() * self._on(error.device)[1]
+        r"""Return differences (n, out, \*space) of predictions in the unit of the targets, in float64."""
+        return error.double() * self._on(error)[1]
 
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _on(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation on the device of ``values`` (n, out, …), of shape (out, 1, …)."""
+        device = values.device
         if device not in self._there:
             mean, std = (torch.tensor(v, dtype=torch.float64, device=device) for v in (self.mean, self.std))
             self._there[device] = mean, std
-        return self._there[device]
+        shape = (-1, *(1,) * (values.dim() - 2))
+        mean, std = self._there[device]
+        return mean.view(shape), std.view(shape)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_there": {}}

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from .._signature import argument_texts
 from . import shape as shapes_of
+from .sets import arrays
 from .sets.audio import fsdd
 from .sets.audio import sound_folder as sound
 from .sets.audio import speech_commands as speech
+from .sets.clouds import cloud_folder as clouds
 from .sets.clouds import furniture, modelnet, shapenet_part
 from .sets.images import cifar, digits, mnist, pcam, stl10
 from .sets.images import image_folder as folders
@@ -348,6 +350,8 @@ register(
 register(
     "chair_monitor", furniture.chair_monitor, "chairs and monitors, as voxels or as points", shapes_of.chair_monitor
 )
+register("cloud_folder", clouds.cloud_folder, "point clouds or meshes of your own, a folder for each class")
+register("arrays", arrays.arrays, "arrays of your own, in an .npz file")
 register("csv_series", tables.csv_series, "time series of your own, in a CSV file")
 register("urbansound8k", sound.urbansound8k, "ten urban sounds, raw sound", shapes_of.series(1, 10, "length"))
 register("magnatagatune", sound.magnatagatune, "fifty tags of pieces of music, raw sound", shapes_of.magnatagatune)

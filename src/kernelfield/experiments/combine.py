@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["combine_results", "pool_progress"]
 
 #: entries of a result that are kept for each run
-_EACH = ("metrics", "chosen", "last", "best_step", "epochs", "seconds", "seconds_per_epoch")
+_EACH = ("metrics", "chosen", "best", "last", "best_step", "epochs", "seconds", "seconds_per_epoch")
 
 
 def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, 
         "seconds": round(sum(r["seconds"] for r in results), 2),
         kind: {str(key): {name: r[name] for name in _EACH if name in r} for key, r in each.items()},
     }
-    for name in ("chosen", "last"):
+    for name in ("chosen", "best", "last"):
         if all(name in r for r in results):
             combined[name] = _over([{k: v for k, v in r[name].items() if k != "epoch"} for r in results])
     if kind == "seeds":

@@ -1,24 +1,35 @@
-"""Recipes for data of one's own: a folder of images or sounds, a table of series, a text."""
+"""Recipes for data of one's own: a folder of images, sounds or point clouds, a table of series, arrays, a text."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from ..data.io.files import read_table
 from ..data.registry import describe
 from ..data.sets.audio import sound_folder as sound
+from ..data.sets.clouds import cloud_folder as clouds
 from ..data.sets.images import image_folder as folders
+from ..models import WaveletNet
+from ..models.registry import configuration, options_of
 from .datasets import load_source
 from .recipe import Recipe, recipe_from
+from .run import make_network, make_task
 from .yaml_text import parse_value
 
 if TYPE_CHECKING:
     from ..data.base import Data
 
-__all__ = ["data_settings", "own_data", "recipe_for", "recipe_for_path"]
+__all__ = ["check_network", "data_settings", "load_path", "own_data", "recipe_for", "recipe_for_path"]
 
 #: loaders by the suffix of a file
-SUFFIXES = {".csv": "csv_series", ".ts": "ts", ".txt": "text"}
+SUFFIXES = {".csv": "csv_series", ".tsv": "csv_series", ".ts": "ts", ".arff": "ts", ".npz": "arrays", ".txt": "text"}
+#: loaders of folders of files by the suffixes of these, the first that is found counts
+FOLDERS = {"image_folder": folders.ENDINGS, "wav_folder": sound.ENDINGS, "cloud_folder": clouds.ENDINGS}
 
 
 def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
@@ -27,38 +38,47 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
     The path is stored as an absolute one, so that the recipe names the same data from any folder.
     """
     path = Path(path).expanduser().resolve()
+    suffix = path.suffix.lower()
     if path.is_dir():
-        # Problems of the .ts archive, and tables with a fixed split, are several files in a folder.
-        files = {"ts": "*.ts", "csv_series": "train.csv"}
-        kind = next((kind for kind, pattern in files.items() if any(path.glob(pattern))), "") or _inside(path)
-    elif path.suffix.lower() in SUFFIXES:
-        kind = SUFFIXES[path.suffix.lower()]
+        # Problems of the archives, and tables with a fixed split, are several files in a folder.
+        files = {"ts": "*_TRAIN.*", "csv_series": "train.csv"}
+        found = [kind for kind, pattern in files.items() if any(path.glob(pattern))]
+        kind = found[0] if found else "ts" if any(path.glob("*.ts")) else _inside(path)
+    elif suffix == ".tsv" and not _has_names(path):
+        kind = "ts"  # as the UCR archive has it: a label, then the values
+    elif suffix in SUFFIXES:
+        kind = SUFFIXES[suffix]
     else:
         known = ", ".join(SUFFIXES)
-        raise ValueError(f"data must be a folder of images or sounds or a file ending in {known}, got {path}")
+        raise ValueError(
+            f"data must be a folder of images, sounds or point clouds, or a file ending in {known}, got {path}"
+        )
     return kind, {"root": str(path)}
 
 
 def _inside(path: Path) -> str:
-    """Return the loader of images or, for a folder of sounds without images, of sounds."""
-    sounds = False
-    for inner in path.rglob("*"):
-        if inner.suffix.lower() in folders.ENDINGS:
-            return "image_folder"
-        sounds = sounds or inner.suffix.lower() in sound.ENDINGS
-    return "wav_folder" if sounds else "image_folder"
+    """Return the loader of images, of sounds or of point clouds, by the files in a folder."""
+    seen = {inner.suffix.lower() for inner in path.rglob("*")}
+    return next((kind for kind, endings in FOLDERS.items() if seen & set(endings)), "image_folder")
+
+
+def _has_names(path: Path) -> bool:
+    """Whether the first line of a table names its columns: at least two of its cells are no numbers."""
+    first = next(iter(read_table(path, "\t")), [])
+    return sum(re.search("[a-df-zA-DF-Z_]", cell) is not None and cell.strip().lower() != "nan" for cell in first) > 1
 
 
 def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = "", epochs: int = 0) -> Recipe:
     """Return a recipe for data without a published one.
 
-    By default it trains a CCNN with AdamW at 0.01 and a cosine with warm-up, for about two thousand steps.
+    By default it trains with AdamW at 0.01 and a cosine with warm-up, for about two thousand steps: a CCNN, or on point
+    clouds a small gridified network. It holds only what the network takes.
 
     Args:
         data: as loaded.
         name: of the recipe.
         source: name of the loader and its options.
-        model: name of the network; CCNN_4,140 with half its channels if empty.
+        model: name of the network; if empty CCNN_4,140 with half its channels, or a gridified network for points.
         epochs: passes over the data; by the number of samples if zero.
     """
     samples = len(data.train)
@@ -66,15 +86,11 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
     length = max(10, min(100, round(2000 * batch / samples))) if epochs == 0 else epochs
     shape: dict[str, Any] = {"in_channels": data.in_channels, "out_channels": data.out_channels}
     shape |= {"size": list(data.size), "task": data.task, "irregular": data.train.coords is not None}
-    network: dict[str, Any] = {"name": model or "ccnn_4_140", "dropout": 0.1}
-    if not model:
-        # Half the width, since a few hundred samples are more usual here than fifty thousand.
-        network |= {"channels": 70}
-    if data.task in ("dense-regression", "segmentation", "language"):
-        network["readout"] = "dense"
     if data.vocabulary is not None:
         shape["vocabulary"] = data.vocabulary
-        network["in_channels"] = 32
+    network = _network(data, model)
+    on_grid = tuple(data.size) == tuple(data.train.inputs.shape[2:])  # and no features of it
+    steps = data.train.coords is None and data.vocabulary is None and on_grid and min(data.size) >= 4
     mapping = {
         "name": name,
         "title": f"{name}: own data",
@@ -84,9 +100,82 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
         "optimizer": {"lr": 0.01, "weight_decay": 1e-4, "mask_lr": 0.1},
         "schedule": {"name": "cosine", "warmup": max(1, length // 20)},
         "training": {"epochs": length, "batch": batch, "clip": 1.0},
-        "test": {} if data.train.coords is not None or data.vocabulary is not None else {"step": [2.0]},
+        "test": {"step": [2.0]} if steps and _takes_step(network["name"]) else {},
     }
     return recipe_from(mapping, name)
+
+
+def _network(data: Data, model: str) -> dict[str, Any]:
+    """Return section ``model`` of a recipe: the name of the network and only arguments that it takes."""
+    points = data.dim == 3 and data.train.coords is not None
+    name = model or ("gridified_modelnet40" if points else "ccnn_4_140")
+    takes, fixed = options_of(name), configuration(name).arguments
+    every = inspect.Parameter.VAR_KEYWORD in {
+        p.kind for p in inspect.signature(configuration(name).build).parameters.values()
+    }
+    if fixed.get("dim", data.dim) != data.dim:
+        raise ValueError(f"model must be one for data of dim {data.dim}, got {name!r}, which is for dim {fixed['dim']}")
+    wanted: dict[str, Any] = {"dropout": 0.1}
+    if not model and points:
+        wanted |= {"grid": 6, "channels": 48, "blocks": 2, "kernel_size": 5}
+    elif not model:
+        # Half the width, since a few hundred samples are more usual here than fifty thousand.
+        wanted |= {"channels": 70}
+    dense = data.task in ("dense-regression", "segmentation", "language")
+    if dense != (takes.get("readout") == "dense"):
+        wanted["readout"] = "dense" if dense else _plain_readout(name)
+    if data.vocabulary is not None:
+        wanted["in_channels"] = 32
+    # A name that fixes the shape of its data is given that of these data.
+    shape = {"in_channels": data.in_channels, "size": list(data.size) if len(set(data.size)) > 1 else data.size[0]}
+    wanted = {**{key: value for key, value in shape.items() if fixed.get(key, value) != value}, **wanted}
+    refused = [key for key in ("readout",) if key in wanted and key not in takes and not every]
+    if refused:
+        raise ValueError(f"model must predict at each position for task {data.task!r}, got {name!r}, which does not")
+    return {"name": name, **{key: value for key, value in wanted.items() if key in takes or every}}
+
+
+def _plain_readout(name: str) -> Any:
+    """Return the readout by which a network gives one prediction for each sample: that of its class."""
+    default = inspect.signature(configuration(name).build).parameters.get("readout")
+    return "mean" if default is None or default.default is default.empty else default.default
+
+
+def _takes_step(name: str) -> bool:
+    """Whether the forward pass of a network takes the sampling step."""
+    forward = getattr(configuration(name).build, "forward", None)
+    return forward is None or "step" in inspect.signature(forward).parameters
+
+
+def _sound_options(path: Path, model: str) -> dict[str, Any]:
+    """Return options for sounds: mel bands, at the rate of most files; raw samples for networks of chapter 10."""
+    rate = sound.usual_rate(path) if path.is_dir() else sound.RATE
+    if model and configuration(model).build is WaveletNet:
+        return {"rate": rate}
+    return {"rate": rate, "features": "mel", "augment": True}
+
+
+def check_network(recipe: Recipe, data: Data) -> None:
+    """Raise a ValueError if the network of a recipe cannot train on data: a step on two samples is tried.
+
+    Args:
+        recipe: the recipe.
+        data: of its shape.
+    """
+    name = recipe.model["name"]
+    try:
+        with torch.random.fork_rng(devices=()):
+            task = make_task(recipe, make_network(recipe, data), data)
+            batch = data.train.batch(slice(0, 2), training=True)
+            task.training_step(batch).backward()
+            task.eval()
+            with torch.no_grad():
+                task.meter("cpu").update(task(batch), batch)
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        shape = "×".join(map(str, data.size))
+        kind = f"{data.task} of {data.in_channels} channels, size {shape}"
+        kind += ", at points" if data.train.coords is not None else ""
+        raise ValueError(f"model must be one that can train on these data ({kind}), got {name!r}: {error}") from error
 
 
 def data_settings(settings: list[str]) -> dict[str, Any]:
@@ -111,14 +200,23 @@ def recipe_for_path(path: str | Path, source: dict[str, Any] | None = None, **op
         source: options of the loader, or another loader's ``name``.
         options: of :func:`recipe_for`.
     """
+    return load_path(path, source, **options)[0]
+
+
+def load_path(path: str | Path, source: dict[str, Any] | None = None, **options: Any) -> tuple[Recipe, Data]:
+    """Return a recipe for the data at a path, as :func:`recipe_for_path` does, and the data."""
     if source is not None and "name" in source:
         kind, where = str(source["name"]), {"root": str(Path(path).expanduser().resolve())}
     else:
         kind, where = own_data(path)
     chosen = {"name": kind, **where, **(source or {})}
+    if kind == "wav_folder":
+        chosen = {**_sound_options(Path(path).expanduser(), str(options.get("model", ""))), **chosen}
     name = Path(path).resolve().stem
     data = load_source(chosen, f"data {name!r}")
-    if data.task == "regression" and "standardize" in describe(chosen["name"]).options:
+    takes = set(describe(chosen["name"]).options) - set(chosen)
+    if data.task in ("regression", "dense-regression") and "standardize" in takes:
         # The default of the loader leaves targets in their own unit.
-        chosen.setdefault("standardize", True)
-    return recipe_for(data, name, chosen, **options)
+        chosen["standardize"] = True
+        data = load_source(chosen, f"data {name!r}")
+    return recipe_for(data, name, chosen, **options), data

@@ -35,14 +35,16 @@ def write_rows(run: Run, loop: Loop) -> None:
         run.write_rows("masks.csv", loop.state.masks)
 
 
-def score_last_epoch(loop: Loop, data: Data, batch: int) -> dict[str, float] | None:
-    """Return the test metrics of the last epoch, or None if it is the chosen one.
+def score_last_epoch(loop: Loop, data: Data) -> dict[str, float] | None:
+    """Return the test metrics of the last epoch, or None if it is the one that is selected.
 
     Every process must call this: the forward pass of a network that is spread over processes waits for all of them.
     """
-    if (loop.state.best_step or loop.state.step) == loop.state.step:
+    select = loop.settings.select
+    if select == "last" or (select == "best" and loop.state.best_step in (0, loop.state.step)):
         return None
     with loop.average or contextlib.nullcontext():
+        batch = loop.settings.eval_batch or loop.settings.batch
         return evaluate(loop.task, data.test.to(loop.fabric.device), batch).compute()
 
 
@@ -54,8 +56,9 @@ def finish(
     report: bool,
     where: dict[str, Any],
     last: dict[str, float] | None = None,
+    averaged: dict[str, float] | None = None,
 ) -> None:
-    """Test the network of the best epoch by validation, and of the last one; write the result.
+    """Test the selected network, that of the best epoch by validation and that of the last one; write the result.
 
     Args:
         run: folder to write to.
@@ -65,6 +68,7 @@ def finish(
         report: whether to write report.html and kernels.png.
         where: folder of data files and whether to download, for tests on other data.
         last: what :func:`score_last_epoch` returned.
+        averaged: validation metrics of the averaged weights, if these are selected.
     """
     write_rows(run, loop)
     device, state = loop.fabric.device, loop.state
@@ -73,9 +77,13 @@ def finish(
     batch = recipe.training.eval_batch or recipe.training.batch
     test = data.test.to(device)
     meter = evaluate(task, test, batch)
-    tests = {"test": meter.compute(), **run_tests(task, data, recipe.test, batch=batch, device=device)}
+    skipped: dict[str, str] = {}
+    best = None
+    if recipe.training.select != "best" and state.best_step not in (0, state.step):
+        best = evaluate(make_task(recipe, run.network(recipe, "best").to(device), data), test, batch).compute()
+    tests = {"test": meter.compute(), **run_tests(task, data, recipe.test, batch=batch, device=device, skipped=skipped)}
     if data.name != "synthetic":
-        tests |= other_data_tests(task, recipe, data, batch=batch, device=device, **where)
+        tests |= other_data_tests(task, recipe, data, batch=batch, device=device, skipped=skipped, **where)
     result: dict[str, Any] = {
         "status": "done",
         "recipe": recipe.name,
@@ -90,13 +98,17 @@ def finish(
         "steps": state.step,
         "batch": loop.batch,
         "best_step": state.best_step,
-        "chosen_by": "last epoch, without validation data" if data.validation is None else f"validation {task.metric}",
-        **_epochs(loop, tests["test"], last),
+        "chosen_by": _chosen_by(loop, task.metric),
+        **_epochs(loop, tests["test"], last, averaged, best),
         "seed": recipe.training.seed,
         "seconds": round(state.seconds, 2),
         "seconds_per_epoch": round(state.seconds / max(1, state.epoch), 2),
         "machine": machine(device),
     }
+    for name, reason in skipped.items():
+        run.log(f"test {name} skipped: {reason}")
+    if skipped:
+        result["skipped"] = skipped
     if isinstance(network, DNArch):
         learned = network.architecture()
         result["architecture"] = str(learned).splitlines()
@@ -122,16 +134,43 @@ def finish(
         write_report(run.folder, network.cpu(), result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))
 
 
-def _epochs(loop: Loop, best_test: dict[str, float], last: dict[str, float] | None) -> dict[str, Any]:
-    """Return validation and test metrics of the chosen epoch and of the last one."""
+def _chosen_by(loop: Loop, metric: str) -> str:
+    select = loop.settings.select
+    if select == "average":
+        return f"mean of the weights of the last {loop.settings.average_last} evaluated epochs"
+    if select == "best" and loop.validation is not None:
+        return f"validation {metric}"
+    return "last epoch" if select == "last" else "last epoch, without validation data"
+
+
+def _epochs(
+    loop: Loop,
+    test: dict[str, float],
+    last: dict[str, float] | None,
+    averaged: dict[str, float] | None,
+    best: dict[str, float] | None,
+) -> dict[str, Any]:
+    """Return validation and test metrics of the selected weights, of the best epoch and of the last one.
+
+    Args:
+        loop: at its end.
+        test: test metrics of the selected weights.
+        last: test metrics of the last epoch, if it is not the selected one.
+        averaged: validation metrics of the averaged weights, if these are selected.
+        best: test metrics of the best epoch, if it is neither the selected one nor the last.
+    """
     rows = {int(row["step"]): row for row in loop.state.rows}
-    last_step = loop.state.step
-    chosen_step = loop.state.best_step or last_step
-    last_test = best_test if last is None else last
+    select, last_step, best_step = loop.settings.select, loop.state.step, loop.state.best_step
 
     def epoch(step: int, metrics: dict[str, float]) -> dict[str, Any]:
         row = rows.get(step, {})
         validation = {key.removeprefix("val_"): value for key, value in row.items() if key.startswith("val_")}
         return {"epoch": int(row.get("epoch", loop.state.epoch)), "validation": validation, "test": metrics}
 
-    return {"chosen": epoch(chosen_step, best_test), "last": epoch(last_step, last_test)}
+    chosen = epoch((best_step if select == "best" else 0) or last_step, test)
+    if averaged is not None:
+        chosen["validation"] = averaged
+    found = {"selected": select, "chosen": chosen, "last": epoch(last_step, test if last is None else last)}
+    if best_step and select != "best":
+        found["best"] = epoch(best_step, best) if best is not None else found["last"]
+    return found

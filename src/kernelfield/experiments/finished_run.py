@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._checks import check_choice
+from ..data.labelled import OWN, labelled_split
+from ..data.metadata import from_metadata
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data
-from .evaluation import evaluate
+from .evaluation import evaluation_steps
 from .plain_json import read_json
 from .robustness import run_tests
 from .run import Run, make_task
@@ -20,25 +24,54 @@ if TYPE_CHECKING:
     from ..data.base import Data
     from .recipe import Recipe
 
-__all__ = ["complete_run", "describe_run", "export_run", "rewrite_report", "run_data", "run_test"]
+__all__ = ["complete_run", "describe_run", "export_run", "rewrite_report", "run_data", "run_metadata", "run_test"]
 
 
-def run_test(run: str | Path, wanted: dict[str, Any], *, folder: str | None = None) -> dict[str, dict[str, float]]:
+def run_test(
+    run: str | Path,
+    wanted: dict[str, Any],
+    *,
+    folder: str | None = None,
+    split: str = "all",
+    select: str | None = None,
+    on_batch: Callable[[int, int], None] | None = None,
+    on_data: Callable[[Data], None] | None = None,
+) -> dict[str, dict[str, float]]:
     """Return the metrics of a run's network on its test split, or on a changed one if ``wanted`` names changes.
 
     Args:
         run: its folder.
         wanted: values by kind: ``step``, ``drop``, ``turn``.
-        folder: of the data's files.
+        folder: new data to test on, or, for data sets that are no one's own, the folder of their files.
+        split: of new data, "all" samples, or only the "test" samples that the run would split off.
+        select: which weights; see :meth:`Run.network`.
+        on_batch: called after each batch of a plain test with the number of samples done and of all samples.
+        on_data: called with the data before the test.
     """
+    check_choice("split", split, ("all", "test"))
     opened = Run(Path(run))
     recipe = opened.recipe()
-    data = run_data(opened, recipe, folder)
-    task = make_task(recipe, opened.network(recipe), data)
+    if folder is not None and split == "all" and recipe.data["name"] in OWN:
+        data = run_metadata(opened, recipe)
+        data = replace(data, test=labelled_split(data, folder, recipe.data))
+    else:
+        data = run_data(opened, recipe, folder)
+    if on_data is not None:
+        on_data(data)
+    task = make_task(recipe, opened.network(recipe, select), data)
     batch = recipe.training.eval_batch or recipe.training.batch
-    if not wanted:
-        return {"test": evaluate(task, data.test, batch).compute()}
-    return run_tests(task, data, wanted, batch=batch)
+    if wanted:
+        return run_tests(task, data, wanted, batch=batch)
+    steps = evaluation_steps(task, data.test, batch)
+    done = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return {"test": end.value.compute()}
+        done += batch
+        if on_batch is not None:
+            on_batch(min(done, len(data.test)), len(data.test))
 
 
 def describe_run(folder: str | Path) -> dict[str, Any]:
@@ -127,6 +160,20 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
     else:
         example = torch.randn(2, shape.in_channels, *shape.size)
     return path, export_network(run.network(), path, example, to=to)
+
+
+def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
+    """Return the data set of a run without its samples: shapes, classes and preparation.
+
+    Args:
+        run: the run.
+        recipe: its recipe.
+        folder: of the training data; if given, or if the run does not store its preparation, they are loaded.
+    """
+    path = run.path("data.json")
+    if folder is None and path.exists():
+        return from_metadata(read_json(path))
+    return run_data(run, recipe, folder)
 
 
 def run_data(run: Run, recipe: Recipe, folder: str | None) -> Data:

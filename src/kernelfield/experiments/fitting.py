@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._checks import check_choice
+from ..data.metadata import metadata
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
 from .finished_run import complete_run
@@ -19,6 +20,7 @@ from .folder_lock import FolderLock
 from .kernels_ahead import KernelsAhead
 from .loggers import Loggers
 from .loop import Loop, TrainingInterrupted, resident
+from .plain_json import write_json
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task
 from .side_by_side import Stepwise, side_by_side
@@ -129,9 +131,10 @@ def fit(
         fabric.barrier()
         if leads and loop.captured is not None:
             run.log(loop.captured.summary)
-        last = score_last_epoch(loop, data, recipe.training.eval_batch or recipe.training.batch)
+        last, averaged = score_last_epoch(loop, data), loop.average_last()
         if leads:
-            finish(run, recipe, data, loop, report, {} if synthetic else {"folder": folder, "download": download}, last)
+            files = {} if synthetic else {"folder": folder, "download": download}
+            finish(run, recipe, data, loop, report, files, last, averaged)
             kernels.write()
             run.log(f"finished after {state.seconds:.1f} s")
             loggers.close(run.result())
@@ -149,6 +152,9 @@ def _begin(
 ) -> None:
     """Create the folder of a run, write its recipe, and log the network and the sizes of the splits."""
     run.begin(recipe, synthetic=data.name == "synthetic")
+    stored = metadata(data)
+    if stored is not None:
+        write_json(run.folder / "data.json", stored, indent=None)
     run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {device}")
     run.log(f"data: {split_sizes(data)}")
     if on_data is not None:

@@ -14,7 +14,7 @@ from .batch_norm import batches_to_use, reestimation_steps
 from .checkpoint import latest_checkpoint
 from .cuda_graph import CapturedStep
 from .evaluation import evaluation_steps, mask_sizes
-from .loop_checkpoint import resume_loop, save_best, save_loop
+from .loop_checkpoint import resume_loop, save_best, save_loop, save_weights
 from .metrics import is_better
 from .optim import Average, make_optimizer
 from .side_by_side import exhaust, matmul_precision
@@ -163,6 +163,8 @@ class Loop:
                 "schedule.split must be 'train' or '' for data without a validation split, got 'validation'"
             )
         self.average = None if settings.ema is None else Average(task.network, settings.ema)
+        #: mean of the weights after each of the last epochs, for ``training.select: average``
+        self.tail = Average(task.network, None) if settings.select == "average" else None
         self.train = resident(train, self.fabric.device)
         self.validation = None if validation is None else resident(validation, self.fabric.device)
         self.state = State()
@@ -311,6 +313,9 @@ class Loop:
         sizes = mask_sizes(self.task.network)
         if sizes:
             state.masks.append({"epoch": float(state.epoch), **sizes})
+        if self.tail is not None and self._evaluations_left() < settings.average_last:
+            with self.average or contextlib.nullcontext():
+                self.tail.update()
         self._report(loss, metrics)
         if metrics and self.task.metric not in metrics:
             raise ValueError(f"metric must be one of {', '.join(metrics)}, got {self.task.metric!r}")
@@ -322,6 +327,26 @@ class Loop:
         else:
             state.waited += settings.evaluate_every
         self.save()
+
+    def _evaluations_left(self) -> int:
+        """Return how many epochs will still be evaluated after this one; the last epoch always is."""
+        every, epochs = self.settings.evaluate_every, self.settings.epochs
+        return -(-epochs // every) - -(-self.state.epoch // every)
+
+    def average_last(self) -> dict[str, float] | None:
+        """Put the mean of the last epochs' weights into the network, write it as a checkpoint, and validate it.
+
+        Every process must call this, at the end of the training. Returns the validation metrics; None if
+        ``training.select`` is not "average".
+        """
+        if self.tail is None:
+            return None
+        if not self.tail.steps:  # stopped early
+            self.tail.update()
+        self.average = self.tail  # evaluated, re-estimated and saved in place of the weights
+        exhaust(self._reestimation())
+        save_weights(self, "average")
+        return {} if self.validation is None else self.evaluate(self.validation)
 
     def _is_best(self, value: float, loss: float) -> bool:
         """Whether a validation score beats the best one so far; of two equal ones the smaller loss does."""

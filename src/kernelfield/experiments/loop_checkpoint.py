@@ -24,7 +24,7 @@ from .checkpoint import (
 if TYPE_CHECKING:
     from .loop import Loop
 
-__all__ = ["resume_loop", "save_best", "save_loop"]
+__all__ = ["resume_loop", "save_best", "save_loop", "save_weights"]
 
 
 def save_loop(loop: Loop) -> None:
@@ -45,9 +45,10 @@ def save_loop(loop: Loop) -> None:
     moments, numbers = optimizer_tensors(network, loop.optimizer)
     tensors |= {**moments, **own}
     values: dict[str, Any] = {"state": asdict(state), "rate": loop.rate.state_dict(), "optimizer": numbers}
-    if loop.average is not None:
-        tensors |= gather({f"average.{name}": t for name, t in loop.average.shadow.items()})
-        values["average_steps"] = loop.average.steps
+    for kind, average in (("average", loop.average), ("tail", loop.tail)):
+        if average is not None:
+            tensors |= gather({f"{kind}.{name}": t for name, t in average.shadow.items()})
+            values[f"{kind}_steps"] = average.steps
     values |= {"recipe": loop.name, "lr": loop.lr}
     values["learning_rates"] = [group["initial_lr"] for group in loop.optimizer.param_groups]
     if loop.fabric.global_rank == 0:
@@ -57,6 +58,11 @@ def save_loop(loop: Loop) -> None:
 
 def save_best(loop: Loop) -> None:
     """Write the weights that were evaluated last as the best ones, and remove the previous best."""
+    save_weights(loop, "best")
+
+
+def save_weights(loop: Loop, kind: str) -> None:
+    """Write the weights that are evaluated as the checkpoint ``kind-STEP``, and remove the previous one of its kind."""
     if loop.folder is None or not (loop.sharded or loop.fabric.global_rank == 0):
         return
     with loop.average or contextlib.nullcontext():
@@ -64,8 +70,8 @@ def save_best(loop: Loop) -> None:
         if loop.fabric.global_rank == 0:
             state = {"step": loop.state.step, "epoch": loop.state.epoch, "best": loop.state.best}
             values = {"state": state, "recipe": loop.name}
-            write_checkpoint(loop.folder, f"best-{loop.state.step:08d}", tensors, values)
-            remove_checkpoints(loop.folder, "best", keep=1)
+            write_checkpoint(loop.folder, f"{kind}-{loop.state.step:08d}", tensors, values)
+            remove_checkpoints(loop.folder, kind, keep=1)
 
 
 def resume_loop(loop: Loop) -> bool:
@@ -88,11 +94,13 @@ def resume_loop(loop: Loop) -> bool:
     for group, lr in zip(loop.optimizer.param_groups, values["learning_rates"], strict=True):
         group["initial_lr"] = lr
     loop.rate.load_state_dict(values["rate"])
-    if loop.average is not None:
-        loop.average.steps = values["average_steps"]
-        averages = {name: tensors[f"average.{name}"] for name in loop.average.shadow}
-        for name, value in shard(averages, loop.average.shadow).items():
-            loop.average.shadow[name].copy_(value)
+    for kind, average in (("average", loop.average), ("tail", loop.tail)):
+        if average is None or f"{kind}_steps" not in values:
+            continue
+        average.steps = values[f"{kind}_steps"]
+        averages = {name: tensors[f"{kind}.{name}"] for name in average.shadow}
+        for name, value in shard(averages, average.shadow).items():
+            average.shadow[name].copy_(value)
     loop.lr = values.get("lr", 0.0)
     loop.state = State(**values["state"])
     if loop.fabric.global_rank == 0:

@@ -242,12 +242,12 @@ class LearningRate:
 
 
 class Average:
-    """A moving average of a network's weights and running statistics.
+    """A moving average of a network's weights and running statistics, or their plain mean.
 
     Args:
         network: the network.
         decay: share of the average that each step keeps; less at first, (1 + step)/(10 + step), so that the starting
-            weights are soon forgotten.
+            weights are soon forgotten. None for the mean of the weights at all updates.
 
     >>> net = nn.Linear(1, 1)
     >>> average = Average(net, 0.5)
@@ -260,8 +260,8 @@ class Average:
     True
     """
 
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        if not 0 < decay < 1:
+    def __init__(self, network: nn.Module, decay: float | None) -> None:
+        if decay is not None and not 0 < decay < 1:
             raise ValueError(f"decay must lie between 0 and 1, got {decay}")
         self.decay, self.steps, self.network = decay, 0, network
         self._live = [(name, t) for name, t in network.state_dict(keep_vars=True).items() if t.is_floating_point()]
@@ -274,7 +274,10 @@ class Average:
     def update(self) -> None:
         """Add the present weights to the average."""
         self.steps += 1
-        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        if self.decay is None:
+            decay = (self.steps - 1) / self.steps
+        else:
+            decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         live = [t.detach() for _, t in self._tensors()]
         # Parameters that are divided among processes, and buffers, which never are, do not go in one list.
         for kind in {type(t) for t in live}:

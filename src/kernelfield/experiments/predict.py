@@ -1,209 +1,220 @@
-"""Predict the samples in a file, read and prepared as the test samples of the run are."""
+"""A trained network with its preprocessing, and its predictions for files and arrays."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import glob
+from dataclasses import fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from ..data.base import Batch
-from ..data.io.arrays import finite_array, read_array, read_arrays
-from .evaluation import check_outputs
-from .finished_run import run_data
+from .evaluation import NonFiniteOutputs
+from .finished_run import run_metadata
 from .run import Run, make_task
+from .sample_files import ENDINGS, check_samples, prepare_samples, read_file
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy as np
 
     from ..data.base import Data
     from .recipe import Recipe
 
-__all__ = ["predict_file", "read_samples"]
+    Source = str | Path | Tensor | np.ndarray | Sequence[str | Path]
+
+__all__ = ["TrainedRun", "find_files"]
+
+#: samples that are predicted at once, unless the recipe says
+BATCH = 64
 
 
-@torch.no_grad()
-def predict_file(
-    run: str | Path, path: str | Path, *, step: float = 1.0, raw: bool = False, folder: str | None = None
-) -> list[dict[str, Any]]:
-    """Return a prediction for each sample in a file: a class and its probability, or values.
+class TrainedRun:
+    """A trained network, its preprocessing and its predictions. :func:`kernelfield.load_run` returns one.
 
-    Args:
-        run: folder of the run.
-        path: arrays (.npy, .npz), series (.csv, .ts), an image or a sound; see :func:`read_samples`.
-        step: sampling step of the input in training steps.
-        raw: take the input as it is; otherwise it is prepared as the test samples are, which needs the data.
-        folder: of the data's files.
-    """
-    opened = Run(Path(run))
-    recipe = opened.recipe()
-    network = opened.network(recipe)
-    data = None if raw else run_data(opened, recipe, folder)
-    batch = read_samples(Path(path), recipe, data, step)
-    classes: tuple[str, ...] = () if data is None else data.classes
-    scale = batch.scale
-    if raw and recipe.data.get("standardize"):  # outputs are in the unit of the targets all the same
-        scale = run_data(opened, recipe, folder).test.batch(slice(0, 1)).scale
-    outputs = check_outputs(make_task(recipe, network).eval()(batch))
-    task = recipe.shape.task
-    if task == "classification":
-        shares, index = outputs.softmax(dim=1).max(dim=1)
-        names = classes or tuple(map(str, range(outputs.shape[1])))
-        pairs = zip(index.tolist(), shares.tolist(), strict=True)
-        return [{"class": names[i], "probability": round(p, 6)} for i, p in pairs]
-    if task == "multilabel":
-        return [{"probabilities": row} for row in outputs.sigmoid().tolist()]
-    if task in ("segmentation", "language"):
-        return [{"classes": row} for row in outputs.argmax(dim=1).tolist()]
-    return [{"values": row} for row in (outputs if scale is None else scale.undo(outputs)).tolist()]
-
-
-def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.0) -> Batch:
-    r"""Return the samples in a file as a batch for the network of a run.
+    Nothing but the folder of the run is read.
 
     Args:
-        path: a .npy array (samples, channels, \*space), or one sample of it; an .npz file of such ``inputs`` and
-            perhaps ``coords`` (samples, points, dim) in training steps and ``mask``; a .csv table of one series, rows
-            are steps and columns channels, or of several as
-            :func:`~kernelfield.data.sets.series.csv_series.csv_series` reads them, with labels or without; a .ts file;
-            an image; or a sound. NaN is a missing value.
-        recipe: of the run.
-        data: of the run; None to take the samples as prepared already.
-        step: sampling step in training steps.
+        folder: of the run.
+        select: which weights: "best" by validation, "last", or "average" of the last epochs; as the run's recipe
+            says if not given.
+        data: folder or file of the training data, for a run that does not store its preprocessing.
+
+    Attributes:
+        network: the network, in evaluation mode, on the CPU.
+        recipe: the recipe of the run.
+        classes: names of the classes; empty if there are none.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"file must exist, got {path}")
-    shape = recipe.shape
-    # Before their preparation samples may have other channels than the network is given.
-    wanted: tuple[Any, ...] = (shape.in_channels, *(["points"] if shape.irregular else shape.size))
-    if shape.vocabulary is not None:
-        wanted = tuple(shape.size)
-    elif data is not None:
-        wanted = tuple(data.test.inputs.shape[1:])
-    batch = _read(path, recipe, data, wanted)
-    if shape.irregular and batch.coords is None:
-        raise ValueError(
-            f"file must say where its samples lie, for the run is on irregular times or points: a .csv of columns id, "
-            f"time, channel and value, a .ts file with time stamps, or an .npz of inputs (n, {wanted[0]}, points), "
-            f"coords (n, points, {len(shape.size)}) in training steps and perhaps mask (n, points); got {path.name}"
-        )
-    inputs = batch.inputs if shape.vocabulary is not None else batch.inputs.float()
-    if inputs.dim() != len(wanted) + 1 or (shape.vocabulary is None and inputs.shape[1] != wanted[0]):
-        raise ValueError(
-            f"file must hold samples of shape ({', '.join(map(str, wanted))}), got {tuple(inputs.shape[1:])}"
-        )
-    batch = replace(batch, inputs=inputs, step=step)
-    return _prepared(batch, data)
+
+    def __init__(self, folder: str | Path, *, select: str | None = None, data: str | None = None) -> None:
+        self.run = Run(Path(folder))
+        self.recipe: Recipe = self.run.recipe()
+        self.network = self.run.network(self.recipe, select)
+        self._folder = data
+
+    def __repr__(self) -> str:
+        return f"TrainedRun({str(self.run.folder)!r}): {self.recipe.model['name']}, {self.recipe.shape.task}"
+
+    @cached_property
+    def data(self) -> Data:
+        """The data set of the run without its samples: shapes, classes and preparation."""
+        return run_metadata(self.run, self.recipe, self._folder)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; empty if there are none."""
+        return self.data.classes
+
+    def prepare(
+        self, inputs: Any, *, coords: Any = None, mask: Any = None, step: float | tuple[float, ...] = 1.0
+    ) -> Batch:
+        """Return samples as the network takes them: normalised, with missing values masked.
+
+        Args:
+            inputs: (n, channels, ...) samples as they are stored in files; NaN is a missing value.
+            coords: (n, points, dim) coordinates in training steps, for runs on irregular times or points.
+            mask: (n, ...) whether a position was observed.
+            step: sampling step in training steps.
+        """
+        given = {"inputs": inputs, "coords": coords, "mask": mask}
+        held: dict[str, Any] = {name: None if v is None else torch.as_tensor(v) for name, v in given.items()}
+        batch = check_samples(Batch(**held, step=step), self.recipe, self.data, "inputs")
+        return prepare_samples(batch, self.data)
+
+    def predict(
+        self,
+        source: Source,
+        *,
+        step: float = 1.0,
+        raw: bool = False,
+        on_batch: Callable[[int, int], None] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return a prediction for each sample.
+
+        Args:
+            source: an array (n, channels, ...); or a file, a folder, a pattern such as ``"new/*.wav"``, or a list of
+                these; see :func:`find_files`.
+            step: sampling step of the inputs in training steps.
+            raw: take inputs as they are, without the preparation of the run.
+            on_batch: called after each batch with the number of files done and of all files.
+
+        Returns:
+            For each sample ``class``, its ``probability`` and the ``probabilities`` of all classes by name; or
+            ``values`` of a regression; or ``classes`` at each position. ``file`` and ``sample``, its number in the
+            file, say where it comes from.
+        """
+        data = None if raw else self.data
+        if not isinstance(source, (str, Path, list, tuple)):
+            batch = Batch(torch.as_tensor(source), step=step)
+            return [row for _, _, row in self._rows([("", check_samples(batch, self.recipe, data, "inputs"))], data)]
+        files = find_files(source)
+        read = ((str(path), replace(read_file(path, self.recipe, data), step=step)) for path in files)
+        found = []
+        done: dict[str, int] = {}
+        for file, sample, row in self._rows(read, data):
+            if file not in done and on_batch is not None:
+                on_batch(len(done), len(files))
+            done[file] = sample
+            found.append({"file": file, "sample": sample, **row})
+        return found
+
+    def _rows(self, read: Iterable[tuple[str, Batch]], data: Data | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """Yield file, number in the file and prediction of each sample, a batch at a time."""
+        task = make_task(self.recipe, self.network).eval()
+        size = self.recipe.training.eval_batch or min(BATCH, self.recipe.training.batch)
+        scale = None
+        if data is None and self.recipe.data.get("standardize"):  # outputs are in the unit of the targets all the same
+            scale = self.data.test.batch(slice(0, 0)).scale
+        for batch, places in _batches(read, size):
+            with torch.no_grad():
+                ready = prepare_samples(batch, data)
+                outputs = task(ready)
+            if not bool(torch.isfinite(outputs).all()):
+                file, sample = places[int((~torch.isfinite(outputs.flatten(1))).any(dim=1).int().argmax())]
+                where = f"sample {sample}" + (f" of {file}" if file else "")
+                raise NonFiniteOutputs(f"the outputs of the network are not finite for {where}")
+            rows = self._describe(outputs, ready.scale or scale, () if data is None else data.classes)
+            yield from ((file, i, row) for (file, i), row in zip(places, rows, strict=True))
+
+    def _describe(self, outputs: Tensor, scale: Any, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+        task = self.recipe.shape.task
+        names = classes if len(classes) == outputs.shape[1] else tuple(map(str, range(outputs.shape[1])))
+
+        def shares(row: list[float]) -> dict[str, float]:
+            return {name: round(p, 6) for name, p in zip(names, row, strict=True)}
+
+        if task == "classification":
+            rows = [shares(row) for row in outputs.double().softmax(dim=1).tolist()]
+            tops = [max(row, key=row.__getitem__) for row in rows]
+            return [
+                {"class": t, "probability": row[t], "probabilities": row} for t, row in zip(tops, rows, strict=True)
+            ]
+        if task == "multilabel":
+            return [{"probabilities": shares(row)} for row in outputs.double().sigmoid().tolist()]
+        if task in ("segmentation", "language"):
+            return [{"classes": row} for row in outputs.argmax(dim=1).tolist()]
+        return [{"values": row} for row in (outputs if scale is None else scale.undo(outputs)).tolist()]
 
 
-def _prepared(batch: Batch, data: Data | None) -> Batch:
-    """Return the batch as the network takes it: what is missing masked, the rest as the data's test samples."""
-    missing = batch.inputs.isnan()
-    gaps = bool(missing.any())
-    if batch.mask is None and batch.inputs.dim() > 2:
-        # Points may have no values beside their place; they were seen then.
-        unseen = missing.all(dim=1) if missing.shape[1] else missing.any(dim=1)
-        if bool(unseen.any()) or (data is not None and data.test.mask is not None):
-            batch = replace(batch, mask=~unseen)
-    if data is not None and data.test.prepare is not None:
-        batch = data.test.prepare(batch, False)
-    # A preparation that knows of no gaps leaves them; zero is then the mean.
-    return replace(batch, inputs=torch.where(batch.inputs.isnan(), 0.0, batch.inputs)) if gaps else batch
+def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
+    """Return the files that are meant by a file, a folder, a pattern, a list of files, or several of these.
+
+    A folder stands for all files in it that can be read, sorted; a pattern such as ``"new/**/*.png"`` for the files
+    that match; a .txt file for the files that it lists, one per line, relative to its own folder.
+    """
+    if not isinstance(source, (str, Path)):
+        return [path for part in source for path in find_files(part)]
+    path = Path(source).expanduser()
+    if path.is_dir():
+        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+    elif not path.exists() and glob.has_magic(str(path)):
+        found = [Path(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file()]  # noqa: PTH207
+    elif path.suffix.lower() == ".txt" and path.is_file():
+        from ..data.io.files import read_lines  # noqa: PLC0415
+
+        lines = [line.strip() for line in read_lines(path)]
+        found = [path.parent / line for line in lines if line and not line.startswith("#")]
+    else:
+        return [path]
+    if not found:
+        raise FileNotFoundError(f"file must name files that can be read ({', '.join(ENDINGS)}), got none in {source}")
+    return found
 
 
-def _read(path: Path, recipe: Recipe, data: Data | None, wanted: tuple[Any, ...]) -> Batch:
-    from ..data.sets.audio import sound_folder as sound  # noqa: PLC0415
-    from ..data.sets.images import image_folder as folders  # noqa: PLC0415
-
-    suffix = path.suffix.lower()
-    if suffix in (".npy", ".npz"):
-        return _read_arrays(path, wanted, str(recipe.data.get("nonfinite", "refuse")))
-    if suffix in (".csv", ".ts"):
-        return _read_series(path, recipe, data)
-    if suffix in folders.ENDINGS:
-        if len(wanted) != 3:
-            raise ValueError(f"file must hold a sequence for this network, got the image {path.name}")
-        image = folders.read_image(path, (wanted[1], wanted[2]))
-        array = folders.grayed(image) if wanted[0] == 1 else image
-        return Batch(torch.from_numpy(np.moveaxis(array, -1, 0).copy()).unsqueeze(0))
-    if suffix in sound.ENDINGS:
-        if recipe.data["name"] != "wav_folder" or data is None:
-            raise ValueError(f"file must be a sound only for a run on a folder of sounds, got {path.name}")
-        options = {key: value for key, value in recipe.data.items() if key == "rate"}
-        return Batch(sound.read_clips([path], length=wanted[1], **options))
-    raise ValueError(f"file must end in .npy, .npz, .csv, .ts or the suffix of an image or a sound, got {path.name}")
+def _batches(read: Iterable[tuple[str, Batch]], size: int) -> Iterator[tuple[Batch, list[tuple[str, int]]]]:
+    """Yield samples in batches of at most ``size``, and the file and number of each; small files share a batch."""
+    held: list[Batch] = []
+    places: list[tuple[str, int]] = []
+    for file, batch in read:
+        for start in range(0, len(batch), size):
+            part = _slice(batch, start, start + size)
+            if held and (len(places) + len(part) > size or _layout(part) != _layout(held[0])):
+                yield _join(held), places
+                held, places = [], []
+            held.append(part)
+            places += [(file, start + i) for i in range(len(part))]
+    if held:
+        yield _join(held), places
 
 
-def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
-    """Return the arrays of a .npy or an .npz file, one sample as a batch of one."""
-    plain = path.suffix.lower() == ".npy"
-    arrays = {"inputs": read_array(path)} if plain else read_arrays(path)
-    held = {name: _tensor(array, path, name, nonfinite) for name, array in arrays.items()}
-    if plain:
-        return Batch(_samples(held["inputs"], wanted))
-    unknown = sorted(set(held) - {"inputs", "coords", "mask"})
-    if unknown or ("inputs" not in held and (wanted[0] or "coords" not in held)):
-        found = ", ".join(held) or "nothing"
-        raise ValueError(f"{path} must hold inputs and perhaps coords and mask, found {found}")
-    coords, mask = held.get("coords"), held.get("mask")
-    if coords is not None:
-        coords = _one_as_many(coords.float(), 2)
-    # Points that have a place and no values beside it.
-    inputs = held.get("inputs", None if coords is None else coords.new_zeros(len(coords), 0, coords.shape[1]))
-    assert inputs is not None
-    inputs = _samples(inputs, wanted)
-    mask = None if mask is None else _one_as_many(mask.bool(), inputs.dim() - 2)
-    space = tuple(inputs.shape[2:])
-    if coords is not None and (coords.dim() != 3 or coords.shape[:2] != (len(inputs), *space)):
-        raise ValueError(
-            f"coords of {path} must have shape ({len(inputs)}, {', '.join(map(str, space))}, dim), "
-            f"got {tuple(coords.shape)}"
-        )
-    if mask is not None and tuple(mask.shape) != (len(inputs), *space):
-        raise ValueError(f"mask of {path} must have shape {(len(inputs), *space)}, got {tuple(mask.shape)}")
-    return Batch(inputs, coords=coords, mask=mask)
+def _slice(batch: Batch, start: int, end: int) -> Batch:
+    held = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    cut: dict[str, Any] = {name: t[start:end] for name, t in held.items() if isinstance(t, Tensor)}
+    return replace(batch, **cut)
 
 
-def _read_series(path: Path, recipe: Recipe, data: Data | None) -> Batch:
-    from ..data.sets.series.csv_series import csv_samples, read_steps  # noqa: PLC0415
-    from ..data.sets.series.ts_archive import read_ts  # noqa: PLC0415
-    from ..data.transforms.series import samples_like  # noqa: PLC0415
-
-    nonfinite = str(recipe.data.get("nonfinite", "refuse"))
-    of_series = data is not None and data.dim == 1 and data.test.inputs.dim() == 3
-    if path.suffix.lower() == ".ts":
-        if data is None or not of_series:
-            raise ValueError(f"file must be a .ts file only for a run on series and without --raw, got {path.name}")
-        return samples_like(data, read_ts(path, nonfinite)[0])
-    if data is not None and of_series:
-        found = csv_samples(path, data, str(recipe.data.get("label", "label")), nonfinite)
-        if found is not None:
-            return found
-    return Batch(torch.from_numpy(read_steps(path, nonfinite)).unsqueeze(0))
+def _layout(batch: Batch) -> list[Any]:
+    tensors = [getattr(batch, f.name) for f in fields(batch)]
+    return [(t.shape[1:], t.dtype) if isinstance(t, Tensor) else t for t in tensors]
 
 
-def _tensor(array: np.ndarray, path: Path, name: str, nonfinite: str) -> Tensor:
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{path} must hold numbers, found {array.dtype}")
-    array = finite_array(array, path, name, nonfinite)
-    if name == "coords" and not np.isfinite(array).all():
-        raise ValueError(f"{path} must hold finite coords, found NaN")
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)  # which torch has all operations for
-    return torch.from_numpy(np.ascontiguousarray(array))
-
-
-def _samples(inputs: Tensor, wanted: tuple[Any, ...]) -> Tensor:
-    """Return an array as several samples, of one channel if they have no axis for it."""
-    axes = len(wanted)
-    if wanted[0] == 1 and axes > 1 and inputs.dim() == axes and inputs.shape[0] != 1:
-        return inputs.unsqueeze(1)
-    if wanted[0] == 1 and axes > 1 and inputs.dim() == axes - 1:
-        inputs = inputs.unsqueeze(0)
-    return _one_as_many(inputs, axes)
-
-
-def _one_as_many(tensor: Tensor, axes: int) -> Tensor:
-    return tensor.unsqueeze(0) if tensor.dim() == axes else tensor
+def _join(parts: list[Batch]) -> Batch:
+    if len(parts) == 1:
+        return parts[0]
+    held = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Batch)}
+    joined: dict[str, Any] = {name: torch.cat(v) if isinstance(v[0], Tensor) else v[0] for name, v in held.items()}
+    return Batch(**joined)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .loop import Progress
 
-__all__ = ["duration", "progress_bar", "summary"]
+__all__ = ["duration", "progress_bar", "summary", "time_left"]
 
 
 #: seconds between two lines of progress where there is no terminal
@@ -86,6 +86,30 @@ class _Lines:
         print(f"{self.title}: about {duration(now.seconds_left)} left, {done}", file=sys.stderr, flush=True)  # noqa: T201
 
 
+def time_left(title: str, unit: str, *, quiet: bool = False) -> Callable[[int, int], None]:
+    """Return a callback for work of known size, which says on standard error how long it will take.
+
+    It writes nothing for work that is over in a few seconds, and then a line about every half minute.
+
+    Args:
+        title: in front of each line.
+        unit: what is counted.
+        quiet: write nothing.
+    """
+    begun = time.monotonic()
+    due = [begun + 3.0]
+
+    def callback(done: int, total: int) -> None:
+        now = time.monotonic()
+        left = (now - begun) / max(1, done) * (total - done)
+        if quiet or not done or now < due[0] or left < 1:
+            return
+        due[0] = now + LINE_SECONDS
+        print(f"{title}: about {duration(left)} left, {done:,} of {total:,} {unit}", file=sys.stderr, flush=True)  # noqa: T201
+
+    return callback
+
+
 def _scores(loss: float, metrics: dict[str, float]) -> str:
     parts = [] if math.isnan(loss) else [f"loss {loss:.3f}"]
     return " ".join([*parts, *(f"val {name} {value:.3f}" for name, value in metrics.items() if name != "loss")])
@@ -118,13 +142,37 @@ def summary(result: dict[str, Any]) -> list[str]:
     metric = result["metric"]
     lines = []
     for name, values in result["metrics"].items():
-        value = values[metric]
-        shown = f"{value:.1%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
-        lines.append(f"{_label(name, metric):<38} {shown}")
+        lines.append(f"{_label(name, metric):<38} {_percent(values[metric], metric)}")
+        if name == "test":
+            lines += _other_epochs(result)
+    lines += [f"{_label(name, metric)}: skipped, {reason}" for name, reason in result.get("skipped", {}).items()]
     if result.get("synthetic"):
         lines.append("synthetic data: noise of the right shape, so these numbers mean nothing")
     lines.append(f"parameters {result['parameters']:,}, trained {result['epochs']} epochs in {result['seconds']:.0f} s")
     return lines
+
+
+def _other_epochs(result: dict[str, Any]) -> list[str]:
+    """Return how the tested weights were selected, and the test metrics of the best and the last epoch."""
+    metric, chosen = result["metric"], result.get("chosen")
+    if not isinstance(chosen, dict) or "epoch" not in chosen:
+        return []
+    labels = {"best": "of the best epoch by validation", "last": "of the last epoch"}
+    select = result.get("selected", "best")
+    lines = []
+    for kind, label in labels.items():
+        other = result.get(kind)
+        if kind == select or not other or (other["epoch"] == chosen["epoch"] and select != "average"):
+            continue
+        said = f"  {label}, {other['epoch']}"
+        lines.append(f"{said:<38} {_percent(other['test'][metric], metric)}")
+    if lines and select == "best":
+        lines.insert(0, f"  of the best epoch by validation, {chosen['epoch']} of {result['epochs']}")
+    return lines
+
+
+def _percent(value: float, metric: str) -> str:
+    return f"{value:.1%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
 
 
 def _label(name: str, metric: str) -> str:

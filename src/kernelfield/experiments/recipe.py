@@ -42,6 +42,10 @@ TESTS = {
 }
 
 
+#: which weights of a training are tested and used
+SELECT = ("best", "last", "average")
+
+
 @dataclass(frozen=True)
 class Training:
     """Length, batch size, precision and reports of a training.
@@ -65,6 +69,10 @@ class Training:
         log_every: steps between two reports of the loss.
         checkpoint_every: steps between checkpoints inside an epoch; there is one at the end of each evaluated epoch.
         patience: epochs without improvement on the validation split after which to stop.
+        select: weights to test and to use: "best" (the epoch with the best validation score; of equal ones that with
+            the smallest loss), "last", or "average", the mean of the weights after each of the last ``average_last``
+            evaluated epochs.
+        average_last: number of epochs for ``select: average``.
     """
 
     epochs: int = 10
@@ -84,14 +92,26 @@ class Training:
     log_every: int = 50
     checkpoint_every: int = 1000
     patience: int | None = None
+    select: str = "best"
+    average_last: int = 5
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {
         "precision": ("32", "bf16"),
         "matmul": ("highest", "high", "medium"),
+        "select": SELECT,
     }
 
     def __post_init__(self) -> None:
-        counts = ("epochs", "batch", "eval_batch", "evaluate_every", "log_every", "checkpoint_every", "patience")
+        counts = (
+            "epochs",
+            "batch",
+            "eval_batch",
+            "evaluate_every",
+            "log_every",
+            "checkpoint_every",
+            "patience",
+            "average_last",
+        )
         ranges = dict.fromkeys(counts, Range(1))
         # Seeds are multiplied on the way to a generator, which takes 64 bits.
         ranges |= {

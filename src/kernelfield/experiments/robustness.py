@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from .evaluation import evaluate
 from .recipe import TESTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from ..data.base import Data, Split
@@ -51,7 +54,13 @@ class Thinned(Batch):
 
 
 def run_tests(
-    task: Task, data: Data, wanted: dict[str, Any], *, batch: int = 256, device: torch.device | str = "cpu"
+    task: Task,
+    data: Data,
+    wanted: dict[str, Any],
+    *,
+    batch: int = 256,
+    device: torch.device | str = "cpu",
+    skipped: dict[str, str] | None = None,
 ) -> dict[str, dict[str, float]]:
     """Return metrics on changed test samples, by the change, such as ``"step 2.0"``.
 
@@ -61,6 +70,8 @@ def run_tests(
         wanted: values by kind: ``step``, ``drop``, ``turn`` and ``speed``, each a number or a list of them.
         batch: samples at once.
         device: where to run.
+        skipped: if given, a test that the network cannot take is left out, and its reason written here; otherwise it
+            raises.
     """
     found = {}
     split = data.test.to(device)
@@ -70,8 +81,21 @@ def run_tests(
         changes: dict[str, Any] = {"step": at_step, "drop": with_dropped, "turn": turned, "speed": at_speed}
         change = changes[kind]
         for value in values if isinstance(values, (list, tuple)) else [values]:
-            found[f"{kind} {float(value)}"] = evaluate(task, change(split, float(value)), batch).compute()
+            name = f"{kind} {float(value)}"
+            with _skipping(name, skipped):
+                found[name] = evaluate(task, change(split, float(value)), batch).compute()
     return found
+
+
+@contextlib.contextmanager
+def _skipping(name: str, skipped: dict[str, str] | None) -> Iterator[None]:
+    """Write the reason why a test cannot be made to ``skipped``, if that is given; raise it otherwise."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        if skipped is None:
+            raise
+        skipped[name] = f"{error}".splitlines()[0] if str(error) else type(error).__name__
 
 
 def other_data_tests(
@@ -81,6 +105,7 @@ def other_data_tests(
     *,
     batch: int = 256,
     device: torch.device | str = "cpu",
+    skipped: dict[str, str] | None = None,
     **where: Any,
 ) -> dict[str, dict[str, float]]:
     """Return metrics on test splits loaded with other options, by the names in ``test.data``.
@@ -93,16 +118,18 @@ def other_data_tests(
         data: of the training.
         batch: samples at once.
         device: where to run.
+        skipped: as of :func:`run_tests`.
         where: ``folder`` and ``download`` for :func:`recipe_data`.
     """
     found = {}
     for name, options in recipe.test.get("data", {}).items():
-        other = recipe_data(replace(recipe, data={**recipe.data, **options}), check=False, **where)
-        steps = tuple(n / m for n, m in zip(data.size, other.size, strict=True))
-        # A loader that trains and tests at different resolutions sets the step itself.
-        known = other.test.step != 1.0
-        split = other.test if known else replace(other.test, step=steps if len(set(steps)) > 1 else steps[0])
-        found[name] = evaluate(task, split.to(device), batch).compute()
+        with _skipping(name, skipped):
+            other = recipe_data(replace(recipe, data={**recipe.data, **options}), check=False, **where)
+            steps = tuple(n / m for n, m in zip(data.size, other.size, strict=True))
+            # A loader that trains and tests at different resolutions sets the step itself.
+            known = other.test.step != 1.0
+            split = other.test if known else replace(other.test, step=steps if len(set(steps)) > 1 else steps[0])
+            found[name] = evaluate(task, split.to(device), batch).compute()
     return found
 
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._atomic import remove_drafts, write_text
+from .._checks import check_choice
 from ..data.io.files import decoding, read_lines
 from ..models import create_model
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
 from .families import recipe_text
 from .plain_json import read_json
-from .recipe import Recipe, read_recipe
+from .recipe import SELECT, Recipe, read_recipe
 
 if TYPE_CHECKING:
     from torch import nn
@@ -203,15 +204,19 @@ class Run:
         with self.path("log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{now} {line}\n")
 
-    def network(self, recipe: Recipe | None = None) -> nn.Module:
-        """Return the trained network in evaluation mode: the best by validation, or else the last one.
+    def network(self, recipe: Recipe | None = None, select: str | None = None) -> nn.Module:
+        """Return the trained network in evaluation mode.
 
         Args:
             recipe: of the run, if it has been read already.
+            select: which weights: "best" by validation, "last", or "average" of the last epochs; by default what
+                ``training.select`` of the recipe says. Where there is no best epoch, or no average yet, the last one.
         """
-        network = make_network(self.recipe() if recipe is None else recipe)
+        recipe = self.recipe() if recipe is None else recipe
+        network = make_network(recipe)
+        kind = check_choice("select", select or recipe.training.select, SELECT)
         folder = self.path("checkpoints")
-        path = latest_checkpoint(folder, "best") or latest_checkpoint(folder)
+        path = latest_checkpoint(folder, kind) or latest_checkpoint(folder)
         if path is None:
             raise FileNotFoundError(f"run must hold a checkpoint, got {self.folder} without one")
         tensors, _ = read_checkpoint(path)

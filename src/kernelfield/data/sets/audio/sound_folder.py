@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import re
 import wave
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...._checks import check_int
+from ...._checks import check_choice, check_int
 from ....ops import resample
-from ...base import Data, Split
+from ...base import Batch, Data, Split
 from ...io.files import decoding, find, folder, open_file, read_table
 from ...io.limits import check_size
-from ...transforms.batch import Standardize
+from ...transforms.batch import Chain, Normalize, Standardize
+from ...transforms.log_mel import LogMel
+from ...transforms.split import moments
 from ..images.image_folder import list_classes
 from .speech_commands import read_frames
 
@@ -24,11 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["magnatagatune", "read_clips", "read_sound", "urbansound8k", "wav_folder"]
+__all__ = ["magnatagatune", "read_clips", "read_sound", "urbansound8k", "usual_rate", "wav_folder"]
 
 ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff")
 #: samples a second of sounds of one's own
 RATE = 16_000
+#: what networks are given of a sound
+FEATURES = ("raw", "mel")
 URBAN = (
     *("air_conditioner", "car_horn", "children_playing", "dog_bark", "drilling", "engine_idling", "gun_shot"),
     *("jackhammer", "siren", "street_music"),
@@ -203,6 +209,8 @@ def wav_folder(
     *,
     rate: int = RATE,
     length: int | None = None,
+    features: str = "raw",
+    augment: bool = False,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
@@ -217,15 +225,56 @@ def wav_folder(
         root: the folder.
         rate: sampling rate in Hz; clips of another rate are resampled.
         length: length of the inputs in samples; that of the longest clip if not given.
+        features: "raw" samples, or "mel": the logarithm of 40 mel bands in windows of 32 milliseconds, 16 apart; see
+             :class:`~kernelfield.data.transforms.log_mel.LogMel`. A network on mel bands learns from fewer sounds
+            and in a fraction of the time.
+        augment: whether training sounds are played up to 15 percent faster or slower, for "mel".
         shares: shares of training, validation and test data, if ``root`` has no such folders.
         seed: seed of the split.
 
     Returns:
-        Inputs (n, 1, length), kept as 16-bit integers; classes (n,), the names of the folders in order.
+        Inputs (n, 1, length), kept as 16-bit integers, or (n, 40, frames); classes (n,), the names of the folders in
+        order.
     """
+    check_choice("features", features, FEATURES)
     where = folder(root, "a folder of sounds for each class")
     paths, target, classes, index = list_classes(where, ENDINGS, "sounds", shares, seed)
-    return _data(where.name, read_clips(paths, rate, length), target, index, classes)
+    clips = read_clips(paths, rate, length)
+    if features == "raw":
+        return _data(where.name, clips, target, index, classes)
+    return _mel_data(where.name, clips, target, index, classes, rate, augment)
+
+
+def _mel_data(
+    name: str,
+    clips: Tensor,
+    target: Tensor,
+    index: Sequence[Tensor],
+    classes: tuple[str, ...],
+    rate: int,
+    augment: bool,
+) -> Data:
+    window = 2 * max(1, round(0.016 * rate))
+    mel = LogMel(window, rate)
+    levels = torch.cat([mel(Batch(part), False).inputs for part in clips[index[0]].split(64)])
+    normal = Normalize(*moments(levels))
+    prepare = Chain((mel, normal))
+    training = Chain((replace(mel, stretch=0.15), normal)) if augment else prepare
+    splits = [Split(clips[i], target[i], prepare=training if part == 0 else prepare) for part, i in enumerate(index)]
+    size = (mel.frames(clips.shape[-1]),)
+    return Data.from_splits(name, splits, in_channels=mel.mels, size=size, classes=classes)
+
+
+def usual_rate(root: Path, count: int = 20) -> int:
+    """Return the sampling rate in Hz that most sounds of a folder have, at most 16,000.
+
+    Args:
+        root: the folder, with any folders in it.
+        count: how many sounds to look at.
+    """
+    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    rates = Counter(_read_pcm(path)[0] or _read_other(path)[0] for path in paths[:: max(1, len(paths) // count)])
+    return min(RATE, rates.most_common(1)[0][0]) if rates else RATE
 
 
 def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = None) -> Tensor:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["grayed", "image_folder", "read_image"]
+__all__ = ["grayed", "image_folder", "list_classes", "list_files", "read_image", "stack_images"]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 #: what Pillow may read
@@ -61,7 +61,7 @@ def image_folder(
         check_int("resolution", resolution)
     where = folder(root, "a folder of images for each class")
     paths, labels, classes, index = list_classes(where, ENDINGS, "images", shares, seed)
-    images = _stack(paths, resolution, gray)
+    images = stack_images(paths, resolution, gray)
     seen = [images[index[0], c].float() / 255 for c in range(images.shape[1])]
     deviation = tuple(float(s.std()) or 1.0 for s in seen)
     normal = Standardize(tuple(float(s.mean()) for s in seen), deviation)
@@ -90,7 +90,7 @@ def list_classes(
     """
     given = [next((where / n for n in names if (where / n).is_dir()), None) for names in PARTS]
     named = given[0] is not None and given[2] is not None
-    found = [_list_files(path, endings, what) for path in (given if named else [where]) if path is not None]
+    found = [list_files(path, endings, what) for path in (given if named else [where]) if path is not None]
     classes = tuple(sorted({name for part in found for name, _ in part}))
     if len(classes) < 2:
         raise ValueError(f"{where} must hold a folder of {what} for each of two or more classes, found {len(classes)}")
@@ -100,7 +100,7 @@ def list_classes(
     return [path for part in found for _, path in part], labels, classes, index
 
 
-def _list_files(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:
+def list_files(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:
     """Return class and path of each file of these endings, one class for each folder."""
     found = [
         (inner.name, path)
@@ -125,7 +125,7 @@ def _index_parts(labels: Tensor, counts: Sequence[int], seed: int) -> tuple[Tens
     return given[0][train], given[0][held], given[1]
 
 
-def _stack(paths: Sequence[Path], resolution: int | None, gray: bool | None) -> Tensor:
+def stack_images(paths: Sequence[Path], resolution: int | tuple[int, int] | None, gray: bool | None) -> Tensor:
     """Return (n, 1 or 3, rows, columns) bytes of all images."""
     arrays = [read_image(path, resolution) for path in paths]
     shapes = {a.shape[:2] for a in arrays}

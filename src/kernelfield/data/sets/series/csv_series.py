@@ -9,6 +9,7 @@ import numpy as np
 
 from ...._checks import check_choice
 from ...io.files import MISSING, NONFINITE, number, read_table, time_of
+from ...io.pairs import split_files
 from ...transforms.series import Series, build, samples_like
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...base import Batch, Data
 
-__all__ = ["csv_samples", "csv_series", "read_long", "read_steps", "read_wide"]
+__all__ = ["csv_samples", "csv_series", "read_labelled", "read_long", "read_steps", "read_wide"]
 
 TASKS = ("auto", "classification", "regression")
 #: columns by which a file of one measurement a line is known
@@ -49,8 +50,8 @@ def csv_series(
     with gaps; others become coords; dates count in seconds. Several lines of a series agree in their label.
 
     Source: the user's own. Licence: theirs. Split: at random under a seed, stratified by class; or, where ``root``
-    is a folder, its files ``train.csv``, ``test.csv`` and perhaps ``validation.csv``. Normalisation: zero mean and unit
-    variance of each channel over the observed values of the training series.
+    is a folder or ``train.csv`` itself, the files ``train.csv``, ``test.csv`` and perhaps ``validation.csv``.
+    Normalisation: zero mean and unit variance of each channel over the observed values of the training series.
 
     Args:
         root: the file, or the folder of files.
@@ -118,10 +119,7 @@ def csv_samples(path: Path, data: Data, label: str = "label", nonfinite: str = "
         names, *rows = [[cell for j, cell in enumerate(row) if j != place] for row in (names, *rows)]
     if set(names) >= LONG:
         series, channels = read_long(path, names, rows, None, nonfinite)
-        unknown = [channel for channel in channels if channel not in data.channels]
-        if unknown:
-            known = ", ".join(data.channels) or "none by name"
-            raise ValueError(f"{path} must hold channels of {data.name}, {known}, found {unknown[0]!r}")
+        _check_channels(path, channels, data)
         return samples_like(data, [_aligned(s, channels, data.channels) for s in series])
     if not labelled and (data.test.inputs.shape[1] != 1 or len(names) < 2):
         return None
@@ -129,6 +127,25 @@ def csv_samples(path: Path, data: Data, label: str = "label", nonfinite: str = "
         rows = [names, *rows]
         names = [str(i) for i in range(max(map(len, rows)))]
     return samples_like(data, read_wide(path, names, rows, None, nonfinite)[0])
+
+
+def read_labelled(path: Path, data: Data, label: str, nonfinite: str) -> list[Series]:
+    """Return the series of a CSV file with labels, with the channels of a data set."""
+    names, rows = _read(path)
+    if label not in names:
+        raise ValueError(
+            f"{path}, line 1: expected names of columns, {label!r} among them, found {', '.join(names[:6])}"
+        )
+    series, channels = (read_long if set(names) >= LONG else read_wide)(path, names, rows, label, nonfinite)
+    _check_channels(path, channels, data)
+    return [_aligned(s, channels, data.channels) for s in series]
+
+
+def _check_channels(path: Path, channels: Sequence[str], data: Data) -> None:
+    unknown = [channel for channel in channels if channel not in data.channels]
+    if unknown:
+        known = ", ".join(data.channels) or "none by name"
+        raise ValueError(f"{path} must hold channels of {data.name}, {known}, found {unknown[0]!r}")
 
 
 def read_steps(path: Path, nonfinite: str = "refuse") -> np.ndarray:
@@ -170,13 +187,13 @@ def _is_number(cell: str) -> bool:
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return the first line of a CSV file, and the others."""
-    rows = read_table(path)
+    rows = read_table(path, "\t" if path.suffix.lower() == ".tsv" else ",")
     return ([n.strip() for n in rows[0]], rows[1:]) if rows else ([], [])
 
 
 def _paths(root: str | os.PathLike[str] | None) -> list[Path]:
     if root is not None and Path(root).is_file():
-        return [Path(root)]
+        return split_files(Path(root))
     if root is not None and Path(root).is_dir():
         found = [Path(root) / f"{part}.csv" for part in ("train", "validation", "test")]
         if found[0].is_file() and found[2].is_file():

@@ -11,7 +11,9 @@ import numpy as np
 from ...._checks import check_choice
 from ...._signature import with_arguments_of
 from ...io.files import NONFINITE, find, folder, number, read_lines, time_of
+from ...io.pairs import split_files
 from ...transforms.series import Series, build
+from .archive_files import read_arff, read_tsv
 
 if TYPE_CHECKING:
     import os
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
 
     from ...base import Data
 
-__all__ = ["character_trajectories", "read_ts", "ts"]
+__all__ = ["character_trajectories", "read_archive", "read_ts", "ts"]
 
 SPLITS = ("archive", "random")
+#: endings of the archive's files
+ENDINGS = (".ts", ".tsv", ".arff")
 
 
 @with_arguments_of(build, without=("name", "parts", "task", "classes", "channels", "validation_share"))
@@ -36,14 +40,14 @@ def ts(
     """Return any classification or regression problem of the UEA and UCR archives.
 
     Source: ``PROBLEM_TRAIN.ts`` and ``PROBLEM_TEST.ts`` in ``root`` or ``root/PROBLEM``, as
-    https://www.timeseriesclassification.com has them, or one ``.ts`` file. The archive publishes no checksums, so
-    nothing is downloaded. Licence: each problem's own, stated there. Split: the archive's, 15 of a hundred training
-    series held out for validation; or all series joined and divided at random. Normalisation: zero mean and unit
-    variance of each channel over the training series. Unequal lengths are padded and masked; missing values ("?") are
-    masked where all channels miss, and the channel's mean elsewhere; time stamps become coords.
+    https://www.timeseriesclassification.com has them, the same as ``.tsv`` or ``.arff``, or one such file. The archive
+    publishes no checksums, so nothing is downloaded. Licence: each problem's own, stated there. Split: the archive's,
+    15 of a hundred training series held out for validation; or all series joined and divided at random. Normalisation:
+    zero mean and unit variance of each channel over the training series. Unequal lengths are padded and masked; missing
+    values ("?") are masked where all channels miss, and the channel's mean elsewhere; time stamps become coords.
 
     Args:
-        root: folder of the two files, or path of one file.
+        root: folder of the two files, or path of one file; a file ``X_TRAIN`` is read with the ``X_TEST`` beside it.
         problem: name of the problem; may be left out where the folder holds one only.
         split: "archive" or "random".
         nonfinite: "refuse" raises for a value that is infinite or too large for float32, with its line and column;
@@ -63,17 +67,17 @@ def ts(
     check_choice("split", split, SPLITS)
     check_choice("nonfinite", nonfinite, NONFINITE)
     if root is not None and Path(root).is_file():
-        paths = [Path(root)]
-        name = paths[0].stem
+        paths = split_files(Path(root))
+        name = paths[0].stem if len(paths) == 1 else re.sub(r"[_-]?train$", "", paths[0].stem, flags=re.IGNORECASE)
     else:
         where = folder(root, "a .ts problem", *([problem] if problem else []))
         name = problem or _only_problem(where)
-        paths = [find(where, [f"{name}_{part}.ts"], "series") for part in ("TRAIN", "TEST")]
-    read = [read_ts(path, nonfinite) for path in paths]
-    task = read[0][2]
-    if read[-1][2] != task:
-        raise ValueError(f"{paths[-1]} must hold labels for {task}, as {paths[0]}, found {read[-1][2]}")
-    classes = tuple(dict.fromkeys(c for r in read for c in r[3] or ())) or None
+        paths = [find(where, [f"{name}_{part}{e}" for e in ENDINGS], "series") for part in ("TRAIN", "TEST")]
+    read = [read_archive(path, nonfinite) for path in paths]
+    task = read[0][1]
+    if read[-1][1] != task:
+        raise ValueError(f"{paths[-1]} must hold labels for {task}, as {paths[0]}, found {read[-1][1]}")
+    classes = tuple(dict.fromkeys(c for r in read for c in r[2] or ())) or None
     parts: Sequence[Sequence[Series]] = [r[0] for r in read]
     if split == "random":
         parts = [[s for part in parts for s in part]]
@@ -99,11 +103,25 @@ def character_trajectories(
 
 
 def _only_problem(where: Path) -> str:
-    names = sorted(p.name.removesuffix("_TRAIN.ts") for p in where.glob("*_TRAIN.ts"))
+    names = sorted({p.stem.removesuffix("_TRAIN") for e in ENDINGS for p in where.glob(f"*_TRAIN{e}")})
     if len(names) != 1:
         found = ", ".join(names[:8]) or "none"
         raise ValueError(f"problem must say which NAME_TRAIN.ts and NAME_TEST.ts of {where} to read, found {found}")
     return names[0]
+
+
+def read_archive(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str, tuple[str, ...] | None]:
+    """Return the series of a ``.ts``, ``.tsv`` or ``.arff`` file, the task, and the names of the classes if known.
+
+    Args:
+        path: the file.
+        nonfinite: as of :func:`read_ts`.
+    """
+    ending = check_choice("ending", path.suffix.lower(), ENDINGS)
+    if ending == ".ts":
+        series, _, task, classes = read_ts(path, nonfinite)
+        return series, task, classes
+    return (read_tsv if ending == ".tsv" else read_arff)(path, nonfinite)
 
 
 def read_ts(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], dict[str, str], str, tuple[str, ...] | None]:

@@ -1,0 +1,36 @@
+"""Training and test data in two files side by side: ``X_TRAIN.ts`` and ``X_TEST.ts``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["split_files"]
+
+#: names of the other parts, in the order of training, validation and test data
+_OTHERS = (("validation", "valid", "val"), ("test",))
+
+
+def split_files(path: Path) -> list[Path]:
+    """Return a file of training data, and the files of validation and test data beside it, if there is test data.
+
+    A name that ends in ``train`` is one of training data: ``X_TRAIN.ts`` goes with ``X_TEST.ts``, ``train.csv`` with
+    ``test.csv`` and perhaps ``validation.csv``. Any other file stands alone.
+
+    >>> from pathlib import Path
+    >>> split_files(Path("nowhere/train.csv"))
+    [PosixPath('nowhere/train.csv')]
+    """
+    found = re.fullmatch(r"(|.*[^a-z])(train)", path.stem, re.IGNORECASE)
+    if found is None:
+        return [path]
+    stem, word = found[1], found[2]
+    spell = str.upper if word.isupper() else str.capitalize if word[0].isupper() else str.lower
+    held, tested = (
+        next((p for name in names if (p := path.with_name(f"{stem}{spell(name)}{path.suffix}")).is_file()), None)
+        for names in _OTHERS
+    )
+    return [p for p in (path, held, tested) if p is not None] if tested is not None else [path]

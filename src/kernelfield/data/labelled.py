@@ -1,0 +1,142 @@
+"""New samples with labels, read as those of a data set of one's own: to test a trained network on all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .base import Split
+from .io.pairs import split_files
+from .sets.arrays import array_target, read_array_file
+from .sets.audio import sound_folder as sounds
+from .sets.clouds import cloud_folder as clouds
+from .sets.images import image_folder as images
+from .sets.series.csv_series import read_labelled
+from .sets.series.ts_archive import read_archive
+from .transforms.series import samples_like
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from .base import Batch, Data
+    from .transforms.series import Series
+
+__all__ = ["OWN", "labelled_split"]
+
+
+def labelled_split(data: Data, path: str | Path, source: dict[str, Any]) -> Split:
+    """Return all samples of a file or folder, with labels, as test samples of a data set.
+
+    Of a folder or a pair of files with training and test data, the test data are read.
+
+    Args:
+        data: the data set, or its metadata; see :func:`~kernelfield.data.metadata.from_metadata`.
+        path: a file or folder that the loader can read.
+        source: ``name`` of the loader, one of ``OWN``, and its options.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"data must exist, got {path}")
+    return OWN[source["name"]](data, path, source)
+
+
+def _series(data: Data, path: Path, source: dict[str, Any]) -> Split:
+    nonfinite = str(source.get("nonfinite", "refuse"))
+    file = _test_file(path, source)
+    if source["name"] == "ts":
+        series, _, _ = read_archive(file, nonfinite)
+    else:
+        series = read_labelled(file, data, str(source.get("label", "label")), nonfinite)
+    return _with_target(data, samples_like(data, series), _series_target(data, series, file))
+
+
+def _test_file(path: Path, source: dict[str, Any]) -> Path:
+    """Return the file itself, the test file of a folder, or the one beside a file of training data."""
+    if path.is_file():
+        return split_files(path)[-1]
+    problem = source.get("problem") or ""
+    found = [p for p in sorted(path.rglob("*")) if p.is_file() and p.stem.lower().endswith("test")]
+    found = [p for p in found if p.stem.startswith(problem)]
+    if len(found) != 1:
+        raise ValueError(f"data must be a file, or a folder with one file of test data, got {path} with {len(found)}")
+    return found[0]
+
+
+def _series_target(data: Data, series: Sequence[Series], file: Path) -> Tensor:
+    if data.task == "regression":
+        return torch.tensor([[float(s.label)] for s in series])
+    return _known([s.label for s in series], data, file)
+
+
+def _known(labels: Sequence[str], data: Data, where: Path) -> Tensor:
+    unknown = sorted(set(labels) - set(data.classes))
+    if unknown:
+        raise ValueError(f"{where} must hold classes of the run, {', '.join(data.classes[:12])}, found {unknown[0]!r}")
+    place = {name: i for i, name in enumerate(data.classes)}
+    return torch.tensor([place[label] for label in labels], dtype=torch.long)
+
+
+def _with_target(data: Data, batch: Batch, target: Tensor) -> Split:
+    return Split(batch.inputs, target, batch.coords, batch.mask, data.test.step, data.test.prepare)
+
+
+def _listed(data: Data, path: Path, endings: tuple[str, ...], what: str) -> tuple[list[Path], Tensor]:
+    """Return the files and classes of a folder that has a folder for each class, perhaps within a folder of tests."""
+    where = next((path / name for name in images.PARTS[2] if (path / name).is_dir()), path)
+    found = images.list_files(where, endings, what)
+    return [file for _, file in found], _known([name for name, _ in found], data, path)
+
+
+def _images(data: Data, path: Path, source: dict[str, Any]) -> Split:  # noqa: ARG001
+    channels, rows, columns = data.test.inputs.shape[1:]
+    files, target = _listed(data, path, images.ENDINGS, "images")
+    stored = images.stack_images(files, (rows, columns), gray=channels == 1)
+    return replace(data.test, inputs=stored, target=target)
+
+
+def _sounds(data: Data, path: Path, source: dict[str, Any]) -> Split:
+    files, target = _listed(data, path, sounds.ENDINGS, "sounds")
+    clips = sounds.read_clips(files, source.get("rate", sounds.RATE), data.test.inputs.shape[2])
+    return replace(data.test, inputs=clips, target=target)
+
+
+def _clouds(data: Data, path: Path, source: dict[str, Any]) -> Split:
+    assert data.test.coords is not None  # of clouds
+    files, target = _listed(data, path, clouds.ENDINGS, "point clouds")
+    coords = clouds.read_clouds(files, data.test.coords.shape[1], source.get("seed", 0))
+    return replace(data.test, inputs=coords.new_zeros(len(coords), 0, coords.shape[1]), coords=coords, target=target)
+
+
+def _arrays(data: Data, path: Path, source: dict[str, Any]) -> Split:
+    file = _test_file(path, source)
+    held = read_array_file(file, str(source.get("nonfinite", "refuse")))
+    shape = held["inputs"].shape
+    if shape[1] != data.test.inputs.shape[1] or len(shape) != data.test.inputs.dim():
+        raise ValueError(f"{file} must hold inputs of shape {tuple(data.test.inputs.shape[1:])}, found {shape[1:]}")
+    target, _, out = array_target(held["target"], data.task, shape, file, data.classes or None)
+    if out != data.out_channels:
+        raise ValueError(f"{file} must hold a target of {data.out_channels} values, found {out}")
+    inputs = torch.from_numpy(held["inputs"]).float()
+    coords, mask = (None if held.get(key) is None else torch.from_numpy(held[key]) for key in ("coords", "mask"))
+    unseen = inputs.isnan().all(dim=1)
+    if data.test.mask is not None or bool(unseen.any()):
+        mask = ~unseen if mask is None else mask.bool() & ~unseen
+    return replace(
+        data.test, inputs=inputs, target=target, coords=None if coords is None else coords.float(), mask=mask
+    )
+
+
+#: loaders of one's own data, by name
+OWN: dict[str, Callable[[Data, Path, dict[str, Any]], Split]] = {
+    "csv_series": _series,
+    "ts": _series,
+    "image_folder": _images,
+    "wav_folder": _sounds,
+    "cloud_folder": _clouds,
+    "arrays": _arrays,
+}

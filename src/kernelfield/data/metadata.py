@@ -1,0 +1,119 @@
+"""A data set without its samples: what a trained network needs to read and prepare new ones."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from .base import Data, Split, TargetScale
+from .transforms import batch as batches
+from .transforms import clouds, log_mel, to_sequence
+
+__all__ = ["from_metadata", "metadata"]
+
+FORMAT = 1
+#: transforms that can be stored, by name
+_TRANSFORMS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        batches.AsFloat,
+        batches.AsTokens,
+        batches.Chain,
+        batches.CropFlip,
+        batches.Normalize,
+        batches.Observed,
+        batches.ResizeRotateCrop,
+        batches.ScaleTarget,
+        batches.Standardize,
+        clouds.ChoosePoints,
+        log_mel.LogMel,
+        to_sequence.Flatten,
+        to_sequence.NoisePadding,
+        TargetScale,
+    )
+}
+_PLAIN = ("name", "in_channels", "out_channels", "dim", "size", "task", "classes", "vocabulary", "parts", "channels")
+_DTYPES = {str(d).removeprefix("torch."): d for d in (
+    torch.float16, torch.float32, torch.float64, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool,
+)}  # fmt: skip
+
+
+def metadata(data: Data) -> dict[str, Any] | None:
+    """Return shapes, classes and preparation of the test samples as values that JSON can hold.
+
+    Returns:
+        The values for :func:`from_metadata`; None if the data set is prepared by a transform of its own.
+
+    >>> from kernelfield.data import load
+    >>> data = from_metadata(metadata(load("digits")))
+    >>> len(data.test), data.test.inputs.shape, data.classes[:2]
+    (0, torch.Size([0, 1, 8, 8]), ('0', '1'))
+    """
+    test = data.test
+    try:
+        prepare = _to_plain(test.prepare)
+    except TypeError:
+        return None
+    plain = {name: _to_plain(getattr(data, name)) for name in (*_PLAIN, "unit")}
+    held = {name: _layout(getattr(test, name)) for name in ("inputs", "target", "coords", "mask")}
+    return {"format": FORMAT, **plain, "stored": held, "step": _to_plain(test.step), "prepare": prepare}
+
+
+def from_metadata(values: dict[str, Any]) -> Data:
+    """Return the data set that :func:`metadata` describes, with splits of no samples.
+
+    The test split has the shapes and the preparation of the samples that the network was tested on.
+    """
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found = values.get("format") if isinstance(values, dict) else values
+        raise ValueError(f"metadata must have format {FORMAT}, got {found!r}")
+    try:
+        stored: dict[str, Any] = {name: _empty(layout) for name, layout in values["stored"].items()}
+        empty = Split(
+            **stored,
+            step=_from_plain(values["step"]),
+            prepare=_from_plain(values["prepare"]),
+        )
+        plain = {name: _from_plain(values[name]) for name in (*_PLAIN, "unit")}
+        return Data(train=empty, validation=None, test=empty, **plain)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"metadata must be those of a data set, got others: {error!r}") from error
+
+
+def _layout(tensor: torch.Tensor | None) -> dict[str, Any] | None:
+    if tensor is None:
+        return None
+    return {"shape": list(tensor.shape[1:]), "dtype": str(tensor.dtype).removeprefix("torch.")}
+
+
+def _empty(layout: dict[str, Any] | None) -> torch.Tensor | None:
+    return None if layout is None else torch.empty((0, *layout["shape"]), dtype=_DTYPES[layout["dtype"]])
+
+
+def _to_plain(value: Any) -> Any:
+    """Return a value as JSON can hold it; raise TypeError for transforms that are not listed above."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [_to_plain(v) for v in value]
+    if isinstance(value, torch.Tensor):
+        # Python's floats hold float32 exactly.
+        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+    kind = type(value).__name__
+    if _TRANSFORMS.get(kind) is not type(value):
+        raise TypeError(f"value must be plain or a listed transform, got {kind}")
+    arguments = {f.name: _to_plain(getattr(value, f.name)) for f in fields(value) if not f.name.startswith("_")}
+    return {"transform": kind, **arguments}
+
+
+def _from_plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_from_plain(v) for v in value)
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return torch.tensor(value["tensor"], dtype=_DTYPES[value["dtype"]])
+    arguments = {name: _from_plain(v) for name, v in value.items() if name != "transform"}
+    return _TRANSFORMS[value["transform"]](**arguments)

@@ -1,0 +1,185 @@
+"""Arrays of your own in an ``.npz`` file: to classify, to regress, or to predict a value at each position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..._checks import check_choice
+from ..base import Data, Split, TargetScale
+from ..io.arrays import finite_array, read_arrays
+from ..io.pairs import split_files
+from ..transforms.batch import Chain, Normalize, ScaleTarget
+from ..transforms.split import class_index, divide, moments
+
+if TYPE_CHECKING:
+    import os
+
+    from torch import Tensor
+
+__all__ = ["array_target", "arrays", "read_array_file"]
+
+TASKS = ("auto", "classification", "multilabel", "regression", "dense-regression", "segmentation")
+#: names of the arrays, the usual one first
+NAMES = {
+    "inputs": ("inputs", "x", "X"),
+    "target": ("target", "y", "Y", "labels"),
+    "coords": ("coords",),
+    "mask": ("mask",),
+}
+
+
+def arrays(
+    root: str | os.PathLike[str] | None,
+    *,
+    task: str = "auto",
+    standardize: bool = False,
+    shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
+    seed: int = 0,
+    nonfinite: str = "refuse",
+) -> Data:
+    r"""Return the samples of an ``.npz`` file: ``inputs`` (n, channels, \*space) and ``target``.
+
+    Source: the user's own; ``x`` and ``y`` are other names of the two arrays. ``coords`` (n, points, dim), in units of
+    the training step, and ``mask`` may be there too. NaN is a missing input. Licence: theirs. Split: at random,
+    stratified by class; or ``train.npz`` with ``test.npz`` and perhaps ``validation.npz`` beside it. Normalisation:
+    zero mean and unit variance of each channel over the training samples.
+
+    Args:
+        root: the file.
+        task: "classification" for (n,) whole numbers or names, "multilabel" for (n, out) zeros and ones, "regression"
+            for (n,) or (n, out) values, "segmentation" for (n, \*space) classes, "dense-regression" for
+            (n, out, \*space) or (n, \*space) values; by the shape and the type of the target if "auto".
+        standardize: whether to normalise targets of a regression to zero mean and unit variance over the training
+            samples; metrics and predictions stay in their own unit.
+        shares: shares of training, validation and test data, for one file.
+        seed: seed of the split.
+        nonfinite: "refuse" raises for a value that is infinite or too large for float32; "missing" counts it as
+            missing.
+
+    Returns:
+        Inputs (n, channels, \*space) and targets as above.
+    """
+    check_choice("task", task, TASKS)
+    if root is None or not Path(root).is_file():
+        raise ValueError(f"root must be an .npz file of inputs and target, got {root}")
+    paths = split_files(Path(root))
+    parts = [read_array_file(path, nonfinite) for path in paths]
+    held = {name: _joined([part.get(name) for part in parts], name, paths) for name in NAMES}
+    inputs, given = held["inputs"], held["target"]
+    task = _task(given, inputs.shape[2:]) if task == "auto" else task
+    target, classes, out = array_target(given, task, inputs.shape, paths[0])
+    counts = [len(part["inputs"]) for part in parts]
+    index = _index(target if task == "classification" else torch.zeros(len(target)), counts, shares, seed)
+    values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
+    mask = None if held["mask"] is None else torch.from_numpy(held["mask"].astype(bool))
+    unseen = values.isnan().all(dim=1)
+    if bool(unseen.any()):
+        mask = ~unseen if mask is None else mask & ~unseen
+    prepare: Normalize | Chain = Normalize(*moments(values[index[0]]))
+    if standardize and task in ("regression", "dense-regression"):
+        prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
+    coords = None if held["coords"] is None else torch.from_numpy(held["coords"].astype(np.float32))
+    every = Split(values, target, coords=coords, mask=mask, prepare=prepare)
+    size = (
+        tuple(inputs.shape[2:]) if coords is None else tuple(max(2, int(n)) for n in np.ceil(coords.amax((0, 1)) + 1))
+    )
+    splits = [every.take(i) for i in index]
+    return Data.from_splits(paths[0].stem, splits, task, out_channels=out, size=size, classes=classes)
+
+
+def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarray]:
+    """Return ``inputs``, ``target`` and perhaps ``coords`` and ``mask`` of an ``.npz`` file, with shapes checked."""
+    found = read_arrays(path)
+    held = {name: found[key] for name, keys in NAMES.items() for key in keys if key in found}
+    for name in ("inputs", "target"):
+        if name not in held:
+            raise ValueError(f"{path} must hold inputs and target (or x and y), found {', '.join(found) or 'nothing'}")
+    for name, array in held.items():
+        if len(array) != len(held["inputs"]):
+            raise ValueError(
+                f"{path} must hold {len(held['inputs'])} samples in {name}, as in inputs, got {len(array)}"
+            )
+        if name != "target" and array.dtype.kind not in "biuf":
+            raise ValueError(f"{path} must hold numbers in {name}, found {array.dtype}")
+        held[name] = finite_array(array, path, name, nonfinite if name == "inputs" else "refuse")
+    if held["inputs"].ndim < 3 or not len(held["inputs"]):
+        shape = held["inputs"].shape
+        raise ValueError(f"{path} must hold inputs of shape (n, channels, …), found {shape}; n and channels may be 1")
+    space, points = held["inputs"].shape[2:], held.get("coords")
+    if points is not None and (points.ndim != 3 or points.shape[1:2] != space or not np.isfinite(points).all()):
+        raise ValueError(f"{path} must hold finite coords of shape (n, {space[0]}, dim), found {points.shape}")
+    if "mask" in held and held["mask"].shape[1:] != space:
+        raise ValueError(f"{path} must hold a mask of shape (n, {space}), found {held['mask'].shape}")
+    return held
+
+
+def _joined(parts: list[Any], name: str, paths: list[Path]) -> Any:
+    if all(part is None for part in parts):
+        return None
+    for path, part in zip(paths, parts, strict=True):
+        if part is None or part.shape[1:] != parts[0].shape[1:]:
+            found = "none" if part is None else part.shape[1:]
+            raise ValueError(f"{path} must hold {name} of shape {parts[0].shape[1:]}, as {paths[0]}, found {found}")
+    return np.concatenate(parts)
+
+
+def _task(target: np.ndarray, space: tuple[int, ...]) -> str:
+    """Return the task by the shape and the type of the target."""
+    whole = target.dtype.kind in "biuUS"
+    if target.ndim == 1:
+        return "classification" if whole else "regression"
+    if target.shape[1:] == space:
+        return "segmentation" if whole else "dense-regression"
+    if target.shape[2:] == space:
+        return "dense-regression"
+    return "multilabel" if whole and bool(((target == 0) | (target == 1)).all()) else "regression"
+
+
+def array_target(
+    target: np.ndarray, task: str, inputs: tuple[int, ...], path: Path, classes: tuple[str, ...] | None = None
+) -> tuple[Tensor, tuple[str, ...], int]:
+    """Return a target as a tensor, the names of the classes, and the number of predictions.
+
+    Args:
+        target: as read.
+        task: the task.
+        inputs: shape of the inputs.
+        path: its file, for errors.
+        classes: names of the classes, if known already.
+    """
+    n, space = inputs[0], tuple(inputs[2:])
+    if task in ("classification", "segmentation"):
+        if target.shape != ((n,) if task == "classification" else (n, *space)):
+            raise ValueError(f"{path} must hold a target of shape {(n, *space)} for {task}, found {target.shape}")
+        names = [str(int(v)) if target.dtype.kind in "biuf" else str(v) for v in np.unique(target)]
+        known = class_index(names)[1] if classes is None else classes
+        unknown = sorted(set(names) - set(known))
+        if unknown:
+            raise ValueError(f"{path} must hold classes {', '.join(known[:8])}, found {unknown[0]}")
+        place = np.array([known.index(name) for name in names])
+        index = place[np.unique(target, return_inverse=True)[1].reshape(target.shape)]
+        return torch.from_numpy(index.astype(np.int64)), known, len(known)
+    if target.dtype.kind not in "biuf" or not np.isfinite(target).all():
+        raise ValueError(f"{path} must hold finite numbers in target for {task}, found others")
+    values = torch.from_numpy(np.ascontiguousarray(target, dtype=np.float32))
+    if task == "dense-regression" and tuple(values.shape[1:]) == space:
+        values = values.unsqueeze(1)
+    if task != "dense-regression":
+        values = values.reshape(n, -1)
+    elif tuple(values.shape[2:]) != space:
+        raise ValueError(f"{path} must hold a target of shape (n, out, {space}) for {task}, found {target.shape}")
+    return values, (), values.shape[1]
+
+
+def _index(labels: Tensor, counts: list[int], shares: tuple[float, float, float], seed: int) -> tuple[Tensor, ...]:
+    if len(counts) == 1:
+        return divide(labels, shares, seed)
+    given = torch.arange(sum(counts)).split(counts)
+    if len(counts) == 3:
+        return tuple(given)
+    kept, held, _ = divide(labels[given[0]], (0.85, 0.15, 0.0), seed)
+    return given[0][kept], given[0][held], given[1]

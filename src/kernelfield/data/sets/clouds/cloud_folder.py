@@ -1,0 +1,96 @@
+"""Point clouds of your own: a folder of clouds or meshes for each class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...._checks import check_int
+from ...base import Data, Split
+from ...io.arrays import finite_array, read_array
+from ...io.files import folder
+from ...io.meshes import read_off, sample_mesh
+from ...io.ply import read_ply
+from ...transforms.clouds import ChoosePoints, normalized
+from ..images.image_folder import list_classes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["cloud_folder", "read_clouds"]
+
+ENDINGS = (".off", ".ply", ".npy")
+
+
+def cloud_folder(
+    root: str | os.PathLike[str] | None,
+    *,
+    points: int = 512,
+    shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
+    seed: int = 0,
+) -> Data:
+    """Return the point clouds of a folder, one class for each folder in it: ``root/chair/1.off``, ``root/lamp/7.npy``.
+
+    Source: the user's own: meshes or points as ``.off`` or ``.ply``, points (n, 3) as ``.npy``. Meshes are sampled
+    uniformly from their surface. Licence: theirs. Split: ``root/train/chair/1.off`` and so on, with folders ``train``,
+    ``test`` and perhaps ``val``, as they are (15 percent of the training clouds held out where there is no ``val``);
+    otherwise at random, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest
+    coordinate at 1.
+
+    Args:
+        root: the folder.
+        points: points of each cloud; twice as many are kept, and training chooses new ones in every epoch.
+        shares: shares of training, validation and test data, if ``root`` has no such folders.
+        seed: seed of the points and of the split.
+
+    Returns:
+        Positions (n, 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,), the names of the folders in order.
+    """
+    check_int("points", points)
+    where = folder(root, "a folder of point clouds for each class")
+    paths, labels, classes, index = list_classes(where, ENDINGS, "point clouds", shares, seed)
+    coords = read_clouds(paths, 2 * points, seed)
+    none = coords.new_zeros(len(coords), 0, coords.shape[1])
+    splits = [Split(none[i], labels[i], coords=coords[i], prepare=ChoosePoints(points)) for i in index]
+    return Data.from_splits(where.name, splits, in_channels=3, size=(2, 2, 2), classes=classes)
+
+
+def read_clouds(paths: Sequence[Path], count: int, seed: int = 0) -> Tensor:
+    """Return (n, count, 3) normalised points of all files; the points of a file do not depend on the others."""
+    coords = torch.empty(len(paths), count, 3)
+    for i, path in enumerate(paths):
+        generator = torch.Generator().manual_seed(seed)
+        vertices, triangles = _read(path)
+        if len(triangles):
+            try:
+                found, _ = sample_mesh(vertices, triangles, count, generator)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
+        else:
+            # Each point once, in a random order, before any is repeated.
+            order = [torch.randperm(len(vertices), generator=generator) for _ in range(-(-count // len(vertices)))]
+            found = vertices[torch.cat(order)[:count]]
+        coords[i] = normalized(found)
+    return coords
+
+
+def _read(path: Path) -> tuple[Tensor, Tensor]:
+    """Return points or vertices (n, 3) and triangles (m, 3), none for points alone."""
+    ending = path.suffix.lower()
+    if ending != ".npy":
+        found = (read_off if ending == ".off" else read_ply)(path)
+        if not len(found[0]):
+            raise ValueError(f"{path} must hold points, found none")
+        return found
+    array = read_array(path)
+    if array.ndim != 2 or array.shape[1] != 3 or not len(array) or array.dtype.kind not in "iuf":
+        raise ValueError(f"{path} must hold points (n, 3), found {array.dtype} {array.shape}")
+    if not np.isfinite(finite_array(array, path)).all():
+        raise ValueError(f"{path} must hold finite points, found NaN")
+    return torch.from_numpy(array.astype(np.float32)), torch.empty(0, 3, dtype=torch.long)

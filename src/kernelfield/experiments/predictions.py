@@ -1,0 +1,83 @@
+"""Predictions as lines of text, as CSV and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+from .._atomic import write_text
+from .plain_json import to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["check_out", "prediction_line", "prediction_table", "write_predictions"]
+
+
+def check_out(path: Path | None) -> None:
+    """Raise if predictions cannot be written to a path, before anything is predicted."""
+    if path is None:
+        return
+    if path.suffix.lower() not in (".csv", ".json"):
+        raise ValueError(f"out must end in .csv or .json, got {path}")
+    if not path.parent.is_dir():
+        raise ValueError(f"out must lie in a folder that exists, got {path}")
+
+
+def write_predictions(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write predictions as CSV or JSON, by the ending of the file."""
+    write_text(path, to_json(rows) + "\n" if path.suffix.lower() == ".json" else prediction_table(rows))
+
+
+def prediction_table(rows: list[dict[str, Any]]) -> str:
+    r"""Return predictions as CSV: file, sample, class, probability, then a column for each class or value.
+
+    >>> row = {"file": "a.wav", "sample": 0, "class": "no", "probability": 0.9}
+    >>> print(prediction_table([{**row, "probabilities": {"no": 0.9, "yes": 0.1}}]), end="")
+    file,sample,class,probability,p(no),p(yes)
+    a.wav,0,no,0.9,0.9,0.1
+    """
+    flat = [_flat(row) for row in rows]
+    columns = list(dict.fromkeys(key for row in flat for key in row))
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a prediction with one cell for each class or value."""
+    cells = {key: value for key, value in row.items() if key not in ("probabilities", "values", "classes")}
+    cells |= {f"p({name})": p for name, p in row.get("probabilities", {}).items()}
+    for key in ("values", "classes"):
+        found = row.get(key, [])
+        if any(isinstance(value, list) for value in found):
+            raise ValueError("out must end in .json for predictions at each position of a plane, got .csv")
+        cells |= {f"{key[:-1] if key == 'values' else 'class'} {i}": value for i, value in enumerate(found)}
+    return cells
+
+
+def prediction_line(row: dict[str, Any], *, named: bool = False) -> str:
+    """Return a prediction as a line of text.
+
+    Args:
+        row: the prediction.
+        named: whether to put its file first.
+
+    >>> prediction_line({"file": "a.wav", "sample": 0, "class": "no", "probability": 0.9, "probabilities": {}})
+    'class no  probability 0.9000'
+    """
+    hidden = ("file", "sample", *(["probabilities"] if "class" in row else []))
+    said = [f"{key} {_short(value)}" for key, value in row.items() if key not in hidden]
+    return "  ".join([f"{row['file']} {row['sample']}"] * named + said)
+
+
+def _short(value: Any) -> str:
+    """Return a value as text, floats with four digits."""
+    if isinstance(value, dict):
+        return "  ".join(f"{key} {_short(v)}" for key, v in value.items())
+    if isinstance(value, list):
+        return "[" + ", ".join(_short(v) for v in value) + "]"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

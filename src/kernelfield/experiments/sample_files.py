@@ -1,0 +1,200 @@
+"""Samples in files, read and prepared as the test samples of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..data.base import Batch
+from ..data.io.arrays import finite_array, read_array, read_arrays
+from ..data.sets.audio import sound_folder as sound
+from ..data.sets.clouds import cloud_folder as clouds
+from ..data.sets.images import image_folder as folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from ..data.base import Data
+    from .recipe import Recipe
+
+__all__ = ["check_samples", "prepare_samples", "read_file", "read_samples", "stored_shape"]
+
+#: endings of the files that hold samples
+ENDINGS = (".npy", ".npz", ".csv", ".ts", ".tsv", ".arff", ".off", ".ply", *folders.ENDINGS, *sound.ENDINGS)
+
+
+def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.0) -> Batch:
+    r"""Return the samples in a file as a batch for the network of a run.
+
+    Args:
+        path: see :func:`read_file`.
+        recipe: of the run.
+        data: of the run, or its metadata; None to take the samples as prepared already.
+        step: sampling step in training steps.
+    """
+    return prepare_samples(replace(read_file(path, recipe, data), step=step), data)
+
+
+def read_file(path: Path, recipe: Recipe, data: Data | None) -> Batch:
+    r"""Return the samples in a file as they are stored, before their preparation.
+
+    Args:
+        path: a .npy array (samples, channels, \*space), or one sample of it; an .npz file of such ``inputs`` and
+            perhaps ``coords`` (samples, points, dim) in training steps and ``mask``; a .csv table of one series, rows
+            are steps and columns channels, or of several as
+            :func:`~kernelfield.data.sets.series.csv_series.csv_series` reads them, with labels or without; a .ts,
+            .tsv or .arff file; an image; a sound; or a point cloud. NaN is a missing value.
+        recipe: of the run.
+        data: of the run, or its metadata; None if the samples are prepared already.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"file must exist, got {path}")
+    shape = recipe.shape
+    wanted = stored_shape(recipe, data)
+    batch = _read(path, recipe, data, wanted)
+    if shape.irregular and batch.coords is None:
+        raise ValueError(
+            f"file must say where its samples lie, for the run is on irregular times or points: a .csv of columns id, "
+            f"time, channel and value, a .ts file with time stamps, or an .npz of inputs (n, {wanted[0]}, points), "
+            f"coords (n, points, {len(shape.size)}) in training steps and perhaps mask (n, points); got {path.name}"
+        )
+    return check_samples(batch, recipe, data, f"file {path.name}")
+
+
+def stored_shape(recipe: Recipe, data: Data | None) -> tuple[Any, ...]:
+    """Return the shape of a sample as it is stored: channels, then an int or "points" for each axis."""
+    shape = recipe.shape
+    if shape.vocabulary is not None:
+        return tuple(shape.size)
+    if data is not None:  # before their preparation samples may have other channels than the network is given
+        return tuple(data.test.inputs.shape[1:])
+    return (shape.in_channels, *(["points"] if shape.irregular else shape.size))
+
+
+def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -> Batch:
+    """Return samples unchanged if they have the channels and axes of the run's; raise otherwise."""
+    tokens, wanted, inputs = recipe.shape.vocabulary is not None, stored_shape(recipe, data), batch.inputs
+    if inputs.dim() != len(wanted) + 1 or (not tokens and inputs.shape[1] != wanted[0]):
+        raise ValueError(
+            f"{where} must hold samples of shape ({', '.join(map(str, wanted))}), got {tuple(inputs.shape[1:])}"
+        )
+    return batch
+
+
+def prepare_samples(batch: Batch, data: Data | None) -> Batch:
+    """Return the batch as the network takes it: what is missing masked, the rest as the data's test samples."""
+    if batch.inputs.dim() > 2:  # all but token ids
+        batch = replace(batch, inputs=batch.inputs.float())
+    missing = batch.inputs.isnan()
+    gaps = bool(missing.any())
+    if batch.mask is None and batch.inputs.dim() > 2:
+        # Points may have no values beside their place; they were seen then.
+        unseen = missing.all(dim=1) if missing.shape[1] else missing.any(dim=1)
+        if bool(unseen.any()) or (data is not None and data.test.mask is not None):
+            batch = replace(batch, mask=~unseen)
+    if data is not None and data.test.prepare is not None:
+        batch = data.test.prepare(batch, False)
+    # A preparation that knows of no gaps leaves them; zero is then the mean.
+    return replace(batch, inputs=torch.where(batch.inputs.isnan(), 0.0, batch.inputs)) if gaps else batch
+
+
+def _read(path: Path, recipe: Recipe, data: Data | None, wanted: tuple[Any, ...]) -> Batch:
+    suffix = path.suffix.lower()
+    if suffix in clouds.ENDINGS and recipe.data["name"] == "cloud_folder" and data is not None:
+        assert data.test.coords is not None  # of clouds
+        coords = clouds.read_clouds([path], data.test.coords.shape[1], recipe.data.get("seed", 0))
+        return Batch(coords.new_zeros(1, 0, coords.shape[1]), coords=coords)
+    if suffix in (".npy", ".npz"):
+        return _read_arrays(path, wanted, str(recipe.data.get("nonfinite", "refuse")))
+    if suffix in (".csv", ".ts", ".tsv", ".arff"):
+        return _read_series(path, recipe, data)
+    if suffix in folders.ENDINGS:
+        if len(wanted) != 3:
+            raise ValueError(f"file must hold a sequence for this network, got the image {path.name}")
+        image = folders.read_image(path, (wanted[1], wanted[2]))
+        array = folders.grayed(image) if wanted[0] == 1 else image
+        return Batch(torch.from_numpy(np.moveaxis(array, -1, 0).copy()).unsqueeze(0))
+    if suffix in sound.ENDINGS:
+        if recipe.data["name"] != "wav_folder" or data is None:
+            raise ValueError(f"file must be a sound only for a run on a folder of sounds, got {path.name}")
+        options = {key: value for key, value in recipe.data.items() if key == "rate"}
+        return Batch(sound.read_clips([path], length=wanted[1], **options))
+    raise ValueError(f"file must end in one of {', '.join(ENDINGS)}, and be of the run's kind, got {path.name}")
+
+
+def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
+    """Return the arrays of a .npy or an .npz file, one sample as a batch of one."""
+    plain = path.suffix.lower() == ".npy"
+    arrays = {"inputs": read_array(path)} if plain else read_arrays(path)
+    held = {name: _tensor(array, path, name, nonfinite) for name, array in arrays.items()}
+    if plain:
+        return Batch(_samples(held["inputs"], wanted))
+    unknown = sorted(set(held) - {"inputs", "coords", "mask"})
+    if unknown or ("inputs" not in held and (wanted[0] or "coords" not in held)):
+        found = ", ".join(held) or "nothing"
+        raise ValueError(f"{path} must hold inputs and perhaps coords and mask, found {found}")
+    coords, mask = held.get("coords"), held.get("mask")
+    if coords is not None:
+        coords = _one_as_many(coords.float(), 2)
+    # Points that have a place and no values beside it.
+    inputs = held.get("inputs", None if coords is None else coords.new_zeros(len(coords), 0, coords.shape[1]))
+    assert inputs is not None
+    inputs = _samples(inputs, wanted)
+    mask = None if mask is None else _one_as_many(mask.bool(), inputs.dim() - 2)
+    space = tuple(inputs.shape[2:])
+    if coords is not None and (coords.dim() != 3 or coords.shape[:2] != (len(inputs), *space)):
+        raise ValueError(
+            f"coords of {path} must have shape ({len(inputs)}, {', '.join(map(str, space))}, dim), "
+            f"got {tuple(coords.shape)}"
+        )
+    if mask is not None and tuple(mask.shape) != (len(inputs), *space):
+        raise ValueError(f"mask of {path} must have shape {(len(inputs), *space)}, got {tuple(mask.shape)}")
+    return Batch(inputs, coords=coords, mask=mask)
+
+
+def _read_series(path: Path, recipe: Recipe, data: Data | None) -> Batch:
+    from ..data.sets.series.csv_series import csv_samples, read_steps  # noqa: PLC0415
+    from ..data.sets.series.ts_archive import read_archive  # noqa: PLC0415
+    from ..data.transforms.series import samples_like  # noqa: PLC0415
+
+    nonfinite = str(recipe.data.get("nonfinite", "refuse"))
+    of_series = data is not None and data.dim == 1 and data.test.inputs.dim() == 3
+    if path.suffix.lower() in (".ts", ".arff") or (path.suffix.lower() == ".tsv" and recipe.data["name"] == "ts"):
+        if data is None or not of_series:
+            raise ValueError(f"file must be a .ts file only for a run on series and without --raw, got {path.name}")
+        return samples_like(data, read_archive(path, nonfinite)[0])
+    if data is not None and of_series:
+        found = csv_samples(path, data, str(recipe.data.get("label", "label")), nonfinite)
+        if found is not None:
+            return found
+    return Batch(torch.from_numpy(read_steps(path, nonfinite)).unsqueeze(0))
+
+
+def _tensor(array: np.ndarray, path: Path, name: str, nonfinite: str) -> Tensor:
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{path} must hold numbers, found {array.dtype}")
+    array = finite_array(array, path, name, nonfinite)
+    if name == "coords" and not np.isfinite(array).all():
+        raise ValueError(f"{path} must hold finite coords, found NaN")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)  # which torch has all operations for
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _samples(inputs: Tensor, wanted: tuple[Any, ...]) -> Tensor:
+    """Return an array as several samples, of one channel if they have no axis for it."""
+    axes = len(wanted)
+    if wanted[0] == 1 and axes > 1 and inputs.dim() == axes and inputs.shape[0] != 1:
+        return inputs.unsqueeze(1)
+    if wanted[0] == 1 and axes > 1 and inputs.dim() == axes - 1:
+        inputs = inputs.unsqueeze(0)
+    return _one_as_many(inputs, axes)
+
+
+def _one_as_many(tensor: Tensor, axes: int) -> Tensor:
+    return tensor.unsqueeze(0) if tensor.dim() == axes else tensor

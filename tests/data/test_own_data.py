@@ -1,0 +1,202 @@
+"""Data of one's own: pairs of files, .tsv, .arff, .ply and .npz files, and new samples with labels."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from kernelfield.data.io.pairs import split_files
+from kernelfield.data.io.ply import read_ply
+from kernelfield.data.labelled import labelled_split
+from kernelfield.data.metadata import from_metadata, metadata
+from kernelfield.data.registry import load
+from kernelfield.experiments.custom_data import own_data
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CUBE = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], dtype=np.float32)
+FACES = [[0, 1, 3, 2], [4, 6, 7, 5], [0, 4, 5, 1], [2, 3, 7, 6], [0, 2, 6, 4], [1, 5, 7, 3]]
+
+
+def write_series(folder: Path, ending: str, name: str, count: int = 20) -> Path:
+    """Write two classes of series in one of the archive's formats."""
+    path = folder / f"{name}{ending}"
+    values = [np.arange(6) * (1 - 2 * (i % 2)) + 0.1 * i for i in range(count)]
+    labels = [("a", "b")[i % 2] for i in range(count)]
+    rows = [",".join(f"{v:.3f}" for v in row) for row in values]
+    if ending == ".tsv":
+        lines = ["\t".join([label, *row.split(",")]) for label, row in zip(labels, rows, strict=True)]
+    elif ending == ".arff":
+        steps = [f"@attribute t{i} numeric" for i in range(6)]
+        lines = ["% a comment", "@relation waves", *steps, "@attribute target {a,b}", "@data"]
+        lines += [f"{row},{label}" for label, row in zip(labels, rows, strict=True)]
+    elif ending == ".ts":
+        lines = ["@problemName waves", "@classLabel true a b", "@data"]
+        lines += [f"{row}:{label}" for label, row in zip(labels, rows, strict=True)]
+    else:
+        lines = ["label," + ",".join(map(str, range(6)))]
+        lines += [f"{label},{row}" for label, row in zip(labels, rows, strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("ending", [".ts", ".tsv", ".arff", ".csv"])
+def test_a_training_file_is_read_with_the_test_file_beside_it(ending: str, tmp_path: Path) -> None:
+    train, test = (write_series(tmp_path, ending, f"waves_{part}", n) for part, n in (("TRAIN", 20), ("TEST", 8)))
+    for path in (train, tmp_path) if ending != ".csv" else (train,):
+        kind, options = own_data(path)
+        data = load(kind, **options)
+        assert (len(data.train), len(data.validation), len(data.test)) == (17, 3, 8)
+        assert data.classes == ("a", "b")
+    # A file of another name stands alone.
+    alone = load(*own_data(test)[:1], **own_data(test)[1])
+    assert len(alone.train) + len(alone.validation) + len(alone.test) == 8
+    torch.testing.assert_close(data.test.inputs[1, 0], torch.arange(6) * -1.0 + 0.1)
+
+
+def test_names_of_pairs(tmp_path: Path) -> None:
+    for name in (
+        "Train.csv",
+        "Test.csv",
+        "train.csv",
+        "val.csv",
+        "x-train.npz",
+        "x-test.npz",
+        "strain.csv",
+        "stest.csv",
+    ):
+        (tmp_path / name).write_text("")
+    assert [p.name for p in split_files(tmp_path / "Train.csv")] == ["Train.csv", "Test.csv"]
+    assert [p.name for p in split_files(tmp_path / "train.csv")] == ["train.csv"]  # test.csv is not there
+    assert [p.name for p in split_files(tmp_path / "x-train.npz")] == ["x-train.npz", "x-test.npz"]
+    assert [p.name for p in split_files(tmp_path / "strain.csv")] == ["strain.csv"]
+
+
+def test_channels_of_relational_arff(tmp_path: Path) -> None:
+    path = tmp_path / "two.arff"
+    head = "@relation r\n@attribute both relational\n  @attribute t numeric\n@end both\n@attribute class {1,2}\n@data\n"
+    path.write_text(head + "'1,2,?\\n4,5,6',1\n'7,8,9\\n1,2,3','2'\n" * 4)
+    data = load("ts", path)
+    assert data.test.inputs.shape[1:] == (2, 3)
+    assert data.classes == ("1", "2")
+    path.write_text(head + "1,2,3,1\n")
+    with pytest.raises(ValueError, match=r"two.arff, line 7: expected channels in quotes"):
+        load("ts", path)
+
+
+@pytest.mark.parametrize("form", ["ascii", "binary_little_endian", "binary_big_endian"])
+def test_ply(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "cube.ply"
+    header = (
+        f"ply\nformat {form} 1.0\ncomment a cube\nelement vertex 8\nproperty float x\nproperty float y\n"
+        "property float z\nproperty uchar red\nelement face 6\nproperty list uchar int vertex_indices\nend_header\n"
+    )
+    if form == "ascii":
+        lines = [f"{x:g} {y:g} {z:g} 7" for x, y, z in CUBE] + ["4 " + " ".join(map(str, face)) for face in FACES]
+        path.write_text(header + "\n".join(lines) + "\n")
+    else:
+        order = "<" if "little" in form else ">"
+        body = b"".join(struct.pack(f"{order}fffB", *corner, 7) for corner in CUBE)
+        body += b"".join(struct.pack(f"{order}B4i", 4, *face) for face in FACES)
+        path.write_bytes(header.encode() + body)
+    vertices, triangles = read_ply(path)
+    torch.testing.assert_close(vertices, torch.from_numpy(CUBE))
+    assert triangles.shape == (12, 3)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"cube.ply must be a PLY file"):
+        read_ply(path)
+
+
+def write_clouds(folder: Path, count: int = 7) -> Path:
+    """Write a folder of two classes: lines as .npy and cubes as .off, .ply without faces among them."""
+    source = np.random.default_rng(0)
+    for name in ("cube", "line"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    off = "\n".join(f"{x} {y} {z}" for x, y, z in CUBE) + "\n" + "\n".join("4 " + " ".join(map(str, f)) for f in FACES)
+    for i in range(count):
+        (folder / "cube" / f"{i}.off").write_text(f"OFF\n8 6 0\n{off}\n")
+        line = np.outer(np.linspace(-1, 1, 20), [1, 0, 0]) + 0.01 * source.normal(size=(20, 3))
+        np.save(folder / "line" / f"{i}.npy", line)
+    points = "\n".join(f"{x} {y} {z}" for x, y, z in source.uniform(size=(30, 3)))
+    head = (
+        "ply\nformat ascii 1.0\nelement vertex 30\nproperty float x\nproperty float y\nproperty float z\nend_header\n"
+    )
+    (folder / "cube" / "points.ply").write_text(head + points + "\n")
+    return folder
+
+
+def test_folders_of_clouds(tmp_path: Path) -> None:
+    folder = write_clouds(tmp_path / "clouds")
+    kind, options = own_data(folder)
+    data = load(kind, **options, points=16)
+    assert (kind, data.classes, data.in_channels, data.dim) == ("cloud_folder", ("cube", "line"), 3, 3)
+    batch = data.train.batch(slice(0, 3), training=True)
+    assert batch.inputs.shape == (3, 3, 16)
+    assert batch.coords.abs().max() <= 1.001
+    np.save(folder / "line" / "0.npy", np.zeros((4, 2)))
+    with pytest.raises(ValueError, match=r"0.npy must hold points \(n, 3\)"):
+        load(kind, **options)
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "out"),
+    [
+        (np.arange(20) % 3, "classification", 3),
+        (np.array(["no", "yes"] * 10), "classification", 2),
+        (np.linspace(0, 1, 20), "regression", 1),
+        (np.ones((20, 4)), "regression", 4),
+        (np.arange(60).reshape(20, 3) % 2, "multilabel", 3),
+        (np.arange(20 * 64).reshape(20, 8, 8) % 5, "segmentation", 5),
+        (np.random.default_rng(0).normal(size=(20, 8, 8)), "dense-regression", 1),
+        (np.random.default_rng(0).normal(size=(20, 2, 8, 8)), "dense-regression", 2),
+    ],
+)
+def test_arrays(target: np.ndarray, task: str, out: int, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(3, 2, size=(20, 3, 8, 8))
+    np.savez(tmp_path / "data.npz", x=x, y=target)
+    kind, options = own_data(tmp_path / "data.npz")
+    data = load(kind, **options, standardize=True)
+    assert (kind, data.task, data.out_channels, data.size) == ("arrays", task, out, (8, 8))
+    batch = data.train.batch(slice(None))
+    assert abs(float(batch.inputs.mean())) < 1e-4
+    if batch.scale is not None:
+        undone = batch.scale.undo(batch.target)
+        torch.testing.assert_close(undone.float(), data.train.target)
+
+
+def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 1, 8)))
+    with pytest.raises(ValueError, match="must hold inputs and target"):
+        load("arrays", tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 1, 8)), y=np.zeros(3))
+    with pytest.raises(ValueError, match="must hold 4 samples in target"):
+        load("arrays", tmp_path / "a.npz")
+
+
+def test_new_samples_are_those_of_the_test_split(tmp_path: Path) -> None:
+    """All samples of the training data, read again as new ones, with the metadata alone, hold the test samples."""
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(1).normal(size=(20, 2, 6)), y=np.arange(20) % 2)
+    for path in (write_series(tmp_path, ".ts", "waves"), write_series(tmp_path, ".csv", "waves"),
+                 write_clouds(tmp_path / "clouds"), tmp_path / "data.npz"):  # fmt: skip
+        kind, options = own_data(path)
+        data = load(kind, **options)
+        split = labelled_split(from_metadata(metadata(data)), path, {"name": kind, **options})
+        assert len(split) == len(data.train) + len(data.validation) + len(data.test)
+        ours, theirs = split.batch(slice(None)), data.test.batch(slice(None))
+        for x, y in zip(theirs.inputs, theirs.target, strict=True):
+            same = [i for i in range(len(ours)) if torch.equal(ours.inputs[i], x)]
+            assert same
+            assert all(torch.equal(ours.target[i], y) for i in same)
+
+
+def test_new_samples_of_unknown_classes_are_refused(tmp_path: Path) -> None:
+    path = write_series(tmp_path, ".csv", "waves")
+    data = load("csv_series", path)
+    (tmp_path / "other.csv").write_text(path.read_text().replace("\nb,", "\nc,"))
+    with pytest.raises(ValueError, match=r"other.csv must hold classes of the run, a, b, found 'c'"):
+        labelled_split(data, tmp_path / "other.csv", {"name": "csv_series"})
