@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ..experiments.run import Run
 
 __all__ = [
-    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "import_own", "ints", "is_data", "print_json",
+    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "import_own", "ints", "is_data", "is_run",
+    "print_json",
     "print_result", "print_sizes", "recipe_and_data", "recipe_of", "short_settings", "stop",
 ]  # fmt: skip
 
@@ -30,7 +31,12 @@ DEBUG = "KERNELFIELD_DEBUG"
 def is_data(name: str) -> bool:
     """Whether the name is a path of data rather than a recipe."""
     path = Path(name)
-    return path.suffix not in (".yaml", ".yml") and (path.is_file() or path.is_dir())
+    return path.suffix not in (".yaml", ".yml") and (path.is_file() or (path.is_dir() and not is_run(name)))
+
+
+def is_run(name: str) -> bool:
+    """Whether the name is the folder of a run."""
+    return (Path(name) / "recipe.yaml").is_file()
 
 
 def recipe_of(name: str, model: str, settings: list[str]) -> Any:
@@ -38,7 +44,9 @@ def recipe_of(name: str, model: str, settings: list[str]) -> Any:
     return recipe_and_data(name, model, settings)[0]
 
 
-def recipe_and_data(name: str, model: str, settings: list[str]) -> tuple[Any, Data | None]:
+def recipe_and_data(
+    name: str, model: str, settings: list[str], start_from: str | None = None
+) -> tuple[Any, Data | None]:
     """Return a recipe as :func:`recipe_of` does, and its data where they had to be read for it.
 
     A network that cannot train on these data is refused. One that the recipe names as ``package.module:Class`` is
@@ -53,8 +61,10 @@ def recipe_and_data(name: str, model: str, settings: list[str]) -> tuple[Any, Da
         import_own(model)
     data = None
     # Options of the loader come first: the shape of the data depends on them.
+    if start_from is not None:
+        settings = [f"training.start_from={start_from}", *settings]
     if is_data(name):
-        recipe, data = load_path(name, data_settings(settings), model=model)
+        recipe, data = load_path(name, data_settings(settings), model=model, start_from=start_from)
         chosen = with_settings(recipe, settings)
     elif name in list_data() and name not in list_recipes():
         source = {"name": name, **data_settings(settings)}

@@ -15,6 +15,7 @@ from .common import (
     errors,
     ints,
     is_data,
+    is_run,
     print_json,
     print_result,
     print_sizes,
@@ -41,6 +42,10 @@ def train(
     seed: Annotated[Optional[int], typer.Option(help="Short for --set training.seed=…")] = None,  # noqa: UP045
     seeds: Seeds = 1,
     model: Annotated[str, typer.Option(help="Network for data of your own; see list models.")] = "",
+    start_from: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Run whose weights to start from; a head for other classes starts afresh."),
+    ] = None,
     folder: DataFolder = None,
     download: Download = False,
     synthetic: Synthetic = False,
@@ -53,7 +58,8 @@ def train(
 ) -> None:
     """Train a network: by a recipe, on your own data, or, by default, on bundled digits read as a sequence.
 
-    An interrupted run continues from its last checkpoint if --out names its folder.
+    An interrupted run continues from its last checkpoint if --out names its folder. The folder of a finished run
+    instead of a recipe, and more --epochs than it has, continue it.
     """
     with errors():
         from functools import partial  # noqa: PLC0415
@@ -64,7 +70,10 @@ def train(
 
         if folder is not None and is_data(recipe):
             raise ValueError(f"--data must be left out when the argument is data itself, got it beside {recipe}")
-        chosen, data = recipe_and_data(recipe, model, [*(settings or []), *short_settings(epochs, seed)])
+        changes = [*(settings or []), *short_settings(epochs, seed)]
+        if is_run(recipe):
+            recipe, out, folder = _continued(recipe, out, folder, changes)
+        chosen, data = recipe_and_data(recipe, model, changes, absolute_path(start_from))
         fabric = make_fabric(accelerator, devices, nodes, strategy)
         train_recipe = fit if seeds == 1 else partial(fit_seeds, seeds=seeds)
         with progress_bar(chosen.name, quiet=as_json) as on_progress:
@@ -78,10 +87,27 @@ def train(
                 fabric=fabric,
                 log=log or (),
                 on_data=print_sizes(quiet=as_json),
+                on_message=None if as_json else lambda line: typer.echo(line, err=True),
                 on_progress=on_progress,
             )
         if fabric.global_rank == 0:
             print_result(run, as_json)
+
+
+def _continued(name: str, out: Path | None, folder: Path | None, changes: list[str]) -> tuple[str, Path, Path | None]:
+    """Return the recipe file, the folder and the data's folder by which a run continues."""
+    from ..experiments.run import Run  # noqa: PLC0415
+
+    if out is not None:
+        raise ValueError(f"--out must be left out to continue a run in its folder, got {out} beside {name}")
+    run = Run(Path(name))
+    if run.finished:
+        trained = run.recipe().training.epochs
+        more = [c for c in changes if c.startswith("training.epochs=")]
+        if not more or int(more[-1].partition("=")[2]) <= trained:
+            raise ValueError(f"--epochs must be more than the {trained} epochs of {name} to continue it")
+        folder = folder or (Path(run.result()["data_folder"]) if "data_folder" in run.result() else None)
+    return str(Path(name) / "recipe.yaml"), Path(name), folder
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ..models.registry import configuration, options_of
 from .datasets import load_source
 from .recipe import Recipe, recipe_from
 from .run import make_network, make_task
+from .start_from import model_of, source_of
 from .yaml_text import parse_value
 
 if TYPE_CHECKING:
@@ -203,13 +205,26 @@ def recipe_for_path(path: str | Path, source: dict[str, Any] | None = None, **op
     return load_path(path, source, **options)[0]
 
 
-def load_path(path: str | Path, source: dict[str, Any] | None = None, **options: Any) -> tuple[Recipe, Data]:
-    """Return a recipe for the data at a path, as :func:`recipe_for_path` does, and the data."""
+def load_path(
+    path: str | Path, source: dict[str, Any] | None = None, *, start_from: str | None = None, **options: Any
+) -> tuple[Recipe, Data]:
+    """Return a recipe for the data at a path, as :func:`recipe_for_path` does, and the data.
+
+    Args:
+        path: as of :func:`recipe_for_path`.
+        source: as of :func:`recipe_for_path`.
+        start_from: folder of a run; unless a ``model`` is chosen, the recipe has that run's network, and its features
+            if the data are of the same kind.
+        options: of :func:`recipe_for`.
+    """
     if source is not None and "name" in source:
         kind, where = str(source["name"]), {"root": str(Path(path).expanduser().resolve())}
     else:
         kind, where = own_data(path)
     chosen = {"name": kind, **where, **(source or {})}
+    if start_from is not None:
+        kept = source_of(start_from)
+        chosen = {**kept, **chosen} if kept["name"] == kind else chosen
     if kind == "wav_folder":
         chosen = {**_sound_options(Path(path).expanduser(), str(options.get("model", ""))), **chosen}
     name = Path(path).resolve().stem
@@ -219,4 +234,12 @@ def load_path(path: str | Path, source: dict[str, Any] | None = None, **options:
         # The default of the loader leaves targets in their own unit.
         chosen["standardize"] = True
         data = load_source(chosen, f"data {name!r}")
-    return recipe_for(data, name, chosen, **options), data
+    recipe = recipe_for(data, name, chosen, **options)
+    if start_from is not None and not options.get("model"):
+        recipe = replace(recipe, model={**model_of(start_from), **_shape_of(recipe)})
+    return recipe, data
+
+
+def _shape_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the arguments of a network that follow from its data."""
+    return {key: v for key, v in recipe.model.items() if key in ("in_channels", "size", "readout")}

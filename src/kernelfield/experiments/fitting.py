@@ -13,6 +13,7 @@ import torch
 
 from .._checks import check_choice
 from ..data.metadata import metadata
+from .checkpoint import latest_checkpoint
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
 from .finished_run import complete_run
@@ -24,6 +25,7 @@ from .plain_json import write_json
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task
 from .side_by_side import Stepwise, side_by_side
+from .start_from import load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -51,14 +53,16 @@ def fit(
     report: bool = True,
     log: Sequence[str] = (),
     on_data: Callable[[Data], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Generator[None, None, Run]:
     """Train the network of a recipe, test it, and return the run.
 
     An interrupted run continues from its last checkpoint; on a CPU it ends with the weights of an uninterrupted one. A
-    finished run is returned unchanged, except that a missing report or picture is written again. ``fit.steps(…)`` is
-    the same training as a generator, which yields after each step, for :func:`~.side_by_side.side_by_side`.
+    finished run is returned unchanged, except that a missing report or picture is written again; if the recipe now asks
+    for more epochs, it continues under the schedule of the longer training. ``fit.steps(…)`` is the same training as a
+    generator, which yields after each step, for :func:`~.side_by_side.side_by_side`.
 
     Args:
         recipe: a recipe, its name, or its file.
@@ -72,6 +76,7 @@ def fit(
         report: whether to write report.html and kernels.png.
         log: loggers beside those of ``training.log``; see :class:`~.loggers.Loggers`.
         on_data: called with the data before the training begins.
+        on_message: called with lines on which weights a training starts from.
         on_progress: called from time to time with a :class:`Progress`.
         should_stop: asked after every step; see :class:`~.loop.Loop`.
     """
@@ -89,7 +94,7 @@ def fit(
     with FolderLock(target) as lock:
         if leads:
             lock.acquire()  # before the data is loaded
-        if run.finished:
+        if run.finished and not run.extended_by(recipe):
             if leads and report:
                 complete_run(run, lambda: data or recipe_data(recipe, **where))
             return run
@@ -97,9 +102,9 @@ def fit(
         data = recipe_data(recipe, **where) if data is None else data
         _check_samples(data)
         network = make_network(recipe, data)
-        task = make_task(recipe, network, data)
+        task, lines = make_task(recipe, network, data), _start(network, recipe, run)
         if leads:
-            _begin(run, recipe, data, network, fabric.device, on_data)
+            _begin(run, recipe, data, network, fabric.device, on_data, lines, on_message)
         loggers = Loggers([*recipe.training.log, *log] if leads else [], target, recipe.name, recipe.to_dict())
 
         def progress(now: Progress) -> None:
@@ -142,6 +147,13 @@ def fit(
     return run
 
 
+def _start(network: torch.nn.Module, recipe: Recipe, run: Run) -> list[str]:
+    """Load the weights that a recipe starts from, unless the run has begun already; return what there is to say."""
+    if not recipe.training.start_from or latest_checkpoint(run.checkpoints) is not None:
+        return []
+    return load_weights(network, recipe.training.start_from)
+
+
 def _begin(
     run: Run,
     recipe: Recipe,
@@ -149,8 +161,10 @@ def _begin(
     network: torch.nn.Module,
     device: torch.device,
     on_data: Callable[[Data], None] | None,
+    lines: list[str],
+    on_message: Callable[[str], None] | None,
 ) -> None:
-    """Create the folder of a run, write its recipe, and log the network and the sizes of the splits."""
+    """Create the folder of a run, write recipe and metadata, and log the network, the sizes of the splits and lines."""
     run.begin(recipe, synthetic=data.name == "synthetic")
     stored = metadata(data)
     if stored is not None:
@@ -159,6 +173,10 @@ def _begin(
     run.log(f"data: {split_sizes(data)}")
     if on_data is not None:
         on_data(data)
+    for line in lines:
+        run.log(line)
+        if on_message is not None:
+            on_message(line)
 
 
 def _log_progress(run: Run, now: Progress) -> None:

@@ -314,6 +314,8 @@ class Loop:
         if sizes:
             state.masks.append({"epoch": float(state.epoch), **sizes})
         if self.tail is not None and self._evaluations_left() < settings.average_last:
+            if self._evaluations_left() == settings.average_last - 1:
+                self.tail.steps = 0  # of an earlier, shorter training
             with self.average or contextlib.nullcontext():
                 self.tail.update()
         self._report(loss, metrics)

@@ -73,6 +73,7 @@ class Training:
             the smallest loss), "last", or "average", the mean of the weights after each of the last ``average_last``
             evaluated epochs.
         average_last: number of epochs for ``select: average``.
+        start_from: folder of a run whose weights to start from, where names and shapes agree; "" for none.
     """
 
     epochs: int = 10
@@ -94,6 +95,7 @@ class Training:
     patience: int | None = None
     select: str = "best"
     average_last: int = 5
+    start_from: str = ""
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {
         "precision": ("32", "bf16"),

@@ -8,7 +8,7 @@ import hashlib
 import math
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path  # noqa: TC003
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +156,7 @@ class Run:
             return
         theirs, ours = self.recipe().to_dict(), recipe.to_dict()
         changed = [key for key in ours if ours[key] != theirs[key] and key not in ("title", "notes")]
-        if changed:
+        if changed and not self.extended_by(recipe):
             what = "; ".join(f"{key}: {_difference(theirs[key], ours[key])}" for key in changed)
             raise ValueError(f"{self.folder} holds a run of another recipe ({what}); name another folder")
         if self.synthetic != synthetic:
@@ -166,10 +166,23 @@ class Run:
                 "continue; name another folder, or remove this one"
             )
 
+    def extended_by(self, recipe: Recipe) -> bool:
+        """Whether a recipe asks for more epochs than the run has, and for nothing else; the run then continues."""
+        if not self.exists:
+            return False
+        theirs = self.recipe()
+        same = replace(recipe, training=replace(recipe.training, epochs=theirs.training.epochs))
+        same = replace(same, title=theirs.title, notes=theirs.notes)
+        return recipe.training.epochs > theirs.training.epochs and same.to_dict() == theirs.to_dict()
+
     def begin(self, recipe: Recipe, *, synthetic: bool = False) -> None:
         """Create the folder and write the recipe; :meth:`check` a run that exists."""
         self.check(recipe, synthetic=synthetic)
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.extended_by(recipe) and self.path("result.json").exists():
+            # Before the recipe is written: a run of more epochs is not finished.
+            epochs = self.recipe().training.epochs
+            self.path("result.json").replace(self.folder / f"result-after-{epochs}-epochs.json")
         remove_drafts(self.folder)
         for name in ("checkpoints", "logs", "log.txt"):
             self.path(name)  # raises if it leads out of the run

@@ -1,0 +1,57 @@
+"""Weights of a finished run as the start of another training, on other data or with another number of classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .run import Run
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .recipe import Recipe
+
+__all__ = ["load_weights", "model_of", "source_of"]
+
+#: options of a loader that decide what the network is given, and are kept when its weights are
+_FEATURES = ("rate", "features", "resolution", "gray", "observed", "unit", "points")
+
+
+def load_weights(network: nn.Module, folder: str | Path) -> list[str]:
+    """Copy the weights of a run to a network where names and shapes agree, and return lines that say what was copied.
+
+    A head for another number of classes does not fit and keeps the values it was drawn with.
+
+    Args:
+        network: the network to start.
+        folder: of the run.
+    """
+    source = Run(Path(folder)).network().state_dict()
+    target = network.state_dict()
+    fits = {name: t for name, t in source.items() if name in target and t.shape == target[name].shape}
+    learned = [name for name, _ in network.named_parameters()]
+    copied = [name for name in learned if name in fits]
+    if not copied:
+        raise ValueError(
+            f"start_from must be a run of the same network, got {folder}: no weights agree in name and shape"
+        )
+    network.load_state_dict(fits, strict=False)
+    lines = [f"start from {folder}: {len(copied)} of {len(learned)} weights"]
+    for name in learned:
+        if name not in fits:
+            here = tuple(target[name].shape)
+            there = f"{tuple(source[name].shape)} there" if name in source else "not there"
+            lines.append(f"  {name}: {here} here, {there}; it starts afresh")
+    return lines
+
+
+def model_of(folder: str | Path) -> dict[str, Any]:
+    """Return section ``model`` of a run's recipe, without the shape of its data."""
+    return {key: v for key, v in Run(Path(folder)).recipe().model.items() if key not in ("in_channels", "size", "dim")}
+
+
+def source_of(folder: str | Path) -> dict[str, Any]:
+    """Return the options of a run's loader that decide what its network is given, and the loader's ``name``."""
+    recipe: Recipe = Run(Path(folder)).recipe()
+    return {key: v for key, v in recipe.data.items() if key == "name" or key in _FEATURES}

@@ -1,0 +1,102 @@
+"""More epochs in the same folder, and weights of another run as a start."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.run import make_network
+from kernelfield.experiments.start_from import load_weights
+from tests.commands import call
+from tests.experiments.helpers import small_data, small_recipe, weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_finished_run_continues_with_more_epochs(tmp_path: Path) -> None:
+    run = fit(small_recipe("training.epochs=2"), tmp_path / "run", data=small_data(), report=False)
+    first = run.result()
+    before = weights(tmp_path / "run")
+    assert fit(small_recipe("training.epochs=2"), run.folder, data=small_data(), report=False).result() == first
+    longer = fit(small_recipe("training.epochs=4"), run.folder, data=small_data(), report=False).result()
+    assert (first["epochs"], longer["epochs"]) == (2, 4)
+    assert [row["epoch"] for row in run.read_rows("metrics.csv")] == [1, 2, 3, 4]
+    assert json.loads((run.folder / "result-after-2-epochs.json").read_text())["epochs"] == 2
+    after = weights(tmp_path / "run")
+    assert any(not torch.equal(after[name], before[name]) for name in before if name.startswith("network."))
+    with pytest.raises(ValueError, match="epochs 4 there, 3 here"):
+        fit(small_recipe("training.epochs=3"), run.folder, data=small_data(), report=False)
+    with pytest.raises(ValueError, match="lr"):
+        fit(small_recipe("training.epochs=6", "optimizer.lr=0.5"), run.folder, data=small_data(), report=False)
+
+
+def test_a_run_that_continues_and_is_stopped_is_not_finished(tmp_path: Path) -> None:
+    from kernelfield.experiments.loop import TrainingInterrupted  # noqa: PLC0415
+
+    fit(small_recipe("training.epochs=1"), tmp_path / "run", data=small_data(), report=False)
+    calls = []
+
+    def should_stop() -> bool:
+        calls.append(1)
+        return len(calls) > 2
+
+    longer = small_recipe("training.epochs=3")
+    with pytest.raises(TrainingInterrupted):
+        fit(longer, tmp_path / "run", data=small_data(), report=False, should_stop=should_stop)
+    run = fit(longer, tmp_path / "run", data=small_data(), report=False)
+    assert run.result()["epochs"] == 3
+
+
+def test_weights_of_another_run(tmp_path: Path) -> None:
+    old = fit(small_recipe(), tmp_path / "old", data=small_data(), report=False)
+    data = small_data()
+    more = replace(
+        data, out_channels=5, classes=("one", "two", "three", "four", "five"), train=data.train.take(slice(0, 8))
+    )
+    recipe = small_recipe("shape.out_channels=5", f"training.start_from={old.folder}", "optimizer.lr=1e-9")
+    said: list[str] = []
+    new = fit(recipe, tmp_path / "new", data=more, report=False, on_message=said.append)
+    assert "weights" in said[0]
+    assert any("(5," in line and "(3," in line and "starts afresh" in line for line in said[1:])
+    theirs, ours = old.network().state_dict(), new.network().state_dict()
+    same = [name for name, t in ours.items() if t.shape == theirs[name].shape and "running" not in name]
+    assert all(
+        torch.allclose(ours[name].float(), theirs[name].float(), atol=1e-4) for name in same if "num" not in name
+    )
+    with pytest.raises(ValueError, match="start_from must be a run of the same network"):
+        load_weights(torch.nn.Linear(2, 2), old.folder)
+
+
+def test_the_start_is_read_once(tmp_path: Path) -> None:
+    """A run that has begun needs no more than its own checkpoint."""
+    old = fit(small_recipe(), tmp_path / "old", data=small_data(), report=False)
+    recipe = small_recipe(f"training.start_from={old.folder}", "training.epochs=1")
+    fit(recipe, tmp_path / "new", data=small_data(), report=False)
+    old.folder.rename(tmp_path / "gone")
+    longer = small_recipe(f"training.start_from={old.folder}", "training.epochs=2")
+    assert fit(longer, tmp_path / "new", data=small_data(), report=False).result()["epochs"] == 2
+    assert make_network(longer) is not None
+
+
+def test_the_command_continues_a_run_and_starts_from_one(tmp_path: Path) -> None:
+    rows = ["label," + ",".join(map(str, range(12)))]
+    rows += [f"{'ab'[i % 2]}," + ",".join(str((1 - 2 * (i % 2)) * j) for j in range(12)) for i in range(20)]
+    (tmp_path / "two.csv").write_text("\n".join(rows))
+    (tmp_path / "three.csv").write_text("\n".join([*rows, *("c," + ",".join(["0.5"] * 12) for _ in range(8))]))
+    tiny = ("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=4", "--accelerator", "cpu")
+    call("train", tmp_path / "two.csv", "--epochs", 1, *tiny, "--out", tmp_path / "run")
+    assert "must be more than the 1 epochs" in call("train", tmp_path / "run", "--accelerator", "cpu", code=2)
+    output = call("train", tmp_path / "run", "--epochs", 2, "--accelerator", "cpu")
+    assert "trained 2 epochs" in output
+    output = call(
+        *("train", tmp_path / "three.csv", "--start-from", tmp_path / "run", "--epochs", 1),
+        *("--accelerator", "cpu", "--out", tmp_path / "tuned"),
+    )
+    assert "starts afresh" in output
+    assert "channels: 4" in (tmp_path / "tuned" / "recipe.yaml").read_text()
