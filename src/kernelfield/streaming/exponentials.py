@@ -26,8 +26,8 @@ __all__ = ["Oscillations", "fit_kernels", "fit_order"]
 
 #: numbers of oscillations that are tried one after another
 ORDERS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
-#: kernels that are fitted at once
-CHUNK = 64
+#: values of kernels that are fitted at once; their bases and Jacobians have a hundred times as many
+CHUNK = 1 << 15
 #: smallest damping, in units of the inverse length of the kernel
 LEAST_DAMPING = 1e-3
 
@@ -91,7 +91,7 @@ def fit_kernels(
     """
     parts = [
         _fit_chunk(part, order, tolerance, refine, max_order)
-        for part in kernels.detach().to("cpu", torch.float64).split(CHUNK)
+        for part in kernels.detach().to("cpu", torch.float64).split(max(1, CHUNK // kernels.shape[1]))
     ]
     most = max(fit.damping.shape[1] for fit, _, _ in parts)
     padded = zip(*(fit.padded(most).tensors() for fit, _, _ in parts), strict=True)

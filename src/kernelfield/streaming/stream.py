@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import check_int, check_positive
-from ..layers import CumulativeNorm
+from ..layers import CumulativeNorm, SeparableConv
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions
 from .layers import OnlineLayer, RecurrentLayer, RunningNorm, RunningReadout, StatefulLayer
@@ -201,6 +201,8 @@ def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
     network = copy.deepcopy(net).eval().requires_grad_(False)
     replaced: dict[str, nn.Module] = {}
     with torch.no_grad():
+        for module in network.modules():
+            _fold_bias(module)
         for name, layer in convolutions(network).items():
             kind = RecurrentLayer if isinstance(layer, RecurrentConv) else OnlineLayer
             replaced[name] = kind(layer, step=step, batch=batch)  # type: ignore[arg-type]
@@ -214,6 +216,15 @@ def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
     for name, module in replaced.items():
         network.set_submodule(name, module)
     return network
+
+
+def _fold_bias(module: nn.Module) -> None:
+    """Add the bias of a separable convolution's first part to that of its second, once and not with every sample."""
+    if isinstance(module, SeparableConv) and module.depthwise.bias is not None and module.pointwise.bias is not None:
+        _, bias = module.pointwise.active_parameters(offset=module.depthwise.bias)
+        assert bias is not None
+        module.pointwise.bias.copy_(bias)
+        module.depthwise.bias = None
 
 
 def input_channels(net: nn.Module) -> int:
