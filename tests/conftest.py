@@ -26,8 +26,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     skip = pytest.mark.skip(reason="takes minutes; run with --slow")
     for item in items:
-        if item.get_closest_marker("slow"):
+        if item.get_closest_marker("slow") or _is_untraced(item):
             item.add_marker(skip)
+
+
+def _is_untraced(item: pytest.Item) -> bool:
+    """Return whether the item compiles or exports for a class with ``traced = False``: another class stands for it."""
+    traced = getattr(getattr(item, "cls", None), "traced", True)
+    return not traced and item.name.startswith(("test_compiles", "test_exports"))
 
 
 @pytest.fixture(autouse=True)

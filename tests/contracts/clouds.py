@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import pytest
+import pytest  # noqa: TC002
 import torch
 from torch import nn
 
@@ -26,9 +26,7 @@ class CloudContract:
     @staticmethod
     def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if "dim" in metafunc.fixturenames:
-            slow = not metafunc.cls.traced and metafunc.function.__name__.startswith(("test_compiles", "test_exports"))
-            marks = [pytest.mark.slow] if slow else []
-            metafunc.parametrize("dim", [pytest.param(dim, marks=marks) for dim in metafunc.cls.dims])
+            metafunc.parametrize("dim", metafunc.cls.dims)
 
     def make(self, dim: int, low: float = -1.0) -> nn.Module:
         """Return the module for clouds in [low, low + 2]^dim."""

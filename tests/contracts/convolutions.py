@@ -121,6 +121,10 @@ BAD_ARGUMENTS = [
 ]
 
 
+#: kinds that are compiled by default
+COMPILED = ("dense", "depthwise", "causal", "cylinder")
+
+
 class ConvContract:
     """Tests that every method passes. A subclass names its method, and what it computes if that is not everything."""
 
@@ -295,6 +299,11 @@ class ConvContract:
         assert got.dtype == torch.float64
         assert got.equal(expected)
 
+    @pytest.mark.parametrize(
+        "case",
+        [pytest.param(c, marks=() if n in COMPILED else pytest.mark.slow) for n, c in KINDS.items()],
+        ids=KINDS,
+    )
     def test_compiles(self, case: Case) -> None:
         tensors = self.tensors(case, torch.float32)
         assert_compiles(lambda x, k: self.conv(x, k, **case.how), *tensors, atol=1e-5)

@@ -30,6 +30,8 @@ class GroupLayerContract:
     has_group = True
     #: whether the layer has parameters in a field of its own
     has_parameters = True
+    #: whether the layer is compiled and exported by default, not only under slow
+    traced = True
     #: whether the layer computes something else in training
     random = False
     #: positions that the layer takes off each end of each axis

@@ -31,6 +31,7 @@ class TestBSpline(FieldContract):
 
 
 class TestCubicBSpline(FieldContract):
+    traced = False
     field = BSpline
     arguments: ClassVar = {"order": 3, "size": 5, "spacing": 0.6}
     counts: ClassVar = {(1, 3): 15, (2, 1): 25}

@@ -84,7 +84,11 @@ LAYOUTS = {
     "slices with kernels of more rows": Case((1, 1, 2, 10, 9), (1, 1, 3, 19, 17), 1),
     "slices of a torus": Case((1, 1, 4, 5, 6), (1, 1, 5, 9, 4), 1, ("periodic", "zero", "periodic")),
 }
-layouts = pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
+layouts = pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=pytest.mark.slow if n == "tall plane" else ()) for n, c in LAYOUTS.items()],
+    ids=LAYOUTS,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -74,14 +74,14 @@ def assert_right(make: Callable[..., Field], grid: KernelGrid, channels: int | N
         assert (a - c).abs().max() <= allowed
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @pytest.mark.parametrize("name", FIELDS)
 @given(grid=grids())
 def test_any_grid_equals_float64(name: str, grid: KernelGrid) -> None:
     assert_right(FIELDS[name], grid)
 
 
-@pytest.mark.parametrize("name", ["MAGNet", "SIREN"])
+@pytest.mark.parametrize("name", ["narrow MAGNet", "SIREN", pytest.param("MAGNet", marks=pytest.mark.slow)])
 def test_programs_of_several_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_ROWS", 2)
     assert_right(FIELDS[name], KernelGrid.of((150,), (1.0,)))

@@ -96,8 +96,10 @@ def test_the_unit_of_the_aliasing_loss_is_the_publications() -> None:
         aliasing_loss(layer, unit=0)
 
 
-@pytest.mark.parametrize("per_filter", [True, False])
-@pytest.mark.parametrize("with_mask", [True, False])
+@pytest.mark.parametrize(
+    ("per_filter", "with_mask"),
+    [(True, False), (False, True), *(pytest.param(flag, flag, marks=pytest.mark.slow) for flag in (True, False))],
+)
 def test_training_with_the_aliasing_loss_brings_frequencies_under_nyquist(per_filter: bool, with_mask: bool) -> None:
     net = FlexNet(1, 2, size=16, channels=4, widths=(1,), hidden=8, omega_0=0.5, sigma=0.3)
     layers = [m for m in net.modules() if isinstance(m, FlexConv)]

@@ -76,6 +76,7 @@ class TestPartialGroupConv(GroupLayerContract):
 
 
 class TestAttentiveLiftingConv(GroupLayerContract):
+    traced = False
     lifts = True
 
     def make(self, group):
@@ -90,6 +91,8 @@ class TestAttentiveGroupConv(GroupLayerContract):
 
 
 class TestInputAttentiveGroupConv(GroupLayerContract):
+    traced = False
+
     def make(self, group):
         return AttentiveGroupConv(2, 3, group=group, attention="input", attention_size=3)
 
@@ -109,6 +112,8 @@ class TestCyclicSelfAttention(GroupLayerContract):
 
 
 class TestCoAttentive(GroupLayerContract):
+    traced = False
+
     def make(self, group):
         return CoAttentive(GroupConv(2, 3, group=group))
 
@@ -122,6 +127,7 @@ class TestLiftingSelfAttention(GroupLayerContract):
 
 
 class TestGroupSelfAttention(GroupLayerContract):
+    traced = False
     size = out_size = 4
 
     def make(self, group):
@@ -136,6 +142,7 @@ class TestSelfAttentionBlock(GroupLayerContract):
 
 
 class TestGroupResidualBlock(GroupLayerContract):
+    traced = False
     out_size = 3
 
     def make(self, group):

@@ -383,7 +383,7 @@ def layers():
     yield GroupConv(2, 3, group=Scale(2, 1.5), field=SIREN, **valid), (torch.randn(2, 2, 2, 40),)
 
 
-@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("index", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (0, 2))])
 def test_compiles_exports_and_keeps_its_dtype(index):
     layer, arguments = list(layers())[index]
     layer.eval()

@@ -35,7 +35,7 @@ def depthwise(draw: st.DrawFn) -> Case:
     return Case((batch, channels, *lengths), (channels, 1, *points), channels, boundary, causal)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(case=depthwise())
 def test_any_shape_equals_float64(case: Case) -> None:
     assert_right(case)
@@ -107,9 +107,9 @@ def test_gradients_of_channels_last(form: str) -> None:
     "change",
     [
         {"shares": ((0.0, 0.0), (0.0, 0.0)), "kernel_shares": (0.0, 0.0), "least_bytes": 1},
-        {"least_bytes": 1 << 40},
+        pytest.param({"least_bytes": 1 << 40}, marks=slow),
         {"tiles": 2},
-        {"split_grads": True},
+        pytest.param({"split_grads": True}, marks=slow),
         {"precompute": True, "hold": False, "hold_backward": False},
         {"fused_batch": 2, "fused_batch_backward": 2},
         {"stack": 2, "split_columns": 2, "split_grads": True, "precompute": True},
@@ -125,7 +125,7 @@ def test_tuning_does_not_change_results(change: dict[str, Any], monkeypatch: pyt
     launch.make_call.cache_clear()
 
 
-@pytest.mark.parametrize("rows", [16, 32])
+@pytest.mark.parametrize("rows", [16, pytest.param(32, marks=slow)])
 def test_tables_are_read_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
     monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), depth=16, stages=2, rows=rows))
@@ -139,8 +139,8 @@ def test_tables_are_read_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) ->
     ("case", "chunks"),
     [
         (Case((2, 2, 8, 72), (2, 1, 15, 143), 2), 2),  # a kernel of two parts
-        (Case((2, 3, 8, 2, 8), (3, 1, 8, 3, 15), 3, ("periodic", "zero", "zero")), 1),
-        (Case((1, 2, 8192), (2, 1, 8192), 2, causal=True), 2),  # in its place
+        pytest.param(Case((2, 3, 8, 2, 8), (3, 1, 8, 3, 15), 3, ("periodic", "zero", "zero")), 1, marks=slow),
+        pytest.param(Case((1, 2, 8192), (2, 1, 8192), 2, causal=True), 2, marks=slow),  # in its place
         (Case((1, 1, 8192), (1, 1, 300), 1), 1),
     ],
     ids=str,
@@ -171,7 +171,9 @@ def test_unaligned_sizes_do_not_use_torch_matmul() -> None:
     assert not launch.Call((1, 1, 72 * 4096 - 8), (5,), *lines).by_library
 
 
-@pytest.mark.parametrize("name", ["rows of a plane", "longer rows of a plane", "line of blocks"])
+@pytest.mark.parametrize(
+    "name", ["rows of a plane", *(pytest.param(n, marks=slow) for n in ("longer rows of a plane", "line of blocks"))]
+)
 def test_spectra_of_blocks_by_separate_launches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
     monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), fused_batch=0, fused_batch_backward=0))

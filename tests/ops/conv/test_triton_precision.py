@@ -14,7 +14,7 @@ from kernelfield.ops import conv
 from kernelfield.ops.conv import triton as tensorcore
 from kernelfield.ops.conv.triton import plan_of, precision
 from tests.contracts.convolutions import Case
-from tests.ops.interpreted import DEVICE, LAYOUTS, assert_right, interpreter, launch, layouts, results
+from tests.ops.interpreted import DEVICE, LAYOUTS, assert_right, interpreter, launch, results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,9 +39,13 @@ def unscaled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     launch.make_call.cache_clear()
 
 
+TF32 = ("line", "circle", "plane", "rows of a torus", "slices")
+
+
 @pytest.mark.usefixtures("unscaled")
-@layouts
-def test_tf32_errors_are_within_rounding(case: Case) -> None:
+@pytest.mark.parametrize("name", [n if n in TF32 else pytest.param(n, marks=pytest.mark.slow) for n in LAYOUTS])
+def test_tf32_errors_are_within_rounding(name: str) -> None:
+    case = LAYOUTS[name]
     boundary = case.boundary if isinstance(case.boundary, tuple) else (case.boundary,) * (len(case.x) - 2)
     periodic = [name == "periodic" for name in boundary]
     assert plan_of(case.x[2:], case.kernel[2:], case.causal, periodic, torch.float32).element == 4
@@ -80,7 +84,7 @@ def tensors(case: Case, kind: str) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "noise") for name in SCALED),
+        *((name, "noise") for name in SCALED if name != "line of blocks"),
         *((name, kind) for name in ("line", "plane") for kind in ("constant", "tiny", "huge")),
         *(
             pytest.param(name, kind, marks=pytest.mark.slow)
@@ -88,6 +92,7 @@ def tensors(case: Case, kind: str) -> list[torch.Tensor]:
             if name not in ("line", "plane")
             for kind in ("constant", "tiny", "huge")
         ),
+        pytest.param("line of blocks", "noise", marks=pytest.mark.slow),
     ],
 )
 def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
@@ -96,7 +101,7 @@ def test_scaled_products_are_as_precise_as_tf32(name: str, kind: str) -> None:
 
 
 @pytest.mark.usefixtures("scaled")
-@pytest.mark.parametrize("kind", ["constant", "huge", "uneven"])
+@pytest.mark.parametrize("kind", ["uneven", *(pytest.param(k, marks=pytest.mark.slow) for k in ("constant", "huge"))])
 def test_blocks_scaled_separately(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
     monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), by_library=True))
@@ -118,7 +123,14 @@ def test_scaled_products_with_channels_of_very_different_size(name: str) -> None
 
 
 @pytest.mark.usefixtures("scaled")
-@pytest.mark.parametrize("name", ["line of blocks", "rows of a plane", "slices with kernels of more rows"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rows of a plane",
+        "slices with kernels of more rows",
+        pytest.param("line of blocks", marks=pytest.mark.slow),
+    ],
+)
 def test_scaled_products_of_few_signals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = launch.tuning
     monkeypatch.setattr(launch, "tuning", lambda *how: replace(usual(*how), fused_batch=2, fused_batch_backward=2))

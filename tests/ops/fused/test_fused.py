@@ -111,16 +111,16 @@ def test_dropout_is_computed_again_and_follows_the_seed() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("space", [(50,), (6, 7)])
+@pytest.mark.parametrize("space", [(7,), (3, 4)])
 def test_dropout_of_whole_channels(fused: bool, space: tuple[int, ...]) -> None:
-    x = torch.randn(40, 7, *space, device=DEVICE, requires_grad=True)
-    w, b = torch.randn(24, 7, device=DEVICE), torch.randn(24, device=DEVICE)
+    x = torch.randn(30, 5, *space, device=DEVICE, requires_grad=True)
+    w, b = torch.randn(16, 5, device=DEVICE), torch.randn(16, device=DEVICE)
     with use_fast_paths(fused):
         y = linear(x, w, b, activation="gelu", dropout=0.3, dropout_channels=True)
     kept = (y != 0).flatten(2).any(dim=2)
-    assert 0.63 < kept.float().mean() < 0.77  # 960 draws
-    assert len({tuple(row) for row in kept.tolist()}) > 30  # samples have draws of their own
-    mask = kept.view(40, 24, *(1,) * len(space)) / 0.7
+    assert 0.61 < kept.float().mean() < 0.79  # 480 draws
+    assert len({tuple(row) for row in kept.tolist()}) > 25  # samples have draws of their own
+    mask = kept.view(30, 16, *(1,) * len(space)) / 0.7
     plain = linear(x, w, b, activation="gelu")
     torch.testing.assert_close(y, plain * mask, rtol=1e-5, atol=1e-5)
     weights = torch.randn_like(y)
@@ -130,7 +130,7 @@ def test_dropout_of_whole_channels(fused: bool, space: tuple[int, ...]) -> None:
 
 
 def test_seeds_decide_about_dropped_channels() -> None:
-    x, found = torch.randn(4, 64, 5, device=DEVICE), []
+    x, found = torch.randn(4, 16, 5, device=DEVICE), []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
         found.append(activate(x, dropout=0.5, dropout_channels=True))
@@ -224,7 +224,7 @@ NETWORKS = {
 def test_networks_are_the_same(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # On a GPU, convolutions without fast paths would round their inputs to 10 bits.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    net = CCNN(2, 4, channels=5, blocks=2, **options).to(DEVICE)
+    net = CCNN(2, 4, channels=3, blocks=1, **options).to(DEVICE)
     x = torch.randn(3, 2, *(options["size"],) * options["dim"], device=DEVICE)
     begin = {name: t.clone() for name, t in net.state_dict().items()}
 
@@ -254,7 +254,7 @@ def test_networks_are_the_same(options: dict[str, Any], monkeypatch: pytest.Monk
 
 
 def test_half_precision_networks() -> None:
-    net = CCNN(1, 4, channels=5, blocks=2, size=16).to(DEVICE)
+    net = CCNN(1, 4, channels=4, blocks=1, size=16).to(DEVICE)
     x = torch.randn(4, 1, 16, device=DEVICE)
     outputs = {}
     for fused in (True, False):
