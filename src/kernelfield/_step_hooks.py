@@ -90,12 +90,15 @@ class Followers(Generic[Follower]):
         """Call the followers of ``stepped`` parameters, by id."""
         if step_hooks_paused() and not self._while_paused:
             return
-        moved = [member for member in self if any(id(p) in stepped for p in self._parameters(member))]
-        if not moved:
-            return
-        changed = {id(p): p for member in moved for p in self._parameters(member) if id(p) in stepped}
-        torch.autograd.graph.increment_version(list(changed.values()))
-        self._act(moved)
+        moved, changed = [], {}
+        for member in self:
+            own = {id(p): p for p in self._parameters(member) if id(p) in stepped}
+            if own:
+                moved.append(member)
+                changed |= own
+        if moved:
+            torch.autograd.graph.increment_version(list(changed.values()))
+            self._act(moved)
 
 
 class _Hook:

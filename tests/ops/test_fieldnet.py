@@ -168,5 +168,6 @@ def test_grids_beyond_32_bits_are_left_to_formulas() -> None:
     """The kernels count through the values of all layers of a network in 32 bits."""
     field = MAGNet(1, 1, hidden=64).to(DEVICE)
     fits, beyond = (KernelGrid.of((points,), (1.0,), causal=True) for points in ((1 << 23) - 1, 1 << 23))
-    assert _architectures([field], fits) is not None
-    assert _architectures([field], beyond) is None
+    like = torch.zeros(1, device=DEVICE)
+    assert _architectures([field], fits, like) is not None
+    assert _architectures([field], beyond, like) is None

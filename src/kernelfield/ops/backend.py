@@ -76,7 +76,7 @@ def unavailable(device: torch.device) -> str | None:
     """
     if not fast_paths():
         return "is turned off by KERNELFIELD_FAST=0 or use_fast_paths(False)"
-    if device.type != "cuda" and (device.type != "cpu" or not _is_interpreted()):
+    if device.type != "cuda" and (device.type != "cpu" or os.environ.get("TRITON_INTERPRET") != "1"):
         return f"needs a CUDA device, got {device.type}"
     if not _HAS_TRITON:
         if device.type == "cuda" and not torch.compiler.is_compiling():
@@ -100,7 +100,7 @@ def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> b
     """
     if x.dtype not in dtypes or torch.compiler.is_compiling() or x.numel() == 0:
         return False
-    if not x.is_cuda and not _is_interpreted():  # at once for the many calls of a network on a CPU
+    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":  # at once for a network on a CPU
         return False
     if torch._C._are_functorch_transforms_active() or unavailable(x.device) is not None:  # noqa: SLF001
         return False
@@ -130,10 +130,6 @@ def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
 
     result: Tensor = checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False)
     return result
-
-
-def _is_interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @functools.cache

@@ -6,8 +6,9 @@ in cache.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -49,19 +50,36 @@ WHOLE = [(slice(None), [slice(None)])]
 
 
 class _Transform:
-    """Spectra of signals and kernels for one pair of shapes, and their products."""
+    """Spectra of signals and kernels for one pair of shapes, and their products.
 
-    def __init__(self, x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> None:
-        self.groups = groups
-        self.dtype = working_dtype(x)
-        self.lengths, self.points = x.shape[2:], kernel.shape[2:]
-        self.centres = centres(kernel.shape[2:], causal)
-        self.sizes = _sizes(self.lengths, self.points, self.centres, periodic)
+    Args:
+        lengths: of the signal along each axis.
+        points: of the kernel along each axis.
+        dtype: that the transforms run in.
+        depthwise: one input channel per group.
+        causal: as in :func:`kernelfield.ops.conv`.
+        periodic: whether the boundary of each axis is.
+        groups: of channels.
+    """
+
+    def __init__(
+        self,
+        lengths: tuple[int, ...],
+        points: tuple[int, ...],
+        dtype: torch.dtype,
+        depthwise: bool,
+        causal: bool,
+        periodic: tuple[bool, ...],
+        groups: int,
+    ) -> None:
+        self.lengths, self.points, self.dtype = lengths, points, dtype
+        self.depthwise, self.groups = depthwise, groups
+        self.centres = centres(points, causal)
+        self.sizes = transform_sizes(lengths, points, self.centres, periodic)
         self.axes = tuple(range(3, 3 + len(self.sizes)))  # spatial axes, after batch, group and channel
-        self.depthwise = kernel.shape[1] == 1
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
-        signals, kernels = self._split(x), kernel.unflatten(0, (self.groups, -1))
+        signals, kernels = x.unflatten(1, (self.groups, -1)), kernel.unflatten(0, (self.groups, -1))
         chunks = self._chunks(signals, kernels)
         if chunks == WHOLE:
             return self._conv(signals, self._kernel_spectrum(kernels)).flatten(1, 2).to(x.dtype)
@@ -73,7 +91,7 @@ class _Transform:
         return out.flatten(1, 2)
 
     def grads(self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool) -> tuple[Tensor, Tensor]:
-        outputs, signals = self._split(grad), self._split(x)
+        outputs, signals = grad.unflatten(1, (self.groups, -1)), x.unflatten(1, (self.groups, -1))
         kernels = kernel.unflatten(0, (self.groups, -1))
         grad_x = x.new_empty(x.shape if need_x else 0)
         grad_kernel = kernel.new_zeros(kernel.shape if need_kernel else 0)
@@ -86,15 +104,13 @@ class _Transform:
                     term = self._contract_batch(spectrum, self._spectrum(signals[batch, group]))
                     total = term if total is None else total.add_(term)
                 if conjugate is not None:
-                    self._split(grad_x)[batch, group] = self._signal(self._contract_out(spectrum, conjugate))
+                    signal = self._inverse(self._contract_out(spectrum, conjugate), self.lengths)
+                    grad_x.unflatten(1, (self.groups, -1))[batch, group] = signal
             if total is not None:
                 circle = self._inverse(total, self.sizes)
                 gradient = take(circle, 3, self.points, self.sizes, self.centres)
                 grad_kernel.unflatten(0, (self.groups, -1))[group] = gradient
         return grad_x, grad_kernel
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(1, (self.groups, -1))
 
     def _chunks(self, signals: Tensor, kernels: Tensor) -> list[tuple[slice, list[slice]]]:
         """Cut (batch, groups) into blocks whose padded signals take about CHUNK_BYTES."""
@@ -121,7 +137,7 @@ class _Transform:
             product = x.mul_(spectrum.squeeze(2)) if spectrum.shape[1] == 1 else x * spectrum.squeeze(2)
         else:
             product = torch.einsum("bgi...,goi...->bgo...", x, spectrum)
-        return self._signal(product)
+        return self._inverse(product, self.lengths)
 
     # Resolve conjugates: inside an operator called by a dispatch mode, products ignore a lazy one.
 
@@ -146,10 +162,8 @@ class _Transform:
             spectrum = torch.fft.fft(spectrum, n=self.sizes[axis - 3], dim=axis)
         return spectrum
 
-    def _signal(self, spectrum: Tensor) -> Tensor:
-        return self._inverse(spectrum, self.lengths)
-
     def _inverse(self, spectrum: Tensor, keep: tuple[int, ...]) -> Tensor:
+        """Return the first ``keep`` samples along each axis of the inverse transform."""
         if spectrum.is_cuda:
             signals = torch.fft.irfftn(spectrum, s=self.sizes, dim=self.axes)
             for axis in self.axes:
@@ -163,16 +177,24 @@ class _Transform:
         return self._spectrum(place(kernels, 3, self.sizes, self.centres))
 
 
+#: one transform for each pair of shapes: what it derives from them takes as long as a small convolution
+_transform = functools.lru_cache(4096)(_Transform)
+
+
 def transform_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
     """Convolve by spectra, without a gradient."""
-    return _Transform(x, kernel, causal, periodic, groups).conv(x, kernel)
+    dtype = working_dtype(x)
+    transform = _transform(x.shape[2:], kernel.shape[2:], dtype, kernel.shape[1] == 1, causal, tuple(periodic), groups)
+    return transform.conv(x, kernel)
 
 
 def transform_grads(
     grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, periodic: list[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
     """Return both gradients of :func:`transform_conv`. A gradient that is not needed is returned empty."""
-    return _Transform(x, kernel, causal, periodic, groups).grads(grad, x, kernel, *needs)
+    dtype = working_dtype(x)
+    transform = _transform(x.shape[2:], kernel.shape[2:], dtype, kernel.shape[1] == 1, causal, tuple(periodic), groups)
+    return transform.grads(grad, x, kernel, *needs)
 
 
 _fft_conv = bilinear("fft_conv", transform_conv, transform_grads)
@@ -215,7 +237,7 @@ def take(kernels: Tensor, axis: int, points: Sequence[int], sizes: Sequence[int]
 
 
 def transform_sizes(
-    lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: list[bool]
+    lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: Sequence[bool]
 ) -> tuple[int, ...]:
     """Return the length of the transform along each axis.
 
@@ -226,19 +248,6 @@ def transform_sizes(
         length if wraps else fast_size(length + max(k - 1 - c, c))
         for length, k, c, wraps in zip(lengths, points, middles, periodic, strict=True)
     )
-
-
-def _sizes(
-    lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: list[bool]
-) -> tuple[int, ...]:
-    """Return :func:`transform_sizes`, cached."""
-    key = (lengths, points, middles, *periodic)
-    if key not in _known_sizes:
-        _known_sizes[key] = transform_sizes(lengths, points, middles, periodic)
-    return _known_sizes[key]
-
-
-_known_sizes: dict[Any, tuple[int, ...]] = {}
 
 
 def fast_size(n: int) -> int:

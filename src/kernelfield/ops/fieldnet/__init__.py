@@ -53,12 +53,12 @@ def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | Non
     True
     """
     first = fields[0]
-    architectures = _architectures(fields, grid)
+    like = _any_tensor(first)
+    architectures = _architectures(fields, grid, like)
     if architectures is not None:
         features = _fused_features(fields, architectures, grid)
         weight, bias = type(first).readouts(fields, channels)
         return torch.baddbmm(bias.unsqueeze(2), weight, features)
-    like = _any_tensor(first)
     coords = grid.coords(dtype=like.dtype, device=like.device).flatten(0, -2)
     values = (
         first(coords, channels).unsqueeze(0) if len(fields) == 1 else type(first).together(fields, coords, channels)
@@ -66,9 +66,9 @@ def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | Non
     return values.mT
 
 
-def _architectures(fields: Sequence[Field], grid: KernelGrid) -> list[Architecture] | None:
+def _architectures(fields: Sequence[Field], grid: KernelGrid, like: Tensor) -> list[Architecture] | None:
     """Return the layers of fields whose features Triton kernels compute on this grid; None if they do not."""
-    if len(grid.count) > 3 or not use_triton(_any_tensor(fields[0]), (torch.float32,)):
+    if len(grid.count) > 3 or not use_triton(like, (torch.float32,)):
         return None
     found = []
     for field in fields:
