@@ -90,7 +90,8 @@ class Followers(Generic[Follower]):
         """Call the followers of ``stepped`` parameters, by id."""
         if step_hooks_paused() and not self._while_paused:
             return
-        moved, changed = [], {}
+        moved: list[Follower] = []
+        changed: dict[int, Tensor] = {}
         for member in self:
             own = {id(p): p for p in self._parameters(member) if id(p) in stepped}
             if own:
