@@ -10,6 +10,7 @@ regression and for MiniRocket. Nothing is chosen on test data: each method gets 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import time
@@ -178,8 +179,10 @@ def main() -> None:
     import torch  # noqa: PLC0415
 
     report: dict[str, Any] = {"machine": machine(torch.device("cpu"), 0), "sets": {}}
+    if given.save is not None and given.save.exists():  # other sets or methods than before are added
+        report["sets"] = json.loads(given.save.read_text())["sets"]
     for name in given.sets.split(","):
-        report["sets"][name] = {}
+        report["sets"].setdefault(name, {})
         for method in given.methods.split(","):
             seeds = {"ridge": 1, "CCNNClassifier": min(3, given.seeds)}.get(method, given.seeds)
             found = report["sets"][name][method] = measure(given.data, name, method, seeds)

@@ -46,6 +46,7 @@ def train(
         Optional[Path],  # noqa: UP045
         typer.Option(help="Run whose weights to start from; a head for other classes starts afresh."),
     ] = None,
+    augment: Annotated[bool, typer.Option("--augment", help="Short for --set data.augment=true")] = False,
     folder: DataFolder = None,
     download: Download = False,
     synthetic: Synthetic = False,
@@ -70,7 +71,7 @@ def train(
 
         if folder is not None and is_data(recipe):
             raise ValueError(f"--data must be left out when the argument is data itself, got it beside {recipe}")
-        changes = [*(settings or []), *short_settings(epochs, seed)]
+        changes = [*(settings or []), *short_settings(epochs, seed), *(["data.augment=true"] if augment else [])]
         if is_run(recipe):
             recipe, out, folder = _continued(recipe, out, folder, changes)
         chosen, data = recipe_and_data(recipe, model, changes, absolute_path(start_from))

@@ -10,6 +10,7 @@ import torch
 from .._checks import check_choice
 from ..data.base import Data, Split
 from ..data.registry import describe, load
+from ..data.transforms.augment_series import augment_series
 from ..data.transforms.drop_samples import drop_samples
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def recipe_data(
     """Return the data of a recipe, checked against its shape.
 
     Beside the options of the loader, ``data`` may hold ``drop``: the share of samples, chosen at random, that are
-    missing in training and test; another channel marks the observed ones (chapter 2, section 5.4).
+    missing in training and test; another channel marks the observed ones (chapter 2, section 5.4). For series and
+    sounds, ``augment`` changes training samples at random: true, or arguments of
+    :class:`~kernelfield.data.transforms.augment_series.AugmentSeries`.
 
     Args:
         recipe: the recipe.
@@ -56,6 +59,8 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     }
     dropped = options.pop("drop", None)
     known = describe(source["name"])
+    # Loaders of images augment their own way.
+    augment = False if "augment" in known.options else options.pop("augment", False)
     # Where the root is optional, the recipe decides whether files are read.
     if folder is not None and (known.root == "a folder or file" or "root" in options):
         options["root"] = folder
@@ -65,6 +70,8 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
         data = load(source["name"], **options)
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from error
+    if augment:
+        data = augment_series(data, augment)
     return data if dropped is None else drop_samples(data, dropped, observed=True)
 
 

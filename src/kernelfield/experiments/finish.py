@@ -12,6 +12,7 @@ from .evaluation import evaluate
 from .plain_json import write_json
 from .robustness import other_data_tests, run_tests
 from .run import machine, make_task
+from .worst import worst_samples
 
 if TYPE_CHECKING:
     from ..data.base import Data
@@ -90,6 +91,7 @@ def finish(
         "title": recipe.title,
         "chapter": recipe.chapter,
         "metric": task.metric,
+        "dim": data.dim,
         "published": recipe.published,
         "metrics": tests,
         "notes": recipe.notes,
@@ -126,11 +128,15 @@ def finish(
     write_json(run.folder / "result.json", result)
     if report:
         from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
+        from ..viz.examples import plot_samples  # noqa: PLC0415
         from ..viz.report import write_report  # noqa: PLC0415
 
         if has_maps(network):
             first = data.test.batch(torch.zeros(1, dtype=torch.long, device=data.test.inputs.device))
             plot_sample(network.cpu(), first.inputs.cpu(), run.folder / "attention.png")
+        worst = worst_samples(task, data, batch=batch)
+        if worst:
+            plot_samples([(sample.inputs, sample.caption) for sample in worst], run.folder / "worst.png")
         write_report(run.folder, network.cpu(), result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))
 
 

@@ -139,13 +139,13 @@ def summary(result: dict[str, Any]) -> list[str]:
     same weights, every second sample      95.0%
     parameters 9,263, trained 15 epochs in 61 s
     """
-    metric = result["metric"]
+    metric, dim = result["metric"], result.get("dim", 1)
     lines = []
     for name, values in result["metrics"].items():
-        lines.append(f"{_label(name, metric):<38} {_percent(values[metric], metric)}")
+        lines.append(f"{_label(name, metric, dim):<38} {_percent(values[metric], metric)}")
         if name == "test":
             lines += _other_epochs(result)
-    lines += [f"{_label(name, metric)}: skipped, {reason}" for name, reason in result.get("skipped", {}).items()]
+    lines += [f"{_label(name, metric, dim)}: skipped, {reason}" for name, reason in result.get("skipped", {}).items()]
     if result.get("synthetic"):
         lines.append("synthetic data: noise of the right shape, so these numbers mean nothing")
     lines.append(f"parameters {result['parameters']:,}, trained {result['epochs']} epochs in {result['seconds']:.0f} s")
@@ -175,12 +175,12 @@ def _percent(value: float, metric: str) -> str:
     return f"{value:.1%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
 
 
-def _label(name: str, metric: str) -> str:
+def _label(name: str, metric: str, dim: int) -> str:
     kind, _, value = name.partition(" ")
     if name == "test":
         return f"test {metric}"
     if name == "step 2.0":
-        return "same weights, every second sample"
+        return "same weights, every second sample" if dim == 1 else "same weights, half the resolution"
     labels = {"step": "at {} times the step", "drop": "with a share of {} missing", "turn": "turned by {} degrees"}
     return labels[kind].format(f"{float(value):g}") if kind in labels and value else name
 

@@ -11,6 +11,7 @@ import torch
 
 from .._checks import check_choice, check_positive
 from ..data.base import Batch
+from ..data.transforms.resize import resize
 from ..ops import resample
 from .datasets import recipe_data
 from .evaluation import evaluate
@@ -136,8 +137,9 @@ def other_data_tests(
 def at_step(split: Split, step: float) -> Split:
     """Return the split sampled at another step, in units of its own: 2 is half the resolution, 0.5 twice.
 
-    A sequence at an integer step keeps every ``step``-th sample, as a slower clock would; any other signal is resampled
-    through its spectrum. Data at points has no grid and is refused.
+    A sequence at an integer step keeps every ``step``-th sample, as a slower clock would; at other steps it is
+    resampled through its spectrum. Images and volumes are resized with a low-pass filter. Data at points has no grid
+    and is refused.
     """
     check_positive("step", step)
     if split.coords is not None:
@@ -145,21 +147,19 @@ def at_step(split: Split, step: float) -> Split:
 
     def change(batch: Batch) -> Batch:
         space = batch.inputs.shape[2:]
+        old = batch.step if isinstance(batch.step, tuple) else (batch.step,) * len(space)
         if step == round(step) and len(space) == 1:
             keep = slice(None, None, round(step))
-            inputs, mask = batch.inputs[..., keep], None if batch.mask is None else batch.mask[..., keep]
-        else:
-            sizes = tuple(max(1, round(n / step)) for n in space)
-            inputs = resample(batch.inputs, sizes)
-            mask = None
-            if batch.mask is not None:
-                index = [torch.arange(n, device=inputs.device) * old // n for n, old in zip(sizes, space, strict=True)]
-                places: Any = (slice(None), *torch.meshgrid(*index, indexing="ij"))
-                mask = batch.mask[places]
-        old = batch.step if isinstance(batch.step, tuple) else (batch.step,) * len(space)
+            mask = None if batch.mask is None else batch.mask[..., keep]
+            return replace(batch, inputs=batch.inputs[..., keep], mask=mask, step=old[0] * step)
+        sizes = tuple(max(1, round(n / step)) for n in space)
+        inputs = resample(batch.inputs, sizes) if len(space) == 1 else resize(batch.inputs, sizes)
+        mask = None
+        if batch.mask is not None:
+            index = [torch.arange(n, device=inputs.device) * old // n for n, old in zip(sizes, space, strict=True)]
+            places: Any = (slice(None), *torch.meshgrid(*index, indexing="ij"))
+            mask = batch.mask[places]
         steps = tuple(s * n / m for s, n, m in zip(old, space, inputs.shape[2:], strict=True))
-        if step == round(step) and len(space) == 1:
-            steps = (old[0] * step,)
         return replace(batch, inputs=inputs, mask=mask, step=steps if len(set(steps)) > 1 else steps[0])
 
     return _changed(split, change)

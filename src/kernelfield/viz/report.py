@@ -42,7 +42,8 @@ def write_report(
     """Write ``report.html``, which needs no other file, and ``kernels.png``; return the path of the page.
 
     Args:
-        folder: folder of the run; ``recipe.yaml``, ``confusion.json`` and ``attention.png`` are included if they exist.
+        folder: folder of the run; ``recipe.yaml``, ``confusion.json``, ``worst.png`` and ``attention.png`` are included
+            if they exist.
         network: the trained network, on the CPU.
         result: the result of the run.
         rows: metrics per epoch.
@@ -58,6 +59,8 @@ def write_report(
         ("Confusion", _confusion(folder)),
     ]
     parts += [_section(title, _picture(draw)) for title, draw in drawings if draw is not None]
+    if (folder / "worst.png").exists():
+        parts.append(_section("Test samples with the largest errors", _image((folder / "worst.png").read_bytes())))
     if (folder / "kernels.png").exists():
         parts.append(_section("Kernels", _image((folder / "kernels.png").read_bytes())))
         parts.append(_section("Spectra of the kernels", _picture(lambda figure: _spectra(figure, network))))
@@ -127,17 +130,26 @@ def _image(png: bytes) -> str:
 
 
 def _curves(figure: Any, rows: list[dict[str, float]]) -> None:
+    """Draw the losses on one pair of axes, and each metric, in its own unit, on another."""
     names = dict.fromkeys(key for row in rows for key in row)
     losses = [n for n in names if n.endswith("loss")]
-    others = [n for n in names if n.startswith("val_") and n not in losses]
-    panels = [group for group in (losses, others) if group]
-    for axes, group in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    metrics = [[n] for n in names if n.startswith("val_") and n not in losses]
+    panels = [group for group in (losses, *metrics) if group]
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    figure.set_size_inches(9, 3.2 * lines)
+    grid = figure.subplots(lines, columns, squeeze=False).flatten()
+    for axes, group in zip(grid, panels, strict=False):
         for name in group:
             pairs = [(row["epoch"], row[name]) for row in rows if name in row]
-            axes.plot(*zip(*pairs, strict=True), label=name.replace("_", " "))
+            axes.plot(*zip(*pairs, strict=True), label=name.removesuffix("_loss").replace("val", "validation"))
+        if group is losses:
+            axes.legend(frameon=False)
+        axes.set_ylabel("loss" if group is losses else group[0].replace("val_", "validation ").replace("_", " "))
         axes.set_xlabel("epoch")
-        axes.legend(frameon=False)
         axes.grid(alpha=0.3)
+    for axes in grid[len(panels) :]:
+        axes.set_axis_off()
 
 
 def _changes(result: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:

@@ -1,0 +1,123 @@
+"""Random changes of series and sounds in training."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .batch import Chain
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..base import Batch, Data
+
+__all__ = ["AugmentSeries", "augment_series"]
+
+
+@dataclass(frozen=True)
+class AugmentSeries:
+    r"""In training, shift, stretch, scale and disturb series, and hide a span of each.
+
+    .. math:: y(t) = e^{g}\, x\big(c + (t - c)\, s + d\big) + n(t), \qquad
+        s \sim U(1 \pm \mathrm{speed}),\; d \sim U(\pm\mathrm{shift} \cdot \mathrm{length}),\;
+        g \sim N(0, \mathrm{gain}^2),\; n \sim N(0, \mathrm{noise}^2)
+
+    with the middle c of the series. Values between samples are interpolated linearly. What comes in at the ends is
+    zero, the mean of normalised values, or counts as missing if there is a mask.
+
+    Args:
+        shift: largest shift, as a share of the length.
+        speed: largest change of the speed, as a share.
+        gain: standard deviation of the logarithm of the gain.
+        noise: standard deviation of the noise, in standard deviations of the data.
+        hide: largest share of the series that is set to zero.
+
+    >>> from kernelfield.data.base import Batch
+    >>> batch = Batch(torch.randn(4, 2, 50))
+    >>> augment = AugmentSeries(shift=0.1, noise=0.1)
+    >>> augment(batch, True).inputs.shape, augment(batch, False) is batch
+    (torch.Size([4, 2, 50]), True)
+    """
+
+    shift: float = 0.05
+    speed: float = 0.1
+    gain: float = 0.1
+    noise: float = 0.05
+    hide: float = 0.1
+    augments = True
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            below = float("inf") if field.name in ("gain", "noise") else 1.0
+            if not number or not 0 <= value < below:
+                bound = "finite" if below > 1 else "below 1"
+                raise ValueError(f"augment.{field.name} must be a number of at least 0 and {bound}, got {value!r}")
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:
+        if not training:
+            return batch
+        x, mask = batch.inputs, batch.mask
+        n, _, length = x.shape
+        if self.shift or self.speed:
+            x, mask = self._moved(x, mask)
+        if self.gain:
+            x = x * torch.exp(self.gain * torch.randn(n, 1, 1, device=x.device, dtype=x.dtype))
+        if self.noise:
+            x = x + self.noise * torch.randn_like(x)
+        if self.hide:
+            span = torch.rand(n, 1, device=x.device) * self.hide * length
+            start = torch.rand(n, 1, device=x.device) * (length - span)
+            at = torch.arange(length, device=x.device)
+            x = x.masked_fill(((at >= start) & (at < start + span)).unsqueeze(1), 0.0)
+        if mask is not None:
+            x = x.masked_fill(~mask.unsqueeze(1), 0.0)
+        return replace(batch, inputs=x, mask=mask)
+
+    def _moved(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        n, channels, length = x.shape
+        speed, shift = 2 * torch.rand(2, n, 1, device=x.device, dtype=x.dtype) - 1
+        middle = (length - 1) / 2
+        steps = torch.arange(length, device=x.device, dtype=x.dtype) - middle
+        at = middle + steps * (1 + self.speed * speed) + self.shift * length * shift
+        low = at.floor().long()
+        share = (at - low).unsqueeze(1)
+        inside = (at >= 0) & (at <= length - 1)
+        index = [(low + k).clamp(0, length - 1) for k in (0, 1)]
+        near, far = (x.gather(2, i.unsqueeze(1).expand(-1, channels, -1)) for i in index)
+        moved = torch.where(inside.unsqueeze(1), near + (far - near) * share, 0.0)
+        if mask is not None:
+            mask = mask.gather(1, at.round().long().clamp(0, length - 1)) & inside
+        return moved, mask
+
+
+def augment_series(data: Data, options: bool | dict[str, Any] = True) -> Data:
+    """Return ``data`` with random changes of its training series.
+
+    Args:
+        data: series or sounds on a grid, with one target per sample.
+        options: arguments of :class:`AugmentSeries`; True for its defaults, False for none.
+
+    >>> from kernelfield.data import load
+    >>> data = augment_series(load("chirps"), {"noise": 0.2})
+    >>> data.train.prepare.augments, data.train.batch(slice(0, 2), training=True).inputs.shape
+    (True, torch.Size([2, 1, 256]))
+    """
+    if options is False:
+        return data
+    given = {} if options is True else options
+    known = [field.name for field in dataclasses.fields(AugmentSeries)]
+    if not isinstance(given, dict) or not set(given) <= set(known):
+        raise ValueError(f"augment must be true, false, or values of {', '.join(known)}, got {options!r}")
+    grid = data.dim == 1 and data.train.coords is None and data.vocabulary is None
+    if not grid or data.task not in ("classification", "multilabel", "regression"):
+        what = f"{data.task} of {data.dim} dimensions{'' if data.train.coords is None else ' at points'}"
+        raise ValueError(f"augment must be left out except for series with one target each, got {data.name!r}: {what}")
+    change = AugmentSeries(**given)
+    before = data.train.prepare
+    return replace(data, train=replace(data.train, prepare=change if before is None else Chain((before, change))))

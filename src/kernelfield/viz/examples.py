@@ -1,0 +1,52 @@
+"""Figures of single samples."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["plot_samples"]
+
+
+def plot_samples(samples: Sequence[tuple[Tensor, str]], path: str | Path, *, columns: int = 4) -> None:
+    """Plot samples with their captions: series as curves, images as images, the middle slice of volumes.
+
+    Args:
+        samples: (channels, *space) values, NaN where missing, and a caption for each.
+        path: file to write; its suffix sets the format.
+        columns: samples in a row.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    if not samples:
+        raise ValueError("samples must be at least one, got none")
+    rows = math.ceil(len(samples) / columns)
+    figure = Figure(figsize=(2.6 * columns, 2.1 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes, (values, caption) in zip(grid, samples, strict=False):
+        _draw(axes, values.float())
+        axes.set_title(caption, fontsize=7)
+        axes.tick_params(labelsize=6)
+    for axes in grid[len(samples) :]:
+        axes.set_axis_off()
+    figure.savefig(path, dpi=110)
+
+
+def _draw(axes: Any, values: Tensor) -> None:
+    while values.dim() > 3:
+        values = values[:, values.shape[1] // 2]
+    if values.dim() == 2:
+        axes.plot(values[:8].T.numpy(), linewidth=0.9)
+        axes.set_xlabel("step", fontsize=6)
+        return
+    image = values[:3].movedim(0, -1) if len(values) >= 3 else values[0]
+    low, high = (float(v) for v in (image.nan_to_num().min(), image.nan_to_num().max()))
+    axes.imshow(((image - low) / (high - low or 1.0)).numpy(), cmap="gray")
+    axes.set_xticks([])
+    axes.set_yticks([])

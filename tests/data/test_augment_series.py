@@ -1,0 +1,68 @@
+"""Random changes of series in training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelfield.data import load
+from kernelfield.data.base import Batch
+from kernelfield.data.transforms.augment_series import AugmentSeries, augment_series
+from kernelfield.data.transforms.resize import resize
+from kernelfield.experiments.datasets import load_source
+
+NONE = {"shift": 0, "speed": 0, "gain": 0, "noise": 0, "hide": 0}
+
+
+def test_without_changes_nothing_changes() -> None:
+    batch = Batch(torch.randn(3, 2, 20), mask=torch.ones(3, 20, dtype=torch.bool))
+    changed = AugmentSeries(**NONE)(batch, True)
+    torch.testing.assert_close(changed.inputs, batch.inputs)
+    assert AugmentSeries()(batch, False) is batch
+
+
+@pytest.mark.parametrize("name", list(NONE))
+def test_each_change_changes_training_samples_differently(name: str) -> None:
+    torch.manual_seed(0)
+    wave = torch.sin(torch.arange(64) / 5).expand(4, 1, 64)
+    changed = AugmentSeries(**{**NONE, name: 0.3})(Batch(wave), True).inputs
+    assert changed.shape == wave.shape
+    assert torch.isfinite(changed).all()
+    assert not torch.allclose(changed[0], changed[1])
+
+
+def test_a_shift_moves_values_and_mask_together() -> None:
+    torch.manual_seed(0)
+    ramp = torch.arange(1.0, 41).view(1, 1, 40).expand(8, 1, 40)
+    mask = torch.arange(40).expand(8, 40) < 30
+    changed = AugmentSeries(**{**NONE, "shift": 0.2})(Batch(ramp * mask.unsqueeze(1), mask=mask), True)
+    assert changed.mask is not None
+    assert (changed.inputs.squeeze(1)[~changed.mask] == 0).all()
+    inner = changed.mask[:, 1:] & changed.mask[:, :-1]
+    slopes = changed.inputs.diff(dim=2).squeeze(1)[inner]
+    assert (slopes.sub(1).abs() < 1e-3).float().mean() > 0.95  # the end of a series meets zeros
+
+
+def test_recipes_take_augment_for_series_but_not_for_images() -> None:
+    data = load_source({"name": "chirps", "augment": {"noise": 0.2}}, "data")
+    assert data.train.prepare.augments
+    assert data.test.prepare is None or not getattr(data.test.prepare, "augments", False)
+    with pytest.raises(ValueError, match=r"\baugment\b.*'digits'"):
+        load_source({"name": "digits", "augment": True}, "data")
+    with pytest.raises(ValueError, match=r"augment.noise.*-1"):
+        augment_series(load("chirps"), {"noise": -1})
+    with pytest.raises(ValueError, match=r"\baugment\b.*nose"):
+        augment_series(load("chirps"), {"nose": 1})
+
+
+def test_resizing_keeps_constants_and_slow_waves_and_removes_fast_ones() -> None:
+    x = torch.arange(64) + 0.5
+    slow, fast = torch.cos(2 * torch.pi * 2 * x / 64), torch.cos(2 * torch.pi * 28 * x / 64)
+    torch.testing.assert_close(resize(torch.ones(2, 9, 9), (4, 13)), torch.ones(2, 4, 13))
+    coarse = resize(slow, (32,))
+    wanted = torch.cos(2 * torch.pi * 2 * (torch.arange(32) + 0.5) / 32)
+    assert (coarse - wanted)[2:-2].abs().max() < 0.02
+    assert resize(fast, (32,))[2:-2].abs().max() < 0.1 < fast[::2].abs().max()
+    image = torch.randn(1, 1, 16, 12)
+    wanted = torch.nn.functional.interpolate(image, (8, 6), mode="bicubic", antialias=True)
+    torch.testing.assert_close(resize(image, (8, 6)), wanted, atol=1e-4, rtol=1e-4)

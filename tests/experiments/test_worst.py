@@ -1,0 +1,62 @@
+"""The test samples with the largest errors, and their pictures in the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from kernelfield.data.base import Data, Split, TargetScale
+from kernelfield.data.transforms.batch import ScaleTarget
+from kernelfield.experiments.task import Task
+from kernelfield.experiments.worst import worst_samples
+from kernelfield.viz.examples import plot_samples
+from kernelfield.viz.report import _curves
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Mean(nn.Module):
+    """Predict the mean of each channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.scale * x.flatten(2).mean(dim=2)
+
+
+def test_worst_samples_come_first_with_their_classes() -> None:
+    inputs = torch.zeros(6, 2, 5)
+    inputs[:, 0] = torch.tensor([1.0, 2.0, 3.0, -1.0, -2.0, 0.5]).view(6, 1)
+    target = torch.tensor([0, 0, 1, 1, 0, 0])
+    split = Split(inputs, target)
+    data = Data.from_splits("x", [split, None, split], classes=("a", "b"))
+    found = worst_samples(Task(Mean(), out_channels=2), data, count=2, batch=4)
+    assert [sample.index for sample in found] == [2, 4]
+    assert found[0].caption.startswith("true b, predicted a (95%)")
+
+
+def test_errors_of_a_regression_are_in_its_own_unit(tmp_path: Path) -> None:
+    inputs = torch.arange(4.0).flip(0).view(4, 1, 1, 1).expand(4, 1, 6, 6) / 4
+    target = torch.tensor([[100.0], [110.0], [120.0], [900.0]])
+    split = Split(inputs, target, prepare=ScaleTarget(TargetScale.of(target)))
+    data = Data.from_splits("x", [split, None, split], "regression", out_channels=1)
+    found = worst_samples(Task(Mean(), "regression", out_channels=1), data, count=1)
+    assert found[0].index == 3
+    assert found[0].caption.startswith("true 900, predicted")
+    plot_samples([(sample.inputs, sample.caption) for sample in found], tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_each_metric_has_an_axis_of_its_own() -> None:
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure()
+    row = {"epoch": 1.0, "train_loss": 1.0, "val_loss": 2.0, "val_accuracy": 0.5, "val_auc": 0.7}
+    _curves(figure, [row, {**row, "epoch": 2.0}])
+    labels = [axes.get_ylabel() for axes in figure.axes if axes.axison]
+    assert labels == ["loss", "validation accuracy", "validation auc"]
