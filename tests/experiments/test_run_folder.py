@@ -102,7 +102,7 @@ def test_a_full_disk_is_repaired_by_the_next_call(tmp_path: Path, finished: Run,
     fit(recipe, run.folder, data=small_data(), report=report)
     assert all(torch.equal(t, weights(finished.folder)[name]) for name, t in weights(run.folder).items())
     assert run.result()["metrics"] == finished.result()["metrics"]
-    pictures = set() if report else {"report.html", "kernels.png"}
+    pictures = set() if report else {"report.html", "kernels.png", "worst.png"}
     assert {p.name for p in run.folder.iterdir()} == {p.name for p in finished.folder.iterdir()} - pictures
 
 

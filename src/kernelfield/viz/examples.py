@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from .figures import save_figure
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -35,7 +37,7 @@ def plot_samples(samples: Sequence[tuple[Tensor, str]], path: str | Path, *, col
         axes.tick_params(labelsize=6)
     for axes in grid[len(samples) :]:
         axes.set_axis_off()
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path, dpi=110)
 
 
 def _draw(axes: Any, values: Tensor) -> None:

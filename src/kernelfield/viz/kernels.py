@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..layers import ContinuousConv
+from .figures import save_figure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,7 @@ def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, chan
         row[0].set_title(name, fontsize=8, loc="left")
     for axes in grid[-1]:
         axes.set_xlabel("offset in training steps", fontsize=6)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
 
 
 def _draw_line(axes: Any, values: torch.Tensor, step: float, causal: bool) -> None:
