@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["check_network", "data_settings", "load_path", "own_data", "recipe_for", "recipe_for_path"]
 
+#: positions, over all samples and epochs, that a CPU trains on in about a quarter of an hour
+POSITIONS = 40_000_000
+#: validation samples from which on the best epoch is selected rather than the last
+ENOUGH = 100
 #: loaders by the suffix of a file
 SUFFIXES = {".csv": "csv_series", ".tsv": "csv_series", ".ts": "ts", ".arff": "ts", ".npz": "arrays", ".txt": "text"}
 #: loaders of folders of files by the suffixes of these, the first that is found counts
@@ -74,7 +79,9 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
     """Return a recipe for data without a published one.
 
     By default it trains with AdamW at 0.01 and a cosine with warm-up, for about two thousand steps: a CCNN, or on point
-    clouds a small gridified network. It holds only what the network takes.
+    clouds a small gridified network. Without a GPU, large data are trained for fewer epochs, at least ten. The recipe
+    holds only what the network takes. With fewer than a hundred validation samples the last epoch is selected, since
+    the best of so few is often a lucky one.
 
     Args:
         data: as loaded.
@@ -86,6 +93,10 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
     samples = len(data.train)
     batch = max(1, min(64, samples // 8))
     length = max(10, min(100, round(2000 * batch / samples))) if epochs == 0 else epochs
+    if epochs == 0 and not torch.cuda.is_available():
+        positions = data.train.inputs.shape[-1] if data.train.coords is not None else math.prod(data.size)
+        length = min(length, max(10, POSITIONS // (samples * positions)))
+    held = 0 if data.validation is None else len(data.validation)
     shape: dict[str, Any] = {"in_channels": data.in_channels, "out_channels": data.out_channels}
     shape |= {"size": list(data.size), "task": data.task, "irregular": data.train.coords is not None}
     if data.vocabulary is not None:
@@ -101,7 +112,12 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
         "model": network,
         "optimizer": {"lr": 0.01, "weight_decay": 1e-4, "mask_lr": 0.1},
         "schedule": {"name": "cosine", "warmup": max(1, length // 20)},
-        "training": {"epochs": length, "batch": batch, "clip": 1.0},
+        "training": {
+            "epochs": length,
+            "batch": batch,
+            "clip": 1.0,
+            "select": "best" if held >= ENOUGH else "last",
+        },
         "test": {"step": [2.0]} if steps and _takes_step(network["name"]) else {},
     }
     return recipe_from(mapping, name)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +13,7 @@ from .checkpoint import latest_checkpoint
 from .cuda_graph import CapturedStep
 from .evaluation import evaluation_steps, mask_sizes
 from .loop_checkpoint import resume_loop, save_best, save_loop, save_weights
+from .loop_state import Clock, Progress, State
 from .metrics import is_better
 from .optim import Average, make_optimizer
 from .side_by_side import exhaust, matmul_precision
@@ -42,61 +41,6 @@ class NonFiniteLoss(RuntimeError):  # noqa: N818
 
 class TrainingInterrupted(Exception):  # noqa: N818
     """Training was asked to stop. It resumes from the checkpoint that was written."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a training.
-
-    Args:
-        step: steps done.
-        steps: steps in all.
-        epoch: epochs done.
-        loss: mean loss since the last report; NaN in the first report, which comes after a few steps for its
-            ``seconds_left`` alone.
-        lr: learning rate.
-        rate: samples per second.
-        seconds_left: expected time to the end.
-        metrics: validation metrics at the end of an evaluated epoch; empty otherwise.
-    """
-
-    step: int
-    steps: int
-    epoch: int
-    loss: float
-    lr: float
-    rate: float
-    seconds_left: float
-    metrics: dict[str, float]
-
-
-@dataclass
-class State:
-    """The part of a loop's state that is plain numbers.
-
-    Args:
-        step: steps done.
-        epoch: epochs done.
-        position: steps done in the current epoch.
-        seconds: time spent training.
-        best: best validation score so far.
-        best_step: step at which it was reached.
-        best_loss: validation loss at that step, which breaks ties.
-        waited: epochs since then.
-        rows: metrics of each evaluated epoch.
-        masks: mask sizes after each evaluated epoch.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    position: int = 0
-    seconds: float = 0.0
-    best: float | None = None
-    best_step: int = 0
-    best_loss: float | None = None
-    waited: int = 0
-    rows: list[dict[str, float]] = field(default_factory=list)
-    masks: list[dict[str, float]] = field(default_factory=list)
 
 
 class Loop:
@@ -173,7 +117,7 @@ class Loop:
         self.losses[2] = -1
         self.captured = CapturedStep(self._work, task.network) if self._may_capture() else None
         self.lr = 0.0
-        self._clock = _Clock()
+        self._clock = Clock()
         # The seed itself draws the weights. Each process has another seed for all that is drawn in training.
         torch.manual_seed((settings.seed + 1) * 1_000_003 + self.fabric.global_rank)
 
@@ -187,7 +131,7 @@ class Loop:
         """Train as :meth:`run` does, and yield after each step, or batch of an evaluation, that is enqueued."""
         with matmul_precision(self.settings.matmul, self.fabric.device):
             self.resume()
-            self._clock = _Clock(self.state.seconds, self.state.step)
+            self._clock = Clock(self.state.seconds, self.state.step)
             while self.state.epoch < self.settings.epochs and not self._out_of_patience():
                 self.task.train()
                 for batch in self._epoch():
@@ -418,27 +362,6 @@ class Loop:
     def resume(self) -> bool:
         """Load the last checkpoint in the folder; return whether there was one."""
         return resume_loop(self)
-
-
-class _Clock:
-    """Time spent training, counted on from an earlier run.
-
-    Args:
-        before: seconds of the earlier run.
-        first_step: step at which this run began.
-    """
-
-    def __init__(self, before: float = 0.0, first_step: int = 0) -> None:
-        self.before, self.first_step = before, first_step
-        self._begun = time.perf_counter()
-
-    @property
-    def elapsed(self) -> float:
-        return time.perf_counter() - self._begun
-
-    @property
-    def seconds(self) -> float:
-        return self.before + self.elapsed
 
 
 def resident(split: Split, device: torch.device) -> Split:

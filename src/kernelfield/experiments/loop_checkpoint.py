@@ -20,6 +20,7 @@ from .checkpoint import (
     shard,
     write_checkpoint,
 )
+from .loop_state import State
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -76,8 +77,6 @@ def save_weights(loop: Loop, kind: str) -> None:
 
 def resume_loop(loop: Loop) -> bool:
     """Load the last checkpoint in the folder of a loop; return whether there was one."""
-    from .loop import State  # noqa: PLC0415
-
     if loop.folder is None:
         return False
     if loop.fabric.global_rank == 0:
