@@ -100,7 +100,7 @@ def test_predict(run: Path, tmp_path: Path) -> None:
     call("predict", run, tmp_path / "none.npy", code=NO_DATA)
 
 
-@pytest.mark.parametrize("to", ["pt2", "onnx"])
+@pytest.mark.parametrize("to", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_export(run: Path, to: str) -> None:
     if to == "onnx":
         pytest.importorskip("onnxruntime")

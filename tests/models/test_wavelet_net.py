@@ -196,7 +196,7 @@ def test_all_parameters_get_gradients_and_bf16_trains():
         assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in net.parameters())
 
 
-@pytest.mark.parametrize("scales", [0, 3])
+@pytest.mark.parametrize("scales", [0, 2])
 def test_compiles_exports_and_round_trips(scales):
     stages = [Stage(4, 9, stride=2, pool=2), Stage(4, 3, 2, residual=True)]
     net, x = small(scales, stages=stages).eval(), torch.randn(2, 2, 200)
