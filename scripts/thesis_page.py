@@ -31,7 +31,7 @@ TITLES = {
 HEAD = """# Tables and figures of the thesis
 
 What makes each table and figure here. "Not built" marks what is missing. A recipe runs with `kernelfield reproduce
-NAME`; its data set must be at hand. Drawings explain a method and hold no data; the chapter's page explains it in words.
+NAME`; its data set must be at hand. Drawings explain a method and hold no data; the chapter's page does so in words.
 [Results](../results.md) has the numbers of the recipes that were run. This page is written by
 `python scripts/thesis_page.py` from `docs/thesis.yaml`, whose entries are tested.
 
