@@ -185,6 +185,8 @@ NAMES = {
         "ImageField",
         "PartialGCNN",
         "PartialGCNN13",
+        "RandomKernelNet",
+        "RandomKernels",
         "WaveletNet",
         "create_model",
         "import_network",

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import wave
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 from kernelfield.data import load
 from kernelfield.data.base import Batch
 from kernelfield.data.transforms.augment_series import AugmentSeries, augment_series
+from kernelfield.data.transforms.log_mel import LogMel
 from kernelfield.data.transforms.resize import resize
 from kernelfield.experiments.datasets import load_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NONE = {"shift": 0, "speed": 0, "gain": 0, "noise": 0, "hide": 0}
 
@@ -53,6 +60,24 @@ def test_recipes_take_augment_for_series_but_not_for_images() -> None:
         augment_series(load("chirps"), {"noise": -1})
     with pytest.raises(ValueError, match=r"\baugment\b.*nose"):
         augment_series(load("chirps"), {"nose": 1})
+
+
+def test_sounds_are_augmented_in_either_form(tmp_path: Path) -> None:
+    for i in range(12):
+        path = tmp_path / "ab"[i % 2] / f"{i}.wav"
+        path.parent.mkdir(exist_ok=True)
+        with wave.open(str(path), "wb") as file:
+            file.setparams((1, 2, 8000, 0, "NONE", ""))
+            file.writeframes((1000 * torch.randn(2000)).short().numpy().tobytes())
+    for features, change, kind in (
+        ("raw", True, AugmentSeries),
+        ("mel", True, LogMel),
+        ("mel", {"gain": 1}, AugmentSeries),
+    ):
+        source = {"name": "wav_folder", "root": str(tmp_path), "rate": 8000, "features": features, "augment": change}
+        data = load_source(source, "data")
+        assert [type(step) for step in data.train.prepare.steps if getattr(step, "augments", False)] == [kind]
+        assert torch.isfinite(data.train.batch(slice(0, 2), training=True).inputs).all()
 
 
 def test_resizing_keeps_constants_and_slow_waves_and_removes_fast_ones() -> None:

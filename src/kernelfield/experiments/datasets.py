@@ -11,6 +11,7 @@ from .._checks import check_choice
 from ..data.base import Data, Split
 from ..data.registry import describe, load
 from ..data.transforms.augment_series import augment_series
+from ..data.transforms.batch import augments
 from ..data.transforms.drop_samples import drop_samples
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     }
     dropped = options.pop("drop", None)
     known = describe(source["name"])
-    # Loaders of images augment their own way.
-    augment = False if "augment" in known.options else options.pop("augment", False)
+    # Loaders of images, and of sounds as mel bands, augment in their own way if they are told to.
+    own_way = "augment" in known.options and not isinstance(options.get("augment"), dict)
+    augment = options.get("augment", False) if own_way else options.pop("augment", False)
     # Where the root is optional, the recipe decides whether files are read.
     if folder is not None and (known.root == "a folder or file" or "root" in options):
         options["root"] = folder
@@ -70,7 +72,7 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
         data = load(source["name"], **options)
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from error
-    if augment:
+    if augment and not augments(data.train.prepare):
         data = augment_series(data, augment)
     return data if dropped is None else drop_samples(data, dropped, observed=True)
 

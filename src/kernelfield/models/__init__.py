@@ -11,6 +11,7 @@ from .gsanet import GSANet
 from .image_field import ImageField
 from .named_parts import import_network
 from .partial_gcnn import PartialGCNN, PartialGCNN13
+from .random_kernels import RandomKernelNet, RandomKernels
 from .registry import create_model, list_models, register
 from .wavelet_net import WaveletNet
 
@@ -30,6 +31,8 @@ __all__ = [
     "ImageField",
     "PartialGCNN",
     "PartialGCNN13",
+    "RandomKernelNet",
+    "RandomKernels",
     "WaveletNet",
     "create_model",
     "import_network",

@@ -254,7 +254,7 @@ class CCNNClassifier(ClassifierMixin, Classifier, _TrainedNetwork):
 
     Attributes:
         network_: the trained network; it takes what ``prepare(X)`` returns.
-        random_kernels_: the fitted :class:`~kernelfield.models.random_kernels.RandomKernelNet`, or None.
+        random_kernels_: the fitted :class:`~kernelfield.models.RandomKernelNet`, or None.
         history_: a row of metrics per evaluated epoch.
         n_iter_: number of steps.
         validation_score_: best score on the samples that were held out; None if there were none.

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RandomKernelClassifier", "RandomKernelRegressor", "fit_random_kernels"]
 
+#: samples times kernels up to which there are a thousand kernels by default
+MOST_RESPONSES = 5_000_000
+
 
 @torch.no_grad()
 def fit_random_kernels(
@@ -35,7 +38,7 @@ def fit_random_kernels(
     kernels: int,
     field: str | Callable[..., Field] | None = None,
 ) -> tuple[RandomKernelNet, dict[str, float]]:
-    """Return a fitted :class:`~kernelfield.models.random_kernels.RandomKernelNet`, and what was chosen for it.
+    """Return a fitted :class:`~kernelfield.models.RandomKernelNet`, and what was chosen for it.
 
     Classes become targets of ±1. The logits are the fitted scores times a factor, that with the least cross-entropy on
     leave-one-out scores.
@@ -82,7 +85,7 @@ class _RandomKernels(Estimator):
     def __init__(
         self,
         *,
-        kernels: int = 1000,
+        kernels: int | None = None,
         field: str | Callable[..., Field] | None = None,
         random_state: int | None = 0,
     ) -> None:
@@ -91,10 +94,11 @@ class _RandomKernels(Estimator):
         self.random_state = random_state
 
     def _fit_networks(self, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int) -> None:
-        check_int("kernels", plain(self.kernels))
+        # All features are in memory at once, so that many samples have fewer of them.
+        kernels = max(100, min(1000, MOST_RESPONSES // len(inputs))) if self.kernels is None else plain(self.kernels)
         torch.manual_seed(seed_of(self.random_state))
         self.network_, self.chosen_ = fit_random_kernels(
-            inputs, mask, target, out, kernels=plain(self.kernels), field=self.field
+            inputs, mask, target, out, kernels=check_int("kernels", kernels), field=self.field
         )
 
     def _networks(self) -> Sequence[nn.Module]:
@@ -104,11 +108,11 @@ class _RandomKernels(Estimator):
 class RandomKernelClassifier(ClassifierMixin, Classifier, _RandomKernels):
     """A linear classifier of pooled responses to random continuous kernels; fitted in seconds, without training.
 
-    See :class:`~kernelfield.models.random_kernels.RandomKernels` for the features. A ridge regression reads them, and
+    See :class:`~kernelfield.models.RandomKernels` for the features. A ridge regression reads them, and
     the values themselves; leave-one-out errors on the training samples choose the strength of its penalty.
 
     Args:
-        kernels: number of random kernels.
+        kernels: number of random kernels; by default 1,000, and fewer beyond 5,000 samples.
         field: field of the kernels, a class of :mod:`kernelfield.fields` or its name; random Fourier by default.
         random_state: seed.
 
