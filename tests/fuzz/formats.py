@@ -18,8 +18,11 @@ import torch
 from kernelfield.data.io.arrays import finite_array, read_array, read_arrays
 from kernelfield.data.io.files import untar
 from kernelfield.data.io.meshes import read_off
+from kernelfield.data.io.ply import read_ply
+from kernelfield.data.sets.arrays import arrays
 from kernelfield.data.sets.audio.sound_folder import read_sound
 from kernelfield.data.sets.audio.speech_commands import read_wav
+from kernelfield.data.sets.clouds.cloud_folder import read_clouds
 from kernelfield.data.sets.images import pcam
 from kernelfield.data.sets.images.cifar import read_batch
 from kernelfield.data.sets.images.image_folder import read_image
@@ -154,15 +157,52 @@ def _h5() -> bytes:
     return file.getvalue()
 
 
+def _ply(order: str) -> bytes:
+    header = (
+        f"ply\nformat {order} 1.0\nelement vertex 3\nproperty float x\nproperty float y\nproperty double z\n"
+        "element face 1\nproperty list uchar int vertex_indices\nend_header\n"
+    ).encode()
+    if order == "ascii":
+        return header + b"0 0 0\n1 0 0\n0 1 0\n3 0 1 2\n"
+    vertices = b"".join(struct.pack("<ffd", *corner) for corner in ((0, 0, 0), (1, 0, 0), (0, 1, 0)))
+    return header + vertices + struct.pack("<Biii", 3, 0, 1, 2)
+
+
+def _tsv() -> bytes:
+    return "\n".join(f"{i % 2}\t{i}.5\t{-i}\t{'NaN' if i == 3 else i}" for i in range(12)).encode()
+
+
+def _arff(relational: bool = False) -> bytes:
+    if relational:
+        header = (
+            "@relation x\n@attribute all relational\n@attribute t0 numeric\n@end all\n@attribute class {a,b}\n@data\n"
+        )
+        rows = [f"'{i},{i}.5\\n{-i},?',{'ab'[i % 2]}" for i in range(12)]
+    else:
+        header = "@relation x\n@attribute t0 numeric\n@attribute t1 numeric\n@attribute class {a,b}\n@data\n"
+        rows = [f"{i},{-i}.5,{'ab'[i % 2]}" for i in range(12)]
+    return (header + "\n".join(rows)).encode()
+
+
+def _samples() -> bytes:
+    file = io.BytesIO()
+    values = np.random.default_rng(0).normal(size=(12, 2, 5))
+    np.savez(file, inputs=values, target=np.arange(12) % 2)
+    return file.getvalue()
+
+
+def _values(data: Any) -> Any:
+    batch = data.train.batch(slice(None))
+    return batch.inputs.numpy(), batch.target.numpy()
+
+
 def _read_off(path: Path) -> Any:
     vertices, triangles = read_off(path)
     return vertices.numpy(), triangles.numpy()
 
 
 def _read_series(path: Path, **options: Any) -> Any:
-    data = (ts if path.suffix == ".ts" else csv_series)(path, **options)
-    batch = data.train.batch(slice(None))
-    return batch.inputs.numpy(), batch.target.numpy()
+    return _values((ts if path.suffix == ".ts" else csv_series)(path, **options))
 
 
 def _in_folder(path: Path, read: Callable[[Path], Any]) -> Any:
@@ -195,6 +235,13 @@ FORMATS = {
         Format("plain.ts", _ts(False), _read_series),
         Format("timed.ts", _ts(True), _read_series),
         Format("mesh.off", _OFF, _read_off),
+        Format("text.ply", _ply("ascii"), lambda p: [t.numpy() for t in read_ply(p)]),
+        Format("little.ply", _ply("binary_little_endian"), lambda p: [t.numpy() for t in read_ply(p)]),
+        Format("cloud.npy", _npy(np.random.default_rng(0).random((9, 3))), lambda p: read_clouds([p], 16).numpy()),
+        Format("series.tsv", _tsv(), lambda p: _values(ts(p))),
+        Format("series.arff", _arff(), lambda p: _values(ts(p))),
+        Format("nested.arff", _arff(relational=True), lambda p: _values(ts(p))),
+        Format("samples.npz", _samples(), lambda p: _values(arrays(p, nonfinite="missing"))),
         Format("train-idx3-ubyte", _idx(), lambda p: read_idx(p, 3).numpy()),
         Format("packed-idx3-ubyte.gz", gzip.compress(_idx()), lambda p: read_idx(p, 3).numpy()),
         Format("data_batch_1", _cifar(), lambda p: [t.numpy() for t in read_batch(p, "labels", 10)]),

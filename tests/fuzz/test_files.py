@@ -191,6 +191,11 @@ BOMBS = {
     "colons": ("timed.ts", lambda: b"@timeStamps true\n@classLabel true a\n@data\n" + b":" * 300_000),
     "brackets": ("timed.ts", lambda: b"@timeStamps true\n@classLabel true a\n@data\n" + b"(" * 300_000),
     "vertices that are only declared": ("mesh.off", lambda: b"OFF\n999999999999 1 0\n0 0 0\n"),
+    "elements of no bytes": ("text.ply", lambda: b"ply\nformat ascii 1.0\nelement a 999999999999\nend_header\n"),
+    "vertices of a PLY file that are only declared": (
+        "little.ply",
+        lambda: FORMATS["little.ply"].content.replace(b"vertex 3", b"vertex 999999999999"),
+    ),
     "a face of many corners": ("mesh.off", lambda: b"OFF\n3 1 0\n0 0 0\n1 0 0\n0 1 0\n" + b"9" * 30 + b" 0 1 2\n"),
 }  # fmt: skip
 

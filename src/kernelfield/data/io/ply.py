@@ -48,6 +48,11 @@ def read_ply(path: Path) -> tuple[Tensor, Tensor]:
         if not raw.startswith(b"ply") or end < 0 or body == 0:
             raise ValueError("its beginning is no header of a PLY file")
         order, elements = _header(raw[:end].decode("ascii").split("\n"))
+        # Every element takes a byte at least; one without properties would be counted to any number.
+        elements = [element for element in elements if element.properties]
+        declared = sum(element.count for element in elements)
+        if declared > len(raw) - body:
+            raise ValueError(f"its header declares {declared} elements, but {len(raw) - body} bytes follow")
         read = _read_text(raw[body:].split(), elements) if not order else _read_binary(raw, body, order, elements, path)
         vertices = np.stack([np.asarray(read["vertex"][axis], dtype=np.float64) for axis in "xyz"], axis=1)
         faces = read.get("face", {})
