@@ -41,13 +41,14 @@ def whole(run: Run) -> Any:
 
 
 def checked_files(run: Run) -> list[Path]:
-    named = [run.folder / name for name in ("recipe.yaml", "result.json", "confusion.json")]
+    named = [run.folder / name for name in ("recipe.yaml", "data.json", "result.json", "confusion.json")]
     return [*named, *sorted(path for path in run.checkpoints.rglob("*") if path.is_file())]
 
 
 def content(run: Run) -> Any:
-    """Return all that is read from a run: the recipe, the result, the confusion matrix and all checkpoints."""
-    numbers = [run.recipe().to_dict(), run.result(), read_json(run.folder / "confusion.json")]
+    """Return all that is read from a run: the recipe, the data, the result, the confusion matrix and checkpoints."""
+    files = [read_json(run.folder / name) for name in ("data.json", "confusion.json")]
+    numbers = [run.recipe().to_dict(), run.result(), *files]
     found = [read_checkpoint(path) for path in sorted(run.checkpoints.iterdir())]
     text = json.dumps([numbers, [values for _, values in found]], sort_keys=True)
     return text, [tensors for tensors, _ in found]

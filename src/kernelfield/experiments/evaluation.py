@@ -10,7 +10,6 @@ import torch
 from ..masks import GaussianMask
 from ..models import DNArch
 from .checkpoint import gather
-from .side_by_side import exhaust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -20,43 +19,35 @@ if TYPE_CHECKING:
     from ..data.base import Split
     from .task import Task
 
-__all__ = ["NonFiniteOutputs", "check_outputs", "evaluate", "evaluation_steps", "mask_sizes"]
-
-
-def evaluate(task: Task, split: Split, batch: int = 256) -> Any:
-    """Return a meter that has seen all of a split; raise :class:`NonFiniteOutputs` if an output is not finite.
-
-    Args:
-        task: the task; its network is put in evaluation mode and back.
-        split: on the network's device; otherwise each batch is moved there.
-        batch: samples at once.
-    """
-    meter = exhaust(evaluation_steps(task, split, batch))
-    if bool(meter.nonfinite):
-        raise NonFiniteOutputs(f"the outputs of the network are not finite for {int(meter.nonfinite)} samples")
-    return meter
+__all__ = ["NonFiniteOutputs", "evaluate", "evaluation_steps", "mask_sizes"]
 
 
 class NonFiniteOutputs(RuntimeError):  # noqa: N818
     """A trained network returned values that are infinite or NaN."""
 
 
-def check_outputs(outputs: Tensor) -> Tensor:
-    """Return the outputs (n, …) of a network if all of them are finite.
+def evaluate(task: Task, split: Split, batch: int = 256, on_batch: Callable[[int, int], None] | None = None) -> Any:
+    """Return a meter that has seen all of a split; raise :class:`NonFiniteOutputs` if an output is not finite.
 
-    >>> check_outputs(torch.tensor([[0.0, 1.0], [float("nan"), 0.0]]))
-    Traceback (most recent call last):
-    kernelfield.experiments.evaluation.NonFiniteOutputs: the outputs of the network are not finite for 1 of 2 samples,
-    the first of them sample 1
+    Args:
+        task: the task; its network is put in evaluation mode and back.
+        split: on the network's device; otherwise each batch is moved there.
+        batch: samples at once.
+        on_batch: called after each batch with the number of samples done and of all samples.
     """
-    wrong = (~torch.isfinite(outputs)).flatten(1).any(dim=1)
-    if bool(wrong.any()):
-        first = int(wrong.int().argmax())
-        raise NonFiniteOutputs(
-            f"the outputs of the network are not finite for {int(wrong.sum())} of {len(outputs)} samples, the first of "
-            f"them sample {first}"
-        )
-    return outputs
+    steps, done = evaluation_steps(task, split, batch), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            meter = end.value
+            break
+        done = min(done + batch, len(split))
+        if on_batch is not None:
+            on_batch(done, len(split))
+    if bool(meter.nonfinite):
+        raise NonFiniteOutputs(f"the outputs of the network are not finite for {int(meter.nonfinite)} samples")
+    return meter
 
 
 @torch.no_grad()

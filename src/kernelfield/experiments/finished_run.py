@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._checks import check_choice
+from ..data.io.files import decoding
 from ..data.labelled import OWN, labelled_split
 from ..data.metadata import from_metadata
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data
-from .evaluation import evaluation_steps
+from .evaluation import evaluate
 from .plain_json import read_json
 from .robustness import run_tests
 from .run import Run, make_task
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..data.base import Data
+    from .folder_lock import FolderLock
     from .recipe import Recipe
 
 __all__ = ["complete_run", "describe_run", "export_run", "rewrite_report", "run_data", "run_metadata", "run_test"]
@@ -62,16 +64,7 @@ def run_test(
     batch = recipe.training.eval_batch or recipe.training.batch
     if wanted:
         return run_tests(task, data, wanted, batch=batch)
-    steps = evaluation_steps(task, data.test, batch)
-    done = 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return {"test": end.value.compute()}
-        done += batch
-        if on_batch is not None:
-            on_batch(min(done, len(data.test)), len(data.test))
+    return {"test": evaluate(task, data.test, batch, on_batch).compute()}
 
 
 def describe_run(folder: str | Path) -> dict[str, Any]:
@@ -114,12 +107,13 @@ def rewrite_report(folder: str | Path) -> Path:
     )
 
 
-def complete_run(run: Run, data: Callable[[], Data]) -> bool:
+def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
     """Write again what is missing of a finished run's report and pictures; return whether anything was.
 
     Args:
         run: a finished run.
         data: returns its data, which a picture of attention maps needs.
+        lock: of its folder, acquired if there is something to write.
     """
     from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
 
@@ -130,6 +124,8 @@ def complete_run(run: Run, data: Callable[[], Data]) -> bool:
     if has_maps(network):
         wanted.append("attention.png")
     missing = [name for name in wanted if not run.path(name).exists()]
+    if missing:
+        lock.acquire()
     if "attention.png" in missing:
         plot_sample(network, data().test.batch(slice(0, 1)).inputs.cpu(), run.folder / "attention.png")
     if missing:
@@ -172,7 +168,8 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
     """
     path = run.path("data.json")
     if folder is None and path.exists():
-        return from_metadata(read_json(path))
+        with decoding(path, "the preparation of a run's data"):
+            return from_metadata(read_json(path))
     return run_data(run, recipe, folder)
 
 

@@ -92,12 +92,12 @@ def fit(
     leads = fabric.global_rank == 0
     where: dict[str, Any] = {"folder": folder, "download": download, "synthetic": synthetic}
     with FolderLock(target) as lock:
-        if leads:
-            lock.acquire()  # before the data is loaded
         if run.finished and not run.extended_by(recipe):
             if leads and report:
-                complete_run(run, lambda: data or recipe_data(recipe, **where))
+                complete_run(run, lambda: data or recipe_data(recipe, **where), lock)
             return run
+        if leads:
+            lock.acquire()  # before the data is loaded
         kernels = KernelsAhead(recipe.name, target, fabric.device)
         data = recipe_data(recipe, **where) if data is None else data
         _check_samples(data)

@@ -1,0 +1,119 @@
+"""Exit codes of every command, as the guide to training documents them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
+from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint, write_checkpoint
+from kernelfield.experiments.folder_lock import FolderLock
+from tests.commands import call
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+SMALL = (
+    *("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=8", "--accelerator", "cpu"),
+    *("--set", "data.resolution=8", "--set", "shape.size=[64]", "--epochs", "1", "--synthetic"),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run, a damaged one, one with weights that are not finite, and files of samples."""
+    made = tmp_path_factory.mktemp("codes")
+    call("train", "--out", made / "run", *SMALL)
+    np.save(made / "x.npy", np.zeros((2, 1, 64)))
+    np.save(made / "large.npy", np.full((2, 1, 64), 3e38))
+    (made / "broken.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    (made / "broken.csv").write_text("label,a\nx,inf\ny,1\n")
+    (made / "broken.yaml").write_text("a: [")
+    for name in ("damaged", "nan"):
+        shutil.copytree(made / "run", made / name)
+    for path in (made / "damaged" / "checkpoints").glob("*/tensors.safetensors"):
+        raw = bytearray(path.read_bytes())
+        raw[-3] ^= 16
+        path.write_bytes(bytes(raw))
+    for kind in ("best", "step"):
+        path = latest_checkpoint(made / "nan" / "checkpoints", kind)
+        if path is not None:
+            tensors, values = read_checkpoint(path)
+            tensors = {k: torch.full_like(t, torch.nan) if t.is_floating_point() else t for k, t in tensors.items()}
+            write_checkpoint(path.parent, path.name, tensors, values)
+    return made
+
+
+CODES = [
+    (("test", "run"), 0),
+    (("inspect", "run", "--json"), 0),
+    (("predict", "run", "x.npy"), 0),
+    (("list", "data"), 0),
+    (("new-recipe", "new.yaml"), 0),
+    (("list", "things"), WRONG),
+    (("nothing",), WRONG),
+    (("test", "run", "--nothing"), WRONG),
+    *((command, WRONG) for command in (("test", "damaged"), ("inspect", "damaged"), ("predict", "damaged", "x.npy"))),
+    *((command, WRONG) for command in (("test", "nan"), ("inspect", "nan"), ("predict", "nan", "x.npy"))),
+    (("export", "damaged"), WRONG),
+    (("export", "run", "--to", "zip"), WRONG),
+    *((command, NO_DATA) for command in (("test", "none"), ("inspect", "none"), ("predict", "none", "x.npy"))),
+    (("export", "none"), NO_DATA),
+    (("predict", "run", "none.npy"), NO_DATA),
+    (("predict", "run", "broken.npy"), WRONG),
+    (("predict", "run", "large.npy", "--raw"), DIVERGED),
+    (("train", "broken.csv"), WRONG),
+    (("train", "broken.yaml"), WRONG),
+    (("train", "none.yaml"), NO_DATA),
+    (("train", "ch02-smnist-ckcnn-2-30", "--accelerator", "cpu", "--out", "new"), NO_DATA),
+    (("new-recipe", "run/recipe.yaml"), WRONG),
+    (("new-recipe", "mine.yaml", "--from", "none.csv"), NO_DATA),
+    (("new-recipe", "none/mine.yaml"), NO_DATA),
+    (("bench", "broken.yaml"), WRONG),
+    (("reproduce", "none"), WRONG),
+    (("demo", "--out", "run"), WRONG),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), CODES, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], code: int) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("KERNELFIELD_DEBUG", "1")
+    call(*command, code=code)
+
+
+def test_a_locked_folder_and_an_interruption(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FolderLock(folder / "locked") as lock:
+        lock.acquire()
+        assert "no other run" in call("train", "--out", folder / "locked", *SMALL, code=FAILED)
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernelfield.experiments.fitting.recipe_data", interrupt)
+    assert "interrupted" in call("train", "--out", folder / "new", *SMALL, code=130)
+
+
+def test_an_unexpected_error_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a fault of the program")
+
+    monkeypatch.delenv("KERNELFIELD_DEBUG", raising=False)
+    monkeypatch.setattr("kernelfield.experiments.finished_run.run_test", fail)
+    message = call("test", folder / "run", code=FAILED)
+    assert "unexpected AssertionError: a fault of the program (KERNELFIELD_DEBUG=1 shows where)" in message
+    monkeypatch.setenv("KERNELFIELD_DEBUG", "1")
+    with pytest.raises(AssertionError, match="a fault"):
+        call("test", folder / "run")
+
+
+def test_the_guide_lists_the_codes() -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "guides" / "training.md").read_text(encoding="utf-8")
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", guide, re.MULTILINE)}
+    assert listed == {0, FAILED, WRONG, NO_DATA, DIVERGED, 130}
