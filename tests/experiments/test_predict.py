@@ -157,3 +157,17 @@ def test_the_average_is_that_of_the_last_epochs(tmp_path: Path) -> None:
         run = fit(recipe, tmp_path / str(count), data=small_data(), report=False)
         last, mean = (dict(run.network(select=kind).named_parameters()) for kind in ("last", "average"))
         assert all(torch.equal(last[name], mean[name]) for name in last) == (count == 1)
+
+
+def test_time_left_is_that_of_the_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from kernelfield.experiments import progress  # noqa: PLC0415
+
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    callback = progress.time_left("test", "samples")
+    now[0] += 50  # data are loaded
+    for done in range(10, 110, 10):
+        callback(done, 1000)
+        now[0] += 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["test: about 2 minutes left, 40 of 1,000 samples"]  # 96 seconds, after three of them

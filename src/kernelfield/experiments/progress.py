@@ -96,13 +96,19 @@ def time_left(title: str, unit: str, *, quiet: bool = False) -> Callable[[int, i
         unit: what is counted.
         quiet: write nothing.
     """
-    begun = time.monotonic()
-    due = [begun + 3.0]
+    first: list[tuple[float, int]] = []  # time and work done at the first call: what came before was preparation
+    due = [0.0]
 
     def callback(done: int, total: int) -> None:
         now = time.monotonic()
-        left = (now - begun) / max(1, done) * (total - done)
-        if quiet or not done or now < due[0] or left < 1:
+        if not first:
+            first.append((now, done))
+            due[0] = now + 3.0
+        begun, before = first[0]
+        if quiet or done == before or now < due[0]:
+            return
+        left = (now - begun) / (done - before) * (total - done)
+        if left < 1:
             return
         due[0] = now + LINE_SECONDS
         print(f"{title}: about {duration(left)} left, {done:,} of {total:,} {unit}", file=sys.stderr, flush=True)  # noqa: T201
