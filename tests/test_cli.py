@@ -14,6 +14,9 @@ import torch
 
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
 from kernelfield.data.sets.images.digits import digits
+from kernelfield.experiments.run import Run
+from kernelfield.experiments.stream_input import stream_input
+from kernelfield.streaming import ExportedStream
 from tests.commands import call
 
 if TYPE_CHECKING:
@@ -75,6 +78,57 @@ def test_test(run: Path) -> None:
     result = json.loads((run / "result.json").read_text())
     assert found["test"]["accuracy"] == pytest.approx(result["metrics"]["test"]["accuracy"])
     assert "turn must be 0 for data other than images" in call("test", run, "--turn", "45", code=WRONG)
+
+
+def test_predict_while_the_input_arrives(run: Path, tmp_path: Path) -> None:
+    sample = digits(8, sequence=True).test.inputs[0]
+    np.savetxt(tmp_path / "x.csv", sample[0].numpy(), delimiter=",")
+    rows = [json.loads(line) for line in call("predict", run, tmp_path / "x.csv", "--stream", "--json").splitlines()]
+    assert [row["samples"] for row in rows] == list(range(1, 65))
+    whole = json.loads(call("predict", run, tmp_path / "x.csv", "--json"))[0]
+    assert rows[-1]["class"] == whole["class"]
+    assert rows[-1]["probability"] == pytest.approx(whole["probability"], abs=1e-4)
+    lines = call("predict", run, "--stream", tmp_path / "x.csv", "--every", "20").splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["samples 20", "samples 40", "samples 60", "samples 64"]
+    assert "--stream takes one file" in call("predict", run, "a", "b", "--stream", code=WRONG)
+    assert "file must exist" in call("predict", run, tmp_path / "none.csv", "--stream", code=NO_DATA)
+
+
+@pytest.mark.parametrize("ending", [".npy", "-"])
+def test_streams_of_other_kinds_say_the_same(run: Path, tmp_path: Path, ending: str) -> None:
+    sample = digits(8, sequence=True).test.inputs[0].float()
+    np.save(tmp_path / "x.npy", sample.numpy())
+    lines = ["value", *(str(float(value)) for value in sample[0])]
+    source = "-" if ending == "-" else tmp_path / "x.npy"
+    found = list(stream_input(run, source, every=32, lines=lines))
+    assert [row["samples"] for row in found] == [32, 64]
+    whole = json.loads(call("predict", run, tmp_path / "x.npy", "--json"))[0]
+    assert found[-1]["class"] == whole["class"]
+
+
+@pytest.mark.parametrize(("lines", "says"), [(["1", "a"], "line 2"), (["1", "2 3"], "line 2"), (["1 2"], "1 channels")])
+def test_streams_of_bad_lines(run: Path, lines: list[str], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^file .*{says}"):
+        list(stream_input(run, "-", every=2, lines=lines))
+
+
+def test_export_of_a_stream(run: Path) -> None:
+    output = call("export", run, "--stream")
+    assert "kept: a short kernel" in output
+    assert "differs from the network by at most" in output
+    sample = digits(8, sequence=True).test.batch(slice(0, 1)).inputs
+    exported = ExportedStream(run / "stream.pt2")
+    for value in sample.split(1, dim=-1):
+        found = exported.push(value)
+    torch.testing.assert_close(found, Run(run).network().eval()(sample).detach(), rtol=1e-3, atol=1e-3)
+
+
+def test_the_report_shows_the_accuracy_by_what_was_heard(run: Path) -> None:
+    heard = json.loads((run / "heard.json").read_text())
+    assert heard["heard"][-1] == 1.0
+    result = json.loads((run / "result.json").read_text())
+    assert heard["accuracy"][-1] == pytest.approx(result["metrics"]["test"]["accuracy"], abs=0.01)
+    assert "how much was heard" in (run / "report.html").read_text()
 
 
 def test_inspect(run: Path) -> None:

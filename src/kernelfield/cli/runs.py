@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path  # noqa: TC003 (typer reads annotations)
 from typing import Annotated, Optional
 
@@ -73,9 +74,14 @@ def predict(
         typer.Argument(
             metavar="FILE…",
             help="Inputs: .npy; .npz of inputs, coords and mask; .csv (as trained on, or rows are steps, columns "
-            "channels); .ts; images or sounds; folders and patterns of these, or a .txt file that lists them.",
+            "channels); .ts; images or sounds; folders and patterns of these, or a .txt file that lists them. With "
+            "--stream: one sound, .csv or .npy, or - for standard input.",
         ),
     ],
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Read the input as it arrives; predict after every block of it.")
+    ] = False,
+    every: Annotated[int, typer.Option(help="With --stream: samples between predictions.")] = 1,
     out: Annotated[Optional[Path], typer.Option(help="File to write, .csv or .json, with all classes.")] = None,  # noqa: UP045
     step: Annotated[float, typer.Option(help="Sampling step of the input, in training steps.")] = 1.0,
     raw: Annotated[bool, typer.Option("--raw", help="The input is already normalised.")] = False,
@@ -92,6 +98,15 @@ def predict(
         from ..experiments.predictions import check_out, prediction_line, write_predictions  # noqa: PLC0415
         from ..experiments.progress import time_left  # noqa: PLC0415
 
+        if stream:
+            from ..experiments.stream_input import stream_input  # noqa: PLC0415
+
+            if len(files) != 1 or out is not None:
+                raise ValueError("--stream takes one file, or - for standard input, and no --out")
+            where = absolute_path(folder)
+            for row in stream_input(run, files[0], every=every, step=step, raw=raw, select=select, folder=where):
+                typer.echo(json.dumps(row) if as_json else prediction_line({"file": files[0], "sample": 0, **row}))
+            return
         check_out(out)
         opened = TrainedRun(run, select=select, data=absolute_path(folder))
         found = opened.predict(files, step=step, raw=raw, on_batch=time_left("predict", "files", quiet=as_json))
@@ -111,10 +126,17 @@ def export(
     run: RunFolder,
     to: Annotated[str, typer.Option(help="pt2 (torch.export, any length) or onnx.")] = "pt2",
     out: Annotated[Optional[Path], typer.Option(help="File to write; network.pt2 or .onnx in the run.")] = None,  # noqa: UP045
+    stream: Annotated[
+        bool, typer.Option("--stream", help="One sample in, one prediction out, with the state of a causal network.")
+    ] = False,
 ) -> None:
     """Write a trained network for use without this package, checked against the network itself."""
     with errors():
-        from ..experiments.finished_run import export_run  # noqa: PLC0415
+        from ..experiments.finished_run import export_run, export_run_stream  # noqa: PLC0415
 
-        path, error = export_run(run, to, out)
+        if stream:
+            path, error, kernels = export_run_stream(run, to, out)
+            typer.echo(kernels)
+        else:
+            path, error = export_run(run, to, out)
         typer.echo(f"{path}: differs from the network by at most {error:.1e}")

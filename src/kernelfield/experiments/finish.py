@@ -130,6 +130,11 @@ def finish(
         from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
         from ..viz.examples import plot_samples  # noqa: PLC0415
         from ..viz.report import write_report  # noqa: PLC0415
+        from .stream_input import heard_accuracy  # noqa: PLC0415
+
+        heard = heard_accuracy(network.cpu(), data) if task.metric == "accuracy" else None
+        if heard is not None:
+            write_json(run.folder / "heard.json", heard, indent=None)
 
         if has_maps(network):
             first = data.test.batch(torch.zeros(1, dtype=torch.long, device=data.test.inputs.device))

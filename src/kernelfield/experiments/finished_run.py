@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from .folder_lock import FolderLock
     from .recipe import Recipe
 
-__all__ = ["complete_run", "describe_run", "export_run", "rewrite_report", "run_data", "run_metadata", "run_test"]
+__all__ = [
+    "complete_run",
+    "describe_run",
+    "export_run",
+    "export_run_stream",
+    "rewrite_report",
+    "run_data",
+    "run_metadata",
+    "run_test",
+]
 
 
 def run_test(
@@ -171,6 +180,27 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
         with decoding(path, "the preparation of a run's data"):
             return from_metadata(read_json(path))
     return run_data(run, recipe, folder)
+
+
+def export_run_stream(
+    folder: str | Path, to: str = "pt2", out: str | Path | None = None, *, tolerance: float = 1e-3
+) -> tuple[Path, float, str]:
+    """Export a run's network as a stream; return the file, the largest difference, and what became of its kernels.
+
+    Long kernels are distilled where the tolerance allows, so that the state is small; see :func:`kernelfield.distil`.
+
+    Args:
+        folder: of the run.
+        to: "pt2" or "onnx".
+        out: file to write; stream.pt2 or stream.onnx in the run if not given.
+        tolerance: relative error of a kernel that is accepted.
+    """
+    from ..streaming import distil, export_stream  # noqa: PLC0415
+
+    run = Run(Path(folder))
+    found = distil(run.network().cpu(), tolerance=tolerance)
+    path = run.folder / f"stream.{to}" if out is None else Path(out)
+    return path, export_stream(found.network, path, to=to), str(found)
 
 
 def run_data(run: Run, recipe: Recipe, folder: str | None) -> Data:

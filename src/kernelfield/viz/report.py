@@ -56,6 +56,7 @@ def write_report(
     drawings: list[tuple[str, Callable[..., None] | None]] = [
         ("Curves", (lambda figure: _curves(figure, rows)) if rows else None),
         ("Robustness", (lambda figure: _robustness(figure, result)) if _changes(result) else None),
+        ("Accuracy by how much was heard", _heard(folder)),
         ("Confusion", _confusion(folder)),
     ]
     parts += [_section(title, _picture(draw)) for title, draw in drawings if draw is not None]
@@ -173,6 +174,21 @@ def _robustness(figure: Any, result: dict[str, Any]) -> None:
         axes.set_xlabel(labels.get(kind, kind))
         axes.set_ylabel(metric)
         axes.grid(alpha=0.3)
+
+
+def _heard(folder: Path) -> Callable[..., None] | None:
+    """Return what draws the accuracy of a causal network while its input arrives."""
+    if not (folder / "heard.json").exists():
+        return None
+    found = json.loads((folder / "heard.json").read_text(encoding="utf-8"))
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        axes.plot([100 * share for share in found["heard"]], [100 * share for share in found["accuracy"]], marker=".")
+        axes.set(xlabel="samples heard, percent", ylabel="accuracy, percent", xlim=(0, 100))
+        axes.grid(alpha=0.3)
+
+    return draw
 
 
 def _confusion(folder: Path) -> Callable[..., None] | None:

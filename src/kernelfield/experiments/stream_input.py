@@ -1,0 +1,182 @@
+"""Predictions of a run's network while its input arrives, from a file or from standard input."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._checks import check_int
+from ..data.base import Batch
+from ..streaming import Stream
+from ..streaming.causality import check_causal
+from .predict import TrainedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ..data.base import Data
+    from .recipe import Recipe
+
+__all__ = ["heard_accuracy", "stream_input"]
+
+
+def stream_input(
+    run: str | Path,
+    source: str | Path,
+    *,
+    every: int = 1,
+    step: float = 1.0,
+    raw: bool = False,
+    select: str | None = None,
+    folder: str | None = None,
+    lines: Iterable[str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield what the network says after every ``every`` samples of its input, as they arrive.
+
+    Args:
+        run: folder of the run.
+        source: a sound, a .csv table whose rows are steps and whose columns are channels, a .npy array (channels,
+            length), or "-" for lines of such a table on standard input.
+        every: number of samples between predictions; one more follows the last sample.
+        step: sampling step of the input in training steps.
+        raw: take samples as they are; otherwise they are prepared as the test samples are.
+        select: which weights: "best" by validation, "last", or "average"; as the run's recipe says if not given.
+        folder: of the training data, for a run that does not store its preprocessing.
+        lines: lines in place of standard input.
+
+    Yields:
+        The number of samples so far, and a class with its probability, or values.
+    """
+    check_int("every", every)
+    opened = TrainedRun(run, select=select, data=folder)
+    recipe = opened.recipe
+    if recipe.shape.vocabulary is not None or len(recipe.shape.size) != 1 or recipe.shape.irregular:
+        raise ValueError(f"run must be on signals in time, on a grid, to stream, got {recipe.name}")
+    online = Stream(opened.network, step=step)
+    prepare = None if raw else _pointwise_preparation(opened.data, recipe)
+    names: tuple[str, ...] = () if raw else opened.classes
+    for block in _blocks(source, recipe, every, lines):
+        if block.shape[1] != recipe.shape.in_channels:
+            raise ValueError(f"file must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
+        outputs = online.push(block if prepare is None else prepare(block))
+        yield {"samples": online.samples[0], **_said(outputs[0, :, -1], recipe, names)}
+
+
+def _said(outputs: Tensor, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+    if recipe.shape.task in ("classification", "segmentation", "language"):
+        share, index = outputs.softmax(dim=0).max(dim=0)
+        return {"class": names[int(index)] if names else str(int(index)), "probability": round(float(share), 6)}
+    if recipe.shape.task == "multilabel":
+        return {"probabilities": outputs.sigmoid().tolist()}
+    return {"values": outputs.tolist()}
+
+
+def _blocks(source: str | Path, recipe: Recipe, every: int, lines: Iterable[str] | None) -> Iterator[Tensor]:
+    """Yield (1, channels, n) samples, at most ``every`` at once."""
+    from ..data.sets.audio import sound_folder as sound  # noqa: PLC0415
+
+    path = Path(source)
+    if str(source) == "-":
+        yield from _lines(sys.stdin if lines is None else lines, every)
+    elif not path.exists():
+        raise FileNotFoundError(f"file must exist, got {path}")
+    elif path.suffix.lower() == ".csv":
+        with path.open(encoding="utf-8") as file:
+            yield from _lines(file, every)
+    elif path.suffix.lower() == ".npy":
+        array = torch.from_numpy(np.load(path, allow_pickle=False)).float()
+        array = array.view(1, *array.shape) if array.dim() == 2 else array.view(1, 1, -1) if array.dim() == 1 else array
+        yield from array.split(every, dim=-1)
+    elif path.suffix.lower() in sound.ENDINGS:
+        samples = sound.read_sound(path, recipe.data.get("rate"))
+        yield from samples.view(1, 1, -1).split(every, dim=-1)
+    else:
+        raise ValueError(f"file must be a sound, a .csv, a .npy or - for standard input, got {path.name}")
+
+
+def _lines(lines: Iterable[str], every: int) -> Iterator[Tensor]:
+    """Yield the rows of a table as they arrive; a first line without numbers names the columns."""
+    rows: list[list[float]] = []
+    for number, line in enumerate(lines, start=1):
+        cells = line.replace(",", " ").replace(";", " ").split()
+        try:
+            row = [float(cell) for cell in cells]
+        except ValueError:
+            if number == 1:
+                continue
+            raise ValueError(f"file must hold numbers, got {line.strip()!r} in line {number}") from None
+        if not row:
+            continue
+        if rows and len(row) != len(rows[0]):
+            raise ValueError(f"file must have as many numbers in each line, got {len(row)} in line {number}")
+        rows.append(row)
+        if len(rows) == every:
+            yield torch.tensor(rows).mT.unsqueeze(0)
+            rows = []
+    if rows:
+        yield torch.tensor(rows).mT.unsqueeze(0)
+
+
+def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
+    """Return the preparation of the test samples, if it prepares each sample in time by itself."""
+    chosen = data.test.prepare
+    if chosen is None:
+        return None
+
+    def prepare(block: Tensor) -> Tensor:
+        return chosen(Batch(block.clone()), False).inputs
+
+    example = torch.randn(1, recipe.shape.in_channels, *recipe.shape.size)
+    half = example.shape[-1] // 2
+    try:
+        whole, parts = prepare(example), [prepare(example[..., :half]), prepare(example[..., half:])]
+    except (ValueError, RuntimeError):  # it does not take parts
+        whole, parts = example[..., :0], [example]
+    if whole.shape != example.shape or not torch.allclose(whole, torch.cat(parts, dim=-1), atol=1e-5):
+        raise ValueError(
+            "raw must be True for this run, with samples prepared before: its preparation needs a sample as a whole"
+        )
+    return prepare
+
+
+@torch.no_grad()
+def heard_accuracy(
+    network: torch.nn.Module, data: Data, *, points: int = 20, most: int = 500
+) -> dict[str, list[float]] | None:
+    """Return the accuracy on test samples as a function of how much of them was heard.
+
+    Args:
+        network: the network, on the CPU.
+        data: its data.
+        points: number of shares at which to measure.
+        most: number of test samples to use.
+
+    Returns:
+        ``heard``, shares of the samples, and ``accuracy`` after each; None for networks that cannot stream, and for
+        samples that are not signals in time without gaps.
+    """
+    split = data.test
+    if data.dim != 1 or split.inputs.dim() != 3 or split.coords is not None or split.mask is not None:
+        return None
+    try:
+        check_causal(network)
+    except ValueError:
+        return None
+    batch = split.batch(slice(0, most)).to("cpu")
+    if batch.target is None or batch.target.dim() != 1 or batch.target.is_floating_point():
+        return None
+    online, length = Stream(network, len(batch)), batch.inputs.shape[-1]
+    cuts = [round(length * i / points) for i in range(points + 1)]
+    found: dict[str, list[float]] = {"heard": [], "accuracy": []}
+    for a, b in itertools.pairwise(cuts):
+        if b > a:
+            outputs = online.push(batch.inputs[..., a:b])[..., -1]
+            found["heard"].append(b / length)
+            found["accuracy"].append(float((outputs.argmax(dim=1) == batch.target).float().mean()))
+    return found
