@@ -185,26 +185,15 @@ class CCNN(nn.Module):
         return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
 
 
-register("ccnn_4_140", CCNN, "CCNN of 4 blocks, 140 channels, about 200k parameters (chapter 3)")
-register(
-    "ccnn_6_380",
-    CCNN,
-    "CCNN of 6 blocks, 380 channels, about 2M parameters (chapter 3)",
-    blocks=6,
-    channels=380,
-    hidden=64,
-)
-register("fccnn_4_140", CCNN, "CCNN_4,140 with the blocks of FlexNet (chapter 3, ablation)", block="resnet")
-register(
-    "fccnn_6_380",
-    CCNN,
-    "CCNN_6,380 with the blocks of FlexNet (chapter 3, ablation)",
-    block="resnet",
-    blocks=6,
-    channels=380,
-    hidden=64,
-)
-register("ccnn_4_140_s4", CCNN, "CCNN_4,140 with the blocks of S4 (chapter 3, ablation)", block="s4")
+for _size, _about, _sizes in (
+    ("4_140", "200k", {}),
+    ("6_380", "2M", {"blocks": 6, "channels": 380, "hidden": 64}),
+):
+    _title = f"CCNN_{_size.replace('_', ',')}"
+    register(f"ccnn_{_size}", CCNN, f"{_title}, about {_about} parameters (chapter 3)", **_sizes)
+    for _name, _block, _of in (("fccnn_{}", "resnet", "FlexNet"), ("ccnn_{}_s4", "s4", "S4")):
+        _text = f"{_title} with the blocks of {_of} (chapter 3, ablation)"
+        register(_name.format(_size), CCNN, _text, block=_block, **_sizes)
 for _size, _blocks, _channels, _hidden, _near in (
     ("4_16", 4, 16, 8, 256),
     ("4_32", 4, 32, 8, 256),
