@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._atomic import write_aside
 from .._checks import check_choice
 from ..data.io.files import decoding
 from ..data.labelled import OWN, labelled_split
@@ -164,7 +165,9 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
         example = torch.randint(shape.vocabulary, (2, *shape.size))
     else:
         example = torch.randn(2, shape.in_channels, *shape.size)
-    return path, export_network(run.network(), path, example, to=to)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_aside(path) as draft:
+        return path, export_network(run.network(), draft, example, to=to)
 
 
 def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:

@@ -16,6 +16,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from .._atomic import write_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -54,12 +56,10 @@ class KernelRecord:
         if not lines or self._written.get(path) == len(lines):
             return
         self._written[path] = len(lines)
-        known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        known = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
         kept = [line for line in dict.fromkeys([*known, *lines]) if line not in _outdated]
-        draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        draft.replace(path)
+        write_text(path, "".join(f"{line}\n" for line in kept), durable=False)
 
 
 class Precompilation:
@@ -111,7 +111,12 @@ def precompile(paths: Iterable[Path], threads: int | None = None) -> Precompilat
     >>> precompile([]).wait()
     0
     """
-    lines = [line for path in paths if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [
+        line
+        for path in paths
+        if path.exists()
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+    ]
     return Precompilation(lines, threads)
 
 
