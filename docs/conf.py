@@ -40,7 +40,6 @@ nb_merge_streams = True
 autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-autodoc_preserve_defaults = True
 autodoc_inherit_docstrings = False
 maximum_signature_line_length = 88
 napoleon_google_docstring = True

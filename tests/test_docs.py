@@ -155,3 +155,16 @@ def inventory(path: Path) -> set[str]:
     body = path.read_bytes().split(b"\n", 4)[4]
     lines = zlib.decompress(body).decode().splitlines()
     return {line.split()[0] for line in lines if " py:" in line}
+
+
+@pytest.mark.parametrize(
+    ("signature", "wanted"),
+    [
+        ("(field: Field = <class 'kernelfield.fields.gabor.MAGNet'>)", "(field: Field = MAGNet)"),
+        ("(act=<function relu at 0x7f00a1>, n: int = 3)", "(act=relu, n: int = 3)"),
+        ("(x: int = 3) -> None", "(x: int = 3) -> None"),
+        (None, None),
+    ],
+)
+def test_signatures_name_classes_and_functions(api_pages: Any, signature: str | None, wanted: str | None) -> None:
+    assert api_pages.short_defaults(signature) == wanted

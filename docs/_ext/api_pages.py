@@ -175,6 +175,16 @@ def escape_shapes(lines: list[str]) -> None:
         lines[i] = "`".join(spans)
 
 
+def short_defaults(signature: str | None) -> str | None:
+    """Name classes and functions among the defaults of a signature: ``MAGNet``, not ``<class '….MAGNet'>``.
+
+    Sphinx could read them from the source, but not those of arguments that are passed on to another function.
+    """
+    if signature is None:
+        return None
+    return re.sub(r"<(?:class '|function )(?:[\w.]*\.)?(\w+)'?(?: at 0x[0-9a-f]+)?>", r"\1", signature)
+
+
 def skip_member(_app: Any, _what: str, name: str, *_: Any) -> bool | None:
     """Leave out the methods that scikit-learn adds to every estimator."""
     return True if re.fullmatch(r"set_\w+_request", name) else None
@@ -182,6 +192,7 @@ def skip_member(_app: Any, _what: str, name: str, *_: Any) -> bool | None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", lambda *arguments: escape_shapes(arguments[-1]))
+    app.connect("autodoc-process-signature", lambda *arguments: (short_defaults(arguments[-2]), arguments[-1]))
     app.connect("autodoc-skip-member", skip_member)
     app.connect("builder-inited", lambda app: write_pages(Path(app.srcdir) / "api"))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
