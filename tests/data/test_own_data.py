@@ -194,6 +194,23 @@ def test_new_samples_are_those_of_the_test_split(tmp_path: Path) -> None:
             assert all(torch.equal(ours.target[i], y) for i in same)
 
 
+def test_new_images_are_brought_to_the_size_of_the_run(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    source = np.random.default_rng(0)
+    for name in ("train", "new"):
+        side = 8 if name == "train" else 16
+        for label in ("dark", "light"):
+            (tmp_path / name / label).mkdir(parents=True)
+            for i in range(6):
+                pixels = source.integers(0, 120, (side, side, 3), dtype=np.uint8) + 120 * (label == "light")
+                image.fromarray(pixels.astype(np.uint8)).save(tmp_path / name / label / f"{i}.png")
+    data = from_metadata(metadata(load("image_folder", tmp_path / "train")))
+    split = labelled_split(data, tmp_path / "new", {"name": "image_folder"})
+    assert split.inputs.shape == (12, 3, 8, 8)
+    batch = split.batch(slice(None))
+    assert torch.equal(batch.inputs.mean(dim=(1, 2, 3)) > 0, batch.target == 1)
+
+
 def test_new_samples_of_unknown_classes_are_refused(tmp_path: Path) -> None:
     path = write_series(tmp_path, ".csv", "waves")
     data = load("csv_series", path)

@@ -89,6 +89,8 @@ def _read_text(words: list[bytes], elements: list[_Element]) -> dict[str, dict[s
     read: dict[str, dict[str, list]] = {}
     for element in elements:
         columns: dict[str, list] = {name: [] for name, _, _ in element.properties}
+        if element.count * len(element.properties) > len(words) or not element.properties:
+            raise ValueError(f"{element.count} elements {element.name!r}, more than there are numbers")
         for _ in range(element.count):
             for name, length, kind in element.properties:
                 convert = float if kind[0] == "f" else int
