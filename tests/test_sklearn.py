@@ -195,3 +195,16 @@ def test_leave_one_out_errors_are_those_of_refits() -> None:
         (z := x[:4] - x[:4].mean(dim=0)).T @ z + 0.1 * torch.eye(6, dtype=x.dtype), z.T @ (y[:4] - y[:4].mean(dim=0))
     )
     torch.testing.assert_close(wide, narrow)
+
+
+def test_samples_that_were_fitted_get_the_features_they_were_fitted_with() -> None:
+    # Mostly constant series: their responses are rounding errors, which differ between precisions and batches.
+    x, y = waves(30)
+    x[::3] = 0.1
+    x *= 1000.0
+    fitted = RandomKernelClassifier(kernels=30).fit(x, y)
+    inputs, _ = fitted.prepare(x)
+    with torch.no_grad():
+        features = (fitted.network_.raw_features(inputs.double()) - fitted.network_.shift) * fitted.network_.scale
+    assert features.mean(dim=0).abs().max() < 1e-6
+    np.testing.assert_array_equal(fitted.predict_proba(x)[:2], fitted.predict_proba(x[:2]))

@@ -38,7 +38,7 @@ def test_shares_are_those_of_the_thresholds() -> None:
     features, x = fitted(1, 30)
     (first, *_) = features.responses(x)
     shares = features(x)[:, : first.shape[1]]
-    torch.testing.assert_close(shares, (first > features.biases[: first.shape[1], :1]).float().mean(dim=2))
+    torch.testing.assert_close(shares, (first > features.biases[: first.shape[1], :1] + 1e-6).float().mean(dim=2))
 
 
 def test_padding_under_a_mask_changes_nothing() -> None:
@@ -71,3 +71,13 @@ def test_a_seed_decides_and_fields_may_be_others() -> None:
 def test_wrong_arguments_are_named(options: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=rf"\b{next(iter(options))} must"):
         RandomKernels(1, **{"size": 8, **options})
+
+
+def test_a_constant_signal_is_above_no_threshold_of_its_own() -> None:
+    features, _ = fitted(1, 64)
+    flat = torch.full((2, 1, 64), 0.3, dtype=torch.float64)
+    features.double().draw_biases(flat)
+    # Beyond its ends there are zeros, which wide kernels see from anywhere.
+    narrow = features.get_buffer("kernel_0").shape[0]
+    torch.testing.assert_close(features(flat)[:1], features(flat[:1] + 1e-12))
+    assert features(flat)[:, :narrow].max() < 0.2

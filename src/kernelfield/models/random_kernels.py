@@ -25,6 +25,8 @@ REACH = 3.0
 MOST_VALUES = {1: 2048, 2: 32, 3: 10}
 #: multiples of it, modulo 1, are spread evenly
 GOLDEN = (math.sqrt(5) + 1) / 2
+#: a response counts as above a threshold if it is by more than this: one to a constant signal is rounding errors
+MARGIN = 1e-6
 #: responses in memory at a time
 CHUNK = 1 << 28
 
@@ -128,7 +130,7 @@ class RandomKernels(nn.Module):
             biases = self.biases[at : at + flat.shape[1]].to(x.dtype)
             at += flat.shape[1]
             for bias in biases.unbind(1):
-                above = (flat > bias.unsqueeze(1)).to(x.dtype)
+                above = (flat > bias.unsqueeze(1) + MARGIN).to(x.dtype)
                 share = above.mean(2) if weight is None else (above * weight).sum(2) / weight.sum(2).clamp(min=1)
                 features.append(share)
             features.append((flat if weight is None else flat.masked_fill(weight == 0, -math.inf)).amax(2))

@@ -53,11 +53,13 @@ def fit_random_kernels(
     """
     given = {} if field is None else resolve_parts({"field": field})
     size = tuple(inputs.shape[2:])
-    network = RandomKernelNet(inputs.shape[1], out, dim=len(size), size=size, kernels=kernels, **given)
+    # In float64, as in predictions: thresholds must part the same responses.
+    network = RandomKernelNet(inputs.shape[1], out, dim=len(size), size=size, kernels=kernels, **given).double()
+    inputs = inputs.double()
     network.features.draw_biases(inputs, mask)
     features = torch.cat(
         [
-            network.raw_features(x, None if mask is None else m).double()
+            network.raw_features(x, None if mask is None else m)
             for x, m in zip(inputs.split(256), (inputs if mask is None else mask).split(256), strict=True)
         ]
     )
@@ -68,7 +70,6 @@ def fit_random_kernels(
     wanted = 2 * F.one_hot(target, out).double() - 1 if classes else target.double()
     found = fit_ridge(features, network.parts, wanted)
     factor = best_temperature(found.held_out, target[found.rows]) if classes else 1.0
-    network.double()
     network.shift.copy_(mean)
     network.scale.copy_(scale)
     network.linear.weight.copy_(factor * found.weight.T)
