@@ -13,9 +13,11 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
+from kernelfield import CKConv
 from kernelfield.data.sets.images.digits import digit_sequences
 from kernelfield.experiments import find_recipe, fit
 from kernelfield.fields import MLP, SIREN, Field
+from kernelfield.streaming.exponentials import Oscillations, fit_kernels
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
@@ -92,7 +94,34 @@ def fitted(field: Field, t: torch.Tensor, target: torch.Tensor, steps: int = 200
     return field(t).detach()
 
 
-PICTURES = {"idea": idea, "fitting": fitting}
+@torch.no_grad()
+def streaming(order: int = 24) -> Figure:
+    """A kernel of 784 lags, the strongest of its damped oscillations, and the error of sums of several orders."""
+    torch.manual_seed(3)
+    kernel = CKConv(1, 1, size=784, causal=True).kernel().double().flatten(0, 1)
+    fit, _, _ = fit_kernels(kernel, order=order)
+    terms = [Oscillations(*(t[:, i : i + 1] for t in fit.tensors())).values(784)[0] for i in range(order)]
+    strongest = sorted(terms, key=lambda term: -float(term.norm()))[:5]
+    figure = Figure(figsize=(11, 3.1), layout="constrained")
+    sums, parts, errors = figure.subplots(1, 3)
+    sums.plot(kernel[0], color="0.7", linewidth=3, label="kernel")
+    sums.plot(fit.values(784)[0], color="C0", linewidth=1, label=f"{order} oscillations")
+    sums.set(title="a long kernel …", xlabel="lag", yticks=[])
+    sums.legend(frameon=False)
+    for term in strongest:
+        parts.plot(term, linewidth=1)
+    parts.set(title="… is a sum of damped oscillations", xlabel="lag", yticks=[])
+    orders = (2, 4, 8, 12, 16, 20, 24)
+    for label, steps in (("closed form", 0), ("with Gauss-Newton steps", 20)):
+        found = [float(fit_kernels(kernel, order=n, refine=steps)[2]) for n in orders]
+        errors.semilogy(orders, found, "o-", label=label)
+    errors.set(title="relative error", xlabel="number of oscillations")
+    errors.grid(alpha=0.3)
+    errors.legend(frameon=False)
+    return figure
+
+
+PICTURES = {"idea": idea, "fitting": fitting, "streaming": streaming}
 
 
 def main() -> None:

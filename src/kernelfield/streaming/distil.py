@@ -51,7 +51,7 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Distilled:
-    """The result of :func:`kernelfield.distil` with a report.
+    """The result of :func:`~kernelfield.streaming.distil` with a report.
 
     Args:
         network: the distilled network.
@@ -99,9 +99,9 @@ def distil(
         \big(a_n \cos \omega_n \tau + b_n \sin \omega_n \tau\big)
 
     The poles come from the sampled kernel in closed form (Hankel matrix, matrix pencil), the weights from least
-    squares, and Gauss-Newton steps lower the error further; see :mod:`kernelfield.streaming.exponentials`. The result
+    squares, and Gauss-Newton steps lower the error further; see ``streaming.exponentials``. The result
     is an ordinary network of :class:`.RecurrentConv`: it takes whole sequences in parallel and can be trained further,
-    and :func:`kernelfield.stream` runs it with memory and work per sample that do not depend on how much was read.
+    and :func:`~kernelfield.streaming.stream` runs it with memory and work per sample that do not depend on how much was read.
 
     Args:
         net: a causal network, which is not changed.

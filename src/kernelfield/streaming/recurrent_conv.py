@@ -25,7 +25,7 @@ class RecurrentConv(nn.Module):
         = \mathrm{Re} \sum_n c_n \lambda_n^\tau, \qquad 0 \le \tau < \mathrm{reach}
 
     with poles :math:`\lambda = e^{-\alpha + i\omega}` inside of the unit circle and :math:`c = a - ib`. ``forward``
-    convolves a signal as a whole, in parallel. :func:`kernelfield.stream` uses the recurrence
+    convolves a signal as a whole, in parallel. :func:`~kernelfield.streaming.stream` uses the recurrence
 
     .. math:: s_n(t) = \lambda_n s_n(t-1) + x(t) - \lambda_n^{\mathrm{reach}} x(t - \mathrm{reach}), \qquad
         y(t) = \mathrm{Re} \sum_n c_n s_n(t),

@@ -31,7 +31,7 @@ def stream(net: nn.Module, batch: int = 1, *, step: float = 1.0) -> Stream:
 
     at the last position if the network is dense. Convolutions are exact (:class:`.OnlineConv`): L samples cost
     :math:`O(L \log^2 L)`, and the memory is that of the kernels' support. The mean readout has a running mean. A
-    distilled network (:func:`kernelfield.distil`) streams with constant memory and work.
+    distilled network (:func:`~kernelfield.streaming.distil`) streams with constant memory and work.
 
     Args:
         net: a causal network in one dimension: :class:`~kernelfield.CKCNN`, :class:`~kernelfield.FlexTCN`,
@@ -55,7 +55,7 @@ def stream(net: nn.Module, batch: int = 1, *, step: float = 1.0) -> Stream:
 
 
 class Stream:
-    """A causal network and what it remembers of the samples so far; :func:`kernelfield.stream` makes one.
+    """A causal network and what it remembers of the samples so far; :func:`~kernelfield.streaming.stream` makes one.
 
     Args:
         net: the network.
