@@ -190,7 +190,8 @@ def export_run_stream(
 ) -> tuple[Path, float, str]:
     """Export a run's network as a stream; return the file, the largest difference, and what became of its kernels.
 
-    Long kernels are distilled where the tolerance allows, so that the state is small; see :func:`~kernelfield.streaming.distil`.
+    Long kernels are distilled where the tolerance allows, so that the state is small; see
+    :func:`~kernelfield.streaming.distil`.
 
     Args:
         folder: of the run.

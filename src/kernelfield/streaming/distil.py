@@ -100,8 +100,9 @@ def distil(
 
     The poles come from the sampled kernel in closed form (Hankel matrix, matrix pencil), the weights from least
     squares, and Gauss-Newton steps lower the error further; see ``streaming.exponentials``. The result
-    is an ordinary network of :class:`.RecurrentConv`: it takes whole sequences in parallel and can be trained further,
-    and :func:`~kernelfield.streaming.stream` runs it with memory and work per sample that do not depend on how much was read.
+    is an ordinary network of :class:`.RecurrentConv`: it takes whole sequences in parallel and can be trained further.
+    :func:`~kernelfield.streaming.stream` runs it with memory and work per sample that do not depend on how much was
+    read.
 
     Args:
         net: a causal network, which is not changed.

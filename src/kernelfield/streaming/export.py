@@ -163,7 +163,7 @@ def export_stream(
     rtol: float = 1e-3,
     atol: float = 1e-5,
 ) -> float:
-    """Write a stream to a file, compare it with :func:`~kernelfield.streaming.stream`, and return the largest difference.
+    """Write a stream to a file, compare it with the network's own stream, and return the largest difference.
 
     The file is a function of one sample and the states, and returns the prediction and the next states. States are zero
     at first. :class:`ExportedStream` runs it; so does any runtime of the format.
