@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -208,3 +209,13 @@ def test_samples_that_were_fitted_get_the_features_they_were_fitted_with() -> No
         features = (fitted.network_.raw_features(inputs.double()) - fitted.network_.shift) * fitted.network_.scale
     assert features.mean(dim=0).abs().max() < 1e-6
     np.testing.assert_array_equal(fitted.predict_proba(x)[:2], fitted.predict_proba(x[:2]))
+
+
+def test_fits_in_threads_are_those_in_one() -> None:
+    x, y = waves()
+    estimators = [CCNNClassifier(**SMALLEST, random_state=seed) for seed in range(4)]
+    serial = [clone(estimator).fit(x, y).predict_proba(x) for estimator in estimators]
+    with ThreadPoolExecutor(4) as pool:
+        beside = list(pool.map(lambda estimator: estimator.fit(x, y).predict_proba(x), estimators))
+    for one, other in zip(serial, beside, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -48,6 +48,8 @@ def check_positive(name: str, value: Any) -> float:
     """
     if type(value) is not float and not _is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+    if _is_symbolic(value):
+        return value  # a comparison would fix it
     if not 0 < value < math.inf:  # false for NaN too
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
@@ -162,4 +164,9 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    # SymFloat, a step that depends on the length of a dynamic axis, is no subclass of float.
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)) or _is_symbolic(value)
+
+
+def _is_symbolic(value: Any) -> bool:
+    return type(value).__name__ in ("SymInt", "SymFloat")

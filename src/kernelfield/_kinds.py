@@ -176,9 +176,12 @@ class Number(Kind):
         self._most = min(high, LARGEST)
 
     def has_type(self, value: Any) -> bool:
-        return type(value) is float or (isinstance(value, (int, float)) and not isinstance(value, bool))
+        plain = type(value) is float or (isinstance(value, (int, float)) and not isinstance(value, bool))
+        return plain or _is_symbolic(value)
 
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        if _is_symbolic(value):
+            return True
         if not self._least <= value <= self._most:  # false for NaN too
             return False
         return not ((self.without_low and value == self.low) or (self.without_high and value == self.high))
@@ -413,7 +416,8 @@ def _find(name: str) -> type:
 
 
 def _is_symbolic(value: Any) -> bool:
-    return type(value).__name__ == "SymInt"
+    # Lengths of dynamic axes under torch.export, and steps that depend on them.
+    return type(value).__name__ in ("SymInt", "SymFloat")
 
 
 #: takes anything

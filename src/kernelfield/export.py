@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import warnings
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,23 +14,34 @@ import torch
 from torch import Tensor, nn
 
 from ._checks import check_choice
+from ._version import __version__
 from .layers import ContinuousConv
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["export_network", "quiet_exporter"]
+__all__ = ["export_network", "quiet_exporter", "read_metadata"]
+
+#: name of the metadata inside of a .pt2 file, and of the property of an ONNX file that holds them
+METADATA = "kernelfield.json"
+#: inputs of an exported network, in order
+INPUTS = ("input", "coords", "mask", "lengths")
 
 
-class _Plain(nn.Module):
-    """Wraps a network so that its input is its only argument."""
+class _Named(nn.Module):
+    """Wraps a network so that its inputs are positional: values, and those of coords, mask and lengths in use."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.names = network, names
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.network(x)
+    def forward(self, *given: Tensor) -> Tensor:
+        sampling = dict(zip(self.names, given, strict=True))
+        x, lengths = sampling.pop("input"), sampling.pop("lengths", None)
+        if lengths is not None:
+            seen = torch.arange(x.shape[-1], device=x.device) < lengths.unsqueeze(1)
+            sampling["mask"] = seen & sampling["mask"] if "mask" in sampling else seen
+        return self.network(x, **sampling)
 
 
 def export_network(
@@ -36,22 +49,33 @@ def export_network(
     path: str | Path,
     example: Tensor,
     *,
+    coords: Tensor | None = None,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
     to: str = "pt2",
     dynamic_length: bool = True,
+    metadata: Mapping[str, Any] | None = None,
     rtol: float = 1e-3,
     atol: float = 1e-4,
 ) -> float:
     r"""Export a network to a file and return the largest difference between their outputs.
 
-    The batch size is dynamic. In a ``.pt2`` file of a 1D network the length is dynamic too. The file is loaded again
-    and compared with the network, at the example's size and at others, before this function returns.
+    The exported network takes what the network is given here: always ``input``, then ``coords``, ``mask`` and
+    ``lengths`` if there is an example of them. The batch size is dynamic. In a ``.pt2`` file the length of a sequence,
+    or the number of points, is dynamic too. The file is loaded again and compared with the network, at the example's
+    size and at others, before this function returns.
 
     Args:
-        network: a module with one input; a copy in evaluation mode is exported.
+        network: a module; a copy in evaluation mode is exported.
         path: where to write.
-        example: (batch, channels, \*space) input, or (batch, length) token ids.
+        example: (batch, channels, \*space) input, (batch, channels, points) values, or (batch, length) token ids.
+        coords: (batch, points, dim) coordinates in training steps, for networks on irregular times or points.
+        mask: (batch, \*space) or (batch, points) whether a sample was seen, for missing values and unequal lengths.
+        lengths: (batch,) number of samples of each sequence, counted from its beginning; a mask for unequal lengths.
         to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
-        dynamic_length: whether the length of a sequence is dynamic; "pt2" only.
+        dynamic_length: whether the length of a sequence, or the number of points, is dynamic; "pt2" only.
+        metadata: values that JSON can hold, such as classes and normalisation, to store in the file;
+            :func:`read_metadata` returns them with the version and the shapes of the inputs.
         rtol: difference allowed, relative to the largest output.
         atol: difference allowed on top of that.
 
@@ -59,77 +83,145 @@ def export_network(
     >>> from kernelfield import CCNN
     >>> net = CCNN(1, 10, size=32, channels=4, blocks=1)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     export_network(net, f"{folder}/net.pt2", torch.randn(2, 1, 32)) < 1e-4
-    True
+    ...     error = export_network(net, f"{folder}/net.pt2", torch.randn(2, 1, 32), metadata={"classes": ["a", "b"]})
+    ...     error < 1e-4, read_metadata(f"{folder}/net.pt2")["classes"]
+    (True, ['a', 'b'])
     """
     check_choice("to", to, ("pt2", "onnx"))
-    plain = _Plain(copy.deepcopy(network).cpu().eval())
-    example = example.cpu()
-    if example.shape[0] < 2:
-        example = torch.cat([example, example])  # torch.export specialises on a batch of one
+    given = {"input": example, "coords": coords, "mask": mask, "lengths": lengths}
+    examples: dict[str, Tensor] = {name: t.cpu() for name, t in given.items() if t is not None}
+    for name, tensor in examples.items():
+        if len(tensor) != len(example):
+            raise ValueError(f"{name} must have the batch size of example, {len(example)}, got {len(tensor)}")
+    if len(example) < 2:  # torch.export specialises on a batch of one
+        examples = {name: torch.cat([t, t]) for name, t in examples.items()}
+    named = _Named(copy.deepcopy(network).cpu().eval(), tuple(examples))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     one_axis = example.dim() - (2 if example.is_floating_point() else 1) == 1
-    others = [example[:1]]
+    trials = [examples, {name: t[:1] for name, t in examples.items()}]
+    described = {"version": __version__, "format": to, "inputs": _shapes(examples), **(metadata or {})}
     if to == "pt2":
-        lengths = dynamic_length and one_axis
-        program = _save_program(plain, path, example, lengths)
-        if lengths:
-            others.append(example[..., : max(2, 3 * example.shape[-1] // 4)])
+        dynamic = dynamic_length and one_axis
+        program = _save_program(named, path, examples, dynamic, described)
+        if dynamic:
+            trials.append(_shortened(examples, max(2, 3 * example.shape[-1] // 4)))
         with torch.no_grad():
-            answers = [program(x) for x in (example, *others)]
+            answers = [program(*trial.values()) for trial in trials]
     else:
-        answers = _save_onnx(plain, path, [example, *others])
+        answers = _save_onnx(named, path, trials, described)
     with torch.no_grad():
-        wanted = [plain(x) for x in (example, *others)]
+        wanted = [named(*trial.values()) for trial in trials]
     worst = 0.0
-    for x, got, want in zip((example, *others), answers, wanted, strict=True):
+    for trial, got, want in zip(trials, answers, wanted, strict=True):
         error = float((got - want).abs().max())
         allowed = atol + rtol * float(want.abs().max())
         if not error <= allowed:
             path.unlink(missing_ok=True)
-            raise RuntimeError(
-                f"the exported network differs by {error:.2e} at input {tuple(x.shape)}, more than {allowed:.2e}"
-            )
+            shape = tuple(trial["input"].shape)
+            raise RuntimeError(f"the exported network differs by {error:.2e} at input {shape}, more than {allowed:.2e}")
         worst = max(worst, error)
     return worst
 
 
-def _save_program(plain: nn.Module, path: Path, example: Tensor, lengths: bool) -> Any:
-    shapes: dict[int, Any] = {0: torch.export.Dim.AUTO}
-    if lengths:
-        shapes[example.dim() - 1] = torch.export.Dim.AUTO
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """Return what :func:`export_network` stored beside a network: version, inputs, and the metadata it was given.
+
+    Args:
+        path: a .pt2 or .onnx file.
+    """
+    path = Path(path)
+    if path.suffix == ".onnx":
+        onnxruntime = _onnxruntime()
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        text = session.get_modelmeta().custom_metadata_map.get(METADATA)
+    else:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                stored = [name for name in archive.namelist() if name.endswith(f"/{METADATA}")]
+                text = archive.read(stored[0]).decode() if stored else None
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{path} must be a .pt2 or .onnx file, got another: {error}") from error
+    if text is None:
+        raise ValueError(f"{path} must be a file that export_network wrote, got one without metadata")
+    return json.loads(text)
+
+
+def _shapes(examples: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
+    """Return the shape after the batch, and the dtype, of each input."""
+    return {
+        name: {"shape": list(t.shape[1:]), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in examples.items()
+    }
+
+
+def _shortened(examples: dict[str, Tensor], length: int) -> dict[str, Tensor]:
+    """Return the first ``length`` samples or points of each input."""
+    short = {"input": examples["input"][..., :length]}
+    for name, tensor in examples.items():
+        if name in ("coords", "mask"):
+            short[name] = tensor[:, :length]
+        elif name == "lengths":
+            short[name] = tensor.clamp(max=length)
+    return short
+
+
+def _save_program(
+    named: nn.Module, path: Path, examples: dict[str, Tensor], dynamic: bool, metadata: dict[str, Any]
+) -> Any:
+    shapes: list[dict[int, Any]] = []
+    for name, tensor in examples.items():
+        shape: dict[int, Any] = {0: torch.export.Dim.AUTO}
+        if dynamic and name != "lengths":
+            shape[tensor.dim() - 1 if name == "input" else 1] = torch.export.Dim.AUTO
+        shapes.append(shape)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(plain, (example,), dynamic_shapes=(shapes,), strict=False)
-        torch.export.save(program, path)
+        program = torch.export.export(named, tuple(examples.values()), dynamic_shapes=(tuple(shapes),), strict=False)
+        torch.export.save(program, path, extra_files={METADATA: json.dumps(metadata)})
         return torch.export.load(path).module()
 
 
-def _save_onnx(plain: nn.Module, path: Path, inputs: list[Tensor]) -> list[Tensor]:
+def _onnxruntime() -> Any:
     try:
         import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"export to ONNX needs {error.name}: pip install 'kernelfield[export]'", name=error.name
         ) from error
+    return onnxruntime
 
-    with torch.no_grad(), warnings.catch_warnings(), _direct(plain), quiet_exporter():
+
+def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], metadata: dict[str, Any]) -> list[Tensor]:
+    onnxruntime = _onnxruntime()
+    names = list(trials[0])
+    batch = torch.export.Dim("batch")
+    with torch.no_grad(), warnings.catch_warnings(), _direct(named), quiet_exporter():
         warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            plain,
-            (inputs[0],),
-            input_names=["input"],
-            output_names=["output"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            verbose=False,
-            external_data=False,
-        )
+        try:
+            program = torch.onnx.export(
+                named,
+                tuple(trials[0].values()),
+                input_names=names,
+                output_names=["output"],
+                dynamic_shapes=(tuple({0: batch} for _ in names),),
+                dynamo=True,
+                verbose=False,
+                external_data=False,
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            reason = next((line for line in str(error).splitlines() if "No ONNX function" in line), str(error)[:200])
+            raise ValueError(f"to must be 'pt2' for this network, which ONNX cannot express: {reason}") from error
         assert program is not None
+        program.model.metadata_props[METADATA] = json.dumps(metadata)
         program.save(str(path))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return [torch.from_numpy(session.run(None, {"input": x.numpy()})[0]) for x in inputs]
+    kept = {put.name for put in session.get_inputs()}
+    missing = [name for name in names if name not in kept]
+    if missing:
+        path.unlink(missing_ok=True)
+        raise RuntimeError(f"the exported network must take {', '.join(missing)}, but its outputs do not depend on it")
+    feeds = [{name: t.numpy() for name, t in trial.items()} for trial in trials]
+    return [torch.from_numpy(session.run(None, feed)[0]) for feed in feeds]
 
 
 @contextmanager

@@ -49,7 +49,9 @@ def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
 
 def _reach(size: int, step: float, limit: int | None) -> int:
     # The tiny allowance keeps 1 / (1/49) at 49, where binary rounding makes it 49.00000000000001.
-    count = math.ceil(size / step * (1 - 1e-12))
+    count = size / step * (1 - 1e-12)
+    # Of a step that depends on a dynamic length: a program can store truncation, but no ceiling.
+    count = math.ceil(count) if isinstance(count, float) else torch.sym_int(count + 1)
     return count if limit is None else torch.sym_min(count, limit)
 
 

@@ -128,3 +128,11 @@ def test_compiles_exports_and_takes_half_precision():
 def test_bad_method():
     with pytest.raises(ValueError, match=r"\bmethod must"):
         conv_bank(torch.randn(1, 1, 9), [torch.randn(1, 1, 3)], method="dct")
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 30, 60])
+def test_only_the_part_of_a_long_kernel_that_meets_the_signal_is_sampled(length):
+    for kernel in splines(dilations=(1, 2, 16), taps=7):
+        whole = torch.nn.functional.pad(kernel.sampled(), (length, length))
+        centre = (whole.shape[-1] - 1) // 2
+        torch.testing.assert_close(kernel.near(length), whole[..., centre + 1 - length : centre + length])

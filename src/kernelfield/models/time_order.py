@@ -32,9 +32,9 @@ def in_time_order(
     coords = sampling.get("coords")
     if not (isinstance(coords, Tensor) and x.dim() == 3 and _fits(coords, mask, x)):
         return x, mask, sampling, None
-    times = coords[..., 0].expand(len(x), -1)
-    order = (times if mask is None else times.masked_fill(~mask, math.inf)).argsort(dim=1, stable=True)
-    moved = {**sampling, "coords": coords.expand(len(x), -1, -1).gather(1, order.unsqueeze(-1))}
+    times = coords[..., 0].expand(x.shape[0], -1)
+    order = torch.sort(times if mask is None else times.masked_fill(~mask, math.inf), dim=1).indices
+    moved = {**sampling, "coords": coords.expand(x.shape[0], -1, -1).gather(1, order.unsqueeze(-1))}
     if isinstance(sampling.get("density"), Tensor):
         moved["density"] = sampling["density"].expand(order.shape).gather(1, order)
     x = x.gather(2, order.unsqueeze(1).expand(x.shape))
@@ -43,12 +43,12 @@ def in_time_order(
 
 def original_order(order: Tensor, y: Tensor) -> Tensor:
     """Return (batch, channels, points) values in the order that the samples came in."""
-    return y.gather(2, order.argsort(dim=1).unsqueeze(1).expand(y.shape))
+    return y.gather(2, torch.sort(order, dim=1).indices.unsqueeze(1).expand(y.shape))
 
 
 def _fits(coords: Tensor, mask: Tensor | None, x: Tensor) -> bool:
     batch, points = x.shape[0], x.shape[2]
     places = coords.shape[-2:] == (points, 1) and (
-        coords.dim() == 2 or (coords.dim() == 3 and len(coords) in (1, batch))
+        coords.dim() == 2 or (coords.dim() == 3 and coords.shape[0] in (1, batch))
     )
     return places and (mask is None or (mask.dtype == torch.bool and mask.shape == (batch, points)))

@@ -13,6 +13,7 @@ A bank of dilated kernels holds short and long ones. Each is computed by the che
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,6 +74,19 @@ class Dilated(NamedTuple):
             return self.weights * self.basis()
         return F.conv_transpose1d(flat, self.basis().view(1, 1, -1), stride=self.dilation).view(out, into, -1)
 
+    def near(self, length: int) -> Tensor:
+        """Return the kernel at the samples less than ``length`` from its centre: (out, in, 2·length - 1).
+
+        Only coefficients whose splines reach there are read, so that the cost does not depend on the dilation.
+        """
+        centre = (self.weights.shape[-1] - 1) // 2
+        kept = min(centre, (length - 1 + self.radius) // self.dilation)
+        new: dict[str, Any] = {"device": self.weights.device, "dtype": self.weights.dtype}
+        offset = torch.arange(1 - length, length, **new) / self.dilation
+        place = torch.arange(-kept, kept + 1, **new)
+        splines = cardinal_bspline(offset - place.unsqueeze(1), self.order)
+        return self.weights.narrow(-1, centre - kept, 2 * kept + 1) @ splines
+
 
 def conv_bank(
     x: Tensor, kernels: Sequence[Tensor | Dilated], *, boundary: str = "zero", method: str = "auto"
@@ -107,7 +121,7 @@ def conv_bank(
         if path == "dilated" and isinstance(kernel, Dilated):
             results[i] = _smoothed(x, kernel)
         elif path == "direct":
-            results[i] = conv(x, _fitted(_sampled(kernel), x, boundary), boundary=boundary, method="direct")
+            results[i] = conv(x, _sampled(kernel, x, boundary), boundary=boundary, method="direct")
     return [results[i] for i in range(len(kernels))]
 
 
@@ -127,7 +141,7 @@ def _smoothed(x: Tensor, kernel: Dilated) -> Tensor:
 
 def _by_spectra(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -> list[Tensor]:
     """Convolve with all kernels at once, each padded to the length of the longest."""
-    whole = [_fitted(_sampled(kernel), x, boundary) for kernel in kernels]
+    whole = [_sampled(kernel, x, boundary) for kernel in kernels]
     most = [max(k.shape[axis] for k in whole) for axis in range(2, x.dim())]
     joined = torch.cat([_padded(kernel, most) for kernel in whole])
     counts = [len(kernel) for kernel in whole]
@@ -143,8 +157,14 @@ def _padded(kernel: Tensor, points: Sequence[int]) -> Tensor:
     return F.pad(kernel, pads)
 
 
-def _sampled(kernel: Tensor | Dilated) -> Tensor:
-    return kernel.sampled() if isinstance(kernel, Dilated) else kernel
+def _sampled(kernel: Tensor | Dilated, x: Tensor, boundary: str) -> Tensor:
+    """Return the kernel at the samples that overlap the signal."""
+    if not isinstance(kernel, Dilated):
+        return _fitted(kernel, x, boundary)
+    length = x.shape[-1]
+    if boundary == "zero" and not is_symbolic(length) and kernel.points > 2 * length - 1:
+        return kernel.near(length)
+    return _fitted(kernel.sampled(), x, boundary)
 
 
 def _fitted(kernel: Tensor, x: Tensor, boundary: str) -> Tensor:
@@ -181,15 +201,7 @@ def _paths(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str, method
     key = (shape, shapes, forms, boundary == "periodic", x.device.type, training)
     if torch.compiler.is_compiling():
         return _cheapest_paths(*key)
-    if key not in _known:
-        if len(_known) > 10_000:
-            _known.clear()
-        _known[key] = _cheapest_paths(*key)
-    return _known[key]
-
-
-#: chosen paths, by everything they depend on
-_known: dict[Any, list[str]] = {}
+    return _known_paths(*key)
 
 
 def _cheapest_paths(
@@ -228,3 +240,7 @@ def _cheapest_paths(
             best, chosen = total, count
     spectral = set(order[:chosen])
     return ["fft" if i in spectral else alone[i][1] for i in range(len(shapes))]
+
+
+#: paths by everything they depend on; a function of its own, since a compiler does not look into caches
+_known_paths = functools.lru_cache(maxsize=10_000)(_cheapest_paths)

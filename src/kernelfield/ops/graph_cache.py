@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -34,21 +35,24 @@ class GraphCache(Generic[T]):
         self.function, self.size = function, size
         self.entries: OrderedDict[Any, T] = OrderedDict()
         self.pinned: dict[int, T] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, *key: Any) -> T:
         """Return the value for these arguments, from the cache if it is there."""
         recorded = capturing()
-        value = self.entries.get(key)
+        with self._lock:
+            value = self.entries.get(key)
+            if value is not None:
+                self.entries.move_to_end(key)
         if value is None:
             value = self.function(*key)
             if recorded:
                 return value  # it does not exist before the graph is replayed
-            self.entries[key] = value
-            _synchronize()
-            if len(self.entries) > self.size:
-                self.entries.popitem(last=False)
-        else:
-            self.entries.move_to_end(key)
+            with self._lock:
+                value = self.entries.setdefault(key, value)  # another thread may have been faster
+                _synchronize()
+                if len(self.entries) > self.size:
+                    self.entries.popitem(last=False)
         if recorded:
             self.pinned[id(value)] = value
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,8 @@ __all__ = ["Classifier", "Estimator", "Regressor"]
 
 #: samples per forward pass of a prediction
 BATCH = 256
+#: held by the fit that draws random numbers
+_RANDOM_NUMBERS = threading.RLock()
 
 
 class Estimator(BaseEstimator):
@@ -68,7 +71,8 @@ class Estimator(BaseEstimator):
         self._mean_ = (inputs * seen).sum(dim=axes).div(count).view(shape)
         deviation = ((inputs - self._mean_) * seen).square().sum(dim=axes).div(count).sqrt().view(shape)
         self._deviation_ = torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
-        with torch.random.fork_rng(devices=[]):
+        # Threads share torch's random numbers: a fit that draws from them runs alone.
+        with _RANDOM_NUMBERS, torch.random.fork_rng(devices=[]):
             self._fit_networks(self._normal(inputs, seen), mask, target, out)
 
     def _normal(self, inputs: Tensor, seen: Tensor) -> Tensor:

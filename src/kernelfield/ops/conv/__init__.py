@@ -101,6 +101,7 @@ def _plan(
 ) -> tuple[tuple[str, ...], str]:
     """Check the arguments; return the boundary of each axis and the method to use."""
     plain = isinstance(x, Tensor) and isinstance(kernel, Tensor) and isinstance(boundary, str)
+    plain = plain and type(causal) is bool and type(groups) is int  # 1, 1.0 and True are one key
     if not plain or torch.compiler.is_compiling():
         return _make_plan(x, kernel, causal, boundary, groups, method)
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
