@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from kernelfield import CCNN, CKCNN, FlexNet
-from kernelfield.export import export_network
+import kernelfield
+from kernelfield import CCNN, CKCNN, DNArch, FlexNet, create_model
+from kernelfield.export import export_network, read_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +56,91 @@ def test_a_program_takes_other_lengths(tmp_path: Path) -> None:
         x = torch.randn(3, 1, length)
         with torch.no_grad():
             torch.testing.assert_close(program(x), network(x), rtol=1e-3, atol=1e-4)
+
+
+LENGTHS = torch.tensor([16, 9, 12])
+MASK = torch.arange(16) < LENGTHS.unsqueeze(1)
+TIMES = 16 * torch.rand(3, 16, 1, generator=torch.Generator().manual_seed(0)).sort(dim=1).values
+SAMPLING: dict[str, dict[str, torch.Tensor]] = {
+    "mask": {"mask": MASK},
+    "lengths": {"lengths": LENGTHS},
+    "times": {"coords": TIMES},
+    "times and mask": {"coords": TIMES, "mask": MASK},
+}
+
+
+def sequence_network(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return {"ccnn": CCNN, "ckcnn": CKCNN}[name](2, 3, size=16, channels=4, blocks=1).eval()
+
+
+@pytest.mark.parametrize("to", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", [k if k == "times and mask" else pytest.param(k, marks=pytest.mark.slow) for k in SAMPLING]
+)
+@pytest.mark.parametrize("name", ["ckcnn", pytest.param("ccnn", marks=pytest.mark.slow)])
+def test_mask_lengths_and_times_are_inputs(tmp_path: Path, name: str, kind: str, to: str) -> None:
+    network, x, sampling = sequence_network(name), torch.randn(3, 2, 16), SAMPLING[kind]
+    path = tmp_path / f"net.{to}"
+    assert export_network(network, path, x, **sampling, to=to) < 1e-4
+    assert list(read_metadata(path)["inputs"]) == ["input", *sampling]
+    given = {key: value for key, value in sampling.items() if key != "lengths"}
+    if kind == "lengths":
+        given["mask"] = MASK
+    with torch.no_grad():
+        wanted = network(x, **given)
+        assert not torch.allclose(wanted, network(x), atol=1e-3)  # what was left out before
+    torch.testing.assert_close(outputs_of(path, {"input": x, **sampling}), wanted, rtol=1e-3, atol=1e-4)
+
+
+def outputs_of(path: Path, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the outputs of an exported network without this package."""
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()(*inputs.values())
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {name: t.numpy() for name, t in inputs.items()})[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["pt2", "onnx"])
+def test_point_clouds(tmp_path: Path, to: str) -> None:
+    network = create_model("ccnn_4_16", channels=4, hidden=4, neighbors=5, in_channels=3, out_channels=3, blocks=1)
+    coords, mask = 2 * torch.rand(3, 20, 3) - 1, torch.rand(3, 20) < 0.8
+    assert export_network(network, tmp_path / "net", torch.randn(3, 3, 20), coords=coords, mask=mask, to=to) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learn", [("resolution",), ("kernel", "width", "depth")])
+def test_learned_architectures_take_other_lengths(tmp_path: Path, learn: tuple[str, ...]) -> None:
+    torch.manual_seed(0)
+    network = DNArch(CCNN(1, 3, size=16, channels=4, blocks=1, causal=False), learn=learn).eval()
+    export_network(network, tmp_path / "net.pt2", torch.randn(2, 1, 16))
+    program = torch.export.load(tmp_path / "net.pt2").module()
+    for length in (9, 16, 31):
+        x = torch.randn(3, 1, length)
+        with torch.no_grad():
+            torch.testing.assert_close(program(x), network(x), rtol=1e-3, atol=1e-4)
+
+
+def test_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt2"
+    export_network(nn.Flatten(), path, torch.randn(2, 1, 8), metadata={"classes": ["a", "ä"], "rate": 8000})
+    found = read_metadata(path)
+    assert found["version"] == kernelfield.__version__
+    assert (found["classes"], found["rate"]) == (["a", "ä"], 8000)
+    assert found["inputs"] == {"input": {"shape": [1, 8], "dtype": "float32"}}
+    torch.export.save(torch.export.export(nn.Flatten(), (torch.randn(2, 3),)), tmp_path / "other.pt2")
+    with pytest.raises(ValueError, match=r"other\.pt2 must be a file that export_network wrote"):
+        read_metadata(tmp_path / "other.pt2")
+    (tmp_path / "text.pt2").write_text("no archive")
+    with pytest.raises(ValueError, match=r"text\.pt2 must be a \.pt2 or \.onnx file"):
+        read_metadata(tmp_path / "text.pt2")
+
+
+def test_examples_have_one_batch_size(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\bmask must"):
+        export_network(sequence_network("ccnn"), tmp_path / "net.pt2", torch.randn(2, 2, 16), mask=MASK)
 
 
 class Rough(nn.Module):

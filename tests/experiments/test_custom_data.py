@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from kernelfield import load_run
 from kernelfield.cli import NO_DATA, WRONG
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.experiments.custom_data import recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
 from kernelfield.experiments.recipe import find_recipe, with_settings
-from kernelfield.experiments.sample_files import read_samples
+from kernelfield.experiments.sample_files import prepare_samples, read_file, read_samples
+from kernelfield.export import read_metadata
 from tests.commands import call
 
 if TYPE_CHECKING:
@@ -171,14 +173,24 @@ def test_long_tables_on_a_grid(tmp_path: Path) -> None:
         of(recipe, write_long(tmp_path / "off.csv", [0, 2.5, 4]), data)
 
 
-def test_runs_at_irregular_times_are_not_exported(tmp_path: Path) -> None:
+def test_runs_at_irregular_times_are_exported_with_times_and_mask(tmp_path: Path) -> None:
     path = write_long(tmp_path / "long.csv")
     call("train", path, "--epochs", 1, *TINY, "--out", tmp_path / "run")
     np.save(tmp_path / "x.npy", np.zeros((2, 20)))
     assert "must say where its samples lie" in call("predict", tmp_path / "run", tmp_path / "x.npy", code=WRONG)
-    assert len(json.loads(call("predict", tmp_path / "run", path, "--json"))) == 30
-    assert "run must be on a grid to be exported" in call("export", tmp_path / "run", code=WRONG)
-    assert not (tmp_path / "run" / "network.pt2").exists()
+    rows = json.loads(call("predict", tmp_path / "run", path, "--json"))
+    assert len(rows) == 30
+    call("export", tmp_path / "run")
+    trained = load_run(tmp_path / "run")
+    about = read_metadata(tmp_path / "run" / "network.pt2")
+    assert list(about["inputs"]) == ["input", "coords", "mask"]
+    assert about["classes"] == list(trained.classes)
+    program = torch.export.load(tmp_path / "run" / "network.pt2").module()
+    batch = prepare_samples(read_file(path, trained.recipe, trained.data), trained.data)
+    with torch.no_grad():
+        outputs = program(batch.inputs, batch.coords, batch.inputs[:, 0].isfinite()).softmax(dim=1)
+    wanted = [[row["probabilities"][name] for name in trained.classes] for row in rows]
+    torch.testing.assert_close(outputs, torch.tensor(wanted), rtol=1e-3, atol=1e-4)
 
 
 def test_images_that_are_not_square(tmp_path: Path) -> None:

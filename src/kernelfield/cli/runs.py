@@ -130,7 +130,11 @@ def export(
         bool, typer.Option("--stream", help="One sample in, one prediction out, with the state of a causal network.")
     ] = False,
 ) -> None:
-    """Write a trained network for use without this package, checked against the network itself."""
+    """Write a trained network for use without this package, checked against the network itself.
+
+    Its inputs are prepared samples, and their mask and coordinates where the data have them. Its metadata hold the
+    preparation, classes and sampling rate.
+    """
     with errors():
         from ..experiments.finished_run import export_run, export_run_stream  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ from .._atomic import write_aside
 from .._checks import check_choice
 from ..data.io.files import decoding
 from ..data.labelled import OWN, labelled_split
-from ..data.metadata import from_metadata
+from ..data.metadata import from_metadata, metadata
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data
 from .evaluation import evaluate
@@ -146,28 +146,73 @@ def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
 def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = None) -> tuple[Path, float]:
     """Export a run's network; return the file and the largest difference of its outputs from the network's.
 
+    The exported network takes prepared samples: ``input``, ``coords`` if the run is on irregular times or points, and
+    ``mask`` there and if its data have missing values or unequal lengths. Its metadata hold the preparation, classes,
+    channels, sampling rate and version.
+
     Args:
         folder: of the run.
         to: "pt2" or "onnx".
         out: file to write; network.pt2 or network.onnx in the run if not given.
     """
     from ..export import export_network  # noqa: PLC0415
+    from .task import takes_argument  # noqa: PLC0415
 
     run = Run(Path(folder))
-    shape = run.recipe().shape
-    if shape.irregular:
-        raise ValueError(
-            f"run must be on a grid to be exported, since an exported network takes inputs alone; {run.folder} is on "
-            "irregular times or points and needs their coords: use Run(folder).network() from Python"
-        )
+    recipe = run.recipe()
+    data = run_metadata(run, recipe)
     path = run.folder / f"network.{to}" if out is None else Path(out)
-    if shape.vocabulary is not None:
-        example = torch.randint(shape.vocabulary, (2, *shape.size))
-    else:
-        example = torch.randn(2, shape.in_channels, *shape.size)
+    network = run.network()
+    inputs = _example_inputs(recipe, data, masked=takes_argument(network, "mask"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_aside(path) as draft:
-        return path, export_network(run.network(), draft, example, to=to)
+        return path, export_network(network, draft, **inputs, to=to, metadata=_export_metadata(recipe, data))
+
+
+def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, torch.Tensor]:
+    """Return random samples of the kinds that the network of a run is given.
+
+    Args:
+        recipe: of the run.
+        data: its data set; samples are not needed.
+        masked: whether the network takes a mask.
+    """
+    shape, stored = recipe.shape, data.test
+    if shape.vocabulary is not None:
+        return {"example": torch.randint(shape.vocabulary, (2, *shape.size))}
+    space = tuple(shape.size)
+    inputs: dict[str, torch.Tensor] = {}
+    if shape.irregular:
+        space = (32 if stored.coords is None else stored.coords.shape[1],)
+        places = torch.rand(2, *space, len(shape.size)) * torch.tensor(shape.size, dtype=torch.float32)
+        inputs["coords"] = places.sort(dim=1).values if len(shape.size) == 1 else places
+    # New samples at irregular times or points may have fewer of them than others in their batch.
+    if masked and (stored.mask is not None or shape.irregular):
+        mask = torch.ones(2, *space, dtype=torch.bool)
+        mask[1, ..., space[-1] - space[-1] // 4 :] = False
+        inputs["mask"] = mask
+    return {"example": torch.randn(2, shape.in_channels, *space), **inputs}
+
+
+def _export_metadata(recipe: Recipe, data: Data) -> dict[str, Any]:
+    """Return what a user of an exported network needs to know of its inputs and outputs."""
+    activations = {
+        "classification": "softmax",
+        "multilabel": "sigmoid",
+        "segmentation": "softmax",
+        "language": "softmax",
+    }
+    return {
+        "recipe": recipe.name,
+        "model": recipe.model,
+        "task": recipe.shape.task,
+        "activation": activations.get(recipe.shape.task, "none"),
+        "classes": list(data.classes),
+        "channels": list(data.channels),
+        "rate": recipe.data.get("rate"),
+        "unit": data.unit,
+        "normalisation": metadata(data),
+    }
 
 
 def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["REGULARIZERS", "Task"]
+__all__ = ["REGULARIZERS", "Task", "takes_argument"]
 
 
 def _monotonicity(network: nn.Module) -> Tensor:
@@ -218,6 +218,12 @@ def _sampling_arguments(network: nn.Module) -> set[str] | None:
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return {p.name for p in parameters}
+
+
+def takes_argument(network: nn.Module, name: str) -> bool:
+    """Return whether ``network`` accepts an argument of this name."""
+    accepted = _sampling_arguments(network)
+    return accepted is None or name in accepted
 
 
 def _each(value: Any) -> tuple[Any, ...]:
