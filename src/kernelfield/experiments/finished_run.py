@@ -163,13 +163,13 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
     data = run_metadata(run, recipe)
     path = run.folder / f"network.{to}" if out is None else Path(out)
     network = run.network()
-    inputs = _example_inputs(recipe, data, masked=takes_argument(network, "mask"))
+    inputs: dict[str, Any] = _example_inputs(recipe, data, masked=takes_argument(network, "mask"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_aside(path) as draft:
         return path, export_network(network, draft, **inputs, to=to, metadata=_export_metadata(recipe, data))
 
 
-def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, torch.Tensor]:
+def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, Any]:
     """Return random samples of the kinds that the network of a run is given.
 
     Args:
