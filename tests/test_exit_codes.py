@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
+from kernelfield.experiments import fit
 from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint, write_checkpoint
 from kernelfield.experiments.folder_lock import FolderLock
 from tests.commands import call
@@ -27,7 +28,8 @@ SMALL = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run, a damaged one, one with weights that are not finite, and files of samples."""
     made = tmp_path_factory.mktemp("codes")
-    call("train", "--out", made / "run", *SMALL)
+    settings = [setting for setting in SMALL if "=" in setting]
+    fit("digits", made / "run", settings=[*settings, "training.epochs=1"], synthetic=True, report=False)
     np.save(made / "x.npy", np.zeros((2, 1, 64)))
     np.save(made / "large.npy", np.full((2, 1, 64), 3e38))
     (made / "broken.npy").write_bytes(b"\x93NUMPY\x01\x00")

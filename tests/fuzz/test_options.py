@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from kernelfield.cli import app
+from kernelfield.experiments import fit
 from kernelfield.experiments.recipe import find_recipe
-from tests.commands import call
 from tests.fuzz.bounds import bounded, print_counts
 
 if TYPE_CHECKING:
@@ -28,16 +28,7 @@ VALUES = (
     *("", "nan", "inf", "-inf", "-1", "0", "0.5", "2", "1e39", "1e-400", "9" * 20, "x", "é", "null", "true", "."),
     *("[]", "{}", "[1, 2]", "[[[]]]", "{a: 1}", "[" * 50, "!!int x", "&a 1", "*a", "'", "../..", "/dev/zero", "a=b"),
 )  # fmt: skip
-SMALL = (
-    "--set",
-    "model.channels=4",
-    "--set",
-    "model.blocks=1",
-    "--set",
-    "model.hidden=8",
-    "--set",
-    "data.resolution=8",
-)
+SMALL = ("model.channels=4", "model.blocks=1", "model.hidden=8", "data.resolution=8", "training.epochs=1", "test={}")
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -56,7 +47,7 @@ KEYS = (*_keys(find_recipe("digits").to_dict()), "data.seed", "training", "model
 def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Return a folder with a run, a file of samples, and a pipe."""
     made = tmp_path_factory.mktemp("options")
-    call("train", "--synthetic", "--out", made / "run", "--accelerator", "cpu", "--epochs", "1", *SMALL)
+    fit("digits", made / "run", settings=list(SMALL), synthetic=True, report=False)
     np.save(made / "x.npy", np.zeros((2, 1, 64)))
     os.mkfifo(made / "pipe.csv")
     os.mkfifo(made / "pipe.yaml")
@@ -111,7 +102,7 @@ def run_command(folder: Path, data: st.DataObject) -> None:
     COUNTS[f"ended with {result.exit_code}"] += 1
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_wrong_options(folder: Path, data: st.DataObject) -> None:
     run_command(folder, data)

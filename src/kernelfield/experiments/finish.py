@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .recipe import Recipe
     from .run import Run
+    from .task import Task
 
-__all__ = ["count_parameters", "finish", "score_last_epoch", "write_rows"]
+__all__ = ["count_parameters", "finish", "score_last_epoch", "write_pictures", "write_rows"]
 
 
 def count_parameters(network: torch.nn.Module) -> int:
@@ -127,22 +128,35 @@ def finish(
         write_json(run.folder / "confusion.json", confusion, indent=None)
     write_json(run.folder / "result.json", result)
     if report:
-        from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
-        from ..viz.examples import plot_samples  # noqa: PLC0415
-        from ..viz.report import write_report  # noqa: PLC0415
-        from .stream_input import heard_accuracy  # noqa: PLC0415
+        write_pictures(run, task, data, result, batch)
 
-        heard = heard_accuracy(network.cpu(), data) if task.metric == "accuracy" else None
-        if heard is not None:
-            write_json(run.folder / "heard.json", heard, indent=None)
 
-        if has_maps(network):
-            first = data.test.batch(torch.zeros(1, dtype=torch.long, device=data.test.inputs.device))
-            plot_sample(network.cpu(), first.inputs.cpu(), run.folder / "attention.png")
-        worst = worst_samples(task, data, batch=batch)
-        if worst:
-            plot_samples([(sample.inputs, sample.caption) for sample in worst], run.folder / "worst.png")
-        write_report(run.folder, network.cpu(), result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))
+def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], batch: int) -> None:
+    """Write the pictures of a run and, after them, the report that includes them.
+
+    Args:
+        run: its folder.
+        task: the task with the trained network, which is moved to the CPU.
+        data: with the test split.
+        result: of the run.
+        batch: samples at once.
+    """
+    from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
+    from ..viz.examples import plot_samples  # noqa: PLC0415
+    from ..viz.report import write_report  # noqa: PLC0415
+    from .stream_input import heard_accuracy  # noqa: PLC0415
+
+    network = task.network.cpu()
+    heard = heard_accuracy(network, data) if task.metric == "accuracy" else None
+    if heard is not None:
+        write_json(run.folder / "heard.json", heard, indent=None)
+    if has_maps(network):
+        first = data.test.batch(torch.zeros(1, dtype=torch.long, device=data.test.inputs.device))
+        plot_sample(network, first.inputs.cpu(), run.folder / "attention.png")
+    worst = worst_samples(task, data, batch=batch)
+    if worst:
+        plot_samples([(sample.inputs, sample.caption) for sample in worst], run.folder / "worst.png")
+    write_report(run.folder, network, result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))
 
 
 def _chosen_by(loop: Loop, metric: str) -> str:

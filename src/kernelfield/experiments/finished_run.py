@@ -16,9 +16,10 @@ from ..data.metadata import from_metadata, metadata
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data
 from .evaluation import evaluate
+from .finish import write_pictures
 from .plain_json import read_json
 from .robustness import run_tests
-from .run import Run, make_task
+from .run import PICTURES, Run, make_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,8 +111,11 @@ def rewrite_report(folder: str | Path) -> Path:
     from ..viz.report import write_report  # noqa: PLC0415
 
     run = Run(Path(folder))
-    if (run.folder / "confusion.json").exists():
-        read_json(run.path("confusion.json"))  # which the report shows: raises if it is damaged
+    for name in PICTURES:
+        run.path(name)  # raises if it leads out of the run
+    for name in ("confusion.json", "heard.json"):
+        if (run.folder / name).exists():
+            read_json(run.folder / name)  # raises if it is damaged
     return write_report(
         run.folder, run.network(), run.result(), run.read_rows("metrics.csv"), run.read_rows("masks.csv")
     )
@@ -122,25 +126,22 @@ def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
 
     Args:
         run: a finished run.
-        data: returns its data, which a picture of attention maps needs.
+        data: returns its data, from which pictures are made; the report is the last file of all.
         lock: of its folder, acquired if there is something to write.
     """
-    from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
-
-    network = run.network()
-    wanted = ["report.html"]
-    if any(isinstance(layer, ContinuousConv) for layer in network.modules()):
-        wanted.append("kernels.png")
-    if has_maps(network):
-        wanted.append("attention.png")
-    missing = [name for name in wanted if not run.path(name).exists()]
-    if missing:
-        lock.acquire()
-    if "attention.png" in missing:
-        plot_sample(network, data().test.batch(slice(0, 1)).inputs.cpu(), run.folder / "attention.png")
-    if missing:
+    recipe = run.recipe()
+    network = run.network(recipe)
+    has_kernels = any(isinstance(layer, ContinuousConv) for layer in network.modules())
+    if run.path("report.html").exists() and (run.path("kernels.png").exists() or not has_kernels):
+        return False
+    lock.acquire()
+    if (run.folder / "report.html").exists():
         rewrite_report(run.folder)
-    return bool(missing)
+        return True
+    found = data()
+    batch = recipe.training.eval_batch or recipe.training.batch
+    write_pictures(run, make_task(recipe, network, found), found, run.result(), batch)
+    return True
 
 
 def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = None) -> tuple[Path, float]:

@@ -33,6 +33,8 @@ __all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task"]
 
 #: file that marks a run on synthetic data
 SYNTHETIC = "synthetic.txt"
+#: files that a report includes, if they exist
+PICTURES = ("confusion.json", "heard.json", "kernels.png", "attention.png", "worst.png")
 #: beginning of the last line of a run's recipe: a comment with the checksum of all lines above it
 _CHECKSUM = "# sha256 "
 
@@ -184,7 +186,7 @@ class Run:
             epochs = self.recipe().training.epochs
             self.path("result.json").replace(self.folder / f"result-after-{epochs}-epochs.json")
         remove_drafts(self.folder)
-        for name in ("checkpoints", "logs", "log.txt"):
+        for name in ("checkpoints", "logs", "log.txt", *PICTURES):
             self.path(name)  # raises if it leads out of the run
         if synthetic:  # before the recipe, by which a run is recognised
             self.write(SYNTHETIC, "This run is on synthetic data of the recipe's shape: its numbers are no results.\n")

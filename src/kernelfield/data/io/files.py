@@ -75,6 +75,15 @@ def find(where: Path, names: Sequence[str], what: str) -> Path:
     raise ValueError(f"{where} must hold {what} ({' or '.join(names)}), found {shown}")
 
 
+class _File(io.BufferedReader):
+    """An open file. No more memory is reserved for a read than the file has bytes left, whatever a header declares."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _CHUNK:
+            size = min(size, max(0, os.fstat(self.fileno()).st_size - self.tell()))
+        return super().read(size)
+
+
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a regular file for reading bytes.
@@ -93,7 +102,7 @@ def open_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.close(handle)
         kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
         raise ValueError(f"{path} must be a regular file, found {kinds.get(stat.S_IFMT(mode), 'a device')}")
-    with os.fdopen(handle, "rb") as file:
+    with _File(io.FileIO(handle)) as file:
         yield file
 
 
