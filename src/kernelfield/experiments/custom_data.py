@@ -250,7 +250,8 @@ def load_path(
         # The default of the loader leaves targets in their own unit.
         chosen["standardize"] = True
         data = load_source(chosen, f"data {name!r}")
-    recipe = recipe_for(data, name, chosen, **options)
+    # Of a pair of files the loader knows the common name.
+    recipe = recipe_for(data, data.name if name.lower().endswith("train") else name, chosen, **options)
     if start_from is not None and not options.get("model"):
         recipe = replace(recipe, model={**model_of(start_from), **_shape_of(recipe)})
     return recipe, data
