@@ -27,6 +27,7 @@ class TestCKCNN(ModelContract):
 
 
 class TestFlexTCN(ModelContract):
+    traced = False
     model = FlexTCN
     arguments: ClassVar[dict[str, Any]] = {"channels": 4, "sigma": 0.1}
 
@@ -45,6 +46,7 @@ class TestCCNN(ModelContract):
 
 
 class TestCCNNWithResidualBlocksOfFlexNet(ModelContract):
+    traced = False
     model = CCNN
     arguments: ClassVar[dict[str, Any]] = {"channels": 4, "blocks": 1, "block": "resnet", "sigma": None}
     dims = (1,)

@@ -13,7 +13,7 @@ from kernelfield.models.registry import configuration
 from kernelfield.testing import assert_compiles, assert_state_dict_round_trip
 from tests.models.registered import NAMES, example
 
-HEAVY = re.compile("gsanet_.*_r(12|16)")
+HEAVY = re.compile("gsanet_(.*_r(12|16)|pcam_r(8|4m))")
 #: a network of each family
 FIRST = {configuration(name).build: name for name in reversed(NAMES) if not HEAVY.match(name)}
 every_network = pytest.mark.parametrize(

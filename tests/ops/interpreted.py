@@ -84,9 +84,11 @@ LAYOUTS = {
     "slices with kernels of more rows": Case((1, 1, 2, 10, 9), (1, 1, 3, 19, 17), 1),
     "slices of a torus": Case((1, 1, 4, 5, 6), (1, 1, 5, 9, 4), 1, ("periodic", "zero", "periodic")),
 }
+#: layouts that take seconds, each like a smaller one: "plane", "circle of blocks"
+LARGE = ("upright plane", "tall plane", "line of blocks")
 layouts = pytest.mark.parametrize(
     "case",
-    [pytest.param(c, marks=pytest.mark.slow if n == "tall plane" else ()) for n, c in LAYOUTS.items()],
+    [pytest.param(c, marks=pytest.mark.slow if n in LARGE else ()) for n, c in LAYOUTS.items()],
     ids=LAYOUTS,
 )
 

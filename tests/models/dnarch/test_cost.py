@@ -87,7 +87,7 @@ def test_a_mask_at_its_limit_still_gets_a_gradient_from_the_cost(name: str) -> N
     assert (mask.offset.grad > 0).all()
 
 
-@pytest.mark.parametrize("budget", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize("budget", [0.5, *(pytest.param(b, marks=pytest.mark.slow) for b in (1.0, 1.5))])
 def test_the_budget_is_kept_from_the_end_of_warm_up_on(budget: float) -> None:
     net = build(2, 8, budget=budget, learn=("resolution", "width", "depth"))
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)

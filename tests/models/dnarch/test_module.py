@@ -111,6 +111,7 @@ def materialised(**arguments: Any) -> CCNN:
 
 
 class TestMaterialised(ModelContract):
+    traced = False
     model = staticmethod(materialised)
     arguments: ClassVar[dict[str, Any]] = {"channels": 6, "blocks": 1, "sigma": 0.1, "hidden": 8}
     dims = (1,)

@@ -112,12 +112,12 @@ def test_many_elements(elements, neighborhood):
     assert max(errors(elements, elements, space=(1, 2), neighborhood=neighborhood, n=1)) < 1e-5
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)])
 def test_half_precision(dtype):
     assert max(errors(g=2, h=2, space=(3, 1), neighborhood=(3, 1), dtype=dtype)) < 2e-2
 
 
-@pytest.mark.parametrize("factor", [30, 1000])
+@pytest.mark.parametrize("factor", [1000, pytest.param(30, marks=pytest.mark.slow)])
 def test_large_scores(factor):
     q, k, v, positions, elements = (torch.randn(*s) for s in ((1, 2, 3, 1, 3),) * 3 + ((2, 3, 1, 2), (2, 2, 1)))
     tensors = [t.to(DEVICE).requires_grad_() for t in (q * factor, k, v, positions, elements)]

@@ -24,13 +24,19 @@ DEPTHWISE = {
 }
 
 
+#: by default; the layouts' own tests go through all kinds
+FAST = ("causal", "circle, twice as long", "plane, valid and zero", "space")
+
+
 class TestTriton(ConvContract):
     method = "triton"
     precise = torch.float32
     depthwise = True
     device = DEVICE
 
-    @pytest.fixture(params=DEPTHWISE.values(), ids=DEPTHWISE)
+    @pytest.fixture(
+        params=[pytest.param(c, marks=() if n in FAST else slow) for n, c in DEPTHWISE.items()], ids=DEPTHWISE
+    )
     def case(self, request: pytest.FixtureRequest) -> Case:
         found: Case = request.param
         return found
