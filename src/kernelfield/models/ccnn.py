@@ -20,6 +20,7 @@ from ..layers import (
     run_blocks,
     seen_only,
 )
+from ..layers.continuous.flexconv import own_mask
 from .ckcnn import field_options
 from .readout import Embedding, Readout, check_norm
 from .registry import register
@@ -56,7 +57,8 @@ class CCNN(nn.Module):
             half of the Nyquist frequency of ``size``, so that the network works at other resolutions too.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 3's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
-        mask: another mask on the kernels in place of the Gaussian; each layer has a copy of it (:class:`FlexConv`).
+        mask: another mask on the kernels in place of the Gaussian, or what makes one from ``dim``; each layer has its
+            own copy (:class:`FlexConv`).
         causal: causal convolutions; by default for dim 1.
         block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
         norm: "batch" (causal in evaluation only), "batch-statistics" (those of the batch in evaluation too),
@@ -102,7 +104,7 @@ class CCNN(nn.Module):
         omega_0: float | None = None,
         start: str | None = None,
         sigma: float | None = 0.0375,
-        mask: Mask | None = None,
+        mask: Callable[..., Mask] | Mask | None = None,
         causal: bool | None = None,
         block: str = "ccnn",
         norm: str = "batch",
@@ -116,6 +118,7 @@ class CCNN(nn.Module):
         active: Sequence[ActiveSlice] | None = None,
         **options: Any,
     ) -> None:
+        mask = None if mask is None else own_mask(mask, dim)
         arguments = {k: v for k, v in locals().items() if k not in ("self", "options", "__class__")} | options
         super().__init__()
         self.arguments: dict[str, Any] = arguments

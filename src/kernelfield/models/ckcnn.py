@@ -42,7 +42,9 @@ def field_options(
     return bound if default_start is None else bind_start(bound, default_start)
 
 
-def conv_factory(sigma: float | None, mask: Mask | None = None, **arguments: Any) -> Callable[[int, int], nn.Module]:
+def conv_factory(
+    sigma: float | None, mask: Callable[..., Mask] | Mask | None = None, **arguments: Any
+) -> Callable[[int, int], nn.Module]:
     """Return a function that makes convolutions from their channels: global ones without sigma and mask."""
     if mask is not None:
         return partial(FlexConv, mask=mask, **arguments)
@@ -79,8 +81,8 @@ class CKCNN(nn.Module):
         readout: "last" position, "mean" over positions, or "dense".
         vocabulary: number of tokens. The input is then (batch, length) ids, and the last linear map shares the
             embedding's weight.
-        options: further arguments of :class:`CKConv` or :class:`FlexConv`: boundary, smooth, neighbors, method, gain,
-            kernel_dropout.
+        options: further arguments of :class:`CKConv` or :class:`FlexConv`: mask (any mask on the kernels), boundary,
+            smooth, neighbors, method, gain, kernel_dropout.
 
     >>> import torch
     >>> net = CKCNN(in_channels=1, out_channels=10, size=784)

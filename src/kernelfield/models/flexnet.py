@@ -38,7 +38,7 @@ class FlexNet(nn.Module):
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
         readout: "mean" over positions, or "dense".
-        options: further arguments of :class:`FlexConv`.
+        options: further arguments of :class:`FlexConv`, such as another mask in place of the Gaussian: mask.
 
     >>> import torch
     >>> FlexNet(3, 10, size=16, channels=8, widths=(1, 2))(torch.randn(2, 3, 16, 16)).shape

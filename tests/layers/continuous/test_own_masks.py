@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 
-from kernelfield import CCNN, CKCNN, DNArch, FlexConv, SeparableConv
+from kernelfield import CCNN, CKCNN, DNArch, FlexConv, FlexNet, FlexTCN, SeparableConv
 from kernelfield.layers import ContinuousConv
 from kernelfield.masks import GaussianMask, Mask, SigmoidMask
 
@@ -61,8 +64,31 @@ def test_networks(block: str) -> None:
     assert isinstance(CKCNN(1, 2, size=8, channels=3, mask=Tent(1)).blocks[0].conv1.mask, Tent)
 
 
-def test_learned_architectures_keep_the_mask() -> None:
-    net = DNArch(CCNN(1, 2, size=16, channels=4, blocks=1, mask=Tent(1, 0.5), sigma=None)).eval()
+@pytest.mark.parametrize("mask", [Tent, partial(Tent, width=0.5), lambda dim: Tent(dim, 0.5)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(FlexConv, 1, 2, dim=2, size=8),
+        partial(SeparableConv, 1, 2, dim=2, size=8, sigma=None),
+        partial(CCNN, 1, 2, dim=2, size=8, channels=3, blocks=1),
+        partial(FlexNet, 1, 2, size=8, channels=3, widths=(1,)),
+        partial(CKCNN, 1, 2, dim=2, size=8, channels=3, blocks=1),
+        partial(FlexTCN, 1, 2, dim=2, size=8, channels=3, blocks=1),
+    ],
+    ids=lambda make: make.func.__name__,
+)
+def test_classes_and_functions_make_masks(make: partial[torch.nn.Module], mask: Any) -> None:
+    net = make(mask=mask)
+    masks = [m.mask for m in net.modules() if isinstance(m, ContinuousConv)]
+    assert masks
+    assert all(isinstance(found, Tent) and found.dim == 2 for found in masks)
+    assert len({id(found) for found in masks}) == len(masks)
+    net(torch.randn(2, 1, 8, 8)).sum().backward()
+
+
+@pytest.mark.parametrize("mask", [Tent(1, 0.5), partial(Tent, width=0.5)])
+def test_learned_architectures_keep_the_mask(mask: Any) -> None:
+    net = DNArch(CCNN(1, 2, size=16, channels=4, blocks=1, mask=mask, sigma=None)).eval()
     x = torch.randn(2, 1, 16)
     small = net.materialize()
     torch.testing.assert_close(small(x), net(x), rtol=1e-4, atol=1e-5)
@@ -72,5 +98,7 @@ def test_learned_architectures_keep_the_mask() -> None:
 def test_what_is_no_mask_or_has_other_axes_is_refused() -> None:
     with pytest.raises(TypeError, match="mask"):
         FlexConv(1, 1, size=8, mask=0.3)
+    with pytest.raises(TypeError, match="mask"):
+        FlexConv(1, 1, size=8, mask=lambda dim: dim)
     with pytest.raises(ValueError, match="mask"):
         SeparableConv(1, 1, dim=2, size=8, mask=Tent(1))

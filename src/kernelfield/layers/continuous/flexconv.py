@@ -17,7 +17,20 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-__all__ = ["FlexConv"]
+__all__ = ["FlexConv", "own_mask"]
+
+
+def own_mask(mask: Callable[..., Mask] | Mask, dim: int) -> Mask:
+    """Return a copy of a mask, or the mask that a class or function makes from ``dim``.
+
+    >>> own_mask(lambda dim: GaussianMask(dim, 0.1), 2).dim
+    2
+    """
+    found = copy.deepcopy(mask) if isinstance(mask, Mask) else mask(check_dim(dim)) if callable(mask) else mask
+    if not isinstance(found, Mask):
+        made = f"{type(mask).__name__}" if found is mask else f"{mask!r}, which makes {type(found).__name__}"
+        raise TypeError(f"mask must be a kernelfield.masks.Mask, or make one from dim, or be None; got {made}")
+    return found
 
 
 class FlexConv(ContinuousConv):
@@ -36,8 +49,9 @@ class FlexConv(ContinuousConv):
             has others bound.
         sigma: initial width of the Gaussian mask, where 1 is ``size`` steps.
         mask: another mask on the kernel's domain, [-1, 1] or, if causal, [0, 1] along each axis, in place of the
-            Gaussian and of the arguments that describe it (sigma, threshold, learn_mean, learn_sigma, isotropic). The
-            layer uses a copy of it.
+            Gaussian and of the arguments that describe it (sigma, threshold, learn_mean, learn_sigma, isotropic): a
+            :class:`~kernelfield.masks.Mask`, of which the layer uses a copy, or a class or function that makes one from
+            ``dim``.
         threshold: the mask is zero below it.
         learn_mean: whether the mask's centre, initially at offset zero, is learned too.
         learn_sigma: whether the mask's width is learned.
@@ -66,7 +80,7 @@ class FlexConv(ContinuousConv):
         size: int | Sequence[int],
         field: Callable[..., Field] | Field = MAGNet,
         sigma: float | Sequence[float] = 0.0375,
-        mask: Mask | None = None,
+        mask: Callable[..., Mask] | Mask | None = None,
         threshold: float = 0.1,
         learn_mean: bool = True,
         learn_sigma: bool = True,
@@ -88,11 +102,9 @@ class FlexConv(ContinuousConv):
             )
             # Envelopes start where the mask shows them: within the authors' 1.667 widths of its centre.
             spread = min(1.0, 1.667 * float(mask.sigma.detach().max()))
-        elif isinstance(mask, Mask):
-            mask = copy.deepcopy(mask)
-            spread = max(float(edge.detach().abs().max()) for edge in mask.support())
         else:
-            raise TypeError(f"mask must be a kernelfield.masks.Mask or None, got {type(mask).__name__}")
+            mask = own_mask(mask, dim)
+            spread = min(1.0, max(float(edge.detach().abs().max()) for edge in mask.support()))
         super().__init__(
             in_channels,
             out_channels,

@@ -69,7 +69,7 @@ class SeparableConv(nn.Module):
         size: int | Sequence[int],
         field: Callable[..., Field] | Field = MAGNet,
         sigma: float | Sequence[float] | None = 0.0375,
-        mask: Mask | None = None,
+        mask: Callable[..., Mask] | Mask | None = None,
         learn_mean: bool = False,
         bias: bool = True,
         **options: Any,
