@@ -4,7 +4,7 @@
 
 The sets are those in aeon's wheel (``pip download aeon --no-deps``, then unpack ``aeon/datasets/data``), in the format
 of the UEA and UCR archives, with their own split. Series of unequal length are stretched to the longest for the ridge
-regression and for MiniRocket. Nothing is chosen on test data: each method gets the training file alone.
+regression and for MiniRocket. Each method gets the training file alone.
 """
 
 from __future__ import annotations
