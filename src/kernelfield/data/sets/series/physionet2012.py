@@ -135,7 +135,7 @@ def read_stay(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     for i, line in enumerate(lines[1:], start=2):
         fields = line.split(",")
         clock = fields[0].split(":")
-        if len(fields) != 3 or len(clock) != 2 or not all(c.isdigit() for c in clock):
+        if len(fields) != 3 or len(clock) != 2 or not all(c.isdecimal() and len(c) < 5 for c in clock):
             raise ValueError(f"{path}, line {i}: expected 'hh:mm,parameter,value', found {line[:40]!r}")
         value = number(fields[2], path, i, fields[1])
         if fields[1] in STATIC:
