@@ -178,7 +178,9 @@ def test_a_checkpoint_that_was_being_replaced_comes_back(tmp_path: Path) -> None
     assert read_checkpoint(write_checkpoint(tmp_path, "step-00000001", tensors, {"n": 2}))[1]["n"] == 2
     assert list(tmp_path.iterdir()) == [path]
     os.rename(path, tmp_path / ".step-00000001.replaced")  # noqa: PTH104 (as a kill between two renames leaves it)
+    (tmp_path / ".best-00000001.abc").mkdir()  # as a kill in the middle of writing leaves it
     from kernelfield.experiments.checkpoint import restore_replaced  # noqa: PLC0415
 
     restore_replaced(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
     assert read_checkpoint(path)[1]["n"] == 2

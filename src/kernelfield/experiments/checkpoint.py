@@ -104,13 +104,15 @@ def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values
 
 
 def restore_replaced(folder: Path) -> None:
-    """Move back the checkpoint that a process was about to replace when it was killed."""
+    """Move back the checkpoint that a killed process was about to replace, and remove what it left half done."""
     for path in folder.glob(f".*{_REPLACED}"):
         final = folder / path.name.removeprefix(".").removesuffix(_REPLACED)
         if final.exists():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.replace(final)
+    for path in folder.glob(".*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
