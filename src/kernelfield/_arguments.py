@@ -39,6 +39,8 @@ from ._kinds import (
     ListOf,
     PerAxis,
     TensorOf,
+    match_axes,
+    parts_of,
     shown,
 )
 
@@ -117,6 +119,10 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
         order = tuple(function.__code__.co_varnames[: function.__code__.co_argcount])
         defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
+        shaped = any(
+            isinstance(part, TensorOf) and part.shape != "…" for kind in declared.values() for part in parts_of(kind)
+        )
+
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
@@ -128,6 +134,8 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
                 kind = declared.get(name)
                 if kind is not None:
                     kind.check(name, value, given)
+            if shaped:
+                match_axes(declared, passed)
             try:
                 return function(*args, **kwargs)
             except (RuntimeError, MemoryError) as error:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 __all__ = [
     "ANY",
@@ -43,6 +43,8 @@ __all__ = [
     "Number",
     "PerAxis",
     "TensorOf",
+    "match_axes",
+    "parts_of",
 ]
 
 #: the largest number of channels, layers or points; more is a mistake, and would only exhaust the memory
@@ -112,6 +114,11 @@ class _Union(Kind):
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
         *first, last = (kind.text(given) for kind in self.kinds)
         return f"{', '.join(first)} or {last}"
+
+
+def parts_of(kind: Kind | None) -> tuple[Kind | None, ...]:
+    """Return the kinds that were joined by ``|``."""
+    return kind.kinds if isinstance(kind, _Union) else (kind,)
 
 
 class _Nothing(Kind):
@@ -371,23 +378,29 @@ class _Device(Kind):
 
 
 class TensorOf(Kind):
-    """A tensor of some dtype and number of axes.
+    r"""A tensor of some dtype and shape.
 
     Args:
         dtype: "float", "int", "bool" or "any".
-        axes: numbers of axes that are accepted; any if not given.
-        shape: the shape in words, for the error.
+        shape: names of the axes: "batch, channels, \*space". A star stands for one axis or more, "…" for any number,
+            and "batch|1" for an axis that may also have length 1. Axes of one name have one length in all arguments of
+            a call; :func:`match_axes` compares them.
         empty: whether it may have no entries.
 
-    >>> TensorOf("float", axes=(3,), shape="(batch, channels, points)").check("x", torch.ones(3))
+    >>> TensorOf("float", "batch, channels, points").check("x", torch.ones(3))
     Traceback (most recent call last):
     ValueError: x must be a float tensor of shape (batch, channels, points), got a float32 tensor of shape (3,)
     """
 
-    def __init__(
-        self, dtype: str = "any", *, axes: Iterable[int] | None = None, shape: str = "", empty: bool = True
-    ) -> None:
-        self.dtype, self.axes, self.shape, self.empty = dtype, None if axes is None else tuple(axes), shape, empty
+    def __init__(self, dtype: str = "any", shape: str = "…", *, empty: bool = True) -> None:
+        self.dtype, self.shape, self.empty = dtype, shape, empty
+        axes = shape.split(", ")
+        #: names of the axes before and after the one that stands for several, and that one's name or ""
+        self.before, self.several, self.after = axes, "", []
+        for place, axis in enumerate(axes):
+            if axis[0] in "*…":
+                self.before, self.several, self.after = axes[:place], axis, axes[place + 1 :]
+        self._rank = len(self.before) + len(self.after)
 
     def has_type(self, value: Any) -> bool:
         if not isinstance(value, Tensor):
@@ -400,14 +413,46 @@ class TensorOf(Kind):
         return self.dtype == "any" or whole
 
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        return (self.axes is None or value.dim() in self.axes) and (self.empty or value.numel() > 0)
+        more = value.dim() - self._rank
+        fits = more == 0 if not self.several else more >= (self.several[0] == "*")
+        return fits and (self.empty or value.numel() > 0)
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         kind = "" if self.dtype == "any" else f"{self.dtype} "
-        shape = f" of shape {self.shape}" if self.shape else ""
-        if self.axes is not None and not self.shape:
-            shape = f" of {' or '.join(map(str, self.axes))} axes"
+        shape = "" if self.shape == "…" else f" of shape ({self.shape.replace('|', ' or ')})"
         return f"{'an' if self.dtype == 'int' else 'a'} {kind}tensor{shape}{'' if self.empty else ', not empty'}"
+
+    def lengths(self, value: Tensor) -> list[tuple[str, Any]]:
+        """Return the names and lengths of the axes of ``value``; those behind a star together."""
+        shape, last = tuple(value.shape), value.dim() - len(self.after)
+        named = [*zip(self.before, shape, strict=False), *zip(self.after, shape[last:], strict=True)]
+        return [*named, (self.several, shape[len(self.before) : last])] if self.several[:1] == "*" else named
+
+
+def match_axes(kinds: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
+    """Raise a ValueError if axes of one name differ between tensors.
+
+    >>> kinds = {"x": TensorOf("float", "batch, points"), "mask": TensorOf("bool", "batch|1, points")}
+    >>> match_axes(kinds, {"x": torch.ones(2, 5), "mask": torch.ones(1, 5) > 0})
+    >>> match_axes(kinds, {"x": torch.ones(2, 5), "mask": torch.ones(2, 4) > 0})
+    Traceback (most recent call last):
+    ValueError: mask must have shape (batch or 1, points) with points=5 as in x, got (2, 4)
+    """
+    known: dict[str, tuple[Any, str]] = {}
+    for name, value in values.items():
+        for part in parts_of(kinds.get(name)) if isinstance(value, Tensor) else ():
+            if not isinstance(part, TensorOf) or not part.has_type(value):
+                continue
+            for full, length in part.lengths(value):
+                axis, _, one = full.partition("|")
+                if _is_symbolic(length) or (one and length == 1):
+                    continue
+                wanted, other = known.setdefault(axis, (length, name))
+                if length != wanted:
+                    shape = part.shape.replace("|", " or ")
+                    raise ValueError(
+                        f"{name} must have shape ({shape}) with {axis}={wanted} as in {other}, got {tuple(value.shape)}"
+                    )
 
 
 def _find(name: str) -> type:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arguments import checked
+from .._kinds import Int, Number
 from .base import Group
 from .o2 import O2
 from .scale import Scale
@@ -35,6 +37,7 @@ class Affine(Group):
     tensor([0., 0., 0.])
     """
 
+    @checked()
     def __init__(self, group: Group) -> None:
         self.group = group
         self.dim = group.dim
@@ -123,6 +126,7 @@ def E2() -> Affine:  # noqa: N802
     return Affine(O2())
 
 
+@checked(n=Int(1, 10_000), base=Number(1, without_low=True), dim=Int(1, 3))
 def scale_translation(n: int, base: float = 2.0, *, dim: int = 1) -> Affine:
     """Return the translations and dilations of space."""
     return Affine(Scale(n, base, dim=dim))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._checks import check_dim, check_int
+from .._arguments import checked
+from .._checks import check_int
 from .grid import transform
 
 if TYPE_CHECKING:
@@ -201,18 +202,20 @@ class Group:
         """Return the density of the left Haar measure in the coordinates of the element: (…)."""
         return torch.ones_like(a[..., 0])
 
+    @checked()
     def weight(self, n: int) -> float:
         """Return the Haar measure of one of ``n`` elements of a signal.
 
         Elements of a finite group have measure 1, as in G-CNNs. A continuous group has total measure 1, and each of n
         samples 1/n, so that the Monte-Carlo sum of chapter 11 does not grow with the number of samples.
         """
-        return 1.0 if self.finite else 1.0 / check_int("n", n)
+        return 1.0 if self.finite else 1.0 / n
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the left-invariant distance, the length of the logarithm of a⁻¹b: (…)."""
         return (self.log(self.relative(a, b)) - self.log(self.identity(a.dtype, a.device))).norm(dim=-1)
 
+    @checked()
     def sample(
         self,
         n: int,
@@ -232,7 +235,8 @@ class Group:
             dtype: data type of the result.
             device: device of the result.
         """
-        check_int("n", n)
+        if stratified and self.order is not None:
+            raise ValueError(f"stratified must be False for {self}, which is finite, got True")
         if stratified:
             return self.spread(n, torch.rand(1, generator=generator, dtype=dtype, device=device))
         return self._draw(n, generator, dtype=dtype, device=device)
@@ -331,10 +335,3 @@ def strata(n: int, at: Tensor) -> Tensor:
     """
     parts = torch.arange(n, dtype=at.dtype, device=at.device)
     return ((parts[:, None] + at).flatten() * 2 - n) / n
-
-
-def check_space(dim: int, *allowed: int) -> int:
-    """Return ``dim`` if it is one of the ``allowed`` numbers of dimensions."""
-    if check_dim(dim) not in allowed:
-        raise ValueError(f"dim must be one of {', '.join(map(str, allowed))}, got {dim}")
-    return dim

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from .._checks import check_int
+from .._arguments import checked
+from .._kinds import Int
 from .base import Group, wrap
 from .rotation import rotation_generator, rotation_matrix
 
@@ -34,8 +35,9 @@ class Cyclic(Group):
 
     dim = 2
 
+    @checked(n=Int(1, 10_000))
     def __init__(self, n: int) -> None:
-        self.order = self.n = check_int("n", n)
+        self.order = self.n = n
         self.table_size = (self.n,)
         self.on_grid = 4 % self.n == 0
 

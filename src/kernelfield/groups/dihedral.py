@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._arguments import checked
+from .._kinds import Int
 from .cyclic import Cyclic
 from .semidirect import RotationsAndMirror
 
@@ -27,6 +29,7 @@ class Dihedral(RotationsAndMirror):
             [ 1.,  1.,  1.,  1., -1., -1., -1., -1.]])
     """
 
+    @checked(n=Int(1, 10_000))
     def __init__(self, n: int) -> None:
         super().__init__(Cyclic(n))
         self.n = n

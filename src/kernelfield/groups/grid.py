@@ -6,9 +6,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._arguments import checked
+from .._kinds import TensorOf
+
 __all__ = ["transform", "warp"]
 
+_SIGNAL = TensorOf("float")
 
+
+@checked(
+    signal=_SIGNAL,
+    matrix=TensorOf("float", shape="dim, dim", empty=False),
+    shift=TensorOf("float", shape="dim") | None,
+)
 def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
     r"""Return :math:`f(A^{-1}(x - t))` for a signal f, with x counted in grid steps from the centre of the grid.
 
@@ -26,6 +36,7 @@ def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Te
     True
     """
     dim = matrix.shape[-1]
+    _check_axes(signal, dim)
     shift = matrix.new_zeros(dim) if shift is None else shift
     rounded = matrix.round()
     if _is_signed_permutation(rounded) and bool((matrix - rounded).abs().max() < 1e-6):
@@ -33,7 +44,12 @@ def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Te
         matrix = torch.eye(dim, dtype=matrix.dtype)
         if bool((shift - shift.round()).abs().max() < 1e-6):
             return _translate(signal, [int(s) for s in shift.round()])
-    return warp(signal, matrix[None].to(signal.device), shift.to(signal.device))[0]
+    return _warp(signal, matrix[None].to(signal.device), shift.to(signal.device))[0]
+
+
+def _check_axes(signal: Tensor, dim: int) -> None:
+    if not 1 <= dim <= 3 or signal.dim() < dim or 0 in signal.shape:
+        raise ValueError(f"signal must have {dim} spatial axes, of 1 to 3, and not be empty, got {tuple(signal.shape)}")
 
 
 def _is_signed_permutation(matrix: Tensor) -> bool:
@@ -62,6 +78,11 @@ def _translate(signal: Tensor, steps: list[int]) -> Tensor:
     return signal
 
 
+@checked(
+    signal=_SIGNAL,
+    matrices=TensorOf("float", shape="n, dim, dim", empty=False),
+    shift=TensorOf("float", shape="dim") | None,
+)
 def warp(signal: Tensor, matrices: Tensor, shift: Tensor | None = None) -> Tensor:
     r"""Return the signal under n linear maps, always interpolated; differentiable in the signal and the maps.
 
@@ -76,6 +97,11 @@ def warp(signal: Tensor, matrices: Tensor, shift: Tensor | None = None) -> Tenso
     >>> warp(torch.randn(2, 3, 8, 8), torch.eye(2).expand(5, 2, 2)).shape
     torch.Size([5, 2, 3, 8, 8])
     """
+    _check_axes(signal, matrices.shape[-1])
+    return _warp(signal, matrices, shift)
+
+
+def _warp(signal: Tensor, matrices: Tensor, shift: Tensor | None) -> Tensor:
     n, dim = matrices.shape[0], matrices.shape[-1]
     space = signal.shape[-dim:]
     inverse = torch.linalg.inv(matrices)

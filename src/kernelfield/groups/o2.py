@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .._arguments import checked
+from .._kinds import Choice
 from .semidirect import RotationsAndMirror
 from .so2 import SO2
 
@@ -23,5 +25,6 @@ class O2(RotationsAndMirror):
             [ 1.0000,  1.0000, -1.0000, -1.0000]])
     """
 
+    @checked(chart=Choice("algebra", "circle"))
     def __init__(self, chart: str = "algebra") -> None:
         super().__init__(SO2(chart))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._kinds import Instance
 from .base import Group
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Product(Group):
     def __init__(self, *groups: Group) -> None:
         if len(groups) < 2:
             raise ValueError(f"groups must be at least two, got {len(groups)}")
+        for group in groups:
+            Instance("kernelfield.groups.Group").check("groups", group)
         dims = {group.dim for group in groups}
         if len(dims) != 1:
             raise ValueError(f"groups must act on one space, got dims {sorted(dims)}")

@@ -7,10 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from .._checks import check_bool, check_int, check_positive
-from .base import Group, check_space, strata
+from .._arguments import checked
+from .._kinds import LARGEST, Int, Number
+from .base import Group, strata
 
 __all__ = ["Scale"]
+
+_ABOVE_1 = Number(1, without_low=True)
 
 
 class Scale(Group):
@@ -40,18 +43,17 @@ class Scale(Group):
     convolution = "filter_bank"
     ordered = True
 
+    @checked(n=Int(1, 10_000), base=_ABOVE_1, dim=Int(1, 3))
     def __init__(self, n: int, base: float = 2.0, *, dim: int = 1, continuous: bool = False) -> None:
-        self.n = check_int("n", n)
-        if check_positive("base", base) <= 1:
-            raise ValueError(f"base must be above 1, got {base}")
-        self.base = float(base)
-        self.dim = check_space(dim, 1, 2, 3)
-        self.continuous = check_bool("continuous", continuous)
+        if (n - 1) * math.log(base) > math.log(LARGEST):
+            raise ValueError(f"n and base must give dilations of at most {LARGEST:g}, got n={n} and base={base}")
+        self.n, self.base, self.dim, self.continuous = n, float(base), dim, continuous
         self.order = None if continuous else self.n
         # Two dilations of the window are up to n - 1 powers apart, in either direction.
         self.table_size = None if continuous else (2 * self.n - 1,)
 
     @classmethod
+    @checked(base=_ABOVE_1, dim=Int(1, 3))
     def fitting(
         cls, length: int, kernel_size: int, base: float = 2.0, *, dim: int = 1, continuous: bool = False
     ) -> Scale:
@@ -63,23 +65,19 @@ class Scale(Group):
         >>> Scale.fitting(80_200, 79), Scale.fitting(8_000, 79, base=1.5)
         (Scale(10, base=2.0, dim=1), Scale(12, base=1.5, dim=1))
         """
-        check_int("length", length)
-        if check_int("kernel_size", kernel_size) > length:
+        if kernel_size > length:
             raise ValueError(f"kernel_size must be at most length, {length}, got {kernel_size}")
-        if check_positive("base", base) <= 1:
-            raise ValueError(f"base must be above 1, got {base}")
         # A small margin keeps rounding from losing a power that fits exactly.
         n = math.floor(math.log(length / kernel_size) / math.log(base) + 1e-9) + 1
         return cls(n, base, dim=dim, continuous=continuous)
 
+    @checked(factor=Number(1))
     def pooled(self, factor: float) -> Scale:
         r"""Return the window after pooling by ``factor``, which removes log(factor) dilations (section 4.2.2).
 
         >>> Scale(9).pooled(4), Scale(9).pooled(8), Scale(2).pooled(100)
         (Scale(7, base=2.0, dim=1), Scale(6, base=2.0, dim=1), Scale(1, base=2.0, dim=1))
         """
-        if check_positive("factor", factor) < 1:
-            raise ValueError(f"factor must be at least 1, got {factor}")
         return self.shortened(math.floor(math.log(factor) / math.log(self.base) + 1e-9))
 
     def shortened(self, count: int) -> Scale:
@@ -119,9 +117,10 @@ class Scale(Group):
             return super().spread(n, at)
         return ((strata(n, at) + 1) * ((self.n - 1) / 2))[:, None]
 
+    @checked()
     def weight(self, n: int) -> float:
         """Return the measure of one of ``n`` elements, where the step between neighbouring dilations has measure 1."""
-        return (self.n - 1) / check_int("n", n) if self.continuous and self.n > 1 else 1.0
+        return (self.n - 1) / n if self.continuous and self.n > 1 else 1.0
 
     def stretch(self) -> float:
         """Return the largest dilation of the window."""

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from .._checks import check_choice
+from .._arguments import checked
+from .._kinds import Choice
 from .base import Group, strata, wrap
 from .rotation import rotation_generator, rotation_matrix
 
@@ -35,8 +36,9 @@ class SO2(Group):
 
     dim = 2
 
+    @checked(chart=Choice("algebra", "circle"))
     def __init__(self, chart: str = "algebra") -> None:
-        self.chart_kind = check_choice("chart", chart, ("algebra", "circle"))
+        self.chart_kind = chart
         self.chart_size = 1 if chart == "algebra" else 2
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import Group, check_space
+from .._arguments import checked
+from .._kinds import Int
+from .base import Group
 
 __all__ = ["Trivial"]
 
@@ -26,8 +28,9 @@ class Trivial(Group):
     table_size = (1,)
     on_grid = True
 
+    @checked(dim=Int(1, 3))
     def __init__(self, dim: int = 2) -> None:
-        self.dim = check_space(dim, 1, 2, 3)
+        self.dim = dim
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         return a + b

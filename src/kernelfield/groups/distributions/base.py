@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_int
+from ..._arguments import checked
+from ..._kinds import PROBABILITY
 from ..._step_hooks import on_optimizer_step
-from ..base import Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ..base import Group
 
 __all__ = ["Distribution", "Interval", "Uniform"]
 
@@ -37,10 +39,9 @@ class Distribution(nn.Module):
         group: the group.
     """
 
+    @checked()
     def __init__(self, group: Group) -> None:
         super().__init__()
-        if not isinstance(group, Group):
-            raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
         self.group = group
         #: give the elements of evaluation in training too
         self.frozen = False
@@ -122,13 +123,14 @@ class Uniform(Distribution):
 
     everything: Tensor
 
+    @checked()
     def __init__(self, group: Group, samples: int | None = None) -> None:
         super().__init__(group)
         if group.finite:
             if samples not in (None, group.order):
                 raise ValueError(f"samples must be None or {group.order} for {group}, got {samples}")
-        else:
-            check_int("samples", samples)
+        elif samples is None:
+            raise ValueError(f"samples must be an int of at least 1 for {group}, which is continuous, got None")
         self.samples = samples
         self.complete = group.finite
         # A buffer on the module's device: a copy from the host could not be part of a CUDA graph.
@@ -170,13 +172,12 @@ class Interval(Distribution):
 
     count: int
 
+    @checked(width=PROBABILITY)
     def __init__(self, group: Group, samples: int, width: float = 1.0) -> None:
         super().__init__(group)
         if group.finite or group.coords != 1:
             raise ValueError(f"group must be continuous and of one dimension for an interval, got {group}")
-        self.samples = check_int("samples", samples)
-        if not 0 <= width <= 1:
-            raise ValueError(f"width must lie between 0 and 1, got {width}")
+        self.samples = samples
         self.width = nn.Parameter(torch.tensor(float(width)))
         self.adapt_()
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_positive
+from ..._arguments import checked
+from ..._kinds import POSITIVE, SHARE
 from .base import Distribution
 
 if TYPE_CHECKING:
@@ -46,15 +47,14 @@ class Bernoulli(Distribution):
 
     kept: Tensor
 
+    @checked(probability=SHARE, temperature=POSITIVE)
     def __init__(self, group: Group, probability: float = 0.9, temperature: float = 1.0) -> None:
         super().__init__(group)
         if group.order is None:
             raise ValueError(f"group must be finite to keep or drop its elements, got {group}")
-        if not 0 < probability < 1:
-            raise ValueError(f"probability must lie between 0 and 1, got {probability}")
         start = math.log(probability / (1 - probability))
         self.logits = nn.Parameter(torch.full((group.order - 1,), start))
-        self.temperature = check_positive("temperature", temperature)
+        self.temperature = float(temperature)
         self.register_buffer("kept", torch.arange(group.order), persistent=False)
         #: copy of the logits on the host, and the version of the parameters it was made from
         self._known: tuple[list[float], tuple[int, ...] | None] = ([], None)

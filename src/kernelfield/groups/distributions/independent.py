@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_int, check_positive
+from ..._arguments import checked
+from ..._kinds import POSITIVE, Instance, ListOf
 from .base import Distribution, Interval
 from .bernoulli import Bernoulli
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ..base import Group
 
 __all__ = ["Independent", "learned", "monotonicity", "parameter_groups"]
+
+_DISTRIBUTIONS = ListOf(Instance("kernelfield.groups.Distribution"))
 
 
 class Independent(Distribution):
@@ -34,6 +37,7 @@ class Independent(Distribution):
     torch.Size([8, 2])
     """
 
+    @checked(parts=_DISTRIBUTIONS)
     def __init__(self, group: Group, parts: Sequence[Distribution]) -> None:
         super().__init__(group)
         if len(parts) != len(group.factors):
@@ -68,6 +72,7 @@ class Independent(Distribution):
         return [part for part in self.parts if isinstance(part, Distribution)]
 
 
+@checked()
 def learned(group: Group, samples: int | None = None) -> Distribution:
     """Return a distribution over ``group`` that begins as all of it and is learned along each factor.
 
@@ -75,8 +80,8 @@ def learned(group: Group, samples: int | None = None) -> Distribution:
         group: the group.
         samples: largest number of elements of a continuous group, including reflected ones.
     """
-    if not group.finite:
-        check_int("samples", samples)
+    if samples is None and not group.finite:
+        raise ValueError(f"samples must be an int of at least 1 for {group}, which is continuous, got None")
     finite = math.prod(factor.order for factor in group.factors if factor.order is not None)
     parts: list[Distribution] = []
     for factor in group.factors:
@@ -89,7 +94,8 @@ def learned(group: Group, samples: int | None = None) -> Distribution:
     return parts[0] if len(parts) == 1 else Independent(group, parts)
 
 
-def monotonicity(distributions: Iterable[Distribution]) -> Tensor:
+@checked(distributions=_DISTRIBUTIONS)
+def monotonicity(distributions: Sequence[Distribution]) -> Tensor:
     r"""Return the penalty on supports that grow with depth (chapter 11, appendix on additional experiments).
 
     .. math:: \sum_l \max(\gamma_{l+1}, \gamma_l) - \gamma_l = \sum_l \max(0,\, \gamma_{l+1} - \gamma_l) \ge 0
@@ -98,12 +104,11 @@ def monotonicity(distributions: Iterable[Distribution]) -> Tensor:
     growth.)
     """
     limits = [d.limits() for d in distributions]
-    if not limits:
-        raise ValueError("distributions must hold at least one distribution, got none")
     steps = [torch.relu(after - before).sum() for before, after in pairwise(limits)]
     return torch.stack(steps).sum() if steps else limits[0].new_zeros(())
 
 
+@checked(lr=POSITIVE, ratio=POSITIVE)
 def parameter_groups(model: nn.Module, lr: float = 1e-3, ratio: float = 0.1) -> list[dict[str, object]]:
     """Return two parameter groups for an optimiser: the network's at ``lr``, its distributions' at ``lr·ratio``.
 
@@ -113,8 +118,6 @@ def parameter_groups(model: nn.Module, lr: float = 1e-3, ratio: float = 0.1) -> 
     >>> [len(group["params"]) for group in parameter_groups(Interval(SO2(), 4))]
     [0, 1]
     """
-    check_positive("lr", lr)
-    check_positive("ratio", ratio)
     modules = [m for m in model.modules() if isinstance(m, Distribution)]
     slow = {id(p): p for m in modules for p in m.parameters(recurse=False)}
     rest = [p for p in model.parameters() if id(p) not in slow]
