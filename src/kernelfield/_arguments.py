@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from ._kinds import (
     ANY,
     BOOL,
-    CALLABLE,
     DEVICE,
     DIM,
     DTYPE,
     FIELD,
     FINITE,
     INTERVAL,
+    MAKER,
     PATH,
     Instance,
     Int,
@@ -39,8 +39,8 @@ from ._kinds import (
     ListOf,
     PerAxis,
     TensorOf,
+    have_common_axes,
     match_axes,
-    parts_of,
     shown,
 )
 
@@ -71,8 +71,8 @@ _FOUND: dict[str, Kind] = {
     "nn.Module": Instance("torch.nn.Module"),
     "Callable[..., Field]": FIELD,
     "Callable[..., Field] | Field": FIELD,
-    "Callable[..., nn.Module]": CALLABLE,
-    "Callable[[int, int], nn.Module]": CALLABLE,
+    "Callable[..., nn.Module]": MAKER,
+    "Callable[[int, int], nn.Module]": MAKER,
     "Group": Instance("kernelfield.groups.Group"),
     "Distribution": Instance("kernelfield.groups.Distribution"),
     "Mask": Instance("kernelfield.masks.Mask"),
@@ -119,9 +119,7 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
         order = tuple(function.__code__.co_varnames[: function.__code__.co_argcount])
         defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
-        shaped = any(
-            isinstance(part, TensorOf) and part.shape != "…" for kind in declared.values() for part in parts_of(kind)
-        )
+        shaped = have_common_axes(declared.values())
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -185,8 +183,11 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
     """
     if _is_out_of_memory(error):
         return MemoryError(f"{function.__qualname__} does not fit into memory with {_sizes(passed)}")
-    given = {name: value for name, value in passed.items() if isinstance(value, Tensor)}
-    like, owner = _reference(passed.get("self"), given)
+    signal = type(passed.get("x")).__name__ == "GroupSignal"
+    values = {**passed, "x": passed["x"].values} if signal else passed
+    given = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    module = next((value for value in passed.values() if isinstance(value, nn.Module)), None)
+    like, owner = _reference(module, given)
     if like is None:
         return None
     for name, value in given.items():
@@ -198,11 +199,11 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
     return None
 
 
-def _reference(module: Any, given: Mapping[str, Tensor]) -> tuple[Tensor | None, str]:
+def _reference(module: nn.Module | None, given: Mapping[str, Tensor]) -> tuple[Tensor | None, str]:
     """Return the tensor that others must be like, and what it is: a module's parameter, or the first argument."""
-    if isinstance(module, nn.Module):
+    if module is not None:
         tensors = (*module.parameters(), *module.buffers())
-        return next((t for t in tensors if t.is_floating_point()), None), "the module"
+        return next((t for t in tensors if t.is_floating_point()), None), "the module's parameters"
     return next(iter(given.values()), None), next(iter(given), "")
 
 

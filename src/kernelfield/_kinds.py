@@ -13,10 +13,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = [
     "ANY",
@@ -28,6 +28,7 @@ __all__ = [
     "FIELD",
     "FINITE",
     "INTERVAL",
+    "MAKER",
     "NOT_NEGATIVE",
     "PATH",
     "POSITIVE",
@@ -43,6 +44,7 @@ __all__ = [
     "Number",
     "PerAxis",
     "TensorOf",
+    "have_common_axes",
     "match_axes",
     "parts_of",
 ]
@@ -111,6 +113,12 @@ class _Union(Kind):
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
         return any(kind.has_type(value) and kind.in_range(value, given) for kind in self.kinds)
 
+    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
+        for kind in self.kinds:
+            if kind.has_type(value) and kind.in_range(value, given):
+                return kind.check(name, value, given)
+        return super().check(name, value, given)
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
         *first, last = (kind.text(given) for kind in self.kinds)
         return f"{', '.join(first)} or {last}"
@@ -143,27 +151,28 @@ class _Bool(Kind):
 
 
 class Int(Kind):
-    """An int of at least ``least`` and at most ``most``.
+    """An int of at least ``least`` and at most ``most``, perhaps an odd one.
 
     >>> Int(0).check("order", 1.0)
     Traceback (most recent call last):
     TypeError: order must be an int of at least 0, got 1.0 of type float
     """
 
-    def __init__(self, least: int = 1, most: int = MOST) -> None:
-        self.least, self.most = least, most
+    def __init__(self, least: int = 1, most: int = MOST, *, odd: bool = False) -> None:
+        self.least, self.most, self.odd = least, most, odd
 
     def has_type(self, value: Any) -> bool:
         # SymInt, the length of a dynamic axis under torch.export, is no subclass of int.
         return type(value) is int or (isinstance(value, int) and not isinstance(value, bool)) or _is_symbolic(value)
 
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        return _is_symbolic(value) or self.least <= value <= self.most
+        return _is_symbolic(value) or (self.least <= value <= self.most and not (self.odd and value % 2 == 0))
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        noun = "an odd int" if self.odd else "an int"
         if self.most != MOST:
-            return f"an int from {self.least} to {self.most}"
-        return f"an int of at least {self.least}"
+            return f"{noun} from {self.least} to {self.most}"
+        return f"{noun} of at least {self.least}"
 
 
 class Number(Kind):
@@ -341,6 +350,16 @@ class _Callable(Kind):
         return "a callable"
 
 
+class _Maker(_Callable):
+    """A callable that makes a module; of classes only those of modules."""
+
+    def has_type(self, value: Any) -> bool:
+        return issubclass(value, nn.Module) if isinstance(value, type) else callable(value)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a callable that makes a torch.nn.Module"
+
+
 class _Field(Kind):
     def has_type(self, value: Any) -> bool:
         if isinstance(value, type):
@@ -383,8 +402,8 @@ class TensorOf(Kind):
     Args:
         dtype: "float", "int", "bool" or "any".
         shape: names of the axes: "batch, channels, \*space". A star stands for one axis or more, "…" for any number,
-            and "batch|1" for an axis that may also have length 1. Axes of one name have one length in all arguments of
-            a call; :func:`match_axes` compares them.
+            "batch|1" for an axis that may also have length 1, and ".in_channels" for one whose length is that attribute
+            of ``self``. Axes of one name have one length in all arguments of a call; :func:`match_axes` compares them.
         empty: whether it may have no entries.
 
     >>> TensorOf("float", "batch, channels, points").check("x", torch.ones(3))
@@ -394,6 +413,7 @@ class TensorOf(Kind):
 
     def __init__(self, dtype: str = "any", shape: str = "…", *, empty: bool = True) -> None:
         self.dtype, self.shape, self.empty = dtype, shape, empty
+        self.words = shape.replace("|", " or ").replace(".", "")
         axes = shape.split(", ")
         #: names of the axes before and after the one that stands for several, and that one's name or ""
         self.before, self.several, self.after = axes, "", []
@@ -417,9 +437,17 @@ class TensorOf(Kind):
         fits = more == 0 if not self.several else more >= (self.several[0] == "*")
         return fits and (self.empty or value.numel() > 0)
 
+    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
+        super().check(name, value, given)
+        # Other devices are told apart by torch, which lets this one pass until the backward pass.
+        if value.is_meta and isinstance(module := given.get("self"), nn.Module):
+            device = next((p.device for p in module.parameters()), value.device)
+            if device.type != "meta":
+                raise ValueError(f"{name} must be on the device of the module, {device}, got {value.device}")
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         kind = "" if self.dtype == "any" else f"{self.dtype} "
-        shape = "" if self.shape == "…" else f" of shape ({self.shape.replace('|', ' or ')})"
+        shape = "" if self.shape == "…" else f" of shape ({self.words})"
         return f"{'an' if self.dtype == 'int' else 'a'} {kind}tensor{shape}{'' if self.empty else ', not empty'}"
 
     def lengths(self, value: Tensor) -> list[tuple[str, Any]]:
@@ -427,6 +455,13 @@ class TensorOf(Kind):
         shape, last = tuple(value.shape), value.dim() - len(self.after)
         named = [*zip(self.before, shape, strict=False), *zip(self.after, shape[last:], strict=True)]
         return [*named, (self.several, shape[len(self.before) : last])] if self.several[:1] == "*" else named
+
+
+def have_common_axes(kinds: Iterable[Kind]) -> bool:
+    """Return whether two tensors, or one tensor twice, name the same axis."""
+    tensors = [part for kind in kinds for part in parts_of(kind) if isinstance(part, TensorOf)]
+    axes = [axis.partition("|")[0] for kind in tensors for axis in kind.shape.split(", ") if axis != "…"]
+    return len(set(axes)) < len(axes) or any(axis[0] == "." for axis in axes)
 
 
 def match_axes(kinds: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
@@ -447,11 +482,12 @@ def match_axes(kinds: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
                 axis, _, one = full.partition("|")
                 if _is_symbolic(length) or (one and length == 1):
                     continue
-                wanted, other = known.setdefault(axis, (length, name))
+                known_as = (getattr(values["self"], axis[1:]), "the module") if axis[0] == "." else (length, name)
+                wanted, other = known.setdefault(axis, known_as)
                 if length != wanted:
-                    shape = part.shape.replace("|", " or ")
                     raise ValueError(
-                        f"{name} must have shape ({shape}) with {axis}={wanted} as in {other}, got {tuple(value.shape)}"
+                        f"{name} must have shape ({part.words}) with {axis.lstrip('.')}={wanted} as in {other}, "
+                        f"got {tuple(value.shape)}"
                     )
 
 
@@ -471,6 +507,8 @@ BOOL = _Bool()
 TEXT = _Text()
 PATH = _Path()
 CALLABLE = _Callable()
+#: what makes a module: a class, a partial of one, or another callable
+MAKER = _Maker()
 #: what makes a field: a class, a partial of one, another callable; or a field
 FIELD = _Field()
 DTYPE = _Dtype()

@@ -93,6 +93,7 @@ def is_allowed(name: str, annotation: str, value: Any) -> bool:
     if "Any" in annotation or not annotation:
         return True
     takes = {kind: kind in annotation for kind in ("None", "str", "bool", "int", "float", "Tensor", "Callable", "dict")}
+    takes["Tensor"] |= "Signal" in annotation
     result = False
     if value is None:
         result = takes["None"]

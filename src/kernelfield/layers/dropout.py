@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .._checks import check_choice
+from .._arguments import checked
+from .._kinds import PROBABILITY, Choice, TensorOf
 from ..ops.fused import drop
 
 __all__ = ["DROPOUT_KINDS", "Dropout"]
@@ -32,11 +33,13 @@ class Dropout(nn.Dropout):
     tensor(0.)
     """
 
+    @checked(p=PROBABILITY, kind=Choice(*DROPOUT_KINDS))
     def __init__(self, p: float = 0.5, kind: str = "values", *, few_bits: bool = True) -> None:
         super().__init__(p)
         self.few_bits = few_bits
-        self.kind = check_choice("dropout_kind", kind, DROPOUT_KINDS)
+        self.kind = kind
 
+    @checked(x=TensorOf("float"))
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and self.p):
             return x

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._checks import check_bool, check_choice, check_int
+from .._arguments import checked
+from .._kinds import NOT_NEGATIVE, POSITIVE, Choice, TensorOf
 from ..ops.fused import activate, linear, norm_with_identity
 from ..ops.fused.synced_norm import has_several_processes, synced_batch_norm
 
@@ -33,6 +34,9 @@ NORMS = ("batch", "batch-statistics", "channel", "cumulative", "layer", "none")
 NORMS_THAT_LOOK_AHEAD = ("batch-statistics", "layer")
 
 
+_SIGNAL = TensorOf("float", "batch, channels, …", empty=False)
+
+
 class Pointwise(nn.Module):
     r"""A linear map of the channels at every position: :math:`y(t) = W x(t) + b`.
 
@@ -47,13 +51,14 @@ class Pointwise(nn.Module):
     torch.Size([2, 5, 8, 8])
     """
 
+    @checked(gain=POSITIVE)
     def __init__(self, in_channels: int, out_channels: int, *, gain: float = math.sqrt(2), bias: bool = True) -> None:
         super().__init__()
-        self.in_channels = check_int("in_channels", in_channels)
-        self.out_channels = check_int("out_channels", out_channels)
+        self.in_channels, self.out_channels = in_channels, out_channels
         self.weight = nn.Parameter(torch.randn(out_channels, in_channels) * (gain / math.sqrt(in_channels)))
-        self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
+    @checked(x=_SIGNAL, offset=TensorOf("float", "in") | None)
     def forward(
         self,
         x: Tensor,
@@ -70,6 +75,8 @@ class Pointwise(nn.Module):
             active: the channels in use, and their factors; all of them if not given.
             epilogue: activation, dropout, dropout_channels and residual, as in :func:`kernelfield.ops.fused.linear`.
         """
+        if active is None and x.shape[1] != self.in_channels:
+            raise ValueError(f"x must have {self.in_channels} channels, got shape {tuple(x.shape)}")
         weight, bias = self.weight, self.bias
         if active is not None or offset is not None:
             weight, bias = self.active_parameters(active, offset)  # type: ignore[assignment]
@@ -84,6 +91,8 @@ class Pointwise(nn.Module):
         if active is not None:
             weight, bias = active.of_map(weight, bias)
         if offset is not None:
+            if offset.shape[0] < weight.shape[1]:
+                raise ValueError(f"offset must have {weight.shape[1]} entries, got {tuple(offset.shape)}")
             with torch.autocast(weight.device.type, enabled=False):
                 bias = F.linear(offset[: weight.shape[1]].to(weight.dtype), weight, bias)
         return weight, bias
@@ -166,9 +175,10 @@ class ChannelNorm(nn.Module):
     (torch.Size([2, 4, 8, 8]), True)
     """
 
+    @checked(eps=NOT_NEGATIVE)
     def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
         super().__init__()
-        self.channels, self.eps = check_int("channels", channels), eps
+        self.channels, self.eps = channels, eps
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
@@ -224,6 +234,7 @@ class CumulativeNorm(ChannelNorm):
         return torch.addcmul(self.bias.unsqueeze(-1), y, self.weight.unsqueeze(-1)).to(x.dtype)
 
 
+@checked(name=Choice(*NORMS))
 def make_norm(name: str, channels: int) -> nn.Module:
     """Return a norm by name.
 
@@ -244,7 +255,6 @@ def make_norm(name: str, channels: int) -> nn.Module:
     >>> make_norm("layer", 4).num_groups
     1
     """
-    check_choice("norm", name, NORMS)
     if name.startswith("batch"):
         return BatchNorm(channels, track_running_stats=name == "batch")
     if name in ("channel", "cumulative"):
@@ -252,6 +262,7 @@ def make_norm(name: str, channels: int) -> nn.Module:
     return nn.GroupNorm(1, channels, eps=1e-12) if name == "layer" else nn.Identity()
 
 
+@checked(x=_SIGNAL, activation=Choice("relu", "gelu") | None)
 def normalise(norm: nn.Module, x: Tensor, activation: str | None = None) -> Tensor:
     """Return the activation of ``norm(x)``, in the pass of the norm where that is possible.
 
@@ -259,6 +270,8 @@ def normalise(norm: nn.Module, x: Tensor, activation: str | None = None) -> Tens
     tensor([[[0., 2.]]])
     """
     if isinstance(norm, BatchNorm):
+        if x.shape[1] != norm.num_features:
+            raise ValueError(f"x must have {norm.num_features} channels, got shape {tuple(x.shape)}")
         return norm(x, activation=activation)
     return activate(norm(x), activation=activation)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from . import fields, grids, groups
+from . import fields, grids, groups, layers, models, ops
 from .call import Call
 
 __all__ = ["INTERNAL", "PACKAGES", "ROOMS", "Call"]
 
-_MODULES = (fields, grids, groups)
+_MODULES = (fields, grids, groups, layers, models, ops)
 #: room: its calls
 ROOMS: dict[str, list[Call]] = {module.__name__.rpartition(".")[2]: module.CALLS for module in _MODULES}
 #: packages whose public names must all be called
-PACKAGES = ("fields", "masks", "grids", "groups")
-#: public names that are not for users to call: networks make them
-INTERNAL = {"grids.KernelGrid", "groups.Group", "groups.Product", "groups.E2", "groups.SE2"}
+PACKAGES = ("fields", "masks", "grids", "groups", "layers", "models", "ops")
+#: public names that are not for users to call: networks make them, or they take no arguments
+INTERNAL = {
+    "grids.KernelGrid",
+    "groups.E2",
+    "groups.Group",
+    "groups.Product",
+    "groups.SE2",
+    *(f"layers.{name}" for name in layers.INTERNAL),
+}

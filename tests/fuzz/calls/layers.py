@@ -126,7 +126,6 @@ CALLS = [
         "layers.normalise", layers.normalise, lambda: {"norm": layers.make_norm("batch", 3), "x": torch.randn(2, 3, 8)}
     ),
     Call("layers.seen_only", layers.seen_only, lambda: {"x": torch.ones(2, 3, 8), "mask": torch.ones(2, 8) > 0}),
-    Call("layers.cutoff", layers.cutoff, lambda: {"root": 0.5}),
     *(
         Call(f"layers.{f.__name__}", f, lambda: {"model": _model()})
         for f in (layers.aliasing_loss, layers.kernel_l2, layers.kernel_norm)

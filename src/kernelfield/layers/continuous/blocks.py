@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_choice, floats_per_axis
+from ..._arguments import checked
+from ..._checks import floats_per_axis
+from ..._kinds import RATE, Choice, Instance, ListOf, TensorOf
 from ...ops.fused import activate
-from ..dropout import Dropout
-from ..pointwise import BatchNorm, Pointwise, make_norm, normalise, normalise_with_identity
+from ..dropout import DROPOUT_KINDS, Dropout
+from ..pointwise import NORMS, BatchNorm, Pointwise, make_norm, normalise, normalise_with_identity
 from .active_slice import ActiveSlice, add_to_first, join_channels, join_first, split_channels
 from .band_limit import FixedShapeBandLimit
 from .continuous_conv import ContinuousConv
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["CCNNBlock", "TwoConvBlock", "run_blocks"]
 
 _ACTIVATIONS = ("relu", "gelu")
+_SIGNAL = TensorOf("float", "batch, channels, *space", empty=False)
+_KERNELS = ListOf(TensorOf("float") | None)
 
 
 def _core(conv: nn.Module) -> Any:
@@ -48,6 +52,7 @@ class TwoConvBlock(nn.Module):
         activate_branch: whether the branch ends in activation and dropout (chapter 2) or in its norm (chapter 5).
     """
 
+    @checked(norm=Choice(*NORMS), activation=Choice(*_ACTIVATIONS), dropout=RATE, dropout_kind=Choice(*DROPOUT_KINDS))
     def __init__(
         self,
         make_conv: Callable[[int, int], nn.Module],
@@ -61,15 +66,18 @@ class TwoConvBlock(nn.Module):
         activate_branch: bool = True,
     ) -> None:
         super().__init__()
-        self.activation = check_choice("activation", activation, _ACTIVATIONS)
+        self.activation = activation
         self.conv1, self.norm1 = make_conv(in_channels, out_channels), make_norm(norm, out_channels)
         self.conv2, self.norm2 = make_conv(out_channels, out_channels), make_norm(norm, out_channels)
         self.dropout = Dropout(dropout, dropout_kind, few_bits=False)
         self.activate_branch = activate_branch
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
 
+    @checked(x=_SIGNAL, kernels=_KERNELS)
     def forward(self, x: Tensor, *, kernels: Sequence[Tensor | None] = (None, None), **sampling: Any) -> Tensor:
         """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolutions."""
+        if len(kernels) != 2:
+            raise ValueError(f"kernels must be two, one per convolution, got {len(kernels)}")
         branch = self.conv1(x, kernel=kernels[0], **sampling)
         branch = self.dropout(normalise(self.norm1, branch, self.activation))
         branch = self.conv2(branch, kernel=kernels[1], **sampling)
@@ -107,6 +115,7 @@ class CCNNBlock(nn.Module):
     torch.Size([2, 4, 16])
     """
 
+    @checked(norm=Choice(*NORMS), dropout=RATE, dropout_kind=Choice(*DROPOUT_KINDS))
     def __init__(
         self,
         make_conv: Callable[[int, int], nn.Module],
@@ -121,6 +130,7 @@ class CCNNBlock(nn.Module):
         active: ActiveSlice | None = None,
     ) -> None:
         super().__init__()
+        self.in_channels = in_channels
         self.prenorm, self.activation = prenorm, "gelu" if final_activation else None
         #: the part of the block in use if ``forward`` is given no other; None for all of it
         self.active = active
@@ -134,6 +144,7 @@ class CCNNBlock(nn.Module):
         self.linear = Pointwise(middle, written)
         self.shortcut = nn.Identity() if in_channels == out_channels else Pointwise(in_channels, out_channels, gain=1.0)
 
+    @checked(x=_SIGNAL, kernels=_KERNELS)
     def forward(
         self,
         x: Tensor,
@@ -151,6 +162,8 @@ class CCNNBlock(nn.Module):
             sampling: step, coords, mask and density for the convolution.
         """
         active = self.active if active is None else active
+        if active is None and x.shape[1] != self.in_channels:
+            raise ValueError(f"x must have {self.in_channels} channels, got shape {tuple(x.shape)}")
         first, second, limit, scale = None, None, None, None
         if active is not None:
             first, second, limit, scale = active.conv, active.linear, active.band_limit, active.scale
@@ -188,6 +201,10 @@ class CCNNBlock(nn.Module):
         return self.norm(branch, active=active) if isinstance(self.norm, BatchNorm) and self.prenorm else branch, pieces
 
 
+@checked(
+    blocks=ListOf(Instance("torch.nn.Module")) | Instance("torch.nn.ModuleList"),
+    x=TensorOf("float", "batch, channels, *space"),
+)
 def run_blocks(
     blocks: Sequence[nn.Module] | nn.ModuleList,
     x: Tensor,
@@ -241,6 +258,8 @@ def _sample_all(
     if sampling.get("coords") is not None or torch.compiler.is_compiling():
         return [None for convs in layers for _ in convs]
     lengths = tuple(x.shape[2:])
+    if any(conv.dim != len(lengths) for convs in layers for conv in convs):
+        raise ValueError(f"x must have as many spatial axes as the convolutions of blocks, got {tuple(x.shape)}")
     steps = floats_per_axis("step", sampling.get("step", 1.0), len(lengths))
     requests: list[Any] = []
     for convs, active in zip(layers, slices, strict=True):

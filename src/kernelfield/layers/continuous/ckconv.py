@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..._arguments import checked
 from ..._checks import check_options
+from ..._kinds import Int
 from ..._signature import with_arguments_of
 from ...fields import SIREN, Field
 from .continuous_conv import ContinuousConv, ConvOptions
@@ -45,6 +47,7 @@ class CKConv(ContinuousConv):
     torch.Size([2, 8, 50])
     """
 
+    @checked(dim=Int(1, 3))
     @with_arguments_of(ContinuousConv.__init__, SampledKernel.__init__, without=("kernel", "mask", "crop", "spread"))
     def __init__(
         self,

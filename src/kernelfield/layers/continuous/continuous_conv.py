@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_bool, check_choice, floats_per_axis
+from ..._arguments import checked
+from ..._checks import floats_per_axis
+from ..._kinds import POSITIVE, RATE, Choice, PerAxis, TensorOf
 from ...ops import conv
 from ...ops.fused import drop
 from .point_path import convolve_points
@@ -60,6 +62,7 @@ class ContinuousConv(SampledKernel):
         kernel: further arguments of :class:`SampledKernel`: dim, size, field, mask, crop, causal, spread.
     """
 
+    @checked(boundary=Choice("zero", "periodic"), method=Choice("auto", "direct", "fft"), kernel_dropout=RATE)
     def __init__(
         self,
         in_channels: int,
@@ -72,13 +75,17 @@ class ContinuousConv(SampledKernel):
         **kernel: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, **kernel)
-        self.boundary = check_choice("boundary", boundary, ("zero", "periodic"))
-        self.method = check_choice("method", method, ("auto", "direct", "fft"))
-        if not 0 <= kernel_dropout < 1:
-            raise ValueError(f"kernel_dropout must be at least 0 and below 1, got {kernel_dropout}")
-        self.kernel_dropout = kernel_dropout
-        self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
+        self.boundary, self.method, self.kernel_dropout = boundary, method, kernel_dropout
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
+    @checked(
+        x=TensorOf("float", "batch, channels, *space", empty=False),
+        step=PerAxis(POSITIVE),
+        coords=TensorOf("float") | None,
+        mask=TensorOf("bool", "batch, *space") | None,
+        density=TensorOf("float", "batch|1, *space") | Choice("estimate") | None,
+        kernel=TensorOf("float") | None,
+    )
     def forward(
         self,
         x: Tensor,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
-from ..._checks import check_dim, check_options
+from ..._arguments import checked
+from ..._checks import check_options
+from ..._kinds import POSITIVE, SHARE, Int, PerAxis
 from ..._signature import with_arguments_of
 from ...fields import Field, MAGNet, bind_start
 from ...masks import GaussianMask, Mask
@@ -70,6 +72,7 @@ class FlexConv(ContinuousConv):
     80
     """
 
+    @checked(dim=Int(1, 3), sigma=PerAxis(POSITIVE), threshold=SHARE)
     @with_arguments_of(ContinuousConv.__init__, SampledKernel.__init__, without=("kernel", "spread"))
     def __init__(
         self,
@@ -92,7 +95,7 @@ class FlexConv(ContinuousConv):
         check_options(self, options, ConvOptions.__annotations__)
         if mask is None:
             mask = GaussianMask(
-                check_dim(dim),
+                dim,
                 sigma,
                 threshold=threshold,
                 learn_mean=learn_mean,

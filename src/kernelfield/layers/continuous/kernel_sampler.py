@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ..._arguments import checked
 from ..._checks import floats_per_axis
+from ..._kinds import POSITIVE, Instance, ListOf, PerAxis, TensorOf
 from ...ops.fieldnet import sample_fields
 
 if TYPE_CHECKING:
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["recall_kernel", "remember_kernel", "sample_grid", "sample_kernels", "sample_requests", "sampled_once"]
 
 
+@checked(
+    layers=ListOf(Instance("kernelfield.layers.ContinuousConv"), least=0),
+    x=TensorOf("float", "batch, channels, *space"),
+    step=PerAxis(POSITIVE),
+)
 def sample_kernels(
     layers: Sequence[ContinuousConv], x: Tensor, *, step: float | Sequence[float] = 1.0, coords: Tensor | None = None
 ) -> list[Tensor | None]:
@@ -52,6 +59,8 @@ def sample_kernels(
     if coords is not None or torch.compiler.is_compiling():
         return [None] * len(layers)
     lengths = tuple(x.shape[2:])
+    if any(layer.dim != len(lengths) for layer in layers):
+        raise ValueError(f"x must have as many spatial axes as layers, got {tuple(x.shape)}")
     return sample_requests([(layer, lengths, floats_per_axis("step", step, layer.dim), None) for layer in layers])
 
 

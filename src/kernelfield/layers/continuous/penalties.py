@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_choice, check_positive
+from ..._arguments import checked
+from ..._kinds import NOT_NEGATIVE, POSITIVE, Choice
 from ...fields import Field, FilterNetwork
 from ...masks import GaussianMask
 from .continuous_conv import ContinuousConv
@@ -23,6 +24,7 @@ __all__ = ["aliasing_loss", "kernel_frequency", "kernel_l2", "kernel_norm", "nyq
 OTHER_PARAMETERS = ("all", "biases", "none")
 
 
+@checked()
 def kernel_l2(model: nn.Module) -> Tensor:
     r"""Return half the squared norm of all generated kernels of ``model`` (chapter 3, Eq. 4).
 
@@ -41,6 +43,7 @@ def kernel_l2(model: nn.Module) -> Tensor:
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
+@checked(parameters=Choice(*OTHER_PARAMETERS))
 def kernel_norm(model: nn.Module, *, parameters: str = "all") -> Tensor:
     r"""Return the sum of the norms, not squared, of all kernels and of other parameters: the publications' penalty.
 
@@ -60,7 +63,6 @@ def kernel_norm(model: nn.Module, *, parameters: str = "all") -> Tensor:
     >>> torch.allclose(kernel_norm(layer), layer.kernel().norm() + layer.bias.norm())
     True
     """
-    check_choice("parameters", parameters, OTHER_PARAMETERS)
     others: list[Tensor] = []
     if parameters == "biases":
         layers = (*_layers(model), *_group_layers(model))
@@ -105,6 +107,7 @@ def _group_kernels(layer: nn.Module) -> list[nn.Module]:
     return [module for module in layer.children() if isinstance(module, GroupKernel)]
 
 
+@checked(nyquist_factor=POSITIVE, cut=NOT_NEGATIVE, unit=POSITIVE)
 def aliasing_loss(
     model: nn.Module,
     *,
@@ -138,7 +141,6 @@ def aliasing_loss(
     >>> bool(aliasing_loss(layer, nyquist_factor=0.01) > aliasing_loss(layer))
     True
     """
-    check_positive("unit", unit)
     terms = []
     for layer in _layers(model):
         if not isinstance(layer.field, FilterNetwork):
@@ -152,6 +154,7 @@ def aliasing_loss(
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
+@checked()
 def nyquist(layer: ContinuousConv) -> float:
     """Return the highest frequency the training grid can hold, in cycles per unit of the kernel's coordinate.
 
@@ -161,6 +164,7 @@ def nyquist(layer: ContinuousConv) -> float:
     return min(layer.size) / 2
 
 
+@checked(cut=NOT_NEGATIVE)
 def kernel_frequency(layer: ContinuousConv, cut: float = 2.0) -> Tensor | None:
     """Return the highest frequency of a layer's kernel, field and mask (chapter 5, Eq. 9); None if unknown.
 

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ... import grids
-from ..._checks import check_bool, check_dim, check_int, check_positive, floats_per_axis, ints_per_axis
+from ..._arguments import checked
+from ..._checks import floats_per_axis
+from ..._kinds import POSITIVE, Choice, Int, PerAxis
+from ..._per_axis import per_axis
 from ...fields import Field, build_field
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport
@@ -46,6 +49,7 @@ class SampledKernel(nn.Module):
         spread: largest initial distance of the centres of the field's envelopes from offset zero, where it has any.
     """
 
+    @checked(dim=Int(1, 3), gain=POSITIVE | Choice("start") | None, spread=POSITIVE)
     def __init__(
         self,
         in_channels: int,
@@ -64,21 +68,16 @@ class SampledKernel(nn.Module):
         spread: float = 1.0,
     ) -> None:
         super().__init__()
-        self.in_channels = check_int("in_channels", in_channels)
-        self.out_channels = check_int("out_channels", out_channels)
-        self.dim, self.size = check_dim(dim), ints_per_axis("size", size, dim)
-        if dim > 3:
-            raise ValueError(f"dim must be 1, 2 or 3, got {dim}")
-        self.causal = check_bool("causal", causal)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.dim, self.size, self.causal = dim, per_axis(size, dim), causal
         if causal and dim != 1:
             raise ValueError(f"causal must be False for dim={dim}: only a line has a past, got causal=True")
-        if check_bool("depthwise", depthwise) and in_channels != out_channels:
+        if depthwise and in_channels != out_channels:
             raise ValueError(f"out_channels must equal in_channels={in_channels} if depthwise, got {out_channels}")
         if mask is not None and mask.dim != dim:
             raise ValueError(f"mask must have dim={dim}, got a mask of {mask.dim} axes")
         self.groups = in_channels if depthwise else 1
-        self.smooth = check_bool("smooth", smooth)
-        self.neighbors = neighbors if neighbors is None else check_int("neighbors", neighbors)
+        self.smooth, self.neighbors = smooth, neighbors
         self.field = build_field(
             field,
             dim,
@@ -94,17 +93,18 @@ class SampledKernel(nn.Module):
             origin=0.5 if causal else 0.0,  # where the authors' coordinates, from -1 to 1 over an input, are 0
         )
         self.mask = mask
-        cropped = check_bool("crop", crop) and mask is not None
+        cropped = crop and mask is not None
         self.kernel_support = KernelSupport(mask, self.size) if cropped else None  # type: ignore[arg-type]
         self.register_load_state_dict_post_hook(_read_loaded)
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], Tensor] = {}
-        if gain == "start":
+        if isinstance(gain, str):
             self._start_scale_()
         elif gain is not None:
-            self.preserve_variance_(check_positive("gain", gain))
+            self.preserve_variance_(float(gain))
 
+    @checked(step=PerAxis(POSITIVE))
     def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
         """Return the kernel sampled at ``step``: (out, in / groups, *points).
 

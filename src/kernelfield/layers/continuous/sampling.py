@@ -7,7 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from ..._arguments import checked
 from ..._checks import check_choice
+from ..._kinds import TensorOf
 from ...ops import conv, sample_density
 
 __all__ = ["check_points", "first_lag", "sample_weight", "seen_only", "smooth_kernel"]
@@ -22,8 +24,10 @@ def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
     axes, space = (dim, "*space") if coords is None else (1, "points")
     if x.dim() != 2 + axes or x.shape[1] != channels:
+        given = "without" if coords is None else "with"
         raise ValueError(
-            f"x must have shape (batch, {channels}, {space}) with {axes} axes after the channels, got {tuple(x.shape)}"
+            f"x must have shape (batch, {channels}, {space}) with {axes} axes after the channels, {given} coords, "
+            f"got {tuple(x.shape)}"
         )
     if mask is not None:
         if mask.dtype != torch.bool:
@@ -37,8 +41,8 @@ def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels
     fits = points.dim() == 3 and points.shape[1:] == (x.shape[2], dim) and points.shape[0] in (1, x.shape[0])
     if not fits:
         raise ValueError(
-            f"coords must have shape (batch, points, dim) = {(x.shape[0], x.shape[2], dim)} or (points, dim), "
-            f"got {tuple(coords.shape)}"
+            f"coords must have shape (batch, points, dim) = {(x.shape[0], x.shape[2], dim)} or (points, dim) to go "
+            f"with x, got {tuple(coords.shape)}"
         )
     if not points.is_floating_point():
         raise TypeError(f"coords must be a floating-point tensor, got {points.dtype}")
@@ -47,6 +51,7 @@ def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels
     return points
 
 
+@checked(x=TensorOf("any", "batch, channels, *space"), mask=TensorOf("bool", "batch, *space") | None)
 def seen_only(x: Tensor, mask: Tensor | None) -> Tensor:
     r"""Return (batch, channels, \*space) values with zeros at unseen positions, whose values may be NaN.
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ..._arguments import checked
 from ..._checks import check_options
+from ..._kinds import POSITIVE, PROBABILITY, Choice, PerAxis, TensorOf
 from ..._signature import with_arguments_of
 from ...fields import Field, MAGNet, bind_start
 from ..pointwise import Pointwise
@@ -60,6 +62,7 @@ class SeparableConv(nn.Module):
     torch.Size([2, 16, 8, 8, 8])
     """
 
+    @checked(sigma=PerAxis(POSITIVE) | None)
     @with_arguments_of(FlexConv.__init__, without=("depthwise",))
     def __init__(
         self,
@@ -87,6 +90,12 @@ class SeparableConv(nn.Module):
             self.depthwise = FlexConv(in_channels, in_channels, **options)
         self.pointwise = Pointwise(in_channels, out_channels, bias=bias)
 
+    @checked(
+        x=TensorOf("float", "batch, channels, *space", empty=False),
+        activation=Choice("relu", "gelu") | None,
+        dropout=PROBABILITY,
+        residual=TensorOf("float", "batch, out, *space") | None,
+    )
     def forward(
         self,
         x: Tensor,

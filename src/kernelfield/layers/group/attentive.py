@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_choice, check_int, check_options
+from ..._arguments import checked
+from ..._checks import check_options
+from ..._kinds import Choice, Int
 from ..._signature import with_arguments_of
 from ...fields import Table
 from ...ops.attentive import attend_responses, attentive_residual, responses
 from .gconv import BaseGroupConv, GroupConv, LiftingConv
 from .input_attention import InputAttention, hidden_width
 from .kernel import GroupKernel
-from .signal import GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from ...groups import Group
@@ -84,6 +86,7 @@ class _AttentiveConv(BaseGroupConv):
     lifting = False
     kernel: GroupKernel
 
+    @checked(attention=Choice(*ATTENTION), attention_size=Int(1, odd=True))
     @with_arguments_of(BaseGroupConv.__init__, without=("samples", "distribution"))
     def __init__(
         self,
@@ -106,10 +109,7 @@ class _AttentiveConv(BaseGroupConv):
             raise ValueError(f"group must be finite for an attentive convolution, got {group}")
         if self.lifting and hidden is not None:
             raise ValueError(f"hidden must be None for a lifting convolution, got {hidden}")
-        check_choice("attention", attention, ATTENTION)
-        if check_int("attention_size", attention_size) % 2 == 0:
-            raise ValueError(f"attention_size must be odd, got {attention_size}")
-        self.chunk = None if chunk is None else check_int("chunk", chunk)
+        self.chunk = chunk
         self.branch: nn.Module
         if attention == "input":
             size = {"kernel_size": attention_size, "dilation": dilation}
@@ -209,6 +209,7 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
     torch.Size([2, 4, 4, 9, 9])
     """
 
+    @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:  # type: ignore[override]
         r"""Convolve a signal of values (batch, in_channels, group, \*space) at all elements of the group."""
         signal = as_signal(x, self.group, self.in_channels)

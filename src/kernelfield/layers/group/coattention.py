@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_choice, check_int
+from ..._arguments import checked
+from ..._kinds import Choice
 from ...fields import Table
-from ...groups import Group
 from .kernel import GroupKernel
-from .signal import GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...groups import Group
     from .gconv import GroupConv, LiftingConv
 
 __all__ = ["CoAttentive", "CyclicSelfAttention"]
@@ -50,16 +51,14 @@ class CyclicSelfAttention(nn.Module):
     torch.Size([3, 4, 4])
     """
 
+    @checked(form=Choice(*FORMS))
     def __init__(self, channels: int, *, group: Group, form: str = "group", fan_in: int | None = None) -> None:
         super().__init__()
-        if not isinstance(group, Group):
-            raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
         if group.order is None:
             raise ValueError(f"group must be finite for attention over its elements, got {group}")
-        self.group, self.channels = group, check_int("channels", channels)
-        self.form = check_choice("form", form, FORMS)
+        self.group, self.channels, self.form = group, channels, form
         n = group.order
-        terms = channels * n if fan_in is None else check_int("fan_in", fan_in)
+        terms = channels * n if fan_in is None else fan_in
         if form == "group":
             self.kernel: GroupKernel | None = GroupKernel(
                 group, Table, channels, 1, kernel_size=1, on_space=False, fan_in=terms
@@ -85,6 +84,7 @@ class CyclicSelfAttention(nn.Module):
         # A softmax divided by its maximum is the exponential of the scores less the largest.
         return (scores - scores.amax(dim=2, keepdim=True)).exp().view(x.shape).to(x.dtype)
 
+    @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
         r"""Weight the responses of a signal of values (batch, channels, group, \*space) at all elements."""
         signal = as_signal(x, self.group, self.channels)
@@ -123,11 +123,13 @@ class CoAttentive(nn.Module):
     torch.Size([2, 4, 4, 8, 8])
     """
 
+    @checked(form=Choice(*FORMS))
     def __init__(self, conv: LiftingConv | GroupConv, form: str = "group") -> None:
         super().__init__()
         self.conv = conv
         self.attention = CyclicSelfAttention(conv.out_channels, group=conv.group, form=form, fan_in=conv.kernel.fan_in)
 
+    @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
         return self.attention(self.conv(x))
 

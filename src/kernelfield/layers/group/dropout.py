@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .signal import Signal, map_values
+from ..._arguments import checked
+from ..._kinds import PROBABILITY
+from .signal import SIGNAL, Signal, map_values
 
 __all__ = ["GroupDropout"]
 
@@ -24,12 +26,12 @@ class GroupDropout(nn.Module):
     True
     """
 
+    @checked(p=PROBABILITY)
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ValueError(f"p must lie between 0 and 1, got {p}")
         self.p = p
 
+    @checked(x=SIGNAL)
     def forward(self, x: Signal) -> Signal:
         return map_values(x, self._drop)
 

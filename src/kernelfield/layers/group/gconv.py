@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_bool, check_choice, check_int, check_options
+from ..._arguments import checked
+from ..._checks import check_options
+from ..._kinds import Choice, TensorOf
 from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from ...groups import Distribution, Group, Uniform
 from .correlate import BOUNDARIES, check_even, correlate
 from .kernel import GroupKernel
-from .scale import group_bank, lift_bank, out_group
-from .signal import GroupSignal, as_signal
+from .scale import SCALE_BOUNDARIES, group_bank, lift_bank, out_group
+from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,7 @@ class BaseGroupConv(nn.Module):
     #: whether kernels are sampled flipped, as a correlation takes them
     flips = True
 
+    @checked(boundary=Choice(*BOUNDARIES))
     def __init__(
         self,
         in_channels: int,
@@ -55,16 +58,11 @@ class BaseGroupConv(nn.Module):
         distribution: Distribution | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(group, Group):
-            raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
-        self.group = group
-        self.in_channels = check_int("in_channels", in_channels)
-        self.out_channels = check_int("out_channels", out_channels)
-        self.kernel_size = check_int("kernel_size", kernel_size)
-        self.boundary = check_choice("boundary", boundary, BOUNDARIES)
+        self.group, self.in_channels, self.out_channels = group, in_channels, out_channels
+        self.kernel_size, self.boundary = kernel_size, boundary
         check_even(kernel_size, boundary)
         self.distribution = Uniform(group, samples) if distribution is None else distribution
-        self.bias = nn.Parameter(torch.zeros(out_channels)) if check_bool("bias", bias) else None
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def _draw(self) -> tuple[Tensor | None, Tensor | None]:
         """Return the output elements and their gates; None for all elements of a finite group."""
@@ -115,6 +113,7 @@ class LiftingConv(BaseGroupConv):
     (torch.Size([2, 8, 4, 9, 9]), torch.Size([4, 1]))
     """
 
+    @checked()
     @with_arguments_of(BaseGroupConv.__init__)
     def __init__(
         self,
@@ -134,6 +133,7 @@ class LiftingConv(BaseGroupConv):
             flip=self.flips,
         )
 
+    @checked(x=TensorOf("float", "batch, .in_channels, *space", empty=False))
     def forward(self, x: Tensor) -> GroupSignal:
         r"""Lift (batch, in_channels, \*space) to a signal of values (batch, out_channels, group, \*space)."""
         if x.dim() != self.group.dim + 2 or x.shape[1] != self.in_channels:
@@ -215,6 +215,7 @@ class GroupConv(BaseGroupConv):
     torch.Size([2, 3, 8, 9, 9])
     """
 
+    @checked(boundary=Choice(*BOUNDARIES), scale_boundary=Choice(*SCALE_BOUNDARIES), reduction=Choice("mean", "sum"))
     def __init__(
         self,
         in_channels: int,
@@ -233,7 +234,7 @@ class GroupConv(BaseGroupConv):
         reduction: str = "mean",
     ) -> None:
         # A layer that draws nothing has no use for samples, but its distribution needs a number.
-        drawn = samples if check_bool("resample", resample) or group.finite else 1
+        drawn = samples if resample or group.finite else 1
         outputs = out_group(group, interactions, scale_boundary)
         distribution = Uniform(outputs, drawn) if distribution is None else distribution
         super().__init__(
@@ -246,8 +247,7 @@ class GroupConv(BaseGroupConv):
             bias=bias,
             distribution=distribution,
         )
-        self.resample = resample
-        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
+        self.resample, self.reduction = resample, reduction
         if interactions == 1 and resample and not group.finite:
             raise ValueError("interactions must be at least 2 where elements are drawn, since no two are equal, got 1")
         summed = samples if reduction == "sum" and samples else 1
@@ -264,6 +264,7 @@ class GroupConv(BaseGroupConv):
             flip=self.flips,
         )
 
+    @checked(x=SIGNAL, out_elements=TensorOf("float", "n, coords") | None)
     def forward(self, x: Tensor | GroupSignal, *, out_elements: Tensor | None = None) -> GroupSignal:
         r"""Convolve a signal on the group.
 

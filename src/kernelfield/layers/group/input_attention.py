@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_int
+from ..._arguments import checked
+from ..._kinds import Int
 from ...fields import Table
 from ...ops.attentive import input_attention, input_attention_maps
 from .gconv import folded
 from .kernel import GroupKernel
-from .signal import GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from ...groups import Group
@@ -45,6 +46,7 @@ class InputAttention(nn.Module):
     torch.Size([2, 4, 4, 8, 8])
     """
 
+    @checked(kernel_size=Int(1, odd=True))
     def __init__(
         self,
         channels: int,
@@ -56,11 +58,11 @@ class InputAttention(nn.Module):
         dilation: int = 1,
     ) -> None:
         super().__init__()
-        self.group, self.channels, self.lifting = group, check_int("channels", channels), lifting
+        if not group.finite:
+            raise ValueError(f"group must be finite for attention on it, got {group}")
+        self.group, self.channels, self.lifting = group, channels, lifting
         hidden = hidden_width(channels, hidden, lifting)
-        if check_int("kernel_size", kernel_size) % 2 == 0:
-            raise ValueError(f"kernel_size must be odd, got {kernel_size}")
-        self.dilation = check_int("dilation", dilation)
+        self.dilation = dilation
         if lifting:
             self.squeeze: nn.Module = nn.Linear(channels, hidden, bias=False)
             self.excite: nn.Module = nn.Linear(hidden, channels, bias=False)
@@ -79,6 +81,7 @@ class InputAttention(nn.Module):
         channel, space = input_attention_maps(*self._arguments(x), lifting=self.lifting, dilation=self.dilation)
         return (channel.squeeze(2), space.squeeze(2)) if self.lifting else (channel, space)
 
+    @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
         r"""Attend to a signal on the group; or, if ``lifting``, to a tensor (batch, channels, \*space)."""
         if not self.lifting:
@@ -107,7 +110,7 @@ def hidden_width(channels: int, hidden: int | None, lifting: bool) -> int:
     """Return the width between the two maps of channel attention: all of a lifted signal's, else half by default."""
     if lifting:
         return channels
-    return max(1, channels // 2) if hidden is None else check_int("hidden", hidden)
+    return max(1, channels // 2) if hidden is None else hidden
 
 
 def _matrix(kernel: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_int
+from ..._arguments import checked
 from ...fields import Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
 from .table_lookup import LookUp, nodes_at
@@ -66,6 +66,7 @@ class GroupKernel(nn.Module):
     rotation: Tensor | None
     disc: Tensor | None
 
+    @checked()
     def __init__(
         self,
         group: Group,
@@ -83,8 +84,7 @@ class GroupKernel(nn.Module):
         super().__init__()
         self.group = group
         self.interactions = group.check_interactions(interactions)
-        self.shape = (check_int("out_channels", out_channels), check_int("in_channels", in_channels))
-        self.kernel_size = check_int("kernel_size", kernel_size)
+        self.shape, self.kernel_size = (out_channels, in_channels), kernel_size
         self.on_group, self.on_space = on_group, on_space
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..._checks import check_int, check_positive
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
     from ...groups import Group
 
-__all__ = ["check_neighborhood", "check_space", "dilations", "pairs_of"]
+__all__ = ["check_space", "dilations", "neighborhood_reach", "pairs_of"]
 
 
 def pairs_of(space: Sequence[int], crop: int, device: torch.device) -> Tensor:
@@ -30,15 +28,13 @@ def pairs_of(space: Sequence[int], crop: int, device: torch.device) -> Tensor:
     return index.flatten(0, dim - 1).flatten(1)
 
 
-def check_neighborhood(neighborhood: int | None, size: int | None) -> tuple[int | None, float]:
-    """Return the neighbourhood and the number of steps at which a coordinate equals 1."""
-    if neighborhood is None:
-        if size is None:
-            raise ValueError("size must be given for a global neighbourhood, got None")
-        return None, check_positive("size", size)
-    if check_int("neighborhood", neighborhood) % 2 == 0:
-        raise ValueError(f"neighborhood must be odd, or None for all positions, got {neighborhood}")
-    return neighborhood, max((neighborhood - 1) / 2, 0.5)
+def neighborhood_reach(neighborhood: int | None, size: int | None) -> float:
+    """Return the number of steps at which a coordinate equals 1."""
+    if neighborhood is not None:
+        return max((neighborhood - 1) / 2, 0.5)
+    if size is None:
+        raise ValueError("size must be given for a global neighborhood, got None")
+    return float(size)
 
 
 def dilations(group: Group, elements: Tensor) -> list[int]:

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..._arguments import checked
+from ..._kinds import NOT_NEGATIVE, POSITIVE
 from ...ops.fused.folded_norm import folded_batch_norm, is_folded
 from ...ops.fused.synced_norm import has_several_processes, synced_batch_norm
-from .signal import Signal, map_values
+from .signal import SIGNAL, Signal, map_values
 
 __all__ = ["GroupBatchNorm", "GroupLayerNorm"]
 
@@ -26,12 +28,14 @@ class GroupBatchNorm(nn.BatchNorm1d):
     torch.Size([2, 3, 4, 5, 5])
     """
 
+    @checked(eps=POSITIVE)
     def __init__(self, channels: int, eps: float = 2e-5) -> None:
         super().__init__(channels, eps=eps)
 
     #: whether statistics in training are those of all processes
     synchronised = False
 
+    @checked(x=SIGNAL)
     def forward(self, x: Signal) -> Signal:
         return map_values(x, self._normalize)
 
@@ -76,10 +80,12 @@ class GroupLayerNorm(nn.Module):
     True
     """
 
+    @checked(eps=NOT_NEGATIVE)
     def __init__(self, eps: float = 1e-5) -> None:
         super().__init__()
         self.eps = eps
 
+    @checked(x=SIGNAL)
     def forward(self, x: Signal) -> Signal:
         return map_values(x, self._normalize)
 

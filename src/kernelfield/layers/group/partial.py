@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..._arguments import checked
+from ..._kinds import Choice
 from ...fields import SIREN, Field
 from ...groups import learned
+from .correlate import BOUNDARIES
 from .gconv import GroupConv
-from .scale import out_group
+from .scale import SCALE_BOUNDARIES, out_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +57,7 @@ class PartialGroupConv(GroupConv):
     torch.Size([2, 6, 2, 9, 9])
     """
 
+    @checked(boundary=Choice(*BOUNDARIES), scale_boundary=Choice(*SCALE_BOUNDARIES), reduction=Choice("mean", "sum"))
     def __init__(
         self,
         in_channels: int,

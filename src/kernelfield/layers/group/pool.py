@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..._checks import check_bool, check_choice, check_int
-from .signal import GroupSignal, Signal, map_values
+from ..._arguments import checked
+from ..._kinds import Choice, Int
+from .signal import SIGNAL, GroupSignal, Signal, map_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,11 +61,12 @@ class SpatialPool(nn.Module):
     (torch.Size([2, 3, 4, 4, 4]), torch.Size([2, 3, 4, 4, 4]))
     """
 
+    @checked(kind=Choice("max", "mean"), dim=Int(1, 3))
     def __init__(self, size: int = 2, kind: str = "max", *, dim: int = 2, ragged: bool = False) -> None:
         super().__init__()
-        self.ragged = check_bool("ragged", ragged)
-        self.size, self.kind, self.dim = check_int("size", size), check_choice("kind", kind, ("max", "mean")), dim
+        self.size, self.kind, self.dim, self.ragged = size, kind, dim, ragged
 
+    @checked(x=SIGNAL)
     def forward(self, x: Signal) -> Signal:
         return map_values(x, self._pool)
 
@@ -117,11 +119,12 @@ class GroupPool(nn.Module):
     [(2, 3, 8, 8), (2, 3, 4), (2, 3)]
     """
 
+    @checked(kind=Choice("max", "mean", "sum"), over=Choice("group", "space", "all"))
     def __init__(self, kind: str = "max", over: str = "group") -> None:
         super().__init__()
-        self.kind = check_choice("kind", kind, ("max", "mean", "sum"))
-        self.over = check_choice("over", over, ("group", "space", "all"))
+        self.kind, self.over = kind, over
 
+    @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
         if not isinstance(x, GroupSignal):
             return self._pool(x)

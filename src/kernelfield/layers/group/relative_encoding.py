@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..._checks import check_bool, check_int
+from ..._arguments import checked
+from ..._kinds import Int
 from ...fields import MLP, Field, Table, build_field
 from .table_lookup import nodes_at
 
@@ -49,6 +50,7 @@ class RelativeEncoding(nn.Module):
 
     nodes: Tensor | None
 
+    @checked()
     def __init__(
         self, group: Group, channels: int, *, on_group: bool = True, field: Callable[..., Field] = AXIS_FIELD
     ) -> None:
@@ -56,8 +58,9 @@ class RelativeEncoding(nn.Module):
         self.group = group
         if group.table_size is None:
             raise ValueError(f"group must be finite for a code of its elements, got {group}")
-        parts = group.dim + check_bool("on_group", on_group)
-        each = check_int("channels", channels, least=parts) // parts
+        parts = group.dim + on_group
+        Int(parts).check("channels", channels)
+        each = channels // parts
         rest = channels - each * (parts - 1)
         widths = [each] * (group.dim - 1) + [each if on_group else rest]
         self.axes = nn.ModuleList(build_field(field, 1, width) for width in widths)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..._checks import check_int
+from ..._arguments import checked
+from ..._kinds import PROBABILITY, RATE, Choice, Int
 from ..pointwise import Pointwise, make_norm
 from .dropout import GroupDropout
-from .factory import make_group_conv
+from .factory import KINDS, make_group_conv
 from .norm import GroupBatchNorm, GroupLayerNorm
 from .pool import SpatialPool
 from .self_attention import GroupSelfAttention
-from .signal import GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from ...groups import Group
@@ -45,6 +46,7 @@ class GroupResidualBlock(nn.Module):
     torch.Size([2, 6, 8, 3, 3])
     """
 
+    @checked(attention=Choice(*KINDS) | None)
     def __init__(
         self,
         in_channels: int,
@@ -64,6 +66,7 @@ class GroupResidualBlock(nn.Module):
         changes = pool or in_channels != out_channels
         self.shortcut = conv(in_channels, out_channels, kernel_size=1) if changes else None
 
+    @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
         x = as_signal(x, self.group, self.in_channels)
         y = self.pool(self.conv1(self.norm1(x).map(F.relu)))
@@ -86,6 +89,7 @@ class PartialResidualBlock(nn.Module):
         dropout: probability to drop a channel between the convolutions.
     """
 
+    @checked(dropout=PROBABILITY)
     def __init__(
         self,
         conv1: GroupConv,
@@ -103,6 +107,7 @@ class PartialResidualBlock(nn.Module):
         self.norm_out = GroupBatchNorm(channels)
         self.pool = SpatialPool(2, dim=conv1.group.dim) if pool else nn.Identity()
 
+    @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
         x = as_signal(x, self.conv1.group, self.conv1.in_channels)
         y = self.dropout(self.norm(self.conv1(x)).map(F.relu))
@@ -139,6 +144,7 @@ class SelfAttentionBlock(nn.Module):
     torch.Size([2, 8, 4, 6, 6])
     """
 
+    @checked(crop=Int(0), dropout=RATE, value_dropout=RATE)
     def __init__(
         self,
         in_channels: int,
@@ -152,7 +158,7 @@ class SelfAttentionBlock(nn.Module):
         **attention: Any,
     ) -> None:
         super().__init__()
-        self.crop = check_int("crop", crop, least=0)
+        self.crop = crop
         self.group, self.in_channels = group, in_channels
         half = max(1, out_channels // 2)
         self.norm_in, self.norm_attended = make_norm("layer", in_channels), make_norm("layer", out_channels)
@@ -163,6 +169,7 @@ class SelfAttentionBlock(nn.Module):
         self.norm_narrow, self.norm_out = make_norm("layer", half), make_norm("layer", out_channels)
         self.norm_after = make_norm("layer", out_channels) if norm_after else None
 
+    @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
         r"""Apply the block to a signal of values (batch, in_channels, group, \*space)."""
         signal = as_signal(x, self.group, self.in_channels)

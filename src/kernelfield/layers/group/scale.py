@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..._checks import check_choice
+from ..._kinds import Choice
 from ...ops import Dilated
 from .correlate import convolve_bank
 
@@ -30,7 +30,7 @@ def out_group(group: Group, interactions: int | None, scale_boundary: str) -> Gr
         scale_boundary: "zero": beyond the last element the input is zero, and the group stays. "valid": only elements
             that need nothing from beyond are computed, and the group loses its last ``interactions`` - 1 elements.
     """
-    check_choice("scale_boundary", scale_boundary, SCALE_BOUNDARIES)
+    Choice(*SCALE_BOUNDARIES).check("scale_boundary", scale_boundary)
     if scale_boundary == "zero":
         return group
     if group.check_interactions(interactions) is None:

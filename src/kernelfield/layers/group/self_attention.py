@@ -9,20 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..._checks import check_choice, check_int
-from ...groups import Group
+from ..._arguments import checked
+from ..._kinds import RATE, Choice, Int, TensorOf
 from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute
 from ...ops.conv.shape import is_symbolic
 from ..pointwise import Pointwise
-from .neighborhood import check_neighborhood, check_space, dilations, pairs_of
+from .neighborhood import check_space, dilations, neighborhood_reach, pairs_of
 from .relative_encoding import AXIS_FIELD, RelativeEncoding
-from .signal import GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...fields import Field
+    from ...groups import Group
 
 __all__ = ["GroupSelfAttention", "LiftingSelfAttention"]
 
@@ -35,6 +36,13 @@ class _SelfAttention(nn.Module):
     lifts: bool
     all_elements: Tensor
 
+    @checked(
+        neighborhood=Int(1, odd=True) | None,
+        encoding=Choice(*ENCODINGS),
+        dropout=RATE,
+        value_dropout=RATE,
+        method=Choice(*METHODS),
+    )
     def __init__(
         self,
         in_channels: int,
@@ -53,27 +61,23 @@ class _SelfAttention(nn.Module):
         method: str = "auto",
     ) -> None:
         super().__init__()
-        if not isinstance(group, Group):
-            raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
         if not group.finite:
             raise ValueError(f"group must be finite for attention to its elements, got {group}")
         self.group = group
-        self.in_channels = check_int("in_channels", in_channels)
-        self.out_channels = check_int("out_channels", out_channels)
-        self.heads = check_int("heads", heads)
+        self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         codes = group.dim + (not self.lifts) if encoding == "relative" else 1
         inner = max(codes, out_channels // 2) if head_channels is None else head_channels
-        self.head_channels = check_int("head_channels", inner, least=codes)
-        self.neighborhood, self.reach = check_neighborhood(neighborhood, size)
+        Int(codes).check("head_channels", inner)
+        self.head_channels = inner
+        self.neighborhood, self.reach = neighborhood, neighborhood_reach(neighborhood, size)
         dilates = not group.isometric and neighborhood is not None
         self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
-        self.encoding = check_choice("encoding", encoding, ENCODINGS)
+        self.encoding = encoding
         self.dropout, self.value_dropout = dropout, value_dropout
         # A buffer on the module's device: a copy from the host could not be part of a CUDA graph.
         self.register_buffer("all_elements", group.elements(), persistent=False)
         self._known: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
-        self.chunk = None if chunk is None else check_int("chunk", chunk)
-        self.method = check_choice("method", method, METHODS)
+        self.chunk, self.method = chunk, method
         total = self.heads * self.head_channels
         self.project = Pointwise(in_channels, 3 * total)
         self.combine = Pointwise(total, out_channels)
@@ -92,7 +96,7 @@ class _SelfAttention(nn.Module):
         space = x.shape[3:]
         if crop and coords is None and not is_symbolic(*space) and min(space) <= 2 * crop:
             raise ValueError(
-                f"x must have more than {2 * crop} positions along each axis, since {crop} are cropped at each end, "
+                f"x must have more than {2 * crop} positions along each axis for crop={crop} at each end, "
                 f"got {tuple(space)}"
             )
         if coords is not None:
@@ -304,6 +308,12 @@ class LiftingSelfAttention(_SelfAttention):
 
     lifts = True
 
+    @checked(
+        x=TensorOf("float", empty=False),
+        coords=TensorOf("float", "…, points, dim") | None,
+        mask=TensorOf("bool") | None,
+        crop=Int(0),
+    )
     def forward(
         self, x: Tensor, *, coords: Tensor | None = None, mask: Tensor | None = None, crop: int = 0
     ) -> GroupSignal:
@@ -350,6 +360,7 @@ class GroupSelfAttention(_SelfAttention):
 
     lifts = False
 
+    @checked(x=SIGNAL, coords=TensorOf("float", "…, points, dim") | None, mask=TensorOf("bool") | None, crop=Int(0))
     def forward(
         self,
         x: Tensor | GroupSignal,

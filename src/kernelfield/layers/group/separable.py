@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._checks import check_choice, check_options
+from ..._arguments import checked
+from ..._checks import check_options
+from ..._kinds import Choice
 from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from .correlate import convolve
 from .gconv import BaseGroupConv, GroupConvOptions, folded, weighted
 from .kernel import GroupKernel
-from .signal import GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +51,7 @@ class SeparableGroupConv(BaseGroupConv):
     torch.Size([2, 10, 8, 9, 9])
     """
 
+    @checked(form=Choice("pointwise", "depthwise"))
     @with_arguments_of(BaseGroupConv.__init__)
     def __init__(
         self,
@@ -62,7 +65,7 @@ class SeparableGroupConv(BaseGroupConv):
     ) -> None:
         check_options(self, options, GroupConvOptions.__annotations__)
         super().__init__(in_channels, out_channels, group=group, **options)
-        self.form = check_choice("form", form, ("pointwise", "depthwise"))
+        self.form = form
         if form == "depthwise" and in_channels != out_channels:
             raise ValueError(f"out_channels must equal in_channels={in_channels} for 'depthwise', got {out_channels}")
         mixed = in_channels if form == "pointwise" else 1
@@ -77,6 +80,7 @@ class SeparableGroupConv(BaseGroupConv):
         )
         self.space = GroupKernel(group, field, out_channels, 1, kernel_size=self.kernel_size, on_group=False)
 
+    @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
         r"""Convolve a signal on the group; see :class:`GroupConv`."""
         signal = as_signal(x, self.group, self.in_channels)

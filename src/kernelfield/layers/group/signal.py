@@ -8,12 +8,18 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..._arguments import checked
+from ..._kinds import Instance, TensorOf
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ...groups import Group
 
-__all__ = ["GroupSignal", "Signal", "as_signal", "map_values"]
+__all__ = ["SIGNAL", "GroupSignal", "Signal", "as_signal", "map_values"]
+
+#: the argument of layers on groups: a signal, or its values at all elements of a finite group
+SIGNAL = TensorOf("float", "batch, channels, group, …", empty=False) | Instance("kernelfield.layers.GroupSignal")
 
 #: names of torch functions that act on every value alone, so that they can be called with a signal
 _ACTIVATIONS = ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh")
@@ -47,6 +53,11 @@ class GroupSignal:
     GroupSignal((2, 3, 5, 8, 8), group=SO2(), 5 elements)
     """
 
+    @checked(
+        values=TensorOf("float", "batch, channels, group, …"),
+        elements=TensorOf("float", "group, coords") | None,
+        gates=TensorOf("float", "group") | None,
+    )
     def __init__(
         self, values: Tensor, elements: Tensor | None = None, gates: Tensor | None = None, *, group: Group
     ) -> None:
@@ -57,14 +68,12 @@ class GroupSignal:
         if elements is None:
             if group.order is None:
                 raise ValueError(f"elements must be given for {group}, which is not finite, got None")
-            if isinstance(values, Tensor) and (values.dim() < 3 or values.shape[2] != group.order):
+            if values.shape[2] != group.order:
                 raise ValueError(
                     f"values must have shape (batch, channels, {group.order}, *space) for {group} without elements, "
                     f"got {tuple(values.shape)}"
                 )
-        elif isinstance(elements, Tensor) and (
-            values.dim() < 3 or elements.dim() != 2 or elements.shape != (values.shape[2], group.coords)
-        ):
+        elif elements.shape != (values.shape[2], group.coords):
             raise ValueError(
                 f"elements must have shape (group, {group.coords}) for {group} and values of shape (batch, channels, "
                 f"group, *space), got {tuple(elements.shape)} for {tuple(values.shape)}"
@@ -231,10 +240,8 @@ def as_signal(x: Tensor | GroupSignal, group: Group, channels: int, dim: int | N
     if not isinstance(values, Tensor):
         raise TypeError(f"x must be a GroupSignal or a tensor, got {type(x).__name__}")
     if values.dim() != (group.dim if dim is None else dim) + 3 or values.shape[1] != channels:
-        raise ValueError(
-            f"x must have shape (batch, {channels}, group, *space) with {group.dim} spatial axes, "
-            f"got {tuple(values.shape)}"
-        )
+        axes = f"*space) with {group.dim} spatial axes" if dim is None else "points) with coords"
+        raise ValueError(f"x must have shape (batch, {channels}, group, {axes}, got {tuple(values.shape)}")
     if not isinstance(x, GroupSignal):
         if group.order is None:
             raise ValueError(f"x must be a GroupSignal with elements for {group}, which is not finite, got a tensor")
@@ -256,8 +263,6 @@ def map_values(x: Signal, function: Callable[[Tensor], Tensor]) -> Signal:
     r"""Apply ``function`` to values (batch, channels, group, \*space), of a signal or a tensor; return its type."""
     if isinstance(x, GroupSignal):
         return x.map(function)
-    if x.dim() < 3:
-        raise ValueError(f"x must have shape (batch, channels, group, *space), got {tuple(x.shape)}")
     return function(x)
 
 
@@ -272,8 +277,11 @@ def _flatten_with_keys(signal: GroupSignal) -> tuple[list[tuple[Any, Any]], Grou
 
 
 def _unflatten(children: Iterable[Any], group: Group) -> GroupSignal:
-    values, elements, gates = children
-    return GroupSignal(values, elements, gates, group=group)
+    # Without __init__ and its checks: the children of a tree may be anything.
+    signal = GroupSignal.__new__(GroupSignal)
+    signal.values, signal._elements, signal.gates = children  # noqa: SLF001
+    signal.group = group
+    return signal
 
 
 pytree.register_pytree_node(

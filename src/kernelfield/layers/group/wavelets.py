@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_bool
+from ..._arguments import checked
 from .gconv import GroupConv, LiftingConv
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class WaveletTransform(nn.Module):
         normalize: whether to divide by the norm of the kernel at dilation 1, so that every wavelet has unit energy.
     """
 
+    @checked()
     def __init__(self, lift: LiftingConv, *, normalize: bool = True) -> None:
         super().__init__()
         if lift.group.convolution != "filter_bank" or not lift.group.finite or lift.group.dim != 1:
@@ -38,7 +39,7 @@ class WaveletTransform(nn.Module):
                 f"lift must be a LiftingConv on a finite window of dilations of the line, got {lift.group}"
             )
         self.lift = lift
-        self.normalize = check_bool("normalize", normalize)
+        self.normalize = normalize
         self.quadrature = lift.kernel.field.quadrature and lift.out_channels % 2 == 0 and lift.in_channels == 1
 
     def scales(self) -> Tensor:
@@ -78,6 +79,7 @@ class WaveletTransform(nn.Module):
         return next(self.lift.kernel.parameters()).flatten()
 
 
+@checked()
 def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
     r"""Return the squared mean of kernels on dilations, which is zero for wavelets (chapter 10, Eq. 10).
 

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ... import grids
-from ..._checks import check_dim, check_int, check_range, ints_per_axis
+from ..._arguments import checked
+from ..._kinds import FINITE, Int, ListOf, PerAxis, TensorOf
+from ..._per_axis import per_axis
 from ...groups import Group, Trivial
 from ...ops import Edges, bilateral_edges
 from .message import MessageLayer
@@ -19,9 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["Degridify", "Gridify"]
 
 
+_COORDS = TensorOf("float", "batch, points, dim", empty=False)
+_MASK = TensorOf("bool", "batch, points") | None
+
+
 class _Grid(nn.Module):
     """A regular grid over a box, and the edges between it and a cloud: the base of both directions."""
 
+    @checked(in_channels=Int(0), extent=ListOf(PerAxis(FINITE), count=2))
     def __init__(
         self,
         in_channels: int,
@@ -35,10 +42,8 @@ class _Grid(nn.Module):
         **message: Any,
     ) -> None:
         super().__init__()
-        self.dim, self.grid = check_dim(dim), ints_per_axis("grid", grid, dim)
-        self.neighbors = check_int("neighbors", neighbors)
-        low, high = extent
-        self.low, self.high = check_range("extent[0]", low, "extent[1]", high, dim)
+        self.dim, self.grid, self.neighbors = dim, per_axis(grid, dim), neighbors
+        self.low, self.high = grids.check_box(*extent, dim, name="the second entry of extent")
         if group is not None and not isinstance(group, Trivial):
             raise ValueError(f"group must be None or groups.Trivial(), got {group!r}: see the documentation")
         self.group = group
@@ -95,6 +100,7 @@ class Gridify(_Grid):
     torch.Size([2, 16, 5, 5, 5])
     """
 
+    @checked(x=TensorOf("float", "batch, channels, points") | None, coords=_COORDS, mask=_MASK)
     def forward(
         self, x: Tensor | None, coords: Tensor, *, mask: Tensor | None = None, edges: Edges | None = None
     ) -> Tensor:
@@ -130,6 +136,7 @@ class Degridify(_Grid):
     torch.Size([2, 4, 100])
     """
 
+    @checked(x=TensorOf("float", "batch, channels, *grid"), coords=_COORDS, mask=_MASK)
     def forward(self, x: Tensor, coords: Tensor, *, mask: Tensor | None = None, edges: Edges | None = None) -> Tensor:
         """Return (batch, out, points) values; zero at padding.
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_choice, check_dim, check_int
+from ..._arguments import checked
+from ..._kinds import POSITIVE, Choice, Int, TensorOf
 from ...fields import Field, RandomFourier, build_field
 from ...ops import pass_messages
 from ..pointwise import Pointwise
@@ -50,6 +51,7 @@ class MessageLayer(nn.Module):
     torch.Size([2, 16, 27])
     """
 
+    @checked(in_channels=Int(0), omega_0=POSITIVE, message=Choice(*MESSAGES), reduce=Choice("mean", "max", "sum"))
     def __init__(
         self,
         in_channels: int,
@@ -63,12 +65,9 @@ class MessageLayer(nn.Module):
         reduce: str = "mean",
     ) -> None:
         super().__init__()
-        self.in_channels = check_int("in_channels", in_channels, least=0)
-        self.out_channels = check_int("out_channels", out_channels)
-        self.dim = check_dim(dim)
-        self.channels = self.out_channels if channels is None else check_int("channels", channels)
-        self.kind = check_choice("message", message, MESSAGES)
-        self.reduce = check_choice("reduce", reduce, ("mean", "max", "sum"))
+        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
+        self.channels = out_channels if channels is None else channels
+        self.kind, self.reduce = message, reduce
         width = self.channels
         self.node = _pointwise(in_channels, width, width) if in_channels else None
         self.position = build_field(field, dim, width, hidden=width, omega_0=omega_0)
@@ -76,6 +75,11 @@ class MessageLayer(nn.Module):
         self.message = _linear(parts * width, width, width) if message == "mlp" else None
         self.update = _pointwise(width, width, out_channels)
 
+    @checked(
+        x=TensorOf("float", "batch, channels, sources") | None,
+        sources=TensorOf("float", "batch|1, sources, dim"),
+        targets=TensorOf("float", "batch|1, targets, dim"),
+    )
     def forward(self, x: Tensor | None, sources: Tensor, targets: Tensor, edges: Edges) -> Tensor:
         """Return (batch, out, targets) values.
 
