@@ -76,7 +76,7 @@ _FOUND: dict[str, Kind] = {
     "Group": Instance("kernelfield.groups.Group"),
     "Distribution": Instance("kernelfield.groups.Distribution"),
     "Mask": Instance("kernelfield.masks.Mask"),
-    "Callable[..., Mask] | Mask": Instance("kernelfield.masks.Mask") | CALLABLE,
+    "Callable[..., Mask] | Mask": Instance("kernelfield.masks.Mask") | MAKER,
     "Edges": Instance("kernelfield.ops.Edges"),
     "ActiveSlice": Instance("kernelfield.layers.ActiveSlice"),
     "Sequence[ActiveSlice]": ListOf(Instance("kernelfield.layers.ActiveSlice")),

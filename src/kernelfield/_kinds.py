@@ -404,7 +404,7 @@ class TensorOf(Kind):
         shape: names of the axes: "batch, channels, \*space". A star stands for one axis or more, "…" for any number,
             "batch|1" for an axis that may also have length 1, and ".in_channels" for one whose length is that attribute
             of ``self``. Axes of one name have one length in all arguments of a call; :func:`match_axes` compares them.
-        empty: whether it may have no entries.
+        empty: whether axes may have length 0; the first one may in any case, as the batch of no samples.
 
     >>> TensorOf("float", "batch, channels, points").check("x", torch.ones(3))
     Traceback (most recent call last):
@@ -435,7 +435,7 @@ class TensorOf(Kind):
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
         more = value.dim() - self._rank
         fits = more == 0 if not self.several else more >= (self.several[0] == "*")
-        return fits and (self.empty or value.numel() > 0)
+        return fits and (self.empty or 0 not in value.shape[1:])
 
     def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
         super().check(name, value, given)

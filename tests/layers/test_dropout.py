@@ -79,7 +79,7 @@ def test_unknown_kinds_are_refused_by_name() -> None:
         lambda: CKCNN(1, 2, size=8, channels=2, dropout_kind="rows"),
         lambda: FlexNet(1, 2, size=8, channels=2, dropout_kind="rows"),
     ):
-        with pytest.raises(ValueError, match=r"dropout_kind .*'values', 'channels', got 'rows'"):
+        with pytest.raises(ValueError, match=r"kind .*'values', 'channels', got 'rows'"):
             make()
 
 

@@ -182,10 +182,9 @@ class ChannelNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
+    @checked(x=TensorOf("float", "batch, .channels, …"))
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the normalised signal for ``x`` (batch, channels, \*space)."""
-        if x.dim() < 2 or x.shape[1] != self.channels:
-            raise ValueError(f"x must have shape (batch, {self.channels}, *space), got {tuple(x.shape)}")
         last = F.layer_norm(x.movedim(1, -1), (self.channels,), self.weight, self.bias, self.eps)
         return last.movedim(-1, 1).contiguous()
 

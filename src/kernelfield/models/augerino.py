@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from .._arguments import checked
+from .._kinds import TensorOf
 from ..groups import Distribution, learned, warp
 
 if TYPE_CHECKING:
@@ -34,11 +36,13 @@ class Augerino(nn.Module):
     torch.Size([2, 3])
     """
 
+    @checked()
     def __init__(self, net: nn.Module, *, group: Group, samples: int | None = None) -> None:
         super().__init__()
         self.net, self.group = net, group
         self.distribution: Distribution = learned(group, samples)
 
+    @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
     def forward(self, x: Tensor) -> Tensor:
         """Return the average of the network's outputs over the drawn elements."""
         elements, gates = self.distribution(x)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._checks import check_choice, check_int
+from .._arguments import checked
+from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, TensorOf
 from ..fields import Field, MAGNet
 from ..layers import (
     CCNNBlock,
@@ -21,8 +22,10 @@ from ..layers import (
     seen_only,
 )
 from ..layers.continuous.flexconv import own_mask
+from ..layers.dropout import DROPOUT_KINDS
+from ..layers.pointwise import NORMS
 from .ckcnn import field_options
-from .readout import Embedding, Readout, check_norm
+from .readout import READOUTS, Embedding, Readout, check_norm
 from .registry import register
 from .time_order import in_time_order, original_order
 
@@ -90,6 +93,20 @@ class CCNN(nn.Module):
         arguments: what the network was built with; ``CCNN(**net.arguments)`` is another one like it.
     """
 
+    @checked(
+        dim=Int(1, 3),
+        blocks=Int(0, 10_000),
+        omega_0=POSITIVE | None,
+        start=TEXT | None,
+        sigma=POSITIVE | None,
+        block=Choice(*BLOCKS),
+        norm=Choice(*NORMS),
+        dropout=RATE,
+        dropout_kind=Choice(*DROPOUT_KINDS),
+        input_dropout=RATE,
+        readout=Choice(*READOUTS),
+        stem=Choice("conv", "linear"),
+    )
     def __init__(
         self,
         in_channels: int,
@@ -122,7 +139,6 @@ class CCNN(nn.Module):
         arguments = {k: v for k, v in locals().items() if k not in ("self", "options", "__class__")} | options
         super().__init__()
         self.arguments: dict[str, Any] = arguments
-        check_int("blocks", blocks, least=0)
         causal = dim == 1 if causal is None else causal
         norm = check_norm(norm, causal=causal, readout=readout, default="batch", dim=dim)
         #: whether samples at irregular times have to be in order
@@ -139,15 +155,15 @@ class CCNN(nn.Module):
         )
         self.embedding = None
         if vocabulary is not None:
-            self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
+            self.embedding = Embedding(vocabulary, in_channels)
         self.input_dropout = Dropout(input_dropout, few_bits=False)
-        if check_choice("stem", stem, ("conv", "linear")) == "conv":
+        if stem == "conv":
             self.stem = make_conv(in_channels, channels)
         else:
             self.stem = Pointwise(in_channels, channels, gain=1.0)
         self.norm = make_norm(norm, channels)
         make_block: Callable[..., nn.Module]
-        if check_choice("block", block, BLOCKS) == "resnet":
+        if block == "resnet":
             make_block = partial(TwoConvBlock, activation="gelu", activate_branch=False)
         else:
             make_block = partial(CCNNBlock, prenorm=prenorm, final_activation=block == "ccnn")
@@ -164,6 +180,7 @@ class CCNN(nn.Module):
         self.final_norm = make_norm(norm if prenorm and block != "resnet" else "none", channels)
         self.readout = Readout(channels, out_channels, readout)
 
+    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None)
     def forward(
         self, x: Tensor, *, mask: Tensor | None = None, active: Sequence[ActiveSlice] | None = None, **sampling: Any
     ) -> Tensor:

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from .._checks import check_choice, check_int
+from .._arguments import checked
+from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, ListOf, TensorOf
+from .._signature import with_arguments_of
 from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field, bind_start
 from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
-from .readout import Embedding, Readout, check_norm
+from ..layers.dropout import DROPOUT_KINDS
+from ..layers.pointwise import NORMS
+from .readout import READOUTS, Embedding, Readout, check_norm
 from .registry import register
 from .time_order import in_time_order, original_order
 
@@ -37,7 +41,7 @@ def field_options(
     bound = bind_field(field, **{name: value for name, value in arguments.items() if value is not None})
     if start is not None:
         made = field.func if isinstance(field, partial) else field
-        check_choice("start", start, getattr(made, "starts", ()))
+        Choice(*getattr(made, "starts", ())).check("start", start)
         return partial(bound, start=start)
     return bound if default_start is None else bind_start(bound, default_start)
 
@@ -95,6 +99,20 @@ class CKCNN(nn.Module):
     #: starting values of kernel networks that have them
     default_start: ClassVar[str] = "siren"
 
+    @checked(
+        dim=Int(1, 3),
+        channels=Int(1) | ListOf(Int(1)),
+        blocks=Int(1, 10_000),
+        omega_0=POSITIVE | None,
+        hidden_omega_0=POSITIVE | None,
+        start=TEXT | None,
+        sigma=POSITIVE | None,
+        norm=Choice(*NORMS) | None,
+        dropout=RATE,
+        dropout_kind=Choice(*DROPOUT_KINDS),
+        input_dropout=RATE,
+        readout=Choice(*READOUTS),
+    )
     def __init__(
         self,
         in_channels: int,
@@ -139,10 +157,10 @@ class CKCNN(nn.Module):
             causal=causal,
             **options,
         )
-        widths = (channels,) * check_int("blocks", blocks) if isinstance(channels, int) else tuple(channels)
+        widths = (channels,) * blocks if isinstance(channels, int) else tuple(channels)
         self.embedding = None
         if vocabulary is not None:
-            self.embedding = Embedding(check_int("vocabulary", vocabulary), in_channels)
+            self.embedding = Embedding(vocabulary, in_channels)
         self.input_dropout = Dropout(input_dropout, few_bits=False)
         self.blocks = nn.ModuleList(
             TwoConvBlock(make_conv, i, o, norm=norm, dropout=dropout, dropout_kind=dropout_kind)
@@ -159,6 +177,7 @@ class CKCNN(nn.Module):
             gain=min(1.0, 2 / math.sqrt(len(widths))) if start in (None, "siren") else 0.01 * math.sqrt(widths[-1]),
         )
 
+    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None)
     def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
         """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
         if self.embedding is not None:
@@ -193,6 +212,8 @@ class FlexTCN(CKCNN):
 
     default_start = "flexconv"
 
+    @checked(sigma=POSITIVE | None)
+    @with_arguments_of(CKCNN.__init__)
     def __init__(
         self,
         in_channels: int,

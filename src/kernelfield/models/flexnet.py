@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from .._arguments import checked
+from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, ListOf, TensorOf
 from ..fields import SIREN, Field, MAGNet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
+from ..layers.dropout import DROPOUT_KINDS
 from .ckcnn import KERNEL_FIELDS, conv_factory, field_options
-from .readout import Readout
+from .readout import READOUTS, Readout
 from .registry import register
 
 if TYPE_CHECKING:
@@ -45,6 +48,18 @@ class FlexNet(nn.Module):
     torch.Size([2, 10])
     """
 
+    @checked(
+        dim=Int(1, 3),
+        widths=ListOf(POSITIVE),
+        omega_0=POSITIVE | None,
+        hidden_omega_0=POSITIVE | None,
+        start=TEXT | None,
+        sigma=POSITIVE | None,
+        kernel_size=Int(1, odd=True) | None,
+        dropout=RATE,
+        dropout_kind=Choice(*DROPOUT_KINDS),
+        readout=Choice(*READOUTS),
+    )
     def __init__(
         self,
         in_channels: int,
@@ -68,8 +83,6 @@ class FlexNet(nn.Module):
     ) -> None:
         super().__init__()
         if kernel_size is not None:
-            if kernel_size % 2 == 0:
-                raise ValueError(f"kernel_size must be odd, got {kernel_size}")
             size = (kernel_size + 1) // 2
         kernel_field = field_options(
             field,
@@ -81,6 +94,8 @@ class FlexNet(nn.Module):
         )
         make_conv = conv_factory(sigma, dim=dim, size=size, field=kernel_field, **options)
         outs = [round(channels * w) for w in widths]
+        if min(outs) < 1:
+            raise ValueError(f"widths must leave at least one of {channels} channels, got {tuple(widths)}")
         self.stem, self.norm = make_conv(in_channels, channels), BatchNorm(channels)
         self.blocks = nn.ModuleList(
             TwoConvBlock(
@@ -90,6 +105,7 @@ class FlexNet(nn.Module):
         )
         self.readout = Readout(outs[-1], out_channels, readout)
 
+    @checked(x=TensorOf("float", "batch, channels, *space", empty=False), mask=TensorOf("bool") | None)
     def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
         """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
         x = normalise(self.norm, self.stem(x, mask=mask, **sampling), "relu")

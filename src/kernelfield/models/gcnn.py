@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._checks import check_int
+from .._arguments import checked
+from .._kinds import RATE, Choice, Int, TensorOf
 from .._signature import with_arguments_of
 from ..groups import Cyclic, Dihedral, Group, Trivial
 from ..layers.dropout import Dropout
@@ -21,6 +22,7 @@ from ..layers.group import (
     make_group_conv,
     make_lifting_conv,
 )
+from ..layers.group.factory import KINDS
 from .registry import register
 
 if TYPE_CHECKING:
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["GCNN", "GroupAllCNN", "GroupDenseNet", "GroupResNet"]
 
+_IMAGES = TensorOf("float", "batch, channels, *space", empty=False)
 
+
+@checked(attention=Choice(*KINDS) | None)
 def _conv_options(*, group: Group, bias: bool = False, attention: str | None = None) -> dict[str, Any]:
     """Return the arguments that every convolution of a network has, after a check of the group."""
-    if not isinstance(group, Group):
-        raise TypeError(f"group must be a kernelfield.groups.Group, got {type(group).__name__}")
     if not group.finite:
         raise ValueError(f"group must be finite for a network with tables as kernels, got {group}")
     return {"group": group, "bias": bias, "attention": attention}
@@ -60,6 +63,7 @@ class GCNN(nn.Module):
     torch.Size([2, 10])
     """
 
+    @checked(dropout=RATE)
     @with_arguments_of(_conv_options)
     def __init__(
         self, in_channels: int = 1, out_channels: int = 10, *, channels: int = 10, dropout: float = 0.3, **options: Any
@@ -76,6 +80,7 @@ class GCNN(nn.Module):
         self.dropout = Dropout(dropout)
         self.head = GroupPool("max", "all")
 
+    @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
         signal = self.norms[0](self.lift(x)).map(F.relu).map(self.dropout)
@@ -103,11 +108,12 @@ class GroupAllCNN(nn.Module):
     torch.Size([2, 10])
     """
 
+    @checked()
     @with_arguments_of(_conv_options)
     def __init__(self, in_channels: int = 3, out_channels: int = 10, *, channels: int = 48, **options: Any) -> None:
         super().__init__()
         options = _conv_options(**options)
-        wide = 2 * check_int("channels", channels)
+        wide = 2 * channels
         self.lift = make_lifting_conv(in_channels, channels, **options)
         widths = [channels, channels, channels, wide, wide, wide, wide, wide, out_channels]
         sizes = [3, 3, 3, 3, 3, 3, 1, 1]
@@ -120,6 +126,7 @@ class GroupAllCNN(nn.Module):
         self.head = GroupPool("mean", "all")
         self.dropout_in, self.dropout = Dropout(0.2), Dropout(0.5)
 
+    @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
         signal = self.norms[0](self.lift(self.dropout_in(x))).map(F.relu)
@@ -147,6 +154,7 @@ class GroupResNet(nn.Module):
     torch.Size([2, 10])
     """
 
+    @checked(blocks=Int(1, 10_000))
     @with_arguments_of(_conv_options)
     def __init__(
         self,
@@ -163,7 +171,7 @@ class GroupResNet(nn.Module):
         self.blocks = nn.Sequential()
         width = channels[0]
         for stage, wide in enumerate(channels):
-            for block in range(check_int("blocks", blocks)):
+            for block in range(blocks):
                 pool = stage > 0 and block == 0
                 self.blocks.append(GroupResidualBlock(width, wide, pool=pool, **options))
                 width = wide
@@ -171,6 +179,7 @@ class GroupResNet(nn.Module):
         self.last = make_group_conv(width, out_channels, kernel_size=1, hidden=2, **options)
         self.head = GroupPool("mean", "all")
 
+    @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
         signal = self.norm(self.blocks(self.lift(x))).map(F.relu)
@@ -198,6 +207,7 @@ class GroupDenseNet(nn.Module):
     torch.Size([2, 2])
     """
 
+    @checked(blocks=Int(1, 10_000))
     @with_arguments_of(_conv_options, without=("bias",))
     def __init__(
         self, in_channels: int = 3, out_channels: int = 2, *, growth: int = 13, blocks: int = 5, **options: Any
@@ -206,7 +216,7 @@ class GroupDenseNet(nn.Module):
         options = _conv_options(bias=False, **options) | {"boundary": "valid"}
         conv: Callable[..., nn.Module] = functools.partial(make_group_conv, hidden=2, **options)
         self.lift = make_lifting_conv(in_channels, growth, dilation=4, **options)
-        widths = [growth * (i + 1) for i in range(check_int("blocks", blocks))]
+        widths = [growth * (i + 1) for i in range(blocks)]
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
         # The published reach of spatial attention; the last block's is 5 points wide.
         far, near = (4, 4, 3, 2), (4, 4, 3, 1)
@@ -231,6 +241,7 @@ class GroupDenseNet(nn.Module):
         self.last = conv(width, out_channels, kernel_size=1, attention_size=3)
         self.head = GroupPool("mean", "all")
 
+    @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
         signal = self.lift(x)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._checks import check_choice, check_int, ints_per_axis
+from .._arguments import checked
+from .._kinds import POSITIVE, RATE, Choice, Int, PerAxis, TensorOf
+from .._per_axis import per_axis
 from .._signature import with_arguments_of
 from ..fields import Field, Table
 from ..layers import CCNNBlock, Degridify, Gridify, MessageLayer, SeparableConv, make_norm, run_blocks
+from ..layers.pointwise import NORMS
 from .readout import Readout
 from .registry import register
 
@@ -52,6 +55,16 @@ class GridifiedNet(nn.Module):
     """
 
     # ``field`` and ``channels`` of a message layer have other meanings here.
+    @checked(
+        in_channels=Int(0),
+        dim=Int(1, 3),
+        blocks=Int(0, 10_000),
+        kernel_size=PerAxis(Int(1, odd=True)),
+        norm=Choice(*NORMS),
+        dropout=RATE,
+        readout=Choice("mean", "dense"),
+        sigma=POSITIVE | None,
+    )
     @with_arguments_of(MessageLayer, Gridify)
     def __init__(
         self,
@@ -70,11 +83,7 @@ class GridifiedNet(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        check_int("blocks", blocks, least=0)
-        check_choice("readout", readout, ("mean", "dense"))
-        reach = ints_per_axis("kernel_size", kernel_size, dim)
-        if any(n % 2 == 0 for n in reach):
-            raise ValueError(f"kernel_size must be odd, got {kernel_size}")
+        reach = per_axis(kernel_size, dim)
         self.gridify = Gridify(in_channels, channels, dim=dim, **options)
         make_conv: Callable[..., nn.Module] = partial(
             SeparableConv, dim=dim, size=tuple((n + 1) // 2 for n in reach), field=field, sigma=sigma
@@ -86,6 +95,11 @@ class GridifiedNet(nn.Module):
         self.degridify = Degridify(channels, channels, dim=dim, **options) if readout == "dense" else None
         self.readout = Readout(channels, out_channels, readout)
 
+    @checked(
+        x=TensorOf("float", "batch, channels, points") | None,
+        coords=TensorOf("float", "batch, points, dim", empty=False),
+        mask=TensorOf("bool", "batch, points") | None,
+    )
     def forward(
         self, x: Tensor | None, *, coords: Tensor, mask: Tensor | None = None, edges: Edges | None = None
     ) -> Tensor:

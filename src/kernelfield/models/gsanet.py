@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._checks import check_choice, check_int
+from .._arguments import checked
+from .._kinds import RATE, Choice, Int, ListOf, TensorOf
 from ..groups import Cyclic, Dihedral, Group, Mirror, Trivial
 from ..layers.group import GroupPool, LiftingSelfAttention, SelfAttentionBlock, SpatialPool
 from ..layers.pointwise import Pointwise, make_norm
+from ..ops.attention import METHODS
 from .registry import register
 
 if TYPE_CHECKING:
@@ -55,6 +57,16 @@ class GSANet(nn.Module):
     torch.Size([2, 10])
     """
 
+    @checked(
+        widths=ListOf(ListOf(Int(1), least=0)),
+        crops=ListOf(Int(0)) | None,
+        neighborhood=Int(1, odd=True) | None,
+        dropout=RATE,
+        dropout_in=RATE,
+        dropout_pool=RATE,
+        readout=Choice(*READOUTS),
+        method=Choice(*METHODS),
+    )
     def __init__(
         self,
         in_channels: int = 1,
@@ -84,7 +96,7 @@ class GSANet(nn.Module):
         attention: Callable[..., dict[str, Any]] = functools.partial(
             dict, group=group, heads=heads, neighborhood=neighborhood, dropout=dropout, chunk=chunk, method=method
         )
-        length = check_int("size", size) if neighborhood is None and size is not None else size
+        length = size
         self.lift = LiftingSelfAttention(in_channels, channels, **attention(size=length))
         self.norm = make_norm("layer", channels)
         self.stages = nn.ModuleList()
@@ -103,10 +115,11 @@ class GSANet(nn.Module):
         self.pool_last = pool_last
         self.dropout_in, self.dropout_pool = nn.Dropout(dropout_in), nn.Dropout(dropout_pool)
         self.classify = Pointwise(width, out_channels, bias=False)
-        self.readout = check_choice("readout", readout, READOUTS)
+        self.readout = readout
         self.space = GroupPool("mean" if readout == "mean-max" else "sum", "space")
         self.head = GroupPool("max", "group")
 
+    @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
         signal = self.lift(self.dropout_in(x)).map(lambda values: F.silu(self.norm(values)))

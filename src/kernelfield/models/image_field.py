@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_dim
+from .._arguments import checked
+from .._kinds import TensorOf
 from ..fields import SIREN, FourierFilter, GaborFilter, MAGNet, build_field
 from .registry import register
 
@@ -37,19 +38,23 @@ class ImageField(nn.Module):
     torch.Size([1, 3, 6, 4])
     """
 
+    @checked()
     def __init__(
         self, in_channels: int = 1, out_channels: int = 3, *, dim: int = 2, field: Callable[..., Field] = MAGNet
     ) -> None:
         super().__init__()
-        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, check_dim(dim)
+        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
         self.field = build_field(field, dim, out_channels)
 
+    @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
     def forward(self, x: Tensor) -> Tensor:
         """Return the field on the grid of ``x``: (batch, in, …) to (batch, out, …)."""
         if x.dim() != self.dim + 2:
             raise ValueError(f"x must be (batch, channels, {self.dim} axes), got shape {tuple(x.shape)}")
         # arange, not linspace: lengths may be dynamic.
         axes = [torch.arange(n, dtype=x.dtype, device=x.device) * (2 / max(n - 1, 1)) - 1 for n in x.shape[2:]]
+        if not torch.compiler.is_compiling() and x.dtype != (dtype := next(self.parameters()).dtype):
+            raise TypeError(f"x must have the dtype of the field, {dtype}, got {x.dtype}")
         coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
         values = self.field(coords).movedim(-1, 0)
         return values.unsqueeze(0).expand(len(x), *values.shape)

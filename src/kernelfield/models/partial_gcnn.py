@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._checks import check_bool, check_choice, check_int
+from .._arguments import checked
+from .._kinds import BOOL, PROBABILITY, Choice, Int, ListOf, TensorOf
 from .._signature import with_arguments_of
 from ..fields import SIREN, Field
 from ..groups import O2, SO2, Distribution, Group, Mirror, Trivial, monotonicity
@@ -34,6 +35,7 @@ Kernel = functools.partial(SIREN, hidden=32, omega_0=10.0, start="partial")
 # Not "partial", whose biases of 0 make a kernel 0 at the identity: a shortcut on T(2) would be cut.
 ShortcutKernel = functools.partial(SIREN, hidden=16, omega_0=10.0)
 SmallKernel = functools.partial(SIREN, hidden=8, omega_0=10.0, start="partial")
+_IMAGES = TensorOf("float", "batch, channels, *space", empty=False)
 
 
 class _Partial(nn.Module):
@@ -62,6 +64,7 @@ class _Partial(nn.Module):
                 module.sample_in_eval = sample
 
 
+@checked(reduction=Choice("mean", "sum"))
 def _make_convs(
     *,
     group: Group,
@@ -72,7 +75,7 @@ def _make_convs(
     reduction: str = "mean",
 ) -> tuple[Callable[..., LiftingConv], Callable[..., GroupConv]]:
     """Return what makes the lifting convolution of a network and its group convolutions."""
-    kind = PartialGroupConv if check_bool("partial", partial) else GroupConv
+    kind = PartialGroupConv if partial else GroupConv
     shared: dict[str, Any] = {"group": group, "samples": None if group.finite else samples}
     shared |= {"field": field, "kernel_size": kernel_size}
     return functools.partial(LiftingConv, **shared), functools.partial(kind, **shared, reduction=reduction)
@@ -111,6 +114,13 @@ class PartialGCNN(_Partial):
     5
     """
 
+    @checked(
+        channels=ListOf(Int(1), count=4),
+        pool=ListOf(BOOL, count=3),
+        dropout=PROBABILITY,
+        head=Choice("max", "t2", "mlp"),
+        reduction=Choice("mean", "sum"),
+    )
     def __init__(
         self,
         in_channels: int = 1,
@@ -131,12 +141,8 @@ class PartialGCNN(_Partial):
         sample_in_eval: bool = False,
     ) -> None:
         super().__init__()
-        if len(channels) != 4:
-            raise ValueError(f"channels must be 4 ints: lift, two blocks, last convolution; got {tuple(channels)}")
-        if len(pool) != 3:
-            raise ValueError(f"pool must be 3 bools: after the lift and each of two blocks; got {tuple(pool)}")
-        self.group, self.head_kind = group, check_choice("head", head, ("max", "t2", "mlp"))
-        if head == "mlp" and check_bool("partial", partial):
+        self.group, self.head_kind = group, head
+        if head == "mlp" and partial:
             raise ValueError("partial must be False for head='mlp', whose number of elements is fixed, got True")
         lift, conv = _make_convs(
             group=group, samples=samples, partial=partial, field=field, kernel_size=kernel_size, reduction=reduction
@@ -173,14 +179,17 @@ class PartialGCNN(_Partial):
         self.norm_out = GroupBatchNorm(channels[3])
         features = channels[3]
         if head == "mlp":
-            left = check_int("size", size)
+            if size is None:
+                raise ValueError("size must be given for head='mlp', got None")
+            left = size
             for halve in pool:
                 left = (left + 1) // 2 if halve else left
-            features *= (group.order or check_int("samples", samples)) * (left - kernel_size + 1) ** group.dim
+            features *= (group.order or samples or 1) * (left - kernel_size + 1) ** group.dim
         self.head = GroupPool("max", "all") if head != "mlp" else None
         self.linear = nn.Linear(features, out_channels)
-        self.sample_in_eval(check_bool("sample_in_eval", sample_in_eval))
+        self.sample_in_eval(sample_in_eval)
 
+    @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
         signal = self.pool(self.norm_in(self.lift(x))).map(F.relu)
@@ -212,6 +221,7 @@ class PartialGCNN13(_Partial):
     torch.Size([2, 10])
     """
 
+    @checked(dropout=PROBABILITY)
     @with_arguments_of(_make_convs)
     def __init__(
         self,
@@ -228,15 +238,16 @@ class PartialGCNN13(_Partial):
         super().__init__()
         lift, conv = _make_convs(field=field, kernel_size=kernel_size, **options)
         self.lift = lift(in_channels, channels)
-        widths = [channels, channels, *[2 * check_int("channels", channels)] * 7]
+        widths = [channels, channels, *[2 * channels] * 7]
         self.convs = nn.ModuleList(conv(i, o) for i, o in pairwise(widths))
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
         self.group = options["group"]
         self.pool, self.dropout = SpatialPool(2, dim=self.group.dim), GroupDropout(dropout)
         self.head = GroupPool("mean", "all")
         self.linear = nn.Linear(widths[-1], out_channels)
-        self.sample_in_eval(check_bool("sample_in_eval", sample_in_eval))
+        self.sample_in_eval(sample_in_eval)
 
+    @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
         signal = self.norms[0](self.lift(x)).map(F.relu)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import checked
+from .._kinds import MAKER, TEXT
 from .named_parts import resolve_parts
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Configuration:
 _CONFIGURATIONS: dict[str, Configuration] = {}
 
 
+@checked(name=TEXT, build=MAKER, summary=TEXT)
 def register(name: str, build: Callable[..., nn.Module], summary: str, **arguments: Any) -> None:
     """Register ``build`` with ``arguments`` under a name."""
     if name in _CONFIGURATIONS:
@@ -62,6 +65,7 @@ def configuration(name: str, *, argument: str = "name") -> Configuration:
     return _CONFIGURATIONS[name]
 
 
+@checked(name=TEXT)
 def create_model(name: str, **overrides: Any) -> nn.Module:
     """Build a named network, with ``overrides`` of its arguments.
 
@@ -112,6 +116,7 @@ def options_of(name: str) -> dict[str, Any]:
     return {**named, **chosen.arguments}
 
 
+@checked(pattern=TEXT)
 def list_models(pattern: str = "*") -> list[str]:
     """Return the names that match ``pattern``, sorted.
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._checks import check_choice, check_int, check_positive
+from .._arguments import checked
+from .._kinds import POSITIVE, RATE, Choice, Instance, Int, ListOf, Number, TensorOf
 from ..fields import BSpline, Field
 from ..groups import Scale
 from ..layers.group import GroupBatchNorm, GroupConv, GroupPool, GroupSignal, LiftingConv, SpatialPool
@@ -83,6 +84,15 @@ class WaveletNet(nn.Module):
     torch.Size([2, 10])
     """
 
+    @checked(
+        stages=ListOf(Instance("kernelfield.models.wavelet_net.Stage") | ListOf(Int(0) | RATE)),
+        scales=Int(0, 10_000) | None,
+        base=Number(1, without_low=True),
+        head=Choice(*HEADS),
+        hidden=ListOf(Int(1), least=0),
+        dropout=RATE,
+        eps=POSITIVE,
+    )
     def __init__(
         self,
         in_channels: int = 1,
@@ -101,15 +111,17 @@ class WaveletNet(nn.Module):
     ) -> None:
         super().__init__()
         stages = [Stage(*stage) for stage in stages]
-        check_choice("head", head, HEADS)
+        for stage in stages:
+            if stage.kernel_size < 1 or stage.kernel_size % 2 == 0:
+                raise ValueError(f"stages must have odd kernel sizes, got {stage}")
         group: Scale | None = None
         if scales is None:
             if size is None:
                 raise ValueError("size must be given for scales=None, which derives them from it, got None")
             group = Scale.fitting(size, stages[0].kernel_size, base)
-        elif check_int("scales", scales, least=0):
+        elif scales:
             group = Scale(scales, base)
-        self.in_channels = check_int("in_channels", in_channels)
+        self.in_channels = in_channels
         self.lifted = group is not None
         self.stages = nn.Sequential()
         width = in_channels
@@ -120,6 +132,11 @@ class WaveletNet(nn.Module):
             width, group = stage.channels, layer.group
         self.head = _Head(width, out_channels, group, field, head, head_interactions, hidden, dropout)
 
+    @checked(
+        x=TensorOf("float", "batch, .in_channels, time", empty=False),
+        step=POSITIVE,
+        mask=TensorOf("bool", "batch, time") | None,
+    )
     def forward(self, x: Tensor, *, step: float = 1.0, mask: Tensor | None = None) -> Tensor:
         r"""Return the predictions for (batch, in_channels, time): (batch, out_channels).
 
@@ -132,7 +149,7 @@ class WaveletNet(nn.Module):
             raise ValueError(f"x must have shape (batch, {self.in_channels}, time), got {tuple(x.shape)}")
         if mask is not None:
             x = x * mask.unsqueeze(1).to(x.dtype)
-        if check_positive("step", step) != 1:
+        if step != 1:
             x = resample(x, max(1, round(x.shape[-1] * step)))
         return self.head(self.stages(x))
 

@@ -19,5 +19,6 @@ INTERNAL = {
     "groups.Group",
     "groups.Product",
     "groups.SE2",
+    "models.import_network",
     *(f"layers.{name}" for name in layers.INTERNAL),
 }

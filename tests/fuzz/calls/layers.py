@@ -114,6 +114,7 @@ CALLS = [
         _x(3, 8),
     ),
     *_pair("Dropout", lambda: {"p": 0.5}, _x(3, 8)),
+    *_pair("ChannelNorm", lambda: {"channels": 3}, _x(3, 8)),
     *_pair("Pointwise", lambda: {"in_channels": 3, "out_channels": 4}, _x(3, 8)),
     Call(
         "layers.ContinuousConv",
@@ -198,4 +199,4 @@ CALLS = [
 ]
 
 #: what networks make by themselves
-INTERNAL = {"ActiveSlice", "BandLimit", "FixedShapeBandLimit", "LearnedSize", "BatchNorm"}
+INTERNAL = {"ActiveSlice", "cutoff", "BandLimit", "FixedShapeBandLimit", "LearnedSize", "BatchNorm"}

@@ -81,11 +81,12 @@ CALLS = [
         lambda: {"x": torch.randn(2, 2, 7), "coords": 2 * torch.rand(2, 7, 2) - 1},
     ),
     *_net("ImageField", lambda: {"in_channels": 1, "out_channels": 3}, lambda: {"x": torch.zeros(1, 1, 6, 4)}),
-    *_net(
+    # Its forward is that of a user's network.
+    _net(
         "Augerino",
         lambda: {"net": nn.Sequential(nn.Flatten(), nn.Linear(72, 3)), "group": groups.SO2(), "samples": 2},
         _x(2, 6, 6),
-    ),
+    )[0],
     Call(
         "models.create_model",
         models.create_model,

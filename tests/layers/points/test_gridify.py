@@ -228,7 +228,7 @@ def test_no_point_is_lost_and_no_node_is_empty() -> None:
 def test_no_clouds_and_clouds_of_no_points() -> None:
     net = GridifiedNet(2, 3, grid=3, channels=4, blocks=1, kernel_size=3)
     assert net(torch.randn(0, 2, 9), coords=torch.rand(0, 9, 3)).shape == (0, 3)
-    with pytest.raises(ValueError, match=r"\bpoints must"):
+    with pytest.raises(ValueError, match=r"\bcoords must"):
         net(torch.randn(2, 2, 0), coords=torch.rand(2, 0, 3))
     conv = CKConv(2, 3, size=8)
     assert conv(torch.randn(0, 2, 5), coords=torch.rand(0, 5, 1)).shape == (0, 3, 5)

@@ -26,13 +26,14 @@ def test_what_is_folded() -> None:
     assert not is_folded(torch.randn(0, 3, 4, 5, 5))
 
 
-def test_values_gradients_and_averages_are_torch_s() -> None:
-    x = signal().requires_grad_()
-    weight, bias = (torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+@pytest.mark.parametrize("channels", [1, 4])
+def test_values_gradients_and_averages_are_torch_s(channels: int) -> None:
+    x = signal(channels=channels).requires_grad_()
+    weight, bias = (torch.randn(channels, dtype=torch.float64, requires_grad=True) for _ in range(2))
     seed = torch.randn(x.shape, dtype=torch.float64)
     found = []
     for norm in (folded_batch_norm, None):
-        averages = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+        averages = torch.zeros(channels, dtype=torch.float64), torch.ones(channels, dtype=torch.float64)
         if norm is None:
             y = F.batch_norm(x.contiguous(), *averages, weight, bias, True, 0.3, 1e-3)
         else:

@@ -28,7 +28,7 @@ def own_mask(mask: Callable[..., Mask] | Mask, dim: int) -> Mask:
     >>> own_mask(lambda dim: GaussianMask(dim, 0.1), 2).dim
     2
     """
-    found = copy.deepcopy(mask) if isinstance(mask, Mask) else mask(check_dim(dim)) if callable(mask) else mask
+    found = copy.deepcopy(mask) if isinstance(mask, Mask) else mask(dim) if callable(mask) else mask
     if not isinstance(found, Mask):
         made = f"{type(mask).__name__}" if found is mask else f"{mask!r}, which makes {type(found).__name__}"
         raise TypeError(f"mask must be a kernelfield.masks.Mask, or make one from dim, or be None; got {made}")

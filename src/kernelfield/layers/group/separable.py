@@ -67,7 +67,9 @@ class SeparableGroupConv(BaseGroupConv):
         super().__init__(in_channels, out_channels, group=group, **options)
         self.form = form
         if form == "depthwise" and in_channels != out_channels:
-            raise ValueError(f"out_channels must equal in_channels={in_channels} for 'depthwise', got {out_channels}")
+            raise ValueError(
+                f"out_channels must equal in_channels={in_channels} for form='depthwise', got {out_channels}"
+            )
         mixed = in_channels if form == "pointwise" else 1
         self.mix = GroupKernel(
             group,

@@ -29,6 +29,16 @@ _OPERATORS = ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__
 POINTWISE = frozenset((*_ACTIVATIONS, *_MORE_ACTIVATIONS, *_ARITHMETIC, *_OPERATORS))
 
 
+# Not a decorator of __init__: torch.compile cannot look into a decorated constructor of a class that is no module.
+@checked(
+    values=TensorOf("float", "batch, channels, group, …"),
+    elements=TensorOf("float", "group, coords") | None,
+    gates=TensorOf("float", "group") | None,
+)
+def _check_signal(values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group) -> None:
+    """Check the arguments of a :class:`GroupSignal`."""
+
+
 class GroupSignal:
     r"""A signal on a group: its values, the elements at which they were sampled, gates, and the group.
 
@@ -53,14 +63,11 @@ class GroupSignal:
     GroupSignal((2, 3, 5, 8, 8), group=SO2(), 5 elements)
     """
 
-    @checked(
-        values=TensorOf("float", "batch, channels, group, …"),
-        elements=TensorOf("float", "group, coords") | None,
-        gates=TensorOf("float", "group") | None,
-    )
     def __init__(
         self, values: Tensor, elements: Tensor | None = None, gates: Tensor | None = None, *, group: Group
     ) -> None:
+        if not torch.compiler.is_compiling():
+            _check_signal(values, elements, gates, group)
         self.values = values
         self.gates = gates
         self.group = group

@@ -43,7 +43,7 @@ class _Grid(nn.Module):
     ) -> None:
         super().__init__()
         self.dim, self.grid, self.neighbors = dim, per_axis(grid, dim), neighbors
-        self.low, self.high = grids.check_box(*extent, dim, name="the second entry of extent")
+        self.low, self.high = grids.check_box(*extent, dim, name="extent[1]")
         if group is not None and not isinstance(group, Trivial):
             raise ValueError(f"group must be None or groups.Trivial(), got {group!r}: see the documentation")
         self.group = group

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_bool, check_choice, check_positive
+from ..._arguments import checked
+from ..._kinds import POSITIVE, SHARE, Choice, ListOf, Number, TensorOf
 from ..._signature import with_arguments_of
 from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, cutoff
 from ...masks import Mask, SigmoidMask
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["DNArch", "learned_ccnn"]
 
 LEARN = ("kernel", "resolution", "width", "depth")
+_ENLARGED = Number(1, 1000)
 
 
 class DNArch(nn.Module):
@@ -69,6 +71,17 @@ class DNArch(nn.Module):
     'CCNN'
     """
 
+    @checked(
+        learn=Choice(*LEARN) | ListOf(Choice(*LEARN), least=0),
+        budget=POSITIVE | None,
+        max_width=_ENLARGED,
+        max_depth=_ENLARGED,
+        threshold=SHARE,
+        sigma=POSITIVE,
+        resolution_temperature=POSITIVE,
+        width_temperature=POSITIVE,
+        depth_temperature=POSITIVE,
+    )
     def __init__(
         self,
         network: CCNN,
@@ -85,19 +98,19 @@ class DNArch(nn.Module):
         fixed_shapes: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(network, CCNN) or not all(isinstance(block, CCNNBlock) for block in network.blocks):
+        if not all(isinstance(block, CCNNBlock) for block in network.blocks):
             raise TypeError(f"network must be a CCNN with blocks 'ccnn' or 's4', got {type(network).__name__}")
         if network.arguments["active"] is not None:
             raise ValueError("network must be a CCNN with blocks of one size, got one that was materialized")
         names = (learn,) if isinstance(learn, str) else tuple(learn)
-        self.learn = frozenset(check_choice("learn", name, LEARN) for name in names)
+        self.learn = frozenset(names)
         if "resolution" in self.learn and _causal_and_dense(network):
             raise ValueError(
                 "learn must not hold 'resolution' for a causal network with a dense readout, since resampling looks "
                 f"ahead; got {names}"
             )
-        self.budget = None if budget is None else check_positive("budget", budget)
-        self.fixed_shapes = check_bool("fixed_shapes", fixed_shapes)
+        self.budget = None if budget is None else float(budget)
+        self.fixed_shapes = fixed_shapes
         if fixed_shapes and network.arguments.get("smooth"):
             raise ValueError("fixed_shapes must be False for a network with smooth=True, got True")
         self.base_cost = network_cost(network)
@@ -140,6 +153,7 @@ class DNArch(nn.Module):
 
     # The forward pass
 
+    @checked(x=TensorOf(empty=False))
     def forward(self, x: Tensor, **sampling: Any) -> Tensor:
         """Return predictions for ``x`` (batch, in, *space); step, mask and density as in :class:`CCNN`."""
         return self.network(x, active=self.active(), **sampling)
@@ -200,6 +214,7 @@ class DNArch(nn.Module):
         """Return :meth:`complexity` in units of the complexity of the network that this one came from."""
         return self.complexity() / self.base_cost
 
+    @checked(target=POSITIVE | None)
     def complexity_loss(self, target: float | None = None) -> Tensor:
         r"""Return the squared relative difference to a target (chapter 6, section 2.5).
 
@@ -208,7 +223,7 @@ class DNArch(nn.Module):
         Args:
             target: in units of the complexity of the network that this one came from; ``budget`` if not given.
         """
-        aim = self.budget if target is None else check_positive("target", target)
+        aim = self.budget if target is None else float(target)
         if aim is None:
             raise ValueError("target must be given for a network without a budget, got None")
         return (self.relative_complexity() / aim - 1).square()
@@ -297,14 +312,12 @@ class DNArch(nn.Module):
         """Return the network at its largest size; its first channels and blocks have the given weights."""
         arguments = dict(network.arguments)
         for name, key, factor in (("width", "channels", max_width), ("depth", "blocks", max_depth)):
-            if check_positive(f"max_{name}", factor) < 1:
-                raise ValueError(f"max_{name} must be at least 1, got {factor}")
             if name in self.learn:
                 arguments[key] = round(arguments[key] * factor)
         own = copy.deepcopy(arguments["mask"])
         added = arguments["sigma"] is None and own is None and "kernel" in self.learn
         if added:
-            arguments["sigma"] = check_positive("sigma", sigma)
+            arguments["sigma"] = sigma
         if own is not None:
             arguments["mask"] = own.requires_grad_("kernel" in self.learn)
         elif arguments["sigma"] is not None:

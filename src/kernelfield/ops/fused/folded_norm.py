@@ -114,4 +114,5 @@ class _FoldedNorm(torch.autograd.Function):
 
 def _spread(group: int, *numbers: Tensor) -> tuple[Tensor, ...]:
     """Repeat several (channels,) tensors for every group element: (channels · group,) each."""
-    return torch.stack(numbers).unsqueeze(2).expand(-1, -1, group).flatten(1).unbind(0)
+    # Of a single channel, flatten returns a view of stride 0, which torch's batch norm reads as if it were contiguous.
+    return torch.stack(numbers).unsqueeze(2).expand(-1, -1, group).flatten(1).contiguous().unbind(0)

@@ -236,6 +236,8 @@ def bilateral_edges(
             [0, 0, 1]])
     """
     batch, count, dim = points.shape
+    if len(shape) != dim:
+        raise ValueError(f"shape must have one entry per axis of points or coords, {dim}, got {tuple(shape)}")
     if count == 0:
         raise ValueError(f"points must be at least one in each cloud, got shape {tuple(points.shape)}")
     sizes = ints_per_axis("shape", tuple(shape), dim)
