@@ -196,6 +196,8 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
     for name, value in given.items():
         if value.dtype not in (like.dtype, torch.bool):
             return TypeError(f"{name} must have the dtype of {owner}, {like.dtype}, got {value.dtype}")
+    if like.is_meta:
+        return ValueError(f"{owner} must be on a device that holds data, got meta")
     return None
 
 

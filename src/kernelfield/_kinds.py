@@ -344,7 +344,7 @@ class Instance(Kind):
 
 class _Callable(Kind):
     def has_type(self, value: Any) -> bool:
-        return callable(value)
+        return callable(value) and not isinstance(value, type)
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return "a callable"

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from .._arguments import checked
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -50,6 +52,7 @@ class use_fast_paths:  # noqa: N801
     False
     """
 
+    @checked()
     def __init__(self, enabled: bool) -> None:
         self._enabled, self._before = bool(enabled), _enabled.get()
         _enabled.set(self._enabled)

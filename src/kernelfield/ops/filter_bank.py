@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .._checks import check_choice
+from .._arguments import checked
+from .._kinds import Choice, Instance, ListOf, TensorOf
 from ..fields.splines import cardinal_bspline
 from .conv import conv
 from .conv.cost import Work, seconds
@@ -88,6 +89,12 @@ class Dilated(NamedTuple):
         return self.weights.narrow(-1, centre - kept, 2 * kept + 1) @ splines
 
 
+@checked(
+    x=TensorOf("float", "batch, in, *space", empty=False),
+    kernels=ListOf(TensorOf("float", "out, in, *points", empty=False) | Instance("kernelfield.ops.Dilated")),
+    boundary=Choice("zero", "periodic"),
+    method=Choice(*PATHS),
+)
 def conv_bank(
     x: Tensor, kernels: Sequence[Tensor | Dilated], *, boundary: str = "zero", method: str = "auto"
 ) -> list[Tensor]:
@@ -111,7 +118,13 @@ def conv_bank(
     >>> [tuple(y.shape) for y in conv_bank(x, bank)]
     [(2, 4, 100), (2, 4, 100), (2, 4, 100), (2, 4, 100)]
     """
-    check_choice("method", method, PATHS)
+    for kernel in kernels:
+        weights = kernel.weights if isinstance(kernel, Dilated) else kernel
+        if weights.dim() != x.dim() or weights.shape[1] != x.shape[1]:
+            raise ValueError(
+                f"kernels must have the {x.shape[1]} channels and {x.dim() - 2} spatial axes of x, "
+                f"got {tuple(weights.shape)}"
+            )
     paths = _paths(x, kernels, boundary, method)
     results: dict[int, Tensor] = {}
     spectral = [i for i, path in enumerate(paths) if path == "fft"]

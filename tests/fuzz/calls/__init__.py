@@ -12,7 +12,7 @@ _MODULES = (fields, grids, groups, layers, models, ops)
 ROOMS: dict[str, list[Call]] = {module.__name__.rpartition(".")[2]: module.CALLS for module in _MODULES}
 #: packages whose public names must all be called
 PACKAGES = ("fields", "masks", "grids", "groups", "layers", "models", "ops")
-#: public names that are not for users to call: networks make them, or they take no arguments
+#: public names that are not for users to call: networks make them, they are plain tuples, or they take no arguments
 INTERNAL = {
     "grids.KernelGrid",
     "groups.E2",
@@ -20,5 +20,7 @@ INTERNAL = {
     "groups.Product",
     "groups.SE2",
     "models.import_network",
+    "ops.Dilated",
+    "ops.Edges",
     *(f"layers.{name}" for name in layers.INTERNAL),
 }

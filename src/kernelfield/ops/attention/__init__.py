@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..._checks import check_choice
+from ..._arguments import checked
+from ..._kinds import Choice
 from ..backend import unavailable, use_triton
+from .check import KINDS, check_attention
 from .chunked import attention_map, chunked_attention
 from .reference import group_attention_reference
 from .windows import Neighborhood, cropped, neighbor_tables
@@ -26,6 +28,7 @@ METHODS = ("auto", "triton", "chunked", "reference")
 TRITON_CHANNELS = 32
 
 
+@checked(**KINDS, method=Choice(*METHODS))
 def group_attention(
     q: Tensor,
     k: Tensor,
@@ -80,7 +83,8 @@ def group_attention(
     >>> y.shape
     torch.Size([2, 7, 6, 6, 5])
     """
-    check_choice("method", method, METHODS)
+    if not torch.compiler.is_compiling():
+        check_attention(q, positions, elements, neighborhood, crop)
     if method == "reference":
         return group_attention_reference(
             *(q, k, v, positions, elements),

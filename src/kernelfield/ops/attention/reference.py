@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..._arguments import checked
+from .check import KINDS, check_attention
 from .windows import cropped, neighbor_index, neighborhoods
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["group_attention_reference"]
 
 
+@checked(**KINDS)
 def group_attention_reference(
     q: Tensor,
     k: Tensor,
@@ -40,6 +43,8 @@ def group_attention_reference(
     >>> torch.allclose(fast, group_attention_reference(q, k, v, *codes, neighborhood=(3, 3)), atol=1e-4)
     True
     """
+    if not torch.compiler.is_compiling():
+        check_attention(q, positions, elements, neighborhood, crop)
     space, a = q.shape[2:-1], positions.shape[-1]
     q = cropped(q, crop)
     inner = q.shape[2:-1]

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..._checks import check_bool, check_choice, check_int
+from ..._arguments import checked
+from ..._kinds import Choice
 from ..backend import fast_paths
+from .check import KINDS, check_conv
 from .cost import cheapest
 from .direct import direct_conv
 from .fft import fft_conv
@@ -21,10 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "conv"]
 
 METHODS = {"direct": direct_conv, "fft": fft_conv, "triton": triton_conv}
-_BOUNDARIES = ("zero", "periodic", "valid")
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
+@checked(**KINDS, method=Choice("auto", *METHODS))
 def conv(
     x: Tensor,
     kernel: Tensor,
@@ -118,8 +119,7 @@ def _plan(
 def _make_plan(
     x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int, method: str
 ) -> tuple[tuple[str, ...], str]:
-    boundaries = _check(x, kernel, causal, boundary, groups)
-    check_choice("method", method, ("auto", *METHODS))
+    boundaries = check_conv(x, kernel, causal, boundary, groups)
     if method == "auto":
         return boundaries, cheapest(x, kernel, causal, boundaries)
     if method == "triton" and (reason := obstacle(x, kernel, causal, boundaries)):
@@ -135,71 +135,3 @@ def _common_dtype(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     if x.dtype != kernel.dtype:
         raise TypeError(f"kernel must have the dtype of x, {x.dtype}, got {kernel.dtype}")
     return x, kernel
-
-
-def _check(x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int) -> tuple[str, ...]:
-    for name, value in (("x", x), ("kernel", kernel)):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-        if value.dtype not in _DTYPES:
-            accepted = ", ".join(str(d).removeprefix("torch.") for d in _DTYPES)
-            raise TypeError(f"{name} must be one of {accepted}, got {value.dtype}")
-    if not 3 <= x.dim() <= 5:
-        raise ValueError(f"x must have shape (batch, channels, *space) with 1 to 3 spatial axes, got {tuple(x.shape)}")
-    if kernel.dim() != x.dim():
-        raise ValueError(
-            f"kernel must have shape (out, in / groups, *points) with {x.dim() - 2} spatial axes like x, "
-            f"got {tuple(kernel.shape)}"
-        )
-    _check_channels(x, kernel, groups)
-    boundaries = _check_boundary(boundary, causal, dim=x.dim() - 2)
-    for axis, (length, points, name) in enumerate(zip(x.shape[2:], kernel.shape[2:], boundaries, strict=True)):
-        _check_axis(axis, length, points, name)
-    return boundaries
-
-
-def _check_channels(x: Tensor, kernel: Tensor, groups: int) -> None:
-    check_int("groups", groups)
-    if 0 in (x.shape[1], *kernel.shape[:2]):
-        raise ValueError(f"x and kernel must have channels, got {tuple(x.shape)} and {tuple(kernel.shape)}")
-    if x.shape[1] % groups or kernel.shape[0] % groups:
-        raise ValueError(
-            f"groups must divide the channels of x ({x.shape[1]}) and of the output ({kernel.shape[0]}), got {groups}"
-        )
-    if kernel.shape[1] * groups != x.shape[1]:
-        raise ValueError(
-            f"kernel must have in / groups = {x.shape[1]} / {groups} = {x.shape[1] // groups} input channels, "
-            f"got {kernel.shape[1]}"
-        )
-
-
-def _check_boundary(boundary: str | Sequence[str], causal: bool, dim: int) -> tuple[str, ...]:
-    if check_bool("causal", causal) and dim != 1:
-        raise ValueError(f"causal must be False for a signal with {dim} spatial axes, got True")
-    if not isinstance(boundary, (str, tuple, list)):
-        raise TypeError(f"boundary must be a name or {dim} names, one per spatial axis, got {boundary!r}")
-    boundaries = (boundary,) * dim if isinstance(boundary, str) else tuple(boundary)
-    for name in boundaries:
-        check_choice("boundary", name, _BOUNDARIES)
-    if len(boundaries) != dim:
-        raise ValueError(f"boundary must be a name or {dim} names, one per spatial axis, got {boundary!r}")
-    if causal and boundaries[0] == "periodic":
-        raise ValueError("boundary must be 'zero' if causal is True: on a circle nothing is past, got 'periodic'")
-    return boundaries
-
-
-def _check_axis(axis: int, length: int, points: int, boundary: str) -> None:
-    if type(length) is not int or type(points) is not int:
-        return  # a dynamic length; a guard on it would fix it
-    if length == 0 or points == 0:
-        raise ValueError(f"x and kernel must not be empty, got lengths {length} and {points} along spatial axis {axis}")
-    if boundary == "valid" and points > length:
-        raise ValueError(
-            f"kernel must have at most as many points as x along an axis with boundary 'valid', got {points} for "
-            f"{length} along spatial axis {axis}"
-        )
-    if points > 2 * length:
-        raise ValueError(
-            f"kernel must have at most twice as many points as x along each axis, got {points} for {length} "
-            f"along spatial axis {axis}"
-        )

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..._arguments import checked
+from .check import KINDS, check_conv
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["conv_reference"]
 
 
+@checked(**KINDS)
 def conv_reference(
     x: Tensor,
     kernel: Tensor,
@@ -28,8 +32,7 @@ def conv_reference(
     >>> conv_reference(torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[[1.0, 10.0]]]), causal=True)
     tensor([[[ 1., 12., 23.]]])
     """
-    dim = x.dim() - 2
-    boundaries = [boundary] * dim if isinstance(boundary, str) else boundary
+    dim, boundaries = x.dim() - 2, check_conv(x, kernel, causal, boundary, groups)
     operands: list[Tensor] = [x.unflatten(1, (groups, -1)), kernel.unflatten(0, (groups, -1))]
     terms = ["bgi" + "stu"[:dim], "goi" + "jkl"[:dim]]
     for d, name in enumerate(boundaries):

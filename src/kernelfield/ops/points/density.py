@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..._arguments import checked
+from ..._kinds import TensorOf
 from .chunks import points_per_chunk
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["sample_density"]
 
 
+@checked(coords=TensorOf("float", "batch, points, dim", empty=False), mask=TensorOf("bool", "batch, points") | None)
 def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 8, *, causal: bool = False) -> Tensor:
     r"""Estimate how many samples lie in a unit of space around each of them (chapter 2, appendix 1.1).
 
@@ -59,6 +62,7 @@ def _line_density(t: Tensor, seen: Tensor, causal: bool) -> Tensor:
 
 def _ball_density(coords: Tensor, seen: Tensor, neighbors: int) -> Tensor:
     dim = coords.shape[-1]
+    coords = coords.float() if coords.dtype in (torch.float16, torch.bfloat16) else coords
     count = min(neighbors, coords.shape[1] - 1)
     volume = math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)
     step = points_per_chunk(coords, coords.shape[0] * coords.shape[1])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..._checks import check_choice, check_int
+from ..._arguments import checked
+from ..._kinds import CALLABLE, Choice, TensorOf
 from ..backend import recompute
 from ..conv.shape import is_symbolic
 
@@ -25,6 +26,7 @@ REDUCTIONS = ("mean", "max", "sum")
 CHUNK_VALUES = {"cpu": (1 << 21, 1 << 22), "cuda": (1 << 24, 1 << 26)}
 
 
+@checked(messages=TensorOf("float", "batch, edges, channels"), reduce=Choice(*REDUCTIONS))
 def aggregate(messages: Tensor, edges: Edges, size: int, reduce: str = "mean") -> Tensor:
     """Return, for each target, the mean, maximum or sum of the messages on the edges that end there.
 
@@ -42,11 +44,24 @@ def aggregate(messages: Tensor, edges: Edges, size: int, reduce: str = "mean") -
     >>> aggregate(torch.tensor([[[1.0], [5.0], [9.0]]]), edges, 2, "max").flatten()
     tensor([5., 0.])
     """
-    check_choice("reduce", reduce, REDUCTIONS)
-    total = _reduced(messages, edges, check_int("size", size), reduce)
-    return _finished(total, edges, reduce)
+    if messages.shape[:2] != edges.source.shape:
+        raise ValueError(
+            f"messages must be one for each of the edges {tuple(edges.source.shape)}, got {tuple(messages.shape)}"
+        )
+    if messages.device.type == "cpu" and not is_symbolic(*messages.shape) and edges.target.numel():
+        largest = int(edges.target.max())
+        if largest >= size:
+            raise ValueError(f"size must be above the largest target of edges, {largest}, got {size}")
+    return _finished(_reduced(messages, edges, size, reduce), edges, reduce)
 
 
+@checked(
+    values=TensorOf("float", "batch, sources, in") | None,
+    sources=TensorOf("float", "batch|1, sources, dim"),
+    targets=TensorOf("float", "batch|1, targets, dim"),
+    message=CALLABLE,
+    reduce=Choice(*REDUCTIONS),
+)
 def pass_messages(
     values: Tensor | None,
     sources: Tensor,
@@ -83,7 +98,11 @@ def pass_messages(
     >>> pass_messages(None, cloud, grid, edges, lambda _, offset: offset, channels=1).flatten()
     tensor([0.0000, 0.5000])
     """
-    check_choice("reduce", reduce, REDUCTIONS)
+    if not is_symbolic(*sources.shape, *targets.shape, *edges.source.shape):
+        counts = {1, edges.source.shape[0]}
+        for name, cloud in (("sources", sources), ("targets", targets), ("values", values)):
+            if cloud is not None and cloud.shape[0] not in counts:
+                raise ValueError(f"{name} must have the {edges.source.shape[0]} samples of edges, got {len(cloud)}")
     size, total = targets.shape[1], edges.source.shape[1]
     batch = edges.source.shape[0]
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..._checks import check_choice, check_int, check_range, ints_per_axis
-from ...grids import box_grid
+from ..._arguments import checked
+from ..._kinds import FINITE, Choice, PerAxis, TensorOf
+from ...grids import box_grid, check_box
 from ..conv.shape import is_symbolic
 from ..graph_cache import graph_cache
 from .cell_list import search_cells
@@ -25,6 +26,11 @@ CHUNK_VALUES = 1 << 24
 #: number of distances above which cell lists are faster than computing all of them, by device
 FEWEST_FOR_CELLS = {"cpu": 1 << 22, "cuda": 1 << 29}
 METHODS = ("auto", "cells", "all")
+
+
+_POINTS = TensorOf("float", "batch, points, dim")
+_MASK = TensorOf("bool", "batch, points") | None
+_END = PerAxis(FINITE, "shape")
 
 
 class Edges(NamedTuple):
@@ -49,6 +55,7 @@ class Edges(NamedTuple):
         return Edges(self.target, self.source, self.valid)
 
 
+@checked(queries=TensorOf("float", "batch|1, queries, dim"), points=_POINTS, mask=_MASK, method=Choice(*METHODS))
 def nearest(
     queries: Tensor, points: Tensor, count: int, *, mask: Tensor | None = None, method: str = "auto"
 ) -> tuple[Tensor, Tensor]:
@@ -74,9 +81,6 @@ def nearest(
     >>> index, squared
     (tensor([[[2, 1]]]), tensor([[[0.2500, 2.2500]]]))
     """
-    _check_clouds(queries, points, mask)
-    check_choice("method", method, METHODS)
-    check_int("count", count)
     if not is_symbolic(points.shape[1]):  # of a number only known later, there are taken to be enough
         count = min(count, points.shape[1])
     with torch.no_grad():
@@ -107,6 +111,7 @@ def _all_distances(queries: Tensor, points: Tensor, seen: Tensor, count: int) ->
     return index, squared
 
 
+@checked(points=_POINTS, low=_END, high=_END)
 def nearest_nodes(
     points: Tensor,
     shape: Sequence[int],
@@ -135,10 +140,9 @@ def nearest_nodes(
     >>> nearest_nodes(torch.tensor([[[0.9, -1.0]]]), (3, 3), 2)
     tensor([[[6, 3]]])
     """
-    dim = points.shape[-1]
-    sizes = ints_per_axis("shape", tuple(shape), dim)
-    lows, highs = check_range("low", low, "high", high, dim)
-    count = min(check_int("count", count), math.prod(sizes))
+    sizes = _check_axes(points, shape)
+    lows, highs = check_box(low, high, len(sizes))
+    count = min(count, math.prod(sizes))
     table = _ranks.function if torch.compiler.is_compiling() else _ranks
     ranks = table(tuple(min(count, n) for n in sizes), count, points.device)
     with torch.no_grad():
@@ -203,6 +207,7 @@ def _low_products(largest: tuple[int, ...], most: int) -> list[tuple[int, ...]]:
     return [ranks for ranks, _ in found]
 
 
+@checked(points=_POINTS, low=_END, high=_END, mask=_MASK, method=Choice(*METHODS))
 def bilateral_edges(
     points: Tensor,
     shape: Sequence[int],
@@ -235,12 +240,10 @@ def bilateral_edges(
     tensor([[0, 1, 2],
             [0, 0, 1]])
     """
-    batch, count, dim = points.shape
-    if len(shape) != dim:
-        raise ValueError(f"shape must have one entry per axis of points or coords, {dim}, got {tuple(shape)}")
+    batch, count = points.shape[:2]
+    sizes = _check_axes(points, shape)
     if count == 0:
         raise ValueError(f"points must be at least one in each cloud, got shape {tuple(points.shape)}")
-    sizes = ints_per_axis("shape", tuple(shape), dim)
     nodes = math.prod(sizes)
     with torch.no_grad():
         if mask is not None:
@@ -263,17 +266,10 @@ def bilateral_edges(
         return Edges(key % count, key // count, valid)
 
 
-def _check_clouds(queries: Tensor, points: Tensor, mask: Tensor | None) -> None:
-    for name, cloud in (("queries", queries), ("points", points)):
-        if cloud.dim() != 3 or not cloud.is_floating_point():
-            raise ValueError(
-                f"{name} must be floating-point coordinates of shape (batch, points, dim), "
-                f"got {tuple(cloud.shape)} of {cloud.dtype}"
-            )
-    if queries.shape[0] not in (1, points.shape[0]) or queries.shape[2] != points.shape[2]:
-        wanted = (points.shape[0], "queries", points.shape[2])
-        raise ValueError(f"queries must have shape {wanted} to go with points, got {tuple(queries.shape)}")
-    if mask is not None and (mask.dtype != torch.bool or mask.shape != points.shape[:2]):
+def _check_axes(points: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a grid if it has as many axes as the points."""
+    if len(shape) != points.shape[-1]:
         raise ValueError(
-            f"mask must be a bool tensor of shape {tuple(points.shape[:2])}, got {tuple(mask.shape)} of {mask.dtype}"
+            f"shape must have one entry per axis of points or coords, {points.shape[-1]}, got {tuple(shape)}"
         )
+    return tuple(shape)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..._checks import check_int
+from ..._arguments import checked
+from ..._kinds import CALLABLE, Int, TensorOf
 from ..backend import recompute
 from ..conv.shape import is_symbolic
 from .chunks import points_per_chunk
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["point_conv", "point_sums"]
 
+_KINDS = {
+    "x": TensorOf("float", "batch, channels, points", empty=False),
+    "coords": TensorOf("float", "batch|1, points, dim", empty=False),
+    "kernel": CALLABLE,
+    "size": TensorOf("float", "dim"),
+    "hidden": Int(0),
+}
 
+
+@checked(**_KINDS, mask=TensorOf("bool", "batch, points") | None)
 def point_conv(
     x: Tensor,
     coords: Tensor,
@@ -61,11 +71,24 @@ def point_conv(
     tensor([[[2., 2., 1.]]])
     """
     points = coords.shape[1]
+    if x.shape[1] % groups or out_channels % groups:
+        raise ValueError(
+            f"groups must divide the {x.shape[1]} channels of x and out_channels={out_channels}, got {groups}"
+        )
     fan_in, fan_out = x.shape[1] // groups, out_channels // groups
     # With few neighbours, a depthwise convolution reads one contiguous row of all channels per neighbour.
     rows = neighbors is not None and fan_in == fan_out == 1
     signals = x.mT.contiguous() if rows else x.unflatten(1, (groups, fan_in))
     seen = None if mask is None else mask.unsqueeze(1)
+
+    def sampled(offsets: Tensor) -> Tensor:
+        values = kernel(offsets)
+        if values.shape[-1] != out_channels * fan_in:
+            raise ValueError(
+                f"kernel must return out_channels · in / groups = {out_channels} · {fan_in} values per offset for the "
+                f"{x.shape[1]} channels of x, got {values.shape[-1]}"
+            )
+        return values
 
     def block(signals: Tensor, queries: Tensor) -> Tensor:
         offsets = (queries.unsqueeze(2) - coords.unsqueeze(1)) / size  # (batch or 1, queries, points, dim)
@@ -73,12 +96,12 @@ def point_conv(
         if causal:
             meets = meets & (offsets[..., 0] >= 0)
         if neighbors is None:
-            values = (kernel(offsets) * meets.unsqueeze(-1)).unflatten(-1, (groups, fan_out, fan_in))
+            values = (sampled(offsets) * meets.unsqueeze(-1)).unflatten(-1, (groups, fan_out, fan_in))
             # Do not repeat offsets that all samples share.
             shared, values = ("", values.squeeze(0)) if coords.shape[0] == 1 else ("b", values)
             return torch.einsum(f"{shared}qngoi,bgin->bgoq", values, signals).flatten(1, 2)
         offsets, meets, index = _nearest(offsets, meets if seen is None else meets & seen, size, neighbors)
-        values = kernel(offsets) * meets.unsqueeze(-1)
+        values = sampled(offsets) * meets.unsqueeze(-1)
         index = index.expand(x.shape[0], -1, -1)
         if rows:
             # Concatenate the rows of all samples: their gradient is then added row by row, without sorting the index.
@@ -102,6 +125,7 @@ def point_conv(
     return torch.cat([recompute(block, signals, queries) for queries in coords.split(step, dim=1)], dim=-1)
 
 
+@checked(**_KINDS)
 def point_sums(
     x: Tensor,
     coords: Tensor,
@@ -158,7 +182,7 @@ def point_sums(
 def _nearest(offsets: Tensor, meets: Tensor, size: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return offsets, validity and indices of the ``count`` nearest points that each query interacts with."""
     if not is_symbolic(meets.shape[-1]):  # of a number only known later, there are taken to be enough
-        count = min(check_int("neighbors", count), meets.shape[-1])
+        count = min(count, meets.shape[-1])
     distance = (offsets.detach() * size).square().sum(dim=-1).masked_fill(~meets, math.inf)
     index = distance.topk(count, dim=-1, largest=False, sorted=False).indices  # (batch or 1, queries, count)
     if offsets.shape[0] != index.shape[0]:

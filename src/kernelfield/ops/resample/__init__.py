@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from ..._checks import check_int
+from ..._arguments import checked
+from ..._kinds import Int, ListOf, TensorOf
 from ..conv.shape import is_symbolic
 from .fft import resample_axis
 from .matrix import apply_along, resample_matrix
@@ -18,12 +17,15 @@ from .reference import resample_reference
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
 __all__ = ["apply_along", "resample", "resample_matrix", "resample_reference"]
 
 #: up to this many samples a product with a matrix is faster than two FFTs
 MATRIX_UP_TO = 128
 
 
+@checked(x=TensorOf("float"), size=Int(1) | ListOf(Int(1)), window=ListOf(TensorOf("float", "n") | None) | None)
 def resample(x: Tensor, size: int | Sequence[int], *, window: Sequence[Tensor | None] | None = None) -> Tensor:
     r"""Resample ``x`` to ``size`` samples per axis by cropping or padding its spectrum.
 
@@ -51,20 +53,18 @@ def resample(x: Tensor, size: int | Sequence[int], *, window: Sequence[Tensor | 
     >>> torch.allclose(resample(wave, 8, window=[half]), wave / 2, atol=1e-6)
     True
     """
-    if not (isinstance(x, Tensor) and x.is_floating_point()):
-        raise TypeError(f"x must be a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
     sizes = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 0 < len(sizes) <= x.dim():
         raise ValueError(f"size must be 1 to {x.dim()} ints for x of shape {tuple(x.shape)}, got {size!r}")
     windows: Sequence[Tensor | None] = (None,) * len(sizes) if window is None else window
     if len(windows) != len(sizes):
         raise ValueError(f"window must have an entry for each of the {len(sizes)} axes, got {len(windows)}")
-    for axis, new in enumerate(sizes, start=x.dim() - len(sizes)):
-        check_int("size", new)
-        if x.shape[axis] == 0:
-            raise ValueError(f"x must not be empty along axis {axis}, got {tuple(x.shape)}")
+    if 0 in x.shape[x.dim() - len(sizes) :]:
+        raise ValueError(f"x must not be empty along the axes that are resampled, got {tuple(x.shape)}")
     for axis, (new, m) in enumerate(zip(sizes, windows, strict=True), start=x.dim() - len(sizes)):
         old = x.shape[axis]
+        if m is not None and not is_symbolic(old, new, m.shape[0]) and len(m) < min(old, new) // 2 + 1:
+            raise ValueError(f"window must have min(size, length) // 2 + 1 entries per axis, got {len(m)} for {new}")
         if m is None and (old is new or (not is_symbolic(old, new) and old == new)):
             continue
         if not is_symbolic(old, new) and max(old, new) <= MATRIX_UP_TO:

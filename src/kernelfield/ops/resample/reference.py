@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..._arguments import checked
+from ..._kinds import Int, ListOf, TensorOf
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["resample_reference"]
 
 
+@checked(x=TensorOf("float"), size=Int(1) | ListOf(Int(1)))
 def resample_reference(x: Tensor, size: int | Sequence[int]) -> Tensor:
     r"""Return the trigonometric interpolant of ``x`` at ``size`` points per axis; see :func:`resample`.
 
@@ -27,6 +31,8 @@ def resample_reference(x: Tensor, size: int | Sequence[int]) -> Tensor:
     tensor([ 1., -1.])
     """
     sizes = (size,) if isinstance(size, int) else tuple(size)
+    if len(sizes) > x.dim() or 0 in x.shape[x.dim() - len(sizes) :]:
+        raise ValueError(f"size must be 1 to {x.dim()} ints for x of shape {tuple(x.shape)}, got {size!r}")
     for d, new in enumerate(sizes, start=x.dim() - len(sizes)):
         old = x.shape[d]
         least = min(old, new)
