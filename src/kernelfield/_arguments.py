@@ -41,6 +41,7 @@ from ._kinds import (
     TensorOf,
     have_common_axes,
     match_axes,
+    parts_of,
     shown,
 )
 
@@ -120,6 +121,7 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
         defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
         shaped = have_common_axes(declared.values())
+        related = any(isinstance(part, PerAxis) for kind in declared.values() for part in parts_of(kind))
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -127,10 +129,10 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
                 return function(*args, **kwargs)
             passed = dict(zip(order, args, strict=False))  # too many are the function's own error
             passed.update(kwargs)
-            given = {**defaults, **passed}
+            given = {**defaults, **passed} if related else passed
             for name, value in passed.items():
                 kind = declared.get(name)
-                if kind is not None:
+                if kind is not None and not kind.accepts(value, given):
                     kind.check(name, value, given)
             if shaped:
                 match_axes(declared, passed)

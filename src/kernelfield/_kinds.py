@@ -67,6 +67,10 @@ class Kind:
         """Return whether a ``value`` of the right type is accepted; ``given`` holds the call's other arguments."""
         return True
 
+    def accepts(self, value: Any, given: Mapping[str, Any]) -> bool:
+        """Return whether ``value`` is accepted: what :meth:`check` finds, without the words for an error."""
+        return self.has_type(value) and self.in_range(value, given)
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
         """Return what is accepted, as the end of "x must be …"."""
         raise NotImplementedError
@@ -112,6 +116,9 @@ class _Union(Kind):
 
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
         return any(kind.has_type(value) and kind.in_range(value, given) for kind in self.kinds)
+
+    def accepts(self, value: Any, given: Mapping[str, Any]) -> bool:
+        return any(kind.accepts(value, given) for kind in self.kinds)
 
     def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
         for kind in self.kinds:
@@ -436,6 +443,9 @@ class TensorOf(Kind):
         more = value.dim() - self._rank
         fits = more == 0 if not self.several else more >= (self.several[0] == "*")
         return fits and (self.empty or 0 not in value.shape[1:])
+
+    def accepts(self, value: Any, given: Mapping[str, Any]) -> bool:
+        return super().accepts(value, given) and not value.is_meta  # which check looks at again
 
     def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
         super().check(name, value, given)

@@ -114,8 +114,8 @@ def test_compiles(size: int) -> None:
 @pytest.mark.parametrize(
     ("x", "size", "error", "says"),
     [
-        (torch.ones(2, 3).long(), 4, TypeError, r"x .*got torch\.int64"),
-        ([1.0, 2.0], 4, TypeError, "x .*got list"),
+        (torch.ones(2, 3).long(), 4, TypeError, r"x .*got .*int64"),
+        ([1.0, 2.0], 4, TypeError, "x .*got .*list"),
         (torch.ones(2, 3), 0, ValueError, "size .*got 0"),
         (torch.ones(2, 3), -2, ValueError, "size .*got -2"),
         (torch.ones(2, 3), 2.5, TypeError, r"size .*got 2\.5"),

@@ -44,7 +44,7 @@ def test_every_kind_exports_with_any_length_and_batch(name: str) -> None:
 @pytest.mark.parametrize("method", ["dct", "FFT", None, 3])
 def test_unknown_method(method: Any) -> None:
     says = f"method must be one of 'auto', {', '.join(map(repr, METHODS))}, got {method!r}"
-    with pytest.raises(ValueError, match=re.escape(says)):
+    with pytest.raises(ValueError if isinstance(method, str) else TypeError, match=re.escape(says)):
         conv(torch.ones(1, 1, 4), torch.ones(1, 1, 3), method=method)
 
 
