@@ -211,10 +211,9 @@ class CumulativeNorm(ChannelNorm):
     True
     """
 
+    @checked(x=TensorOf("float", "batch, .channels, time"))
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised signal for ``x`` (batch, channels, time)."""
-        if x.dim() != 3 or x.shape[1] != self.channels:
-            raise ValueError(f"x must have shape (batch, {self.channels}, time), got {tuple(x.shape)}")
         count = torch.arange(1, x.shape[-1] + 1, dtype=torch.float64, device=x.device)
         return self.normalise(x, *(total / count for total in self.sums(x)))
 

@@ -115,6 +115,7 @@ CALLS = [
     ),
     *_pair("Dropout", lambda: {"p": 0.5}, _x(3, 8)),
     *_pair("ChannelNorm", lambda: {"channels": 3}, _x(3, 8)),
+    *_pair("CumulativeNorm", lambda: {"channels": 3}, _x(3, 8)),
     *_pair("Pointwise", lambda: {"in_channels": 3, "out_channels": 4}, _x(3, 8)),
     Call(
         "layers.ContinuousConv",
