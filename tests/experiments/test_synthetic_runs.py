@@ -11,6 +11,7 @@ import pytest
 
 from kernelfield.experiments import fitting
 from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.plain_json import to_json
 from kernelfield.experiments.reproduce import reproduce
 from kernelfield.experiments.results import results_table
 from kernelfield.experiments.run import Run
@@ -70,7 +71,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         result = {"status": "done", "recipe": recipe.name, "metric": "mse", "published": {}, **next_one}
         result |= {"synthetic": True} if options["synthetic"] else {}
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "result.json").write_text(to_json(result))
         return Run(folder)
 
     def steps(*arguments: Any, **options: Any) -> Any:
