@@ -71,7 +71,9 @@ def attempt(call: Call, argument: str, label: str | None = None, value: Any = No
         with _in_time():
             wrong = _not_finite(call.use(result))
     except Exception as error:
-        if isinstance(error, (TypeError, ValueError)) and re.match(r"(x|coords|kernels?|shape) must ", str(error)):
+        if isinstance(error, (TypeError, ValueError)) and re.match(
+            r"(x|coords|kernels?|shape|method) must ", str(error)
+        ):
             return Outcome("works", case)  # the input that the test has does not fit this layer
         return Outcome("later", case, f"{type(error).__name__}: {error}")
     # NaN in, NaN out.

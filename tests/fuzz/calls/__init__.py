@@ -20,6 +20,7 @@ INTERNAL = {
     "groups.Product",
     "groups.SE2",
     "models.import_network",
+    "models.RandomKernels",
     "ops.Dilated",
     "ops.Edges",
     *(f"layers.{name}" for name in layers.INTERNAL),
