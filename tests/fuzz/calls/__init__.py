@@ -20,6 +20,7 @@ INTERNAL = {
     "groups.Product",
     "groups.SE2",
     "models.import_network",
+    "models.RandomKernelNet",
     "models.RandomKernels",
     "ops.Dilated",
     "ops.Edges",
