@@ -41,7 +41,15 @@ def test_declared_shape_is_that_of_the_data(name: str, options: dict[str, Any]) 
 
 def test_all_data_sets_but_users_files_declare_a_shape() -> None:
     without = {name for name in list_data() if describe(name).shape is None}
-    assert without == {"csv_series", "image_folder", "text", "ts", "wav_folder"}
+    assert without == {
+        "arrays",
+        "cloud_folder",
+        "csv_series",
+        "image_folder",
+        "text",
+        "ts",
+        "wav_folder",
+    }
 
 
 @pytest.mark.parametrize(

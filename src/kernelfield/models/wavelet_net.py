@@ -112,8 +112,9 @@ class WaveletNet(nn.Module):
         super().__init__()
         stages = [Stage(*stage) for stage in stages]
         for stage in stages:
-            if stage.kernel_size < 1 or stage.kernel_size % 2 == 0:
-                raise ValueError(f"stages must have odd kernel sizes, got {stage}")
+            # Only kernels that are stretched have a middle to be stretched from.
+            if stage.kernel_size < 1 or (scales != 0 and stage.kernel_size % 2 == 0):
+                raise ValueError(f"stages must have positive kernel sizes, odd with scales, got {stage}")
         group: Scale | None = None
         if scales is None:
             if size is None:

@@ -258,7 +258,7 @@ def _sample_all(
     if sampling.get("coords") is not None or torch.compiler.is_compiling():
         return [None for convs in layers for _ in convs]
     lengths = tuple(x.shape[2:])
-    if any(conv.dim != len(lengths) for convs in layers for conv in convs):
+    if any(isinstance(conv, ContinuousConv) and conv.dim != len(lengths) for convs in layers for conv in convs):
         raise ValueError(f"x must have as many spatial axes as the convolutions of blocks, got {tuple(x.shape)}")
     steps = floats_per_axis("step", sampling.get("step", 1.0), len(lengths))
     requests: list[Any] = []
