@@ -80,7 +80,7 @@ _FOUND: dict[str, Kind] = {
     "Callable[..., Mask] | Mask": Instance("kernelfield.masks.Mask") | MAKER,
     "Edges": Instance("kernelfield.ops.Edges"),
     "ActiveSlice": Instance("kernelfield.layers.ActiveSlice"),
-    "Sequence[ActiveSlice]": ListOf(Instance("kernelfield.layers.ActiveSlice")),
+    "Sequence[ActiveSlice]": ListOf(Instance("kernelfield.layers.ActiveSlice"), least=0),
     "LiftingConv": Instance("kernelfield.layers.LiftingConv"),
     "GroupConv": Instance("kernelfield.layers.GroupConv"),
     "LiftingConv | GroupConv": Instance("kernelfield.layers.LiftingConv", "kernelfield.layers.GroupConv"),
@@ -144,6 +144,8 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
                     raise
                 raise explained from error
 
+        # torch.compile stops after eight versions of one code object, so each function needs its own.
+        call.__code__ = call.__code__.replace(co_name=function.__name__)  # type: ignore[attr-defined]
         call.__kinds__ = declared  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 

@@ -79,7 +79,7 @@ class ContinuousConv(SampledKernel):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     @checked(
-        x=TensorOf("float", "batch, channels, *space", empty=False),
+        x=TensorOf("float", "batch, channels, *space"),
         step=PerAxis(POSITIVE),
         coords=TensorOf("float") | None,
         mask=TensorOf("bool", "batch, *space") | None,
@@ -124,6 +124,8 @@ class ContinuousConv(SampledKernel):
         if points is not None:
             y = convolve_points(self, x, points, weight, steps, mask)
         else:
+            if not torch.compiler.is_compiling() and 0 in x.shape[2:]:
+                raise ValueError(f"x must have at least one sample along each axis, got {tuple(x.shape)}")
             y = self._grid_conv(x if weight is None else x * weight.unsqueeze(1).to(x.dtype), steps, kernel)
         if self.bias is None or not add_bias:
             return y

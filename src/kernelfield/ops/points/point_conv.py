@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["point_conv", "point_sums"]
 
 _KINDS = {
-    "x": TensorOf("float", "batch, channels, points", empty=False),
-    "coords": TensorOf("float", "batch|1, points, dim", empty=False),
+    "x": TensorOf("float", "batch, channels, points"),
+    "coords": TensorOf("float", "batch|1, points, dim"),
     "kernel": CALLABLE,
     "size": TensorOf("float", "dim"),
     "hidden": Int(0),
