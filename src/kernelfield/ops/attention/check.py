@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "check_attention"]
 
-_SIGNAL = TensorOf("float", "n, elements, *space, channels", empty=False)
 #: kinds of the arguments of :func:`kernelfield.ops.group_attention` and its reference
 KINDS: dict[str, Any] = {
-    "q": _SIGNAL,
-    "k": _SIGNAL,
-    "v": _SIGNAL,
+    "q": TensorOf("float", "n, query_elements, *space, channels", empty=False),
+    "k": TensorOf("float", "n, elements, *space, channels", empty=False),
+    "v": TensorOf("float", "n, elements, *space, values", empty=False),
     "positions": TensorOf("float", "out_elements, *around, a"),
     "elements": TensorOf("float", "out_elements, …, elements, b"),
     "neighborhood": ListOf(Int(1, odd=True)) | None,
