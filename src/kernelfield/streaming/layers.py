@@ -36,6 +36,29 @@ class StatefulLayer(nn.Module):
         raise NotImplementedError
 
 
+class BufferedLayer(StatefulLayer):
+    """Base class of layers whose state is a few of their buffers, with the streams along the first axis."""
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the tensors that change with every sample."""
+        raise NotImplementedError
+
+    def reset(self, streams: Sequence[int] | slice) -> None:
+        rows = streams if isinstance(streams, slice) else list(streams)
+        for name in self.state_names:
+            fresh = getattr(self, name).clone()
+            fresh[rows] = 0
+            setattr(self, name, fresh)
+
+    def state(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name).clone() for name in self.state_names}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        for name in self.state_names:
+            setattr(self, name, state[name].to(getattr(self, name), copy=True))
+
+
 class OnlineLayer(StatefulLayer):
     """A causal :class:`~kernelfield.layers.ContinuousConv` whose input arrives in pieces.
 
@@ -66,7 +89,7 @@ class OnlineLayer(StatefulLayer):
         self.conv.load_state(state)
 
 
-class RecurrentLayer(StatefulLayer):
+class RecurrentLayer(BufferedLayer):
     """A :class:`.RecurrentConv` in its recurrent form, which remembers its oscillations.
 
     The state is in float64: a pole is multiplied with itself as often as there are samples, and a kernel with an end
@@ -203,27 +226,13 @@ class RecurrentLayer(StatefulLayer):
         kernel = kernel.unflatten(0, (self.out_channels, -1))
         return conv(x, kernel, causal=True, groups=self.groups)
 
-    def reset(self, streams: Sequence[int] | slice) -> None:
-        rows = streams if isinstance(streams, slice) else list(streams)
-        for name in self.state_names:
-            fresh = getattr(self, name).clone()
-            fresh[rows] = 0
-            setattr(self, name, fresh)
-
-    def state(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name).clone() for name in self.state_names}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        for name in self.state_names:
-            setattr(self, name, state[name].to(self.real.device, copy=True))
-
 
 def _kernel(real: Tensor, imag: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Return Re c λ^t, (kernels, times)."""
     return (cosine.unsqueeze(-1) * real + sine.unsqueeze(-1) * imag).sum(dim=1)
 
 
-class RunningNorm(StatefulLayer):
+class RunningNorm(BufferedLayer):
     """A :class:`~kernelfield.layers.CumulativeNorm` that continues its sums.
 
     Args:
@@ -242,7 +251,6 @@ class RunningNorm(StatefulLayer):
     total: Tensor
     count: Tensor
 
-    #: names of the tensors that change with every sample
     state_names = ("total", "count")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -259,20 +267,8 @@ class RunningNorm(StatefulLayer):
         mean, square = (sums / counts).split(1, dim=1)
         return self.norm.normalise(x, mean, square), (sums[..., -1:], counts[..., -1:])
 
-    def reset(self, streams: Sequence[int] | slice) -> None:
-        rows = streams if isinstance(streams, slice) else list(streams)
-        self.total[rows] = 0
-        self.count[rows] = 0
 
-    def state(self) -> dict[str, Tensor]:
-        return {"total": self.total.clone(), "count": self.count.clone()}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.total.copy_(state["total"])
-        self.count.copy_(state["count"])
-
-
-class RunningReadout(StatefulLayer):
+class RunningReadout(BufferedLayer):
     r"""The predictions after each sample, (batch, out, n), with a running mean for the readout "mean".
 
     .. math:: y(t) = W \frac{1}{t} \sum_{\tau \le t} x(\tau) + b
@@ -296,7 +292,6 @@ class RunningReadout(StatefulLayer):
     total: Tensor
     count: Tensor
 
-    #: names of the tensors that change with every sample
     state_names = ("total", "count")
 
     def forward(self, x: Tensor, mask: None = None) -> Tensor:  # noqa: ARG002
@@ -314,15 +309,3 @@ class RunningReadout(StatefulLayer):
             states = sums[..., -1:], counts[..., -1:]
             x = (sums / counts).to(x.dtype)
         return self.linear(x), states
-
-    def reset(self, streams: Sequence[int] | slice) -> None:
-        rows = streams if isinstance(streams, slice) else list(streams)
-        self.total[rows] = 0
-        self.count[rows] = 0
-
-    def state(self) -> dict[str, Tensor]:
-        return {"total": self.total.clone(), "count": self.count.clone()}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.total.copy_(state["total"])
-        self.count.copy_(state["count"])
