@@ -22,28 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ._kinds import (
-    ANY,
-    BOOL,
-    DEVICE,
-    DIM,
-    DTYPE,
-    FIELD,
-    FINITE,
-    INTERVAL,
-    MAKER,
-    PATH,
-    Instance,
-    Int,
-    Kind,
-    ListOf,
-    PerAxis,
-    TensorOf,
-    have_common_axes,
-    match_axes,
-    parts_of,
-    shown,
-)
+from ._kinds import ANY, BOOL, DIM, FINITE, INTERVAL, PATH, Int, Kind, ListOf, PerAxis, parts_of, shown
+from ._object_kinds import DEVICE, DTYPE, FIELD, MAKER, Instance, TensorOf, have_common_axes, match_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

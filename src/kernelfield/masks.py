@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ._arguments import checked
 from ._checks import check_coords
-from ._kinds import POSITIVE, SHARE, Int, PerAxis, TensorOf
+from ._kinds import POSITIVE, SHARE, Int, PerAxis
+from ._object_kinds import TensorOf
 from ._per_axis import per_axis
 
 if TYPE_CHECKING:

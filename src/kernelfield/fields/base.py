@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked
 from .._checks import check_coords
-from .._kinds import TensorOf
+from .._object_kinds import TensorOf
 from ._linear import first_outputs
 from .start import SCALING
 

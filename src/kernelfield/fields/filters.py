@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, Choice, TensorOf
+from .._kinds import POSITIVE, Choice
+from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
 from ._linear import affine, first_outputs, project, scale_linear_, stack_linears
 from .base import Architecture, Field

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._kinds import TensorOf
+from .._object_kinds import TensorOf
 
 __all__ = ["transform", "warp"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .._kinds import Instance
+from .._object_kinds import Instance
 from .base import Group
 
 if TYPE_CHECKING:

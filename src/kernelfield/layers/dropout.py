@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import PROBABILITY, Choice, TensorOf
+from .._kinds import PROBABILITY, Choice
+from .._object_kinds import TensorOf
 from ..ops.fused import drop
 
 __all__ = ["DROPOUT_KINDS", "Dropout"]

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._kinds import NOT_NEGATIVE, POSITIVE, Choice, TensorOf
+from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
+from .._object_kinds import TensorOf
 from ..ops.fused import activate, linear, norm_with_identity
 from ..ops.fused.synced_norm import has_several_processes, synced_batch_norm
 

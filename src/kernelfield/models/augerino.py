@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import TensorOf
+from .._object_kinds import TensorOf
 from ..groups import Distribution, learned, warp
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, TensorOf
+from .._kinds import POSITIVE, RATE, TEXT, Choice, Int
+from .._object_kinds import TensorOf
 from ..fields import Field, MAGNet
 from ..layers import (
     CCNNBlock,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, ListOf, TensorOf
+from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, ListOf
+from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
 from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field, bind_start
 from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, ListOf, TensorOf
+from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, ListOf
+from .._object_kinds import TensorOf
 from ..fields import SIREN, Field, MAGNet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._kinds import RATE, Choice, Int, TensorOf
+from .._kinds import RATE, Choice, Int
+from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
 from ..groups import Cyclic, Dihedral, Group, Trivial
 from ..layers.dropout import Dropout

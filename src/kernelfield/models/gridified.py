@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, Choice, Int, PerAxis, TensorOf
+from .._kinds import POSITIVE, RATE, Choice, Int, PerAxis
+from .._object_kinds import TensorOf
 from .._per_axis import per_axis
 from .._signature import with_arguments_of
 from ..fields import Field, Table

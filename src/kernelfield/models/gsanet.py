@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._kinds import RATE, Choice, Int, ListOf, TensorOf
+from .._kinds import RATE, Choice, Int, ListOf
+from .._object_kinds import TensorOf
 from ..groups import Cyclic, Dihedral, Group, Mirror, Trivial
 from ..layers.group import GroupPool, LiftingSelfAttention, SelfAttentionBlock, SpatialPool
 from ..layers.pointwise import Pointwise, make_norm

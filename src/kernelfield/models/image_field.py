@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import TensorOf
+from .._object_kinds import TensorOf
 from ..fields import SIREN, FourierFilter, GaborFilter, MAGNet, build_field
 from .registry import register
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._kinds import BOOL, PROBABILITY, Choice, Int, ListOf, TensorOf
+from .._kinds import BOOL, PROBABILITY, Choice, Int, ListOf
+from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
 from ..fields import SIREN, Field
 from ..groups import O2, SO2, Distribution, Group, Mirror, Trivial, monotonicity

@@ -9,7 +9,8 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
-from .._kinds import MAKER, TEXT
+from .._kinds import TEXT
+from .._object_kinds import MAKER
 from .named_parts import resolve_parts
 
 if TYPE_CHECKING:

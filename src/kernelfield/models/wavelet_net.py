@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, Choice, Instance, Int, ListOf, Number, TensorOf
+from .._kinds import POSITIVE, RATE, Choice, Int, ListOf, Number
+from .._object_kinds import Instance, TensorOf
 from ..fields import BSpline, Field
 from ..groups import Scale
 from ..layers.group import GroupBatchNorm, GroupConv, GroupPool, GroupSignal, LiftingConv, SpatialPool

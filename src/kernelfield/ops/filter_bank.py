@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._kinds import Choice, Instance, ListOf, TensorOf
+from .._kinds import Choice, ListOf
+from .._object_kinds import Instance, TensorOf
 from ..fields.splines import cardinal_bspline
 from .conv import conv
 from .conv.cost import Work, seconds

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
-from ..._kinds import POSITIVE, Instance, ListOf
+from ..._kinds import POSITIVE, ListOf
+from ..._object_kinds import Instance
 from .base import Distribution, Interval
 from .bernoulli import Bernoulli
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ..._arguments import checked
 from ..._checks import floats_per_axis
-from ..._kinds import RATE, Choice, Instance, ListOf, TensorOf
+from ..._kinds import RATE, Choice, ListOf
+from ..._object_kinds import Instance, TensorOf
 from ...ops.fused import activate
 from ..dropout import DROPOUT_KINDS, Dropout
 from ..pointwise import NORMS, BatchNorm, Pointwise, make_norm, normalise, normalise_with_identity

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ..._arguments import checked
 from ..._checks import floats_per_axis
-from ..._kinds import POSITIVE, RATE, Choice, PerAxis, TensorOf
+from ..._kinds import POSITIVE, RATE, Choice, PerAxis
+from ..._object_kinds import TensorOf
 from ...ops import conv
 from ...ops.fused import drop
 from .point_path import convolve_points

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._checks import floats_per_axis
-from ..._kinds import POSITIVE, Instance, ListOf, PerAxis, TensorOf
+from ..._kinds import POSITIVE, ListOf, PerAxis
+from ..._object_kinds import Instance, TensorOf
 from ...ops.fieldnet import sample_fields
 
 if TYPE_CHECKING:

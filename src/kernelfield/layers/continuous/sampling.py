@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._checks import check_choice
-from ..._kinds import TensorOf
+from ..._object_kinds import TensorOf
 from ...ops import conv, sample_density
 
 __all__ = ["check_points", "first_lag", "sample_weight", "seen_only", "smooth_kernel"]

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from ..._arguments import checked
 from ..._checks import check_options
-from ..._kinds import POSITIVE, PROBABILITY, Choice, PerAxis, TensorOf
+from ..._kinds import POSITIVE, PROBABILITY, Choice, PerAxis
+from ..._object_kinds import TensorOf
 from ..._signature import with_arguments_of
 from ...fields import Field, MAGNet, bind_start
 from ..pointwise import Pointwise

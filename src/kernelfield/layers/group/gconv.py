@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ..._arguments import checked
 from ..._checks import check_options
-from ..._kinds import Choice, TensorOf
+from ..._kinds import Choice
+from ..._object_kinds import TensorOf
 from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from ...groups import Distribution, Group, Uniform

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._arguments import checked
-from ..._kinds import RATE, Choice, Int, TensorOf
+from ..._kinds import RATE, Choice, Int
+from ..._object_kinds import TensorOf
 from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute
 from ...ops.conv.shape import is_symbolic

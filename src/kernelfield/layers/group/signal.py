@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..._arguments import checked
-from ..._kinds import Instance, TensorOf
+from ..._object_kinds import Instance, TensorOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ... import grids
 from ..._arguments import checked
-from ..._kinds import FINITE, Int, ListOf, PerAxis, TensorOf
+from ..._kinds import FINITE, Int, ListOf, PerAxis
+from ..._object_kinds import TensorOf
 from ..._per_axis import per_axis
 from ...groups import Group, Trivial
 from ...ops import Edges, bilateral_edges

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
-from ..._kinds import POSITIVE, Choice, Int, TensorOf
+from ..._kinds import POSITIVE, Choice, Int
+from ..._object_kinds import TensorOf
 from ...fields import Field, RandomFourier, build_field
 from ...ops import pass_messages
 from ..pointwise import Pointwise

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
-from ..._kinds import POSITIVE, SHARE, Choice, ListOf, Number, TensorOf
+from ..._kinds import POSITIVE, SHARE, Choice, ListOf, Number
+from ..._object_kinds import TensorOf
 from ..._signature import with_arguments_of
 from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, cutoff
 from ...masks import Mask, SigmoidMask

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..._kinds import Int, ListOf, TensorOf
+from ..._kinds import Int, ListOf
+from ..._object_kinds import TensorOf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

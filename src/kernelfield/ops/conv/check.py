@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._kinds import Choice, ListOf, TensorOf
+from ..._kinds import Choice, ListOf
+from ..._object_kinds import TensorOf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

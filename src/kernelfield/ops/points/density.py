@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..._arguments import checked
-from ..._kinds import TensorOf
+from ..._object_kinds import TensorOf
 from .chunks import points_per_chunk
 
 if TYPE_CHECKING:

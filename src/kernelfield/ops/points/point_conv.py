@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..._arguments import checked
-from ..._kinds import CALLABLE, Int, TensorOf
+from ..._kinds import Int
+from ..._object_kinds import CALLABLE, TensorOf
 from ..backend import recompute
 from ..conv.shape import is_symbolic
 from .chunks import points_per_chunk

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..._arguments import checked
-from ..._kinds import Int, ListOf, TensorOf
+from ..._kinds import Int, ListOf
+from ..._object_kinds import TensorOf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,205 @@
+"""Kinds of arguments that are objects: instances of classes, callables, dtypes, devices and tensors."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ._kinds import Kind, is_symbolic, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["CALLABLE", "DEVICE", "DTYPE", "FIELD", "MAKER", "Instance", "TensorOf", "have_common_axes", "match_axes"]
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Instance(Kind):
+    """An instance of a class, given by its full name.
+
+    >>> Instance("kernelfield.groups.Group").check("group", 4)
+    Traceback (most recent call last):
+    TypeError: group must be a kernelfield.groups.Group, got 4 of type int
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self._classes: tuple[type, ...] | None = None
+
+    def has_type(self, value: Any) -> bool:
+        if self._classes is None:  # found at the first call: modules of the package import this one first
+            self._classes = tuple(map(_find, self.names))
+        return isinstance(value, self._classes)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return " or ".join(f"a {name}" for name in self.names)
+
+
+class _Callable(Kind):
+    def has_type(self, value: Any) -> bool:
+        return callable(value) and not isinstance(value, type)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a callable"
+
+
+class _Maker(_Callable):
+    """A callable that makes a module; of classes only those of modules."""
+
+    def has_type(self, value: Any) -> bool:
+        return issubclass(value, nn.Module) if isinstance(value, type) else callable(value)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a callable that makes a torch.nn.Module"
+
+
+class _Field(Kind):
+    def has_type(self, value: Any) -> bool:
+        if isinstance(value, type):
+            return issubclass(value, _find("kernelfield.fields.Field"))
+        return callable(value)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a kernelfield.fields.Field or a callable that makes one from (dim, channels)"
+
+
+class _Dtype(Kind):
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, torch.dtype)
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return value.is_floating_point
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a floating-point torch.dtype"
+
+
+class _Device(Kind):
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, (str, torch.device))
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        try:
+            torch.device(value)
+        except RuntimeError:
+            return False
+        return True
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a torch.device or the name of one"
+
+
+class TensorOf(Kind):
+    r"""A tensor of some dtype and shape.
+
+    Args:
+        dtype: "float", "int", "bool" or "any".
+        shape: names of the axes: "batch, channels, \*space". A star stands for one axis or more, "…" for any number,
+            "batch|1" for an axis that may also have length 1, and ".in_channels" for one whose length is that attribute
+            of ``self``. Axes of one name have one length in all arguments of a call; :func:`match_axes` compares them.
+        empty: whether axes may have length 0; the first one may in any case, as the batch of no samples.
+
+    >>> TensorOf("float", "batch, channels, points").check("x", torch.ones(3))
+    Traceback (most recent call last):
+    ValueError: x must be a float tensor of shape (batch, channels, points), got a float32 tensor of shape (3,)
+    """
+
+    def __init__(self, dtype: str = "any", shape: str = "…", *, empty: bool = True) -> None:
+        self.dtype, self.shape, self.empty = dtype, shape, empty
+        self.words = shape.replace("|", " or ").replace(".", "")
+        axes = shape.split(", ")
+        #: names of the axes before and after the one that stands for several, and that one's name or ""
+        self.before, self.several, self.after = axes, "", []
+        for place, axis in enumerate(axes):
+            if axis[0] in "*…":
+                self.before, self.several, self.after = axes[:place], axis, axes[place + 1 :]
+        self._rank = len(self.before) + len(self.after)
+
+    def has_type(self, value: Any) -> bool:
+        if not isinstance(value, Tensor):
+            return False
+        if self.dtype == "float":
+            return value.is_floating_point()
+        if self.dtype == "bool":
+            return value.dtype == torch.bool
+        whole = not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
+        return self.dtype == "any" or whole
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        more = value.dim() - self._rank
+        fits = more == 0 if not self.several else more >= (self.several[0] == "*")
+        return fits and (self.empty or 0 not in value.shape[1:])
+
+    def accepts(self, value: Any, given: Mapping[str, Any]) -> bool:
+        return super().accepts(value, given) and not value.is_meta  # which check looks at again
+
+    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
+        super().check(name, value, given)
+        # Other devices are told apart by torch, which lets this one pass until the backward pass.
+        if value.is_meta and isinstance(module := given.get("self"), nn.Module):
+            device = next((p.device for p in module.parameters()), value.device)
+            if device.type != "meta":
+                raise ValueError(f"{name} must be on the device of the module, {device}, got {value.device}")
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        kind = "" if self.dtype == "any" else f"{self.dtype} "
+        shape = "" if self.shape == "…" else f" of shape ({self.words})"
+        return f"{'an' if self.dtype == 'int' else 'a'} {kind}tensor{shape}{'' if self.empty else ', not empty'}"
+
+    def lengths(self, value: Tensor) -> list[tuple[str, Any]]:
+        """Return the names and lengths of the axes of ``value``; those behind a star together."""
+        shape, last = tuple(value.shape), value.dim() - len(self.after)
+        named = [*zip(self.before, shape, strict=False), *zip(self.after, shape[last:], strict=True)]
+        return [*named, (self.several, shape[len(self.before) : last])] if self.several[:1] == "*" else named
+
+
+def have_common_axes(kinds: Iterable[Kind]) -> bool:
+    """Return whether two tensors, or one tensor twice, name the same axis."""
+    tensors = [part for kind in kinds for part in parts_of(kind) if isinstance(part, TensorOf)]
+    axes = [axis.partition("|")[0] for kind in tensors for axis in kind.shape.split(", ") if axis != "…"]
+    return len(set(axes)) < len(axes) or any(axis[0] == "." for axis in axes)
+
+
+def match_axes(kinds: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
+    """Raise a ValueError if axes of one name differ between tensors.
+
+    >>> kinds = {"x": TensorOf("float", "batch, points"), "mask": TensorOf("bool", "batch|1, points")}
+    >>> match_axes(kinds, {"x": torch.ones(2, 5), "mask": torch.ones(1, 5) > 0})
+    >>> match_axes(kinds, {"x": torch.ones(2, 5), "mask": torch.ones(2, 4) > 0})
+    Traceback (most recent call last):
+    ValueError: mask must have shape (batch or 1, points) with points=5 as in x, got (2, 4)
+    """
+    known: dict[str, tuple[Any, str]] = {}
+    for name, value in values.items():
+        for part in parts_of(kinds.get(name)) if isinstance(value, Tensor) else ():
+            if not isinstance(part, TensorOf) or not part.has_type(value):
+                continue
+            for full, length in part.lengths(value):
+                axis, _, one = full.partition("|")
+                if is_symbolic(length) or (one and length == 1):
+                    continue
+                known_as = (getattr(values["self"], axis[1:]), "the module") if axis[0] == "." else (length, name)
+                wanted, other = known.setdefault(axis, known_as)
+                if length != wanted:
+                    raise ValueError(
+                        f"{name} must have shape ({part.words}) with {axis.lstrip('.')}={wanted} as in {other}, "
+                        f"got {tuple(value.shape)}"
+                    )
+
+
+def _find(name: str) -> type:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+CALLABLE = _Callable()
+#: what makes a module: a class, a partial of one, or another callable
+MAKER = _Maker()
+#: what makes a field: a class, a partial of one, another callable; or a field
+FIELD = _Field()
+DTYPE = _Dtype()
+DEVICE = _Device()
