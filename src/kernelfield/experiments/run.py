@@ -21,7 +21,8 @@ from ..models import create_model
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
 from .families import recipe_text
 from .plain_json import read_json
-from .recipe import SELECT, Recipe, read_recipe
+from .recipe import Recipe, read_recipe
+from .training_settings import SELECT
 
 if TYPE_CHECKING:
     from torch import nn

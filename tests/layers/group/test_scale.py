@@ -1,9 +1,8 @@
-"""Layers on dilations of the line (chapter 10): the bank, its Haar factors, its boundaries, and equivariance."""
+"""Layers on dilations of the line (chapter 10): the bank, its boundaries and its regulariser."""
 
 from __future__ import annotations
 
 import functools
-import math
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch.nn import functional as F
 
 from kernelfield.fields import SIREN, BSpline, Table
 from kernelfield.groups import Cyclic, Scale
-from kernelfield.layers.group import GroupConv, GroupSignal, LiftingConv, PartialGroupConv, kernel, wavelet_loss
+from kernelfield.layers.group import GroupConv, LiftingConv, kernel, wavelet_loss
 from kernelfield.layers.group.correlate import convolve
 from kernelfield.layers.group.gconv import folded
 from kernelfield.testing import (
@@ -20,15 +19,9 @@ from kernelfield.testing import (
     assert_state_dict_round_trip,
     assert_translation_equivariant,
 )
+from tests.layers.group.scale_layers import F64, Smooth, seeded
 
-F64 = {"dtype": torch.float64}
-Smooth = functools.partial(SIREN, omega_0=3.0, hidden=16)
 FIELDS = [BSpline, Table, Smooth, functools.partial(BSpline, size=7), functools.partial(BSpline, order=3)]
-
-
-def seeded(layer, *args, **options):
-    torch.manual_seed(0)
-    return layer(*args, **options).double()
 
 
 @pytest.mark.parametrize("field", [BSpline, Table, Smooth])
@@ -110,84 +103,6 @@ def test_scale_grids_of_section_4_2_2():
     assert Scale(5, continuous=True).pooled(4).continuous
 
 
-def burst(t):
-    """Waves in a bell, all of it within |t| < 12; nothing of it above one wave in three units."""
-    return torch.exp(-0.5 * (t / 3) ** 2) * torch.cos(1.9 * t + 0.4) + torch.exp(-0.5 * ((t + 2) / 2) ** 2)
-
-
-def both_speeds(base, rate, layers, reach=40, margin=16):
-    """Outputs for a burst, and for it dilated by the base: one scale further, at stretched times. (…, time) each.
-
-    Positions whose stretched counterpart lies on a sample are compared: those at multiples of the base's denominator.
-    """
-    t = torch.arange(-reach * rate, reach * rate + 1, **F64) / rate
-    plain, slow = (layers(burst(u)[None, None]) for u in (t, t / base))
-    middle = reach * rate
-    steps = [n for n in range(-margin * rate // 2, margin * rate // 2 + 1) if abs(n * base - round(n * base)) < 1e-9]
-    here = torch.tensor([middle + n for n in steps])
-    there = torch.tensor([middle + round(n * base) for n in steps])
-    return plain[:, :, :-1][..., here], slow[:, :, 1:][..., there]
-
-
-def stack(base, rate, scales=4):
-    """A lift and a group convolution whose kernels are the same functions of time at every sampling rate."""
-    field = functools.partial(BSpline, size=5, spacing=0.5)
-    deep = functools.partial(BSpline, size=(3, 5), order=(1, 2), spacing=(1.0, 0.5))
-    size = 4 * rate + 1
-    lift = seeded(LiftingConv, 1, 3, group=Scale(scales, base), field=field, kernel_size=size)
-    conv = seeded(
-        GroupConv,
-        3,
-        2,
-        group=Scale(scales, base),
-        field=deep,
-        kernel_size=size,
-        interactions=3,
-        scale_boundary="valid",
-        bias=False,
-    )
-    # Kernels were scaled for the number of their samples.
-    with torch.no_grad():
-        lift.kernel.field.scale_(1 / math.sqrt(rate))
-        conv.kernel.field.scale_(1 / math.sqrt(rate))
-    return lambda x: conv(F.relu(lift(x).values)).values.detach()
-
-
-def scale_error(base, rate):
-    a, b = both_speeds(base, rate, stack(base, rate))
-    return float((a - b).norm() / a.norm())
-
-
-@pytest.mark.parametrize(("base", "bounds"), [(2.0, (0.06, 0.015, 0.004)), (1.5, (0.06, 0.015, 0.004))])
-def test_dilating_the_signal_shifts_the_scale_axis(base, bounds):
-    """Through two layers and a ReLU, within 6 percent at 2 samples a unit, 1.5 at 4, 0.4 at 8."""
-    errors = [scale_error(base, rate) for rate in (2, 4, 8)]
-    assert all(error < bound for error, bound in zip(errors, bounds, strict=True)), errors
-    assert errors[2] < errors[1] < errors[0]
-
-
-def test_without_the_haar_factors_it_does_not(monkeypatch):
-    """The same test with 1/s left out, or with 1/s² on the exponential grid."""
-    for power in (0.0, 2.0):
-        monkeypatch.setattr(Scale, "determinant", lambda self, a, p=power: torch.pow(self.base, p * a[..., 0]))
-        monkeypatch.setattr("kernelfield.layers.group.scale._dilated", lambda *_: None)
-        assert scale_error(2.0, 4) > 0.4
-
-
-def test_on_a_linear_grid_of_scales_the_factor_is_the_square():
-    """Σ f(ς)/s² Δ, bins Δ as wide as the scale is large, is Σ f(ς)/s up to the ratio ς/s that a kernel can hold."""
-    conv = seeded(GroupConv, 1, 1, group=Scale(3), field=BSpline, bias=False)
-    f = torch.randn(1, 1, 3, 40, **F64)
-    rendered = conv.kernel()[0, :, 0]  # (out scale, in scale, points), with 1/s
-    s = torch.tensor([1.0, 2.0, 4.0], **F64)
-    psi = rendered * s[:, None, None]
-    ratio = (s / s[:, None])[..., None]  # ς/s
-    linear = psi / ratio / s[:, None, None] ** 2 * s[None, :, None]  # ψ/ratio · 1/s² · Δ(ς)
-    torch.testing.assert_close(linear, rendered)
-    y = convolve(f.flatten(1, 2), linear.reshape(3, 3, -1), "zero")
-    torch.testing.assert_close(y[:, None], conv(f).values)
-
-
 @pytest.mark.parametrize("base", [2.0, 1.5])
 def test_translations_are_exact(base):
     lift = seeded(LiftingConv, 2, 3, group=Scale(3, base), field=BSpline, kernel_size=5, boundary="periodic")
@@ -247,130 +162,6 @@ def test_regulariser_in_closed_form():
     torch.testing.assert_close(wavelet_loss(conv, per_scale=True), weights.sum(dim=1).square().sum(dim=0).mean())
     assert float(wavelet_loss(torch.nn.Linear(2, 2))) == 0
     assert float(wavelet_loss(LiftingConv(1, 1, group=Cyclic(4)))) == 0
-
-
-# Drawn and learned scales
-
-
-def monte_carlo(samples, layer=GroupConv, scales=4, field=Smooth):
-    group = Scale(scales, continuous=True)
-    lift = seeded(LiftingConv, 1, 2, group=group, field=field, kernel_size=5, samples=samples)
-    conv = seeded(
-        layer, 2, 2, group=group, field=field, kernel_size=5, samples=samples, interactions=3, scale_boundary="valid"
-    )
-    return lift, conv
-
-
-def test_drawn_scales_lie_in_the_window():
-    lift, conv = monte_carlo(6)
-    x = torch.randn(2, 1, 60, **F64)
-    signal = lift(x)
-    assert signal.values.shape == (2, 2, 6, 60)
-    assert 0 <= float(signal.elements.min()) <= float(signal.elements.max()) <= 3
-    out = conv(signal)
-    assert float(out.elements.max()) <= 1  # what spans three scales of four begins at the first two
-    assert not lift(x).elements.equal(signal.elements)
-    assert lift.eval()(x).elements.equal(lift(x).elements)
-    assert torch.allclose(
-        Scale(4, continuous=True).spread(3, torch.tensor([0.5])).flatten(), torch.tensor([0.5, 1.5, 2.5])
-    )
-
-
-def test_monte_carlo_scales_are_unbiased():
-    """The mean over draws of few scales is the integral over all of them."""
-    lift, conv = monte_carlo(2)
-    x = torch.randn(1, 1, 40, **F64)
-    here = torch.tensor([[0.5]], **F64)
-    with torch.no_grad():
-        lift.distribution.samples = 1000
-        truth = conv(lift.eval()(x), out_elements=here).values
-        lift.train().distribution.samples = 2
-        draws = torch.stack([conv(lift(x), out_elements=here).values for _ in range(600)])
-    one = float((draws - truth).square().mean().sqrt())
-    mean = float((draws.mean(dim=0) - truth).square().mean().sqrt())
-    assert mean < 0.1 * one
-    assert mean < 0.05 * float(truth.square().mean().sqrt())
-
-
-def test_monte_carlo_scales_are_equivariant_in_expectation():
-    """… to dilations between those of any grid: by √2, half a step of the window."""
-    lift, conv = monte_carlo(3, scales=5, field=BSpline)
-    t = torch.arange(-120, 121, **F64) / 4
-    limits, means, errors = [], [], []
-    for stretch, at in ((1.0, 1.0), (2**0.5, 1.5)):
-        x, here = burst(t / stretch)[None, None], torch.tensor([[at]], **F64)
-        with torch.no_grad():
-            lift.eval().distribution.samples = 1000
-            limits.append(conv(lift(x), out_elements=here).values[..., 120])
-            lift.train().distribution.samples = 3
-            # The middle of the signal stays where it is.
-            draws = torch.stack([conv(lift(x), out_elements=here).values[..., 120] for _ in range(150)])
-        means.append(draws.mean(dim=0))
-        errors.append(draws.std(dim=0) / 150**0.5)
-    assert float((limits[0] - limits[1]).norm() / limits[0].norm()) < 1e-3
-    for mean, error in zip(means, errors, strict=True):
-        assert bool(((mean - limits[0]).abs() < 4 * error).all())
-    assert float(max(e.max() for e in errors)) < 0.1 * float(limits[0].norm())
-
-
-@pytest.mark.parametrize("continuous", [False, True])
-def test_a_partial_layer_on_all_scales_is_the_full_one(continuous):
-    group = Scale(4, continuous=continuous)
-    options = {"group": group, "field": Smooth, "samples": 4 if continuous else None, "interactions": 2}
-    options |= {"scale_boundary": "valid", "kernel_size": 5}
-    full, part = seeded(GroupConv, 2, 3, **options), seeded(PartialGroupConv, 2, 3, **options)
-    part.kernel.load_state_dict(full.kernel.state_dict())
-    with torch.no_grad():
-        for name, p in part.distribution.named_parameters():
-            p.fill_(1.0 if name.endswith("width") else 50.0)
-    elements = group.spread(5, torch.tensor([0.5], **F64)) if continuous else group.elements(**F64)
-    x = torch.randn(2, 2, len(elements), 30, **F64)
-    x = GroupSignal(x, elements, group=group)
-    a, b = full.eval()(x), part.eval()(x)
-    torch.testing.assert_close(a.elements, b.elements)
-    torch.testing.assert_close(a.values, b.values)
-
-
-@pytest.mark.parametrize("continuous", [False, True])
-def test_a_subset_of_one_scale_is_an_ordinary_convolution(continuous):
-    group = Scale(4, continuous=continuous)
-    part = seeded(PartialGroupConv, 2, 3, group=group, samples=6 if continuous else None, kernel_size=5, field=Smooth)
-    with torch.no_grad():
-        for name, p in part.distribution.named_parameters():
-            p.fill_(0.0 if name.endswith("width") else -50.0)
-    e = group.identity(**F64)[None]
-    x = torch.randn(2, 2, 30, **F64)
-    y = part.eval()(GroupSignal(x[:, :, None], e, group=group))
-    assert y.elements.equal(e)
-    weight = part.kernel(e, e)[:, 0, :, 0].flip(-1)
-    measure = group.weight(1)
-    torch.testing.assert_close(y.values[:, :, 0], measure * F.conv1d(x, weight, padding=weight.shape[-1] // 2))
-
-
-def test_the_subset_of_scales_is_learned():
-    """Asked for the response of the finest scale the interval shrinks, asked for that of all it grows."""
-    for start, wanted, direction in ((0.9, 0.0, -1), (0.3, 1.0, 1)):
-        lift, part = monte_carlo(6, PartialGroupConv)
-        signal = lift.eval()(torch.randn(4, 1, 40, **F64))
-        width = part.distribution.width
-        with torch.no_grad():
-            width.fill_(wanted)
-            target = part.eval()(signal).values.mean(2)
-            width.fill_(start)
-        part.train()
-        optimiser = torch.optim.SGD([width], lr=0.2)
-        for _ in range(40):
-            loss = (part(signal.detach()).values.mean(2) - target).square().mean()
-            optimiser.zero_grad()
-            (loss / target.square().mean()).backward()
-            optimiser.step()
-        assert direction * (float(width.detach()) - start) > 0.1
-    counts = []
-    for value in (1.0, 0.5, 0.0):
-        with torch.no_grad():
-            width.fill_(value)
-        counts.append(part.eval()(signal).values.shape[2])
-    assert counts == [6, 3, 1]
 
 
 # What every layer is held to
