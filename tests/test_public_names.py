@@ -70,6 +70,7 @@ NAMES = {
         "MAGNet",
         "MLP",
         "Morlet",
+        "NJet",
         "RandomFourier",
         "SIREN",
         "Table",

@@ -9,7 +9,7 @@ import torch
 
 from kernelfield import CCNN, CKCNN, CKConv, FlexNet, FlexTCN, create_model, list_models
 from kernelfield.data.sets.images.digits import digit_images
-from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier, Table
+from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, NJet, RandomFourier, Table
 from kernelfield.layers import ContinuousConv, FlexConv, SeparableConv
 from kernelfield.models.registry import configuration
 from kernelfield.testing import count_parameters
@@ -95,6 +95,8 @@ PUBLISHED = [
     ("cknet_16", IMAGE, "0.67M", 671_590, ""),
     ("flexnet_16_k3", IMAGE, "0.17M", 169_990, ""),
     ("flexnet_5", IMAGE, "0.44M", 454_046, "not reconciled: no reading of the text gives 0.44M"),
+    ("flexnet_16_njet", IMAGE, "0.70M", 698_503, ""),
+    ("flexnet_5_njet", {**IMAGE, "out_channels": 1000}, "0.46M", 460_099, ""),
     ("flexnet_3", IMAGE, "0.27M", 277_090, "printed truncated"),
     ("ccnn_4_140", {"dim": 1, **SEQUENCE}, "200k", 198_769, ""),
     ("ccnn_6_380", {"dim": 1, **SEQUENCE}, "2M", 1_993_091, ""),
@@ -165,7 +167,7 @@ def test_masks_begin_as_published(model: type[torch.nn.Module], variance: float)
         torch.testing.assert_close((2 * mask.sigma) ** 2, torch.full_like(mask.sigma, variance))
 
 
-@pytest.mark.parametrize("field", [MLP, SIREN, RandomFourier, FourierFilter, GaborFilter, MAGNet, BSpline, Table])
+@pytest.mark.parametrize("field", [MLP, SIREN, RandomFourier, FourierFilter, GaborFilter, MAGNet, NJet, BSpline, Table])
 @pytest.mark.parametrize("model", [CKCNN, FlexTCN, FlexNet, CCNN])
 def test_any_field_in_any_network(model: type[torch.nn.Module], field: type) -> None:
     net = model(1, 2, size=12, channels=3, field=field, **({"widths": (1,)} if model is FlexNet else {"blocks": 1}))

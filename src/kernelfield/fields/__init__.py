@@ -6,6 +6,7 @@ from .filters import FilterNetwork, FourierFilter
 from .gabor import GaborFilter, MAGNet
 from .mlp import MLP, SIREN
 from .morlet import Morlet
+from .njet import NJet
 from .random_fourier import RandomFourier
 from .splines import BSpline, Table, cardinal_bspline
 
@@ -19,6 +20,7 @@ __all__ = [
     "GaborFilter",
     "MAGNet",
     "Morlet",
+    "NJet",
     "RandomFourier",
     "Table",
     "bind_field",

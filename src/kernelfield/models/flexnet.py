@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, ListOf
 from .._object_kinds import TensorOf
-from ..fields import SIREN, Field, MAGNet, Table
+from ..fields import SIREN, Field, MAGNet, NJet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
 from .ckcnn import KERNEL_FIELDS, conv_factory, field_options
@@ -121,6 +121,18 @@ register("cknet_16", FlexNet, "CKCNN-16 with MAGNet kernels: no masks (chapter 5
 register("cknet_16_siren", FlexNet, "CKCNN-16: SIREN kernels, no masks (chapter 5)", field=SIREN, sigma=None)
 for _name, _field in KERNEL_FIELDS.items():
     register(f"flexnet_16_{_name}", FlexNet, f"FlexNet-16 with {_name} kernels (chapter 5)", field=_field)
+# The published sizes, 0.70M and 0.46M, have 15 coefficients for each pair of channels (order 4), one scale per layer and
+# no biases. The chapter's text says order three, which no width reconciles with the sizes.
+_NJETS = {"field": NJet, "sigma": None, "bias": False}
+register("flexnet_16_njet", FlexNet, "FlexNet-16 with N-Jet kernels (chapter 5)", channels=38, **_NJETS)
+register(
+    "flexnet_5_njet",
+    FlexNet,
+    "FlexNet-5 with N-Jet kernels (chapter 5, ImageNet-k)",
+    channels=32,
+    widths=(1, 1.5, 1.5, 2, 2),
+    **_NJETS,
+)
 for _points in (3, 33):
     register(
         f"flexnet_16_k{_points}",

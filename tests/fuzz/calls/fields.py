@@ -43,6 +43,7 @@ CALLS = [
     *_field("MAGNet", hidden=4),
     *_field("MAGNet", hidden=4, start="flexconv", omega_0=1.0),
     *_field("Morlet", spread=0.5),
+    *_field("NJet", order=2, spacing=0.5),
     *_field("RandomFourier", hidden=4, features=3),
     *_field("Table", size=4),
     Call("fields.Field", fields.Field, lambda: {"dim": 1, "channels": 2}),
