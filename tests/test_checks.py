@@ -22,7 +22,7 @@ from kernelfield._checks import (
 )
 
 
-def test_what_passes_is_returned() -> None:
+def test_valid_values_are_returned() -> None:
     assert check_choice("method", "fft", ("auto", "fft")) == "fft"
     assert check_int("size", 3) == 3
     assert check_int("order", 0, least=0) == 0
@@ -91,6 +91,6 @@ def test_numbers_come_back_as_floats() -> None:
         (lambda: check_coords(np.ones((3, 2)), 2), TypeError, "coords must be a torch.Tensor, got ndarray"),
     ],
 )
-def test_what_does_not_pass_is_named(call: Any, error: type[Exception], says: str) -> None:
+def test_invalid_values_are_refused_by_name(call: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=re.escape(says)):
         call()

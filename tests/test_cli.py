@@ -54,7 +54,7 @@ def test_seeds_are_trained_side_by_side(tmp_path: Path) -> None:
     assert "Seeds" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_a_run_that_is_finished_is_told_again(run: Path) -> None:
+def test_a_finished_run_prints_its_result_again(run: Path) -> None:
     found = json.loads(call("train", "--out", run, "--accelerator", "cpu", *SMALL, "--json"))
     assert found["status"] == "done"
     assert found["folder"] == str(run)
@@ -95,7 +95,7 @@ def test_predict_while_the_input_arrives(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".npy", "-"])
-def test_streams_of_other_kinds_say_the_same(run: Path, tmp_path: Path, ending: str) -> None:
+def test_streams_of_every_kind_predict_the_same(run: Path, tmp_path: Path, ending: str) -> None:
     sample = digits(8, sequence=True).test.inputs[0].float()
     np.save(tmp_path / "x.npy", sample.numpy())
     lines = ["value", *(str(float(value)) for value in sample[0])]
@@ -123,7 +123,7 @@ def test_export_of_a_stream(run: Path) -> None:
     torch.testing.assert_close(found, Run(run).network().eval()(sample).detach(), rtol=1e-3, atol=1e-3)
 
 
-def test_the_report_shows_the_accuracy_by_what_was_heard(run: Path) -> None:
+def test_the_report_shows_accuracy_while_the_input_arrives(run: Path) -> None:
     heard = json.loads((run / "heard.json").read_text())
     assert heard["heard"][-1] == 1.0
     result = json.loads((run / "result.json").read_text())
@@ -228,7 +228,7 @@ def test_bench() -> None:
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.05])
-def test_bench_takes_as_long_as_asked(slow: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_keeps_to_its_time_limit(slow: float, monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelfield.experiments import bench  # noqa: PLC0415
 
     now = [0.0]  # a clock that only steps advance, so that the test does not depend on the machine
@@ -317,7 +317,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert call("--version").startswith("kernelfield ")
 
 
-def test_what_cannot_be_is_a_line_and_an_exit_code(tmp_path: Path) -> None:
+def test_errors_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
     cpu = ("--accelerator", "cpu")
     for setting, message in (
         ("training.batch=0", "training.batch must be an int of at least 1, got 0"),
@@ -343,7 +343,7 @@ def test_what_cannot_be_is_a_line_and_an_exit_code(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_synthetic_data_and_real_ones_share_no_folder(tmp_path: Path) -> None:
+def test_runs_on_synthetic_and_real_data_share_no_folder(tmp_path: Path) -> None:
     options = ("--accelerator", "cpu", *SMALL, "--out", tmp_path / "run")
     assert "synthetic data: noise of the right shape" in call("train", "--synthetic", *options)
     assert "holds a run on synthetic data" in call("train", *options, code=WRONG)

@@ -52,11 +52,11 @@ def declared() -> set[str]:
     return {MODULES.get(name, name) for name in names}
 
 
-def test_what_is_imported_is_declared() -> None:
+def test_imported_packages_are_declared() -> None:
     assert imported_by_the_package() - declared() == set()
 
 
-def test_what_is_declared_is_imported() -> None:
+def test_declared_packages_are_imported() -> None:
     assert declared() - imported_by_the_package() - INDIRECT == set()
 
 

@@ -71,7 +71,7 @@ def test_python_blocks_run(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     missing = []
     for target in re.findall(r"\]\(([^)]+)\)", prose(page)):
         path, _, anchor = target.partition("#")
@@ -84,7 +84,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_files_that_are_named_exist(page: Path) -> None:
+def test_named_files_exist(page: Path) -> None:
     paths = re.findall(r"`(?:python |bash )?((?:\w+/)+[\w.-]+\.(?:py|sh|json|txt))\b", prose(page))
     roots = (ROOT, ROOT / "src" / "kernelfield")
     assert [p for p in paths if not any((root / p).exists() for root in roots) and "yours" not in p] == []

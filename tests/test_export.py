@@ -150,7 +150,7 @@ class Rough(nn.Module):
         return x + torch.rand_like(x)
 
 
-def test_what_differs_is_not_kept(tmp_path: Path) -> None:
+def test_a_wrong_export_is_removed(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the exported network differs by"):
         export_network(Rough(), tmp_path / "net.pt2", torch.randn(2, 1, 8))
     assert not (tmp_path / "net.pt2").exists()

@@ -130,7 +130,7 @@ class TestSigmoid(MaskContract):
         assert low.item() == -1
         assert high.item() == pytest.approx(0.1 + math.log(4) / 25)
 
-    def test_a_fixed_offset_is_no_parameter_but_in_the_state(self) -> None:
+    def test_a_fixed_offset_is_a_buffer(self) -> None:
         mask = SigmoidMask(2, learn_offset=False)
         assert list(mask.parameters()) == []
         assert set(mask.state_dict()) == {"offset"}
@@ -160,7 +160,7 @@ def test_a_closed_mask_has_size_zero() -> None:
     assert (mask(torch.linspace(-1, 1, 33)[:, None]) == 0).all()
 
 
-def test_the_base_class_leaves_its_profile_open() -> None:
+def test_the_base_class_has_no_profile() -> None:
     with pytest.raises(NotImplementedError):
         Mask(1)(torch.zeros(1, 1))
     with pytest.raises(NotImplementedError):

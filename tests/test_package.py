@@ -68,11 +68,11 @@ def triton_words(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if Path(name).parts[0] != "ops"])
-def test_nothing_outside_of_operators_knows_triton(name: str) -> None:
+def test_only_operators_mention_triton(name: str) -> None:
     assert triton_words(FILES[name]) == []
 
 
-def test_words_of_triton_are_found(tmp_path: Path) -> None:
+def test_mentions_of_triton_are_found(tmp_path: Path) -> None:
     file = tmp_path / "layer.py"
     file.write_text(
         'import triton\nfrom .ops.conv.triton import launch\n#: Triton\'s kernels\nmethod="triton"\nx = 1\n'
@@ -80,7 +80,7 @@ def test_words_of_triton_are_found(tmp_path: Path) -> None:
     assert len(triton_words(file)) == 3
 
 
-def test_imports_are_read_wherever_they_stand(tmp_path: Path) -> None:
+def test_imports_inside_functions_are_found(tmp_path: Path) -> None:
     (tmp_path / "ops").mkdir()
     file = tmp_path / "ops" / "conv.py"
     file.write_text(
@@ -100,7 +100,7 @@ def test_core_needs_torch_and_numpy_alone() -> None:
     assert set(found["packages"]) <= {"kernelfield", "torch", "numpy"}
 
 
-def test_the_block_on_extras_would_show() -> None:
+def test_missing_extras_are_noticed() -> None:
     result = run_module("tests.without_extras", "extra")
     assert result.returncode != 0
     assert "ModuleNotFoundError" in result.stderr

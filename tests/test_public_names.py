@@ -248,7 +248,7 @@ def test_public_names(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", NAMES)
-def test_public_names_exist_and_say_what_they_are(module: str) -> None:
+def test_public_names_exist_and_have_docstrings(module: str) -> None:
     imported = importlib.import_module(module)
     for name in NAMES[module]:
         assert getattr(imported, name).__doc__, name

@@ -119,7 +119,7 @@ def test_regression_of_several_values() -> None:
     assert fitted.fit(x, y[:, 0]).predict(x).shape == (60,)
 
 
-def test_in_scikit_learns_company() -> None:
+def test_works_with_pipelines_and_cross_validation() -> None:
     x, y = waves()
     small = CCNNClassifier(channels=4, blocks=1, epochs=3, random_kernels=10)
     assert cross_val_score(make_pipeline(small), x, y, cv=2).shape == (2,)
@@ -198,7 +198,7 @@ def test_leave_one_out_errors_are_those_of_refits() -> None:
     torch.testing.assert_close(wide, narrow)
 
 
-def test_samples_that_were_fitted_get_the_features_they_were_fitted_with() -> None:
+def test_fitted_samples_keep_the_features_of_the_fit() -> None:
     # Mostly constant series: their responses are rounding errors, which differ between precisions and batches.
     x, y = waves(30)
     x[::3] = 0.1
@@ -211,7 +211,7 @@ def test_samples_that_were_fitted_get_the_features_they_were_fitted_with() -> No
     np.testing.assert_array_equal(fitted.predict_proba(x)[:2], fitted.predict_proba(x[:2]))
 
 
-def test_fits_in_threads_are_those_in_one() -> None:
+def test_fits_in_threads_equal_sequential_fits() -> None:
     x, y = waves()
     estimators = [CCNNClassifier(**SMALLEST, random_state=seed) for seed in range(4)]
     serial = [clone(estimator).fit(x, y).predict_proba(x) for estimator in estimators]

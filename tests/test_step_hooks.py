@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.skipif(not hasattr(torch_optimizer, "_global_optimizer_post_hooks"), reason="torch has renamed its dict")
-def test_an_import_installs_no_hook_and_a_learned_size_one() -> None:
+def test_only_learned_sizes_install_a_hook() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(hooks_before_and_after_import) == (0, 0, 1)
 
@@ -98,7 +98,7 @@ def train(net: nn.Module, seed: int) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in net.parameters()])
 
 
-def test_trainings_in_four_threads_are_those_in_one() -> None:
+def test_training_in_four_threads_equals_training_in_one() -> None:
     serial = [train(build(seed), seed) for seed in range(4)]
     networks = [build(seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:

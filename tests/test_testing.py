@@ -74,7 +74,7 @@ class TestEquivariance:
             assert_equivariant(lambda x: x[:, :, 1:], Rotations(), image)
         assert equivariance_error(lambda x: x.cumsum(-1), Rotations(), image) > 0.1
 
-    def test_a_wrong_order_of_the_group_axis_shows(self, image: torch.Tensor) -> None:
+    def test_a_wrong_order_of_the_group_axis_fails(self, image: torch.Tensor) -> None:
         with pytest.raises(AssertionError, match="not equivariant to element 1"):
             assert_equivariant(lambda x: lift(x).flip(2), Rotations(), image)
 
@@ -102,7 +102,7 @@ class TestEquivariance:
             assert_equivariant(broken, Rotations(), image)
         assert equivariance_error(broken, Rotations(), image) != equivariance_error(broken, Rotations(), image)
 
-    def test_a_group_without_elements_proves_nothing(self, image: torch.Tensor) -> None:
+    def test_a_group_without_elements_is_refused(self, image: torch.Tensor) -> None:
         with pytest.raises(ValueError, match=r"\bgroup must"):
             assert_equivariant(torch.relu, Nothing(), image)
         with pytest.raises(ValueError, match=r"\bgroup must"):
@@ -140,7 +140,7 @@ class TestCausality:
             assert_causal(leaks, torch.randn(1, 2, 12), times=[2, 9])
         assert_causal(leaks, torch.randn(1, 2, 12), times=[2, 4, 8])
 
-    def test_a_leak_behind_a_rectifier_shows(self) -> None:
+    def test_a_leak_behind_a_rectifier_fails(self) -> None:
         x = torch.randn(1, 1, 6).abs()
         with pytest.raises(AssertionError, match="the output at time 0"):
             assert_causal(lambda x: x + torch.relu(-x.roll(-1, -1)), x)
@@ -231,11 +231,11 @@ class TestResolution:
             )
 
     @pytest.mark.parametrize("step", [2, 0.4])
-    def test_a_forgotten_measure_shows(self, step: float) -> None:
+    def test_a_forgotten_measure_fails(self, step: float) -> None:
         with pytest.raises(AssertionError, match=re.escape(f"step ({float(step)},) disagrees with step 1")):
             assert_resolution_consistent(lambda x, step: integral(x, 1), smooth, shape=[80], steps=[step])
 
-    def test_displaced_positions_show(self) -> None:
+    def test_displaced_positions_fail(self) -> None:
         # Off by half of its own step: right only in the limit.
         def displaced(x: torch.Tensor, step: float) -> torch.Tensor:
             return (x + x.roll(1, -1)) / 2
@@ -262,7 +262,7 @@ class TestResolution:
         with pytest.raises(AssertionError, match="disagrees"):
             assert_resolution_consistent(edges, smooth, shape=[41], steps=[2], border=0)
 
-    def test_nothing_to_compare_is_an_error(self) -> None:
+    def test_no_common_positions_is_an_error(self) -> None:
         with pytest.raises(ValueError, match=r"\bsteps must"):
             assert_resolution_consistent(lambda x, step: x, smooth, shape=[8], steps=[0.5], border=8)
         with pytest.raises(ValueError, match=r"\bshape must"):
@@ -276,18 +276,18 @@ class TestCompilation:
         assert (model[1].running_mean == 0).all()
         assert_compiles(lambda x, power: {"y": [x**power]}, torch.randn(3), power=2)
 
-    def test_breaks_of_the_graph_show(self) -> None:
+    def test_graph_breaks_fail(self) -> None:
         def branches(x: torch.Tensor) -> torch.Tensor:
             return x if x.sum() > 0 else -x
 
         with pytest.raises(AssertionError, match="does not compile as one graph"):
             assert_compiles(branches, torch.randn(3))
 
-    def test_other_outputs_show(self) -> None:
+    def test_different_outputs_fail(self) -> None:
         with pytest.raises(AssertionError, match="compiled output: differs by 1 "):
             assert_compiles(lambda x: x + float(torch.compiler.is_compiling()), torch.zeros(3))
 
-    def test_other_gradients_show(self) -> None:
+    def test_different_gradients_fail(self) -> None:
         def doubles(x: torch.Tensor) -> torch.Tensor:
             return x + (x - x.detach()) if torch.compiler.is_compiling() else x * 1.0
 
@@ -316,11 +316,11 @@ class TestExport:
         model = nn.Sequential(nn.ReLU())
         assert_exports(model, (torch.randn(1, 5),), self.dynamic, others)
 
-    def test_models_of_one_length_show(self) -> None:
+    def test_models_of_a_fixed_length_fail(self) -> None:
         with pytest.raises(AssertionError, match="does not export with dynamic_shapes="):
             assert_exports(lambda x: x + torch.ones(5), (torch.randn(1, 5),), self.dynamic, [])
 
-    def test_a_length_that_was_remembered_shows(self) -> None:
+    def test_a_remembered_length_fails(self) -> None:
         def remembers(x: torch.Tensor) -> torch.Tensor:
             return x * (2.0 if torch.compiler.is_exporting() else 1.0 + (x.shape[1] == 5))
 
@@ -332,11 +332,11 @@ class TestState:
     def test_right_models(self) -> None:
         assert_state_dict_round_trip(lambda: Affine(persistent=True), torch.randn(3))
 
-    def test_a_part_outside_the_state_shows(self) -> None:
+    def test_a_tensor_outside_the_state_fails(self) -> None:
         with pytest.raises(AssertionError, match="restored output: differs"):
             assert_state_dict_round_trip(lambda: Affine(persistent=False), torch.randn(3))
 
-    def test_a_parameter_that_always_starts_alike_shows(self) -> None:
+    def test_a_constant_initialisation_fails(self) -> None:
         class Hides(nn.Linear):
             def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
                 state = super().state_dict(*args, **kwargs)
@@ -350,7 +350,7 @@ class TestState:
         with pytest.raises(AssertionError, match="restored output: differs"):
             assert_state_dict_round_trip(build, torch.randn(3))
 
-    def test_other_keys_show(self) -> None:
+    def test_different_keys_fail(self) -> None:
         modules = iter([nn.Linear(3, 2), nn.Linear(3, 2, bias=False)])
         with pytest.raises(AssertionError, match="a fresh module does not take the state dict"):
             assert_state_dict_round_trip(lambda: next(modules), torch.randn(3))

@@ -18,7 +18,7 @@ ENTRIES = [entry for entries in SCRIPT["read_entries"]().values() for entry in e
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["label"].split(",")[0])
-def test_entries_resolve(entry: dict) -> None:
+def test_entries_name_existing_objects(entry: dict) -> None:
     assert entry["made"] or entry.get("lacks"), "neither made nor marked as missing"
     for maker in entry["made"]:
         kind, name = maker.split(" ", 1)

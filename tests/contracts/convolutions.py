@@ -226,7 +226,7 @@ class ConvContract:
         (alone,) = torch.autograd.grad(self.conv(*tensors, **case.how).pow(2).sum(), tensors[learned])
         torch.testing.assert_close(alone, both[learned])
 
-    def test_strides_do_not_count(self, case: Case) -> None:
+    def test_strides_do_not_matter(self, case: Case) -> None:
         x, kernel = (t.detach() for t in self.tensors(case))
         expected = self.conv(x, kernel, **case.how)
         strided = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in (x, kernel)]
@@ -247,11 +247,11 @@ class ConvContract:
         torch.testing.assert_close(got, expected)
 
     @pytest.mark.parametrize("dim", [1, 2, 3])
-    def test_one_of_everything(self, dim: int) -> None:
+    def test_every_size_is_one(self, dim: int) -> None:
         x, kernel = (t.detach() for t in self.tensors(Case((1, 1, *[3] * dim), (1, 1, *[1] * dim))))
         torch.testing.assert_close(self.conv(x, kernel), x * kernel)
 
-    def test_no_batch(self) -> None:
+    def test_empty_batch(self) -> None:
         x, kernel = (self.noise(*shape).requires_grad_() for shape in ((0, 2, 5), (2, 1, 4)))
         y = self.conv(x, kernel, groups=2)
         assert y.shape == (0, 2, 5)
@@ -259,7 +259,7 @@ class ConvContract:
         assert gradients[0].shape == x.shape
         assert (gradients[1] == 0).all()
 
-    def test_leaves_its_arguments_alone(self) -> None:
+    def test_does_not_modify_its_arguments(self) -> None:
         x, kernel = self.tensors(KINDS["depthwise"])
         before = x.detach().clone(), kernel.detach().clone()
         self.conv(x, kernel, groups=3).square().sum().backward()
@@ -278,7 +278,7 @@ class ConvContract:
         assert all(g.isfinite().all() for g in gradients)
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-    def test_autocast_gives_its_dtype(self, dtype: torch.dtype) -> None:
+    def test_autocast_sets_the_output_dtype(self, dtype: torch.dtype) -> None:
         case = self.usual
         tensors = self.tensors(case, torch.float32)
         with torch.autocast(self.device, dtype=dtype):
@@ -289,7 +289,7 @@ class ConvContract:
         gradients = torch.autograd.grad(y.sum(), tensors)
         assert [g.dtype for g in gradients] == [torch.float32, torch.float32]
 
-    def test_autocast_leaves_float64_alone(self) -> None:
+    def test_autocast_keeps_float64(self) -> None:
         if self.precise != torch.float64:
             pytest.skip("the method does not support float64")
         x, kernel = self.tensors(self.usual)

@@ -163,7 +163,7 @@ class FieldContract:
         copy.deepcopy(field).scale_(2.0)
         assert field(coords).equal(before)
 
-    def test_leaves_the_coords_alone(self) -> None:
+    def test_does_not_modify_the_coords(self) -> None:
         coords = self.coords(9, 2)
         before = coords.clone()
         self.build()(coords)
@@ -230,13 +230,13 @@ class FieldContract:
         (dim, channels), expected = count
         assert count_parameters(self.build(dim, channels)) == expected
 
-    def test_says_what_it_is(self) -> None:
+    def test_repr_names_its_arguments(self) -> None:
         text = repr(self.build(dim=2, channels=3))
         assert text.startswith(f"{self.field.__name__}(")
         assert "dim=2, channels=3" in text
 
     @pytest.mark.parametrize(("dim", "channels"), [(1, 1), (2, 3), (3, 200)])
-    def test_no_more_values_are_held_than_it_says(self, dim: int, channels: int) -> None:
+    def test_hidden_values_bounds_the_memory(self, dim: int, channels: int) -> None:
         field, count = self.build(dim, channels), 50
         coords = self.coords(count, dim).requires_grad_()
         parameters = max(p.numel() for p in field.parameters())
@@ -245,7 +245,7 @@ class FieldContract:
         held = max(field.hidden_values(), channels, dim)
         assert held * count <= largest.elements <= max(held * count, parameters)
 
-    def test_features_under_the_readout_are_the_values(self) -> None:
+    def test_readout_of_the_features_gives_the_values(self) -> None:
         field, coords = self.build().double(), self.coords(4, 5, 2, dtype=torch.float64)
         features = field.features(coords)
         if features is None:

@@ -98,7 +98,7 @@ class ContinuousLayerContract:
         order = torch.randperm(30)
         torch.testing.assert_close(layer(x, coords=coords)[..., order], layer(x[..., order], coords=coords[:, order]))
 
-    def test_unseen_samples_do_not_count(self) -> None:
+    def test_masked_samples_are_ignored(self) -> None:
         layer, x = self.build(), self.signal()
         seen = torch.rand(2, 24) < 0.6
         changed = torch.where(seen.unsqueeze(1), x, torch.randn_like(x))
@@ -106,7 +106,7 @@ class ContinuousLayerContract:
         times = torch.arange(24, dtype=torch.float64).view(1, -1, 1)
         torch.testing.assert_close(layer(x, mask=seen), layer(x, coords=times, mask=seen), rtol=0, atol=1e-9)
 
-    def test_all_neighbors_are_everything(self) -> None:
+    def test_all_neighbors_equal_the_full_sum(self) -> None:
         # A fixed gain: that of chapter 3 depends on the number of neighbours.
         every, some = self.build(2, neighbors=30, gain=1.0), self.build(2, neighbors=5, gain=1.0)
         x, coords = torch.randn(2, 3, 30, dtype=torch.float64), 9 * torch.rand(2, 30, 2, dtype=torch.float64)
@@ -129,7 +129,7 @@ class ContinuousLayerContract:
             assert parameter.grad is not None, name
             assert parameter.grad.abs().max() > 0, name
 
-    def test_frozen_kernels_stay_until_training(self) -> None:
+    def test_frozen_kernels_are_reused_until_training(self) -> None:
         layer, x = self.build().eval(), self.signal()
         wanted = layer(x)
         layer.freeze()
@@ -150,7 +150,7 @@ class ContinuousLayerContract:
         layer.unfreeze()
         torch.testing.assert_close(layer(x), wanted[0], rtol=0, atol=1e-12)
 
-    def test_input_and_arguments_stay_what_they_are(self) -> None:
+    def test_does_not_modify_its_inputs(self) -> None:
         layer, x = self.build(), self.signal()
         before, state = x.clone(), copy.deepcopy(layer.state_dict())
         layer(x, step=0.5)

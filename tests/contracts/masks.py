@@ -60,9 +60,7 @@ class MaskContract:
         assert (values > 0).any()
 
     @pytest.mark.parametrize("dim", [1, 2, 3])
-    def test_is_zero_outside_its_support_and_not_inside(
-        self, dim: int, dtype: torch.dtype, inside_value: float
-    ) -> None:
+    def test_is_zero_exactly_outside_its_support(self, dim: int, dtype: torch.dtype, inside_value: float) -> None:
         mask = self.build(dim, **{self.extent: inside_value}).to(dtype)
         begin, end = mask.domain
         low, high = mask.support()
@@ -86,7 +84,7 @@ class MaskContract:
         _, high = mask.support()
         assert mask.profile(high[None]).item() == pytest.approx(mask.threshold, rel=1e-6)
 
-    def test_support_is_all_that_needs_computing(self, dtype: torch.dtype) -> None:
+    def test_cropping_to_the_support_loses_nothing(self, dtype: torch.dtype) -> None:
         mask = self.build(2).to(dtype)
         begin, end = mask.domain
         axis = begin + (torch.arange(40, dtype=dtype) + 0.5) / 40 * (end - begin)
@@ -215,7 +213,7 @@ class MaskContract:
         with pytest.raises(ValueError, match=f"n must be an int of at least 1, got {n}"):
             self.build().size(n)
 
-    def test_says_what_it_is(self) -> None:
+    def test_repr_names_its_arguments(self) -> None:
         assert repr(self.build(dim=2)).startswith(f"{self.mask.__name__}(dim=2, threshold=")
 
 

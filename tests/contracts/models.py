@@ -66,7 +66,7 @@ class ModelContract:
         coords = grids.positions(x.shape[2:], dtype=torch.float64).flatten(0, -2)
         torch.testing.assert_close(net(x.flatten(2), coords=coords), net(x), rtol=0, atol=1e-9)
 
-    def test_padding_does_not_count(self, dim: int) -> None:
+    def test_padding_is_ignored(self, dim: int) -> None:
         net = self.build(dim, norm="none") if "norm" in self.arguments or self.takes_norm else self.build(dim).eval()
         coords = self.length(dim) * torch.rand(1, 12, dim)
         x = torch.randn(1, 2, 12)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NONE = {"shift": 0, "speed": 0, "gain": 0, "noise": 0, "hide": 0}
 
 
-def test_without_changes_nothing_changes() -> None:
+def test_no_augmentation_changes_nothing() -> None:
     batch = Batch(torch.randn(3, 2, 20), mask=torch.ones(3, 20, dtype=torch.bool))
     changed = AugmentSeries(**NONE)(batch, True)
     torch.testing.assert_close(changed.inputs, batch.inputs)
@@ -29,7 +29,7 @@ def test_without_changes_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("name", list(NONE))
-def test_each_change_changes_training_samples_differently(name: str) -> None:
+def test_each_augmentation_changes_training_samples(name: str) -> None:
     torch.manual_seed(0)
     wave = torch.sin(torch.arange(64) / 5).expand(4, 1, 64)
     changed = AugmentSeries(**{**NONE, name: 0.3})(Batch(wave), True).inputs

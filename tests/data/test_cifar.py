@@ -85,7 +85,7 @@ def test_noise_padded_cifar10(cifar_root: Path) -> None:
 
 
 @pytest.mark.parametrize("padding", ["zero", "symmetric"])
-def test_augmented_images_are_shifted_ones(cifar_root: Path, padding: str) -> None:
+def test_augmentation_shifts_images(cifar_root: Path, padding: str) -> None:
     data = cifar10(cifar_root, augment=True, padding=padding, validation=10)
     assert torch.equal(
         data.train.batch(slice(0, 4)).inputs, cifar10(cifar_root, validation=10).train.batch(slice(0, 4)).inputs
@@ -154,7 +154,7 @@ def test_cifar100(tmp_path: Path) -> None:
         cifar100(tmp_path)
 
 
-def test_gray_images_are_the_gray_sequence(cifar_root: Path) -> None:
+def test_gray_images_flatten_to_the_gray_sequence(cifar_root: Path) -> None:
     images, sequence = (load(name, cifar_root, validation=4) for name in ("lra_image_2d", "lra_image"))
     assert images.train.inputs.shape[1:] == (1, 32, 32)
     assert torch.equal(images.train.inputs.flatten(2), sequence.train.inputs)

@@ -71,7 +71,7 @@ def test_random_clouds_are_their_own_target() -> None:
     assert data.task == "dense-regression"
 
 
-def test_points_are_chosen_with_what_belongs_to_them() -> None:
+def test_chosen_points_keep_their_values_and_targets() -> None:
     coords = torch.rand(2, 20, 3) * 2 - 1
     batch = Batch(coords.mT * 2, (coords[..., 0] * 100).round().long(), coords=coords)
     trained = ChoosePoints(7)(batch, True)
@@ -95,7 +95,7 @@ def test_unseen_points_are_chosen_last() -> None:
         assert chosen.mask.sum(dim=1).tolist() == [5, 8]
 
 
-def test_voxels_hold_one_point_each_at_their_middles() -> None:
+def test_voxels_hold_one_point_at_their_centre() -> None:
     coords = torch.rand(2, 500, 3) * 2 - 1
     batch = Batch(coords.mT[:, :0], torch.zeros(2), coords=coords)
     chosen = ChoosePoints(None, voxels=4)(batch, False)
@@ -193,7 +193,7 @@ def test_modelnet(tmp_path: Path, name: str, channels: int) -> None:
     torch.testing.assert_close(middles, middles.round())
 
 
-def test_modelnet_says_what_is_wrong(tmp_path: Path) -> None:
+def test_broken_modelnet(tmp_path: Path) -> None:
     write_modelnet(tmp_path, 11)
     with pytest.raises(ValueError, match="found 11"):
         load("modelnet10", tmp_path)
@@ -231,7 +231,7 @@ def test_shapenet_part(tmp_path: Path) -> None:
     assert data.out_channels == len(data.classes) == 50
 
 
-def test_shapenet_part_says_what_is_wrong(tmp_path: Path) -> None:
+def test_broken_shapenet_part(tmp_path: Path) -> None:
     write_shapenet(tmp_path)
     (tmp_path / "02691156" / "train0.txt").write_text("1 2 3\n")
     with pytest.raises(ValueError, match="found 3 numbers"):
@@ -245,7 +245,7 @@ def test_labels_of_parts_are_all_there() -> None:
     assert sorted(label for labels in PARTS.values() for label in labels) == list(range(50))
 
 
-def test_part_iou_counts_what_the_published_tables_count() -> None:
+def test_part_iou_agrees_with_the_published_definition() -> None:
     target = torch.tensor([[12, 12, 13, 13, -100]])
     right = torch.nn.functional.one_hot(target.clamp(min=0), 50).mT.float()
     share, kind = part_iou(right, target)
@@ -259,7 +259,7 @@ def test_part_iou_counts_what_the_published_tables_count() -> None:
     assert math.isclose(float(part_iou(wrong, target)[0]), (0.5 + 1 + 0 + 1) / 4, rel_tol=1e-6)
 
 
-def test_part_iou_of_many_objects_is_that_of_each() -> None:
+def test_part_iou_of_a_batch_is_that_of_each_object() -> None:
     torch.manual_seed(0)
     kinds = list(PARTS.values())
     which = torch.randint(len(kinds), (20,))

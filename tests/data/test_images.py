@@ -50,7 +50,7 @@ def test_stl10(tmp_path: Path) -> None:
         stl10(tmp_path)
 
 
-def test_resizing_rotating_and_cropping_keep_what_an_image_shows() -> None:
+def test_resizing_rotating_and_cropping_keep_the_content() -> None:
     """A smooth image moves by at most the crop's offset and the angle; without either it is only resized."""
     axis = torch.linspace(-1, 1, 96)
     disc = (axis[:, None].square() + axis.square() < 0.25).float().expand(16, 1, -1, -1)
@@ -85,7 +85,7 @@ def test_folder_of_images(tmp_path: Path) -> None:
     assert image_folder(tmp_path, augment=True).train.batch(slice(0, 2), True).inputs.shape == (2, 3, 12, 16)
 
 
-def test_folder_of_gray_images_of_many_kinds(tmp_path: Path) -> None:
+def test_folder_of_gray_images_of_many_formats(tmp_path: Path) -> None:
     for name in ("a", "b"):
         for i, ending in enumerate(("png", "pgm", "bmp", "png")):
             paint(tmp_path / name / f"{i}.{ending}", (8, 8))
@@ -97,7 +97,7 @@ def test_folder_of_gray_images_of_many_kinds(tmp_path: Path) -> None:
     assert (every == 255).all(dim=(1, 2, 3)).sum() == 1
 
 
-def test_folders_that_say_the_split(tmp_path: Path) -> None:
+def test_split_by_folder_names(tmp_path: Path) -> None:
     for part, n in (("train", 10), ("val", 2), ("test", 4)):
         for name in ("a", "b"):
             for i in range(n):

@@ -107,7 +107,7 @@ def test_missing_mnist(tmp_path: Path) -> None:
         mnist(tmp_path / "nowhere")
 
 
-def test_too_much_validation(mnist_root: Path) -> None:
+def test_validation_larger_than_the_data_is_refused(mnist_root: Path) -> None:
     with pytest.raises(ValueError, match=r"\bvalidation must"):
         mnist(mnist_root, validation=60)
 
@@ -154,7 +154,7 @@ def test_rotated_mnist_from_its_published_files(tmp_path: Path) -> None:
         rotated_mnist(tmp_path, published=True)
 
 
-def test_sixes(tmp_path: Path) -> None:
+def test_mnist6(tmp_path: Path) -> None:
     for part, n in (("train", 40), ("t10k", 8)):
         (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8)))
         (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx((6 - np.arange(n) % 2).astype(np.uint8)))

@@ -59,7 +59,7 @@ def test_a_training_file_is_read_with_the_test_file_beside_it(ending: str, tmp_p
     torch.testing.assert_close(data.test.inputs[1, 0], torch.arange(6) * -1.0 + 0.1)
 
 
-def test_names_of_pairs(tmp_path: Path) -> None:
+def test_pairs_of_train_and_test_files_are_found_by_name(tmp_path: Path) -> None:
     for name in (
         "Train.csv",
         "Test.csv",
@@ -169,7 +169,7 @@ def test_arrays(target: np.ndarray, task: str, out: int, tmp_path: Path) -> None
         torch.testing.assert_close(undone.float(), data.train.target)
 
 
-def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
+def test_mismatched_arrays_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 1, 8)))
     with pytest.raises(ValueError, match="must hold inputs and target"):
         load("arrays", tmp_path / "a.npz")
@@ -194,7 +194,7 @@ def test_new_samples_are_those_of_the_test_split(tmp_path: Path) -> None:
             assert all(torch.equal(ours.target[i], y) for i in same)
 
 
-def test_new_images_are_brought_to_the_size_of_the_run(tmp_path: Path) -> None:
+def test_new_images_are_resized_to_the_run(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     source = np.random.default_rng(0)
     for name in ("train", "new"):

@@ -37,7 +37,7 @@ def root(h5py: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_whole(h5py: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_all_samples(h5py: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROWS", 2)  # more than one reading, the last one shorter
     data = load("pcam", root)
     assert [len(s) for s in (data.train, data.validation, data.test)] == list(COUNTS.values())
@@ -51,7 +51,7 @@ def test_whole(h5py: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(batch.std(dim=(0, 2, 3)), torch.ones(3), atol=1e-3, rtol=0)
 
 
-def test_some_and_in_a_folder(root: Path, tmp_path: Path) -> None:
+def test_reads_some_samples_from_an_inner_folder(root: Path, tmp_path: Path) -> None:
     inner = tmp_path / "there" / "pcam"
     inner.mkdir(parents=True)
     for file in root.glob("*.h5"):
@@ -60,14 +60,14 @@ def test_some_and_in_a_folder(root: Path, tmp_path: Path) -> None:
     assert [len(s) for s in (data.train, data.validation, data.test)] == [2, 2, 2]
 
 
-def test_truncated(root: Path) -> None:
+def test_truncated_files_are_refused(root: Path) -> None:
     path = root / f"{STEM}_valid_x.h5"
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(ValueError, match=r"valid_x\.h5 must"):
         load("pcam", root)
 
 
-def test_no_hdf5(root: Path) -> None:
+def test_other_formats_are_refused(root: Path) -> None:
     (root / f"{STEM}_test_y.h5").write_bytes(b"not this")
     with pytest.raises(ValueError, match=r"test_y\.h5 must"):
         load("pcam", root)
@@ -89,13 +89,15 @@ def test_no_hdf5(root: Path) -> None:
         ("y", "y", np.full((7, 1, 1, 1), 2, np.uint8), "labels of 0 and 1, found 2"),
     ],
 )
-def test_other_contents(h5py: Any, root: Path, kind: str, key: str, array: np.ndarray, message: str) -> None:
+def test_other_contents_are_refused(
+    h5py: Any, root: Path, kind: str, key: str, array: np.ndarray, message: str
+) -> None:
     write(h5py, root / f"{STEM}_train_{kind}.h5", key, array)
     with pytest.raises(ValueError, match=message):
         load("pcam", root)
 
 
-def test_packed_and_missing(root: Path) -> None:
+def test_packed_and_missing_files_are_refused(root: Path) -> None:
     path = root / f"{STEM}_test_y.h5"
     path.rename(path.with_name(path.name + ".gz"))
     with pytest.raises(ValueError, match="unpack it"):

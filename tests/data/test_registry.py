@@ -32,7 +32,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", list_data())
-def test_every_entry_says_where_it_is_from(name: str) -> None:
+def test_every_entry_documents_its_source(name: str) -> None:
     said = describe(name)
     assert said.summary
     for what in (said.source, said.licence, said.split, said.normalisation):
@@ -42,7 +42,7 @@ def test_every_entry_says_where_it_is_from(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in list_data() if describe(n).root != "a folder or file"])
-def test_what_is_made_in_code_needs_nothing(name: str) -> None:
+def test_synthetic_sets_need_no_files(name: str) -> None:
     data = load(name, **SMALL.get(name, {}))
     # Splits travel to other processes as they are.
     again = pickle.loads(pickle.dumps(data.train))
@@ -50,7 +50,7 @@ def test_what_is_made_in_code_needs_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in list_data() if describe(n).root == "a folder or file"])
-def test_what_is_read_asks_for_its_folder(name: str, tmp_path: Path) -> None:
+def test_sets_of_files_ask_for_a_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\broot must"):
         load(name)
     with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
@@ -111,7 +111,7 @@ def test_downloads_need_pooch_and_a_folder(tmp_path: Path, monkeypatch: pytest.M
         files.fetch(tmp_path, [("http://localhost/a", "md5:0")])
 
 
-def test_what_is_there_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_files_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     for name in ("a", "b"):
         (tmp_path / name).touch()

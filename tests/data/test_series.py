@@ -52,7 +52,7 @@ def test_ts_of_unequal_length_with_missing_values(tmp_path: Path) -> None:
     assert seen.test.batch(slice(None)).inputs[1, 2:].tolist() == [[1, 1, 1, 1], [0, 1, 1, 1]]
 
 
-def test_ts_normalises_by_what_was_seen_in_training(tmp_path: Path) -> None:
+def test_ts_is_normalised_by_training_statistics(tmp_path: Path) -> None:
     header = HEADER.replace("false\n@dimensions 2", "true")
     write_ts(tmp_path / "Made_TRAIN.ts", ["0,2:a", "0,2:b"] * 4, header)
     write_ts(tmp_path / "Made_TEST.ts", ["3:a", "1,1:b"], header)
@@ -75,7 +75,7 @@ def test_ts_can_be_normalised_by_step(tmp_path: Path) -> None:
         character_trajectories(tmp_path, normalize="sample")
 
 
-def test_ts_joined_and_divided(tmp_path: Path) -> None:
+def test_ts_splits_can_be_joined_and_divided_again(tmp_path: Path) -> None:
     for part in ("TRAIN", "TEST"):
         write_ts(tmp_path / f"CharacterTrajectories_{part}.ts", ["1,2:3,4:a", "5,6:7,8:b"] * 10)
     data = character_trajectories(tmp_path)
@@ -128,7 +128,7 @@ def test_broken_ts(tmp_path: Path, lines: list[str], header: str, message: str) 
         read_ts(path)
 
 
-def test_which_ts(tmp_path: Path) -> None:
+def test_missing_ts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\bproblem must"):
         ts(tmp_path)
     write_ts(tmp_path / "Made_TRAIN.ts", ["1:2:a"])
@@ -188,7 +188,7 @@ def test_long_csv_of_dates(tmp_path: Path) -> None:
         csv_series(path)
 
 
-def test_csv_files_that_say_the_split(tmp_path: Path) -> None:
+def test_csv_split_by_file_names(tmp_path: Path) -> None:
     for part, n in (("train", 20), ("test", 6)):
         (tmp_path / f"{part}.csv").write_text("label,0,1\n" + "a,1,2\nb,3,4\n" * (n // 2))
     data = csv_series(tmp_path)
@@ -222,7 +222,7 @@ def test_broken_csv(tmp_path: Path, text: str, message: str) -> None:
         csv_series(path)
 
 
-def test_which_csv(tmp_path: Path) -> None:
+def test_missing_csv(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="found nothing"):
         csv_series(tmp_path)
     with pytest.raises(ValueError, match=r"\broot must"):

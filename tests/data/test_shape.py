@@ -39,7 +39,7 @@ def test_declared_shape_is_that_of_the_data(name: str, options: dict[str, Any]) 
     assert shape.irregular == (data.train.coords is not None)
 
 
-def test_all_data_sets_but_users_files_declare_a_shape() -> None:
+def test_all_data_sets_except_own_files_declare_a_shape() -> None:
     without = {name for name in list_data() if describe(name).shape is None}
     assert without == {
         "arrays",

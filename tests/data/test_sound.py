@@ -45,13 +45,13 @@ def test_pcm_of_every_width(tmp_path: Path, width: int, tolerance: float) -> Non
     assert float((heard - torch.from_numpy(0.75 * tone()).float()).abs().max()) < tolerance
 
 
-def test_other_rates_by_the_spectrum(tmp_path: Path) -> None:
+def test_resampling_in_the_spectrum(tmp_path: Path) -> None:
     write(tmp_path / "a.wav", tone())
     finer = read_sound(tmp_path / "a.wav", 12_000)
     assert float((finer - torch.from_numpy(tone(rate=12_000)).float()).abs().max()) < 1e-3
 
 
-def test_what_is_no_wav_file_needs_soundfile(tmp_path: Path) -> None:
+def test_other_formats_than_wav_need_soundfile(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"OggS and so on")
     with pytest.raises((ModuleNotFoundError, ValueError), match=r"a\.wav"):
         read_sound(tmp_path / "a.wav")

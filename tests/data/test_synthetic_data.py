@@ -68,7 +68,7 @@ def test_batches_are_what_the_data_say(name: str) -> None:
             assert int(batch.target.max()) < data.out_channels
 
 
-def test_no_validation_where_none_is_asked_for() -> None:
+def test_no_validation_split_on_request() -> None:
     assert copy_memory(5, train=2, validation=0, test=2).validation is None
     assert digits(validation=0).validation is None
 
@@ -133,7 +133,7 @@ def test_listops_grammar(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["[MAX 1 2", "1 2", "]", "[MAX ]"])
-def test_listops_refuses_what_does_not_close(text: str) -> None:
+def test_listops_refuses_unbalanced_brackets(text: str) -> None:
     with pytest.raises(ValueError, match="close"):
         evaluate(text.split())
 
@@ -154,7 +154,7 @@ def test_listops_samples() -> None:
     assert len(lines) == 22  # none twice
 
 
-def test_listops_that_cannot_be() -> None:
+def test_impossible_listops_are_refused() -> None:
     with pytest.raises(ValueError, match="max_depth and max_args must"):
         listops(min_length=500, max_length=600, max_depth=2, max_args=2, train=1, validation=0, test=1)
 
@@ -184,7 +184,7 @@ def test_pathfinder_is_balanced_and_its_classes_have_the_same_ink() -> None:
     assert pathfinder(24, sequence=True, train=2, validation=0, test=2).train.inputs.shape == (2, 1, 576)
 
 
-def test_pathfinder_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pathfinder_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelfield.data.sets.synthetic.pathfinder.TRIES", 10)
     with pytest.raises(ValueError, match=r"\bdashes must"):
         pathfinder(16, dashes=200, train=1, validation=0, test=1)

@@ -50,7 +50,7 @@ def test_ptb_of_plain_lines(tmp_path: Path) -> None:
     assert data.train.inputs.shape == (4, 4)
 
 
-def test_any_text(tmp_path: Path) -> None:
+def test_own_text(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("abcdefghi\n" * 100, encoding="utf-8")
     data = text(path, length=16)

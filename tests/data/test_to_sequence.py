@@ -20,7 +20,7 @@ FEW = {"train": 6, "validation": 2, "test": 3}
 
 
 @given(st.integers(3, 200), st.integers(1, 7), st.integers(0, 5))
-def test_a_division_is_one(n: int, classes: int, seed: int) -> None:
+def test_divide_is_a_stratified_partition(n: int, classes: int, seed: int) -> None:
     labels = torch.arange(n) % classes
     parts = divide(labels, (0.6, 0.2, 0.2), seed)
     assert torch.cat(parts).sort().values.tolist() == list(range(n))
@@ -37,13 +37,13 @@ def test_shares_are_checked(shares: tuple[float, ...]) -> None:
         divide(torch.zeros(4, dtype=torch.long), shares)
 
 
-def test_nothing_left_to_train_on() -> None:
+def test_empty_training_split_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\bshares must"):
         divide(torch.zeros(2, dtype=torch.long), (0.1, 0.45, 0.45))
     assert len(hold_out(torch.zeros(5, dtype=torch.long), 0)[1]) == 0
 
 
-def test_moments_ignore_what_is_missing() -> None:
+def test_moments_ignore_missing_values() -> None:
     x = torch.randn(50, 3, 40) * 4 + 2
     holes = torch.where(torch.rand(x.shape) < 0.5, x, torch.nan)
     mean, std = moments(holes)
@@ -63,13 +63,13 @@ def test_standardize_by_channel() -> None:
         torch.testing.assert_close(out[:, 2], (x[:, 2] / 255 - 0.3) / 4)
 
 
-def test_observed_marks_and_clears() -> None:
+def test_observed_adds_a_channel_and_zeroes_missing_values() -> None:
     batch = Batch(torch.ones(1, 2, 3), mask=torch.tensor([[True, False, True]]))
     assert Observed()(batch, True).inputs.tolist() == [[[1, 0, 1]] * 3]
     assert Observed()(Batch(torch.ones(1, 2, 3)), True).inputs.shape == (1, 3, 3)
 
 
-def test_forms_ask_for_images() -> None:
+def test_sequence_forms_need_images() -> None:
     data = chirps(128, **FEW)
     for change in (as_sequence, noise_padded):
         with pytest.raises(ValueError, match=r"\bdata must"):
@@ -96,7 +96,7 @@ def test_a_share_is_dropped(share: float, seed: int) -> None:
     assert points.mask is None
 
 
-def test_only_the_seen_are_dropped() -> None:
+def test_only_observed_samples_are_dropped() -> None:
     mask = torch.arange(10) < torch.tensor([[10], [4]])
     split = Split(torch.randn(2, 1, 10), torch.zeros(2), mask=mask)
     dropped = drop_split(split, 0.5)
@@ -129,7 +129,7 @@ def test_dropping_for_all_splits() -> None:
     assert not torch.equal(data.train.mask[:2], data.validation.mask)
 
 
-def test_what_cannot_be_dropped() -> None:
+def test_dropping_is_refused_where_it_has_no_meaning() -> None:
     split = Split(torch.randn(2, 1, 10), torch.zeros(2))
     with pytest.raises(ValueError, match=r"\bshare must"):
         drop_split(split, 1)
@@ -145,7 +145,7 @@ def test_what_cannot_be_dropped() -> None:
     assert drop_samples(tokens, 0.5, form="points").train.coords.shape[2] == 1
 
 
-def test_both_forms_are_the_same_to_a_layer() -> None:
+def test_masked_samples_and_points_give_a_layer_the_same_output() -> None:
     data: Data = chirps(128, **FEW)
     layer = CKConv(1, 3, size=128).double()
     masked, points = (drop_samples(data, 0.4, form=form).train.batch(slice(None)) for form in ("mask", "points"))

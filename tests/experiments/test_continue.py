@@ -53,7 +53,7 @@ def test_a_run_that_continues_and_is_stopped_is_not_finished(tmp_path: Path) -> 
     assert run.result()["epochs"] == 3
 
 
-def test_weights_of_another_run(tmp_path: Path) -> None:
+def test_starts_from_the_weights_of_another_run(tmp_path: Path) -> None:
     old = fit(small_recipe(), tmp_path / "old", data=small_data(), report=False)
     data = small_data()
     more = replace(
@@ -73,7 +73,7 @@ def test_weights_of_another_run(tmp_path: Path) -> None:
         load_weights(torch.nn.Linear(2, 2), old.folder)
 
 
-def test_the_start_is_read_once(tmp_path: Path) -> None:
+def test_starting_weights_are_read_once(tmp_path: Path) -> None:
     """A run that has begun needs no more than its own checkpoint."""
     old = fit(small_recipe(), tmp_path / "old", data=small_data(), report=False)
     recipe = small_recipe(f"training.start_from={old.folder}", "training.epochs=1")

@@ -56,7 +56,7 @@ def test_steps_are_replayed() -> None:
 
 
 @pytest.mark.parametrize(("name", "replayed"), [("partial_gcnn_se2", True), ("partial_gcnn_mirror", False)])
-def test_learned_subsets(name: str, replayed: bool) -> None:
+def test_learned_subsets_are_captured_where_their_size_is_fixed(name: str, replayed: bool) -> None:
     """A subset of a continuous group keeps its size within an epoch; that of a discrete group is drawn at each step."""
     recipe, data = small_recipe("training.epochs=3", "shape.out_channels=10", "optimizer.subset_lr=10.0"), digits(16)
     network = create_model(name, channels=(2, 2, 2, 2), kernel_size=3)
@@ -82,7 +82,7 @@ def test_steps_that_cannot_be_captured_run_eagerly() -> None:
 
 
 @pytest.mark.parametrize("settings", [(), ("training.ema=0.9", "training.precision=bf16"), ("training.capture=false",)])
-def test_seeds_side_by_side_are_those_alone(tmp_path: Path, settings: tuple[str, ...]) -> None:
+def test_seeds_side_by_side_equal_single_runs(tmp_path: Path, settings: tuple[str, ...]) -> None:
     """With dropout, so that a seed that drew another's random numbers would have other losses."""
     recipe = small_recipe("training.epochs=4", "optimizer.lr=0.001", *settings)
     fit_seeds(recipe, tmp_path / "both", seeds=3, data=small_data(), report=False)

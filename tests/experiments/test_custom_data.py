@@ -282,7 +282,7 @@ def test_values_far_from_one_are_learned(tmp_path: Path) -> None:
     assert [row["values"] for row in ready] == [row["values"] for row in found]
 
 
-def test_recipes_that_do_not_ask_for_it_learn_values_as_they_are(tmp_path: Path) -> None:
+def test_targets_are_standardised_by_an_option(tmp_path: Path) -> None:
     path = write_wide(tmp_path / "wide.csv", values=[30_000.5 + i for i in range(40)])
     recipe = recipe_for_path(path, {"standardize": False})
     batch = recipe_data(recipe).test.batch(slice(None))

@@ -44,7 +44,7 @@ def test_a_missing_logger_says_what_to_install(tmp_path: Path, monkeypatch: pyte
         Loggers(["wandb"], tmp_path, "a")
 
 
-def test_unknown_loggers_are_named(tmp_path: Path) -> None:
+def test_unknown_loggers_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"training\.log must"):
         with_settings(small_recipe(), ["training.log=[comet]"])
     with pytest.raises(ValueError, match=r"\blog must"):

@@ -84,7 +84,7 @@ def test_area_under_the_curve_is_the_share_of_ordered_pairs() -> None:
     assert meter.compute()["auc"] == pytest.approx(float(wanted), abs=1e-6)
 
 
-def test_nothing_seen_is_not_a_number() -> None:
+def test_metrics_of_no_samples_are_nan() -> None:
     meter = Meter("segmentation", 3)
     meter.update(torch.randn(2, 3, 4), batch(torch.zeros(2, 4, dtype=torch.long), torch.zeros(2, 4, dtype=torch.bool)))
     assert math.isnan(meter.compute()["accuracy"])

@@ -161,7 +161,7 @@ def test_cosine() -> None:
     assert values[50] == pytest.approx(0.1)
 
 
-def test_steps_are_those_of_torch() -> None:
+def test_steps_agree_with_torch() -> None:
     milestones, factor = [2, 3, 6], 0.1
     rate = LearningRate(Schedule("steps", milestones=milestones, factor=factor), steps_per_epoch=1, epochs=8)
     optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
@@ -173,7 +173,7 @@ def test_steps_are_those_of_torch() -> None:
 
 
 @pytest.mark.parametrize("monitor", ["accuracy", "loss"])
-def test_plateaus_are_those_of_torch(monitor: str) -> None:
+def test_plateaus_agree_with_torch(monitor: str) -> None:
     torch.manual_seed(0)
     rate = LearningRate(Schedule("plateau", factor=0.5, patience=2, monitor=monitor), 1, 60)
     optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
@@ -190,7 +190,7 @@ def test_plateaus_are_those_of_torch(monitor: str) -> None:
     assert rate.scale < 1
 
 
-def test_a_plateau_watches_what_it_is_told_to() -> None:
+def test_a_plateau_watches_its_monitor() -> None:
     row = {"epoch": 1.0, "train_loss": 3.0, "val_loss": 2.0, "val_accuracy": 0.5}
     for settings, value in (({}, 0.5), ({"monitor": "loss"}, 2.0), ({"monitor": "loss", "split": "train"}, 3.0)):
         rate = LearningRate(Schedule("plateau", **settings), 1, 1)
@@ -203,7 +203,7 @@ def test_a_plateau_watches_what_it_is_told_to() -> None:
         LearningRate(Schedule("plateau", monitor="iou"), 1, 1).observe(row)
 
 
-def test_a_plateau_of_validation_data_needs_them() -> None:
+def test_a_plateau_on_validation_data_needs_a_validation_split() -> None:
     recipe, data = small_recipe("schedule.name=plateau", "schedule.split=validation"), small_data()
     task = make_task(recipe, make_network(recipe, data))
     with pytest.raises(ValueError, match=r"schedule\.split must"):

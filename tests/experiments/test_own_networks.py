@@ -104,7 +104,7 @@ TRAINS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in SOME else pytest.mark.slow) for name in kf.list_models()]
 )
-def test_networks_train_on_own_data_or_are_refused_before(name: str, kind: str, tmp_path: Path) -> None:
+def test_networks_train_on_own_data_or_are_refused_at_the_start(name: str, kind: str, tmp_path: Path) -> None:
     path = write(kind, tmp_path, name)
     options = {"points": 6} if kind == "clouds" else {}
     options |= {"shares": [0.4, 0.3, 0.3]}

@@ -84,7 +84,7 @@ def test_predictions_are_written_with_all_classes(run: Path, files: list[Path], 
     assert lines[0].startswith(f"{files[0]} 0  class ")
 
 
-def test_memory_is_that_of_a_batch(run: Path) -> None:
+def test_memory_is_bounded_by_one_batch(run: Path) -> None:
     loaded = kf.load_run(run)
     sizes = []
     loaded.network.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
@@ -118,7 +118,7 @@ def test_inputs_of_another_shape_are_refused(run: Path) -> None:
         ("listops", {}),
     ],
 )
-def test_metadata_prepare_as_the_data_do(name: str, options: dict[str, object]) -> None:
+def test_metadata_reproduces_the_preprocessing(name: str, options: dict[str, object]) -> None:
     data = load(name, **options)
     stored = metadata(data)
     assert stored is not None
@@ -159,7 +159,9 @@ def test_the_average_is_that_of_the_last_epochs(tmp_path: Path) -> None:
         assert all(torch.equal(last[name], mean[name]) for name in last) == (count == 1)
 
 
-def test_time_left_is_that_of_the_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_left_follows_the_remaining_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from kernelfield.experiments import progress  # noqa: PLC0415
 
     now = [100.0]

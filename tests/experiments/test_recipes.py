@@ -60,7 +60,7 @@ def expected_settings(name: str) -> dict[str, Any]:
     return settings
 
 
-def test_the_names_of_before_are_all_there() -> None:
+def test_all_recorded_names_still_exist() -> None:
     assert set(BEFORE) <= set(RECIPES)
 
 
@@ -72,7 +72,7 @@ def settings_with_defaults(name: str) -> dict[str, Any]:
     return {**defaults, **expected, "name": name}
 
 
-def test_settings_are_those_of_before_but_for_intended_changes() -> None:
+def test_settings_equal_the_record_except_for_intended_changes() -> None:
     differences = {}
     for name in BEFORE:
         now, expected = find_recipe(name).to_dict(), settings_with_defaults(name)
@@ -82,7 +82,7 @@ def test_settings_are_those_of_before_but_for_intended_changes() -> None:
     assert differences == {}
 
 
-def test_intended_changes_are_of_some_recipe() -> None:
+def test_every_intended_change_names_a_recipe() -> None:
     assert [pattern for pattern in CHANGES if not any(fnmatch(name, pattern) for name in BEFORE)] == []
 
 
@@ -157,7 +157,7 @@ def test_recipes_are_named_by_chapter_and_name_what_exists() -> None:
     assert {name: failed for name in RECIPES if (failed := check_names(name))} == {}
 
 
-def test_a_wrong_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_names_in_recipes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "find_recipe", lambda _: recipe_from({**MINIMAL, "chapter": 3}))
     assert check_names("ch02-a") == ["title", "chapter"]
 
@@ -274,7 +274,7 @@ def test_an_unknown_test_names_the_closest() -> None:
         with_settings(recipe_from(MINIMAL), ["test.steps=[2]"])
 
 
-def test_ends_of_ranges_that_are_taken() -> None:
+def test_ends_of_ranges_are_accepted() -> None:
     taken = ["optimizer.mask_lr=0", "optimizer.betas=[0, 0.5]", "schedule.patience=0"]
     taken += ["training.eval_batch=null", "training.clip=null", "training.label_smoothing=1", "training.batch=1"]
     taken += ["test.step=[]", "test.turn=[-45, 400]", "test.drop=0", "shape.vocabulary=null"]
@@ -317,7 +317,7 @@ def test_unknown_model_option_is_named() -> None:
         make_network(with_settings(recipe_from(MINIMAL), ["model.widht=3"]))
 
 
-def test_a_recipe_file_of_ones_own(tmp_path: Path) -> None:
+def test_own_recipe_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(write_yaml({k: v for k, v in MINIMAL.items() if k != "name"}))
     assert find_recipe(path).name == "mine"
@@ -346,7 +346,7 @@ def test_bad_yaml(text: str, message: str) -> None:
         read_yaml(text)
 
 
-def test_numbers_and_words_are_those_of_yaml_1_2() -> None:
+def test_scalars_follow_yaml_1_2() -> None:
     text = "a: [1e-6, 1_000, .5, -.inf, no, on, 1:30, 010, 2001-01-01, TRUE, ~]\n"
     expected = [1e-6, 1000, 0.5, -float("inf"), "no", "on", "1:30", "010", "2001-01-01", True, None]
     assert read_yaml(text)["a"] == expected

@@ -66,7 +66,7 @@ def test_stopped_rows_continue_elsewhere(script: ModuleType, tmp_path: Path, mon
     assert copied["settings"][0] == "training.epochs=3"
 
 
-def test_a_row_below_its_floor_ends(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_below_its_floor_stops(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = script.parse(arguments(tmp_path, "--epochs", "3", "--floor", "2:1.5"))
     assert script.run(script.choose(options.sets), options) == 1
     result: dict[str, Any] = json.loads((tmp_path / "out" / "results" / "digits.json").read_text())

@@ -79,7 +79,7 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_a_full_disk_leaves_the_file_before(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_previous_file(tmp_path: Path) -> None:
     path = write_text(tmp_path / "a.txt", "before")
     with small_disk(100), pytest.raises(OSError, match="large"):
         write_text(path, "x" * 1000)
@@ -107,7 +107,7 @@ def test_a_full_disk_is_repaired_by_the_next_call(tmp_path: Path, finished: Run,
 
 
 @pytest.mark.parametrize("names", [("report.html", "kernels.png"), ("result.json", "confusion.json", "data.json")])
-def test_what_is_missing_is_made_again(tmp_path: Path, finished: Run, names: tuple[str, ...]) -> None:
+def test_missing_files_are_written_again(tmp_path: Path, finished: Run, names: tuple[str, ...]) -> None:
     run = Run(shutil.copytree(finished.folder, tmp_path / "run"))
     for name in names:
         (run.folder / name).unlink()
@@ -159,7 +159,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, finished: Run) 
     check_weights({"count": torch.tensor([1])}, tmp_path)
 
 
-def test_outputs_that_are_not_finite_are_no_class() -> None:
+def test_outputs_that_are_not_finite_have_no_class() -> None:
     data, recipe = small_data(), small_recipe()
     network = make_network(recipe, data)
     with torch.no_grad():

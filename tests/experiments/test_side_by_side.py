@@ -54,7 +54,7 @@ def count(n: int, seen: list[int] | None = None) -> Generator[int, None, int]:
     return n
 
 
-def test_turns_alternate_and_end_as_they_end() -> None:
+def test_turns_alternate_until_each_training_ends() -> None:
     seen: list[int] = []
     ended: list[int] = []
     outcomes = side_by_side([lambda: count(3, seen), lambda: count(2, seen)], on_end=lambda i, _: ended.append(i))
@@ -63,7 +63,7 @@ def test_turns_alternate_and_end_as_they_end() -> None:
     assert ended == [1, 0]
 
 
-def test_at_once_limits_how_many_have_begun() -> None:
+def test_at_once_limits_the_trainings_in_progress() -> None:
     seen: list[int] = []
     side_by_side([lambda n=n: count(n, seen) for n in (2, 3, 4)], at_once=2)
     assert seen.index(4) > 3
@@ -120,7 +120,7 @@ def test_a_turn_keeps_global_state_apart() -> None:
     assert torch.equal(torch.cat([first, second]), torch.cat([torch.rand(2), torch.rand(2)]))
 
 
-def test_seeds_side_by_side_are_those_alone(tmp_path: Path) -> None:
+def test_seeds_side_by_side_equal_single_runs(tmp_path: Path) -> None:
     settings = ["training.ema=0.9", "training.epochs=2"]
     recipe = small_recipe(*settings)
     seen: list[Progress] = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_speed_changes_length_and_pitch_and_tells_no_one() -> None:
+def test_speed_changes_length_and_pitch() -> None:
     t = torch.arange(200) / 200
     wave = torch.sin(2 * math.pi * 5 * t).expand(3, 1, -1)
     split = Split(wave, torch.zeros(3, dtype=torch.long), mask=torch.arange(200).expand(3, -1) < 100)

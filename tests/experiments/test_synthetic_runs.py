@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernelfield.experiments.loop import Progress
 
 
-def test_a_finished_run_on_synthetic_data_is_no_result_of_real_ones(tmp_path: Path) -> None:
+def test_a_run_on_synthetic_data_is_no_result_on_real_data(tmp_path: Path) -> None:
     recipe = small_recipe("training.epochs=1")
     synthetic = fit(recipe, tmp_path / "synthetic", synthetic=True, report=False)
     assert synthetic.result()["synthetic"]
@@ -39,7 +39,7 @@ def test_a_finished_run_on_synthetic_data_is_no_result_of_real_ones(tmp_path: Pa
         fit(recipe, real.folder, synthetic=True, report=False)
 
 
-def test_weights_trained_on_synthetic_data_are_not_taken_up(tmp_path: Path) -> None:
+def test_weights_trained_on_synthetic_data_are_not_reused(tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
@@ -54,7 +54,7 @@ def test_weights_trained_on_synthetic_data_are_not_taken_up(tmp_path: Path) -> N
         fit(recipe, tmp_path, data=small_data(), report=False)
 
 
-def test_a_file_is_no_folder_of_a_run(tmp_path: Path) -> None:
+def test_a_file_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match=r"\bout must"):
         fit(small_recipe(), tmp_path / "file", data=small_data())

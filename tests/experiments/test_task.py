@@ -29,7 +29,7 @@ def batch_of(target: torch.Tensor, mask: torch.Tensor | None = None) -> Batch:
     return Batch(torch.zeros(len(target), 1, 4), target, mask=mask)
 
 
-def test_dense_losses_leave_out_what_was_not_seen() -> None:
+def test_dense_losses_ignore_masked_positions() -> None:
     prediction = torch.randn(2, 3, 4)
     classes = torch.randint(3, (2, 4))
     rows, labels = prediction.movedim(1, -1)[SEEN], classes[SEEN]
@@ -41,7 +41,7 @@ def test_dense_losses_leave_out_what_was_not_seen() -> None:
     torch.testing.assert_close(loss, F.mse_loss(rows, values.movedim(1, -1)[SEEN]))
 
 
-def test_what_is_not_seen_has_no_gradient() -> None:
+def test_masked_positions_have_no_gradient() -> None:
     for task, target in (("segmentation", torch.randint(3, (2, 4))), ("dense-regression", torch.randn(2, 3, 4))):
         prediction = torch.randn(2, 3, 4, requires_grad=True)
         task_loss(task, prediction, batch_of(target, SEEN)).backward()
@@ -49,13 +49,13 @@ def test_what_is_not_seen_has_no_gradient() -> None:
         assert bool((prediction.grad.movedim(1, -1)[~SEEN] == 0).all())
 
 
-def test_nothing_seen_costs_nothing() -> None:
+def test_loss_of_no_samples_is_zero() -> None:
     none = torch.zeros(2, 4, dtype=torch.bool)
     assert task_loss("segmentation", torch.randn(2, 3, 4), batch_of(torch.randint(3, (2, 4)), none)) == 0
     assert task_loss("dense-regression", torch.randn(2, 3, 4), batch_of(torch.randn(2, 3, 4), none)) == 0
 
 
-def test_ignored_targets_do_not_count() -> None:
+def test_ignored_targets_have_no_effect() -> None:
     target = torch.tensor([[0, 1, -100, 2]])
     prediction = torch.randn(1, 3, 4)
     meter = Meter("segmentation", 3)
@@ -142,7 +142,7 @@ def test_meters_do_not_depend_on_how_batches_are_cut(task: str) -> None:
     assert found[0]["loss"] == pytest.approx(float(task_loss(task, prediction, whole)), rel=1e-5)
 
 
-def test_better() -> None:
+def test_is_better_follows_the_direction_of_the_metric() -> None:
     assert is_better("accuracy", 0.5, None)
     assert not is_better("accuracy", float("nan"), 0.1)
     assert is_better("bits", 1.0, 2.0)
@@ -197,7 +197,7 @@ def test_penalties_enter_by_name() -> None:
             Task(plain.network, regularizers=wrong)
 
 
-def test_networks_that_know_no_sampling() -> None:
+def test_networks_without_sampling_arguments() -> None:
     task = Task(PartialGCNN(1, 3, group=SO2(), samples=2, channels=(2, 2, 2, 2), kernel_size=3), out_channels=3)
     images = torch.randn(2, 1, 16, 16)
     assert task(Batch(images)).shape == (2, 3)
@@ -226,7 +226,7 @@ def quiet_trainer(folder: Any, epochs: int) -> Trainer:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("schedule", [Schedule("cosine", warmup=1), Schedule("plateau", monitor="loss", split="train")])
-def test_in_lightnings_trainer(tmp_path: Any, schedule: Schedule) -> None:
+def test_trains_in_the_lightning_trainer(tmp_path: Any, schedule: Schedule) -> None:
     data = small_data()
     task = Task(net(), out_channels=3, optimizer=Optimizer(lr=0.02), schedule=schedule)
     trainer = quiet_trainer(tmp_path, epochs=6)
@@ -239,7 +239,7 @@ def test_in_lightnings_trainer(tmp_path: Any, schedule: Schedule) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_ordinary_data_loader(tmp_path: Any) -> None:
+def test_trains_with_a_plain_data_loader(tmp_path: Any) -> None:
     data = small_data(16)
     task = Task(net(), out_channels=3)
     trainer = quiet_trainer(tmp_path, epochs=1)

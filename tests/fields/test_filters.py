@@ -201,7 +201,7 @@ def test_max_frequency_is_the_sum_of_the_bandwidths_and_differentiable() -> None
     assert (field.gamma.grad != 0).any(dim=2).any(dim=1).all()
 
 
-def test_the_base_class_leaves_its_envelope_open() -> None:
+def test_the_base_class_has_no_envelope() -> None:
     field = FilterNetwork(1, 1, hidden=2, layers=1, omega_0=1.0, bandwidth=1.0, start="ccnn", gamma=torch.ones(()))
     with pytest.raises(NotImplementedError):
         field(torch.zeros(1, 1))

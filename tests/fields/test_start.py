@@ -78,7 +78,7 @@ def test_hidden_layers_have_their_own_factor() -> None:
     torch.testing.assert_close(SIREN.together([field, field], coords)[1], expected)
 
 
-def test_the_units_of_a_layer_are_half_of_the_authors() -> None:
+def test_frequencies_double_in_the_units_of_a_layer() -> None:
     # Envelopes and, with them, the frequencies of a published ω₀ are doubled; so are plain sines.
     for field, mean in ((MAGNet, 12.0), (GaborFilter, 3.0)):
         layer = FlexConv(4, 4, size=64, field=partial(field, hidden=2000, omega_0=1.0))
@@ -98,7 +98,7 @@ def test_a_layer_starts_like_the_publication_that_used_it() -> None:
     assert create_model("partial_gcnn_se2").lift.kernel.field.start == "partial"
 
 
-def test_white_noise_leaves_a_layer_of_chapter_3_as_it_left_the_authors() -> None:
+def test_output_variance_of_chapter_3_layers_equals_the_authors() -> None:
     # Their formulas give 0.39 on sequences and 0.11 on images, before the mixer.
     for arguments, expected in (({"dim": 1, "size": 784, "causal": True}, 0.39), ({"dim": 2, "size": 32}, 0.11)):
         energies = [
@@ -144,6 +144,6 @@ def test_an_unknown_start_is_refused_by_name() -> None:
     assert FlexNet(1, 2, 8, widths=(1,), channels=2, start="ccnn").stem.field.start == "ccnn"
 
 
-def test_a_bound_start_stays() -> None:
+def test_an_explicit_start_is_kept() -> None:
     bound = bind_start(partial(SIREN, start="partial"), "flexconv")
     assert bound(1, 1).start == "partial"

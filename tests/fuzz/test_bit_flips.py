@@ -97,7 +97,7 @@ def test_many_flipped_bits_are_refused_or_harmless(run: Run, whole: Any, data: s
     flip(run, whole, data)
 
 
-def test_a_damaged_result_is_no_reason_to_train_again(run: Run, tmp_path: Path) -> None:
+def test_a_damaged_result_does_not_restart_training(run: Run, tmp_path: Path) -> None:
     copy = Run(shutil.copytree(run.folder, tmp_path / "run"))
     path = copy.folder / "result.json"
     path.write_text(path.read_text().replace('"epochs": 2', '"epochs": 3'))

@@ -79,7 +79,7 @@ def check_values(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_whole_files_are_read(tmp_path: Path, name: str) -> None:
+def test_valid_files_are_read(tmp_path: Path, name: str) -> None:
     assert attempt(tmp_path, name, FORMATS[name].content) == "read"
 
 

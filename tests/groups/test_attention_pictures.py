@@ -24,7 +24,7 @@ def test_maps_of_a_turned_input_are_the_turned_maps(tmp_path, attention):
     assert len(names) == (3 if attention == "self" else 7)
 
 
-def test_of_a_network_that_is_not_equivariant_they_are_not(tmp_path):
+def test_maps_of_other_networks_do_not_turn(tmp_path):
     net = GSANet(1, 3, group=Trivial(), **SMALL).double()
     image = torch.randn(1, 10, 10, dtype=torch.float64)
     maps = attention_maps(net, torch.stack([image, image.rot90(1, (-2, -1))]))

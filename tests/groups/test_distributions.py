@@ -142,7 +142,7 @@ def test_product_gates_multiply():
         assert len(elements) in (4, 8)
 
 
-def test_frozen_draws_nothing():
+def test_frozen_distributions_draw_nothing():
     for distribution in (Uniform(SO2(), 8), learned(O2(), 8), learned(Mirror())):
         distribution.freeze()
         state = torch.get_rng_state()

@@ -78,7 +78,7 @@ def test_act_on_a_group_signal_moves_the_group_axis():
             assert Dihedral(4).act(g, Dihedral(4).act(h, x)).equal(once)
 
 
-def test_act_names_a_set_that_is_not_closed():
+def test_act_refuses_elements_that_are_not_closed():
     with pytest.raises(ValueError, match=r"\belements must"):
         Cyclic(4).act(torch.tensor([1.0]), torch.randn(1, 1, 2, 5, 5), torch.tensor([[0.0], [1.0]]))
     with pytest.raises(ValueError, match=r"\bsignal must"):
@@ -146,7 +146,7 @@ def test_circle_chart_is_continuous_at_half_a_turn_too():
     torch.testing.assert_close(*SO2(chart="circle").chart(ends), atol=0.03, rtol=0)
 
 
-def test_products_refuse_what_does_not_commute():
+def test_products_refuse_factors_that_do_not_commute():
     with pytest.raises(ValueError, match="commute"):
         Product(Cyclic(4), Mirror())
     with pytest.raises(ValueError, match="one space"):

@@ -19,7 +19,7 @@ def test_how_many_are_dropped_and_the_mean_is_kept(p: float) -> None:
     assert len(y.unique()) == 2
 
 
-def test_neighbours_do_not_share_a_fate() -> None:
+def test_neighbours_are_dropped_independently() -> None:
     torch.manual_seed(0)
     kept = (Dropout(0.5)(torch.ones(100_000)) > 0).double() - 0.5
     for lag in range(1, 9):  # four values come of one word
@@ -37,7 +37,7 @@ def test_layouts_and_gradients(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(y, x * grad)
 
 
-def test_parts_of_a_tensor() -> None:
+def test_strided_tensors() -> None:
     x = torch.randn(6, 8)[:, ::2]
     y = Dropout(0.4)(x)
     kept = y != 0

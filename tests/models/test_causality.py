@@ -145,7 +145,7 @@ class TestChannelNorm:
         assert_exports(ChannelNorm(4), (x,), shapes, [(torch.randn(3, 4, 5),)])
 
     @pytest.mark.parametrize("norm", ["channel", "cumulative"])
-    def test_padding_does_not_count(self, norm: str) -> None:
+    def test_padding_is_ignored(self, norm: str) -> None:
         network = CKCNN(2, 3, size=12, channels=4, norm=norm).eval()
         x, seen = torch.randn(1, 2, 12), torch.arange(12).unsqueeze(0) < 8
         torch.testing.assert_close(network(x, mask=seen), network(x[..., :8]), rtol=1e-4, atol=1e-5)

@@ -69,7 +69,7 @@ def test_the_environment_turns_kernels_off_and_imports_nothing_of_triton() -> No
     assert result.stdout == "[]"
 
 
-def test_blocks_nest_and_calls_last() -> None:
+def test_blocks_nest_and_plain_calls_persist() -> None:
     assert backend.fast_paths()
     with use_fast_paths(False):
         with use_fast_paths(True):
@@ -80,13 +80,13 @@ def test_blocks_nest_and_calls_last() -> None:
     assert backend.fast_paths()
 
 
-def test_blocks_end_with_an_error() -> None:
+def test_blocks_restore_the_switch_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="inside"), use_fast_paths(False):
         raise RuntimeError("inside")
     assert backend.fast_paths()
 
 
-def test_threads_have_switches_of_their_own() -> None:
+def test_each_thread_has_its_own_switch() -> None:
     """Two threads set opposite values and look at them at the same moments."""
     meet = threading.Barrier(2)
 
@@ -106,7 +106,7 @@ def test_threads_have_switches_of_their_own() -> None:
 
 
 @on_cpu
-def test_what_is_recomputed_takes_the_path_of_the_forward_pass() -> None:
+def test_recomputation_takes_the_path_of_the_forward_pass() -> None:
     x = torch.randn(3, requires_grad=True)
     seen: list[bool] = []
 

@@ -89,7 +89,7 @@ def test_programs_of_several_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", ["MAGNet", "SIREN"])
-def test_second_derivatives_are_the_formulas(name: str) -> None:
+def test_second_derivatives_agree_with_the_torch_path(name: str) -> None:
     field, grid = FIELDS[name](1, 3).to(DEVICE), KernelGrid.of((9,), (1.0,))
     parameters = list(field.parameters())
 
@@ -104,7 +104,7 @@ def test_second_derivatives_are_the_formulas(name: str) -> None:
 
 
 @given(grid=grids())
-def test_grids_are_those_of_coordinates(grid: KernelGrid) -> None:
+def test_grids_agree_with_coordinates(grid: KernelGrid) -> None:
     causal = grid.first[0] == 0 and grid.count[0] > 1
     assume(causal or grid.first[0] < 0)
     dim = len(grid.count)
@@ -112,7 +112,7 @@ def test_grids_are_those_of_coordinates(grid: KernelGrid) -> None:
 
 
 @pytest.mark.parametrize("layer", [CKConv, FlexConv])
-def test_layers_are_the_same(layer: type[CKConv]) -> None:
+def test_layers_agree_with_the_torch_path(layer: type[CKConv]) -> None:
     layers = [layer(3, 3, dim=2, size=6, depthwise=True).to(DEVICE) for _ in range(2)]
     x = torch.randn(2, 3, 5, 6, device=DEVICE)
     parameters = [p for m in layers for name, p in m.named_parameters() if name != "bias"]
@@ -131,7 +131,7 @@ def test_layers_are_the_same(layer: type[CKConv]) -> None:
         assert (a - b).abs().max() <= 1e-4 * b.abs().max() + 1e-5
 
 
-def test_fields_that_are_left_to_formulas() -> None:
+def test_unsupported_fields_take_the_torch_path() -> None:
     grid = KernelGrid.of((4,), (1.0,))
 
     class Other(MAGNet):
@@ -164,7 +164,7 @@ def test_kernels_of_a_step_are_sampled_once() -> None:
     torch.testing.assert_close(inside, kernel_l2(layers))
 
 
-def test_grids_beyond_32_bits_are_left_to_formulas() -> None:
+def test_grids_beyond_32_bits_take_the_torch_path() -> None:
     """The kernels count through the values of all layers of a network in 32 bits."""
     field = MAGNet(1, 1, hidden=64).to(DEVICE)
     fits, beyond = (KernelGrid.of((points,), (1.0,), causal=True) for points in ((1 << 23) - 1, 1 << 23))

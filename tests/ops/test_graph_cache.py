@@ -35,7 +35,7 @@ def test_nothing_is_captured_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     assert not capturing()
 
 
-def test_the_last_few_are_remembered() -> None:
+def test_only_the_latest_entries_are_cached() -> None:
     made = []
 
     @graph_cache(2)
@@ -53,7 +53,7 @@ def test_the_last_few_are_remembered() -> None:
     assert made == [1, 2, 3, 2, 1]
 
 
-def test_what_a_graph_points_to_stays(capture: Callable[[bool], None]) -> None:
+def test_tensors_of_a_graph_stay_alive(capture: Callable[[bool], None]) -> None:
     table = graph_cache(1)(torch.arange)
     forgotten = weakref.ref(table(2))
     used = weakref.ref(table(3))  # pushes the first out
@@ -67,7 +67,7 @@ def test_what_a_graph_points_to_stays(capture: Callable[[bool], None]) -> None:
     assert used() is not None
 
 
-def test_what_a_graph_makes_is_not_remembered(capture: Callable[[bool], None]) -> None:
+def test_tensors_made_during_capture_are_not_cached(capture: Callable[[bool], None]) -> None:
     table = graph_cache(4)(torch.arange)
     capture(True)
     first = table(3)
@@ -77,7 +77,7 @@ def test_what_a_graph_makes_is_not_remembered(capture: Callable[[bool], None]) -
 
 
 @pytest.mark.parametrize("name", ["_ranks", "_waves", "make_call"])
-def test_every_table_of_the_package_stays(name: str, capture: Callable[[bool], None]) -> None:
+def test_every_cached_table_stays_alive(name: str, capture: Callable[[bool], None]) -> None:
     if name == "make_call":
         pytest.importorskip("triton")
         from kernelfield.ops.conv.triton.launch import _call, make_call  # noqa: PLC0415

@@ -43,7 +43,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     from kernelfield.ops.triton_probe import _add_one  # noqa: PLC0415
 
     if not isinstance(_add_one, JITFunction) or "tests.ops.interpreted" in sys.modules:
-        pytest.skip("kernels are interpreted in this process; test_in_a_process_of_its_own runs these")
+        pytest.skip("kernels are interpreted in this process; test_precompiles_in_a_separate_process runs these")
     if torch.cuda.is_available():
         pytest.skip("there is a real GPU")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
@@ -91,7 +91,7 @@ def test_records_that_do_not_fit_are_ignored() -> None:
     assert ahead.wait() == 0
 
 
-def test_in_a_process_of_its_own() -> None:
+def test_precompiles_in_a_separate_process() -> None:
     """The interpreter replaces functions of Triton for a whole process, in which nothing can be compiled then."""
     if "tests.ops.interpreted" not in sys.modules:
         pytest.skip("this process compiles")

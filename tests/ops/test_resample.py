@@ -33,13 +33,13 @@ def test_equals_the_reference(data: st.DataObject, dim: int) -> None:
 
 
 @given(old=st.integers(3, 40), new=st.integers(3, 40), data=st.data())
-def test_exact_for_what_both_grids_can_hold(old: int, new: int, data: st.DataObject) -> None:
+def test_exact_for_frequencies_of_both_grids(old: int, new: int, data: st.DataObject) -> None:
     frequency = data.draw(st.integers(0, (min(old, new) - 1) // 2))
     torch.testing.assert_close(resample(wave(frequency, old), new), wave(frequency, new), atol=1e-10, rtol=0)
 
 
 @given(old=st.integers(5, 40), new=st.integers(3, 40), data=st.data())
-def test_what_the_new_grid_cannot_hold_is_removed_not_aliased(old: int, new: int, data: st.DataObject) -> None:
+def test_higher_frequencies_are_removed_not_aliased(old: int, new: int, data: st.DataObject) -> None:
     new = min(new, old - 2)
     frequency = data.draw(st.integers(new // 2 + 1, max(new // 2 + 1, (old - 1) // 2)))
     assume(2 * frequency < old)  # else no whole frequency lies between what the two grids hold
@@ -52,7 +52,7 @@ def test_up_and_down_again_is_the_identity_for_band_limited_signals(old: int, mo
     torch.testing.assert_close(resample(resample(x, old + more), old), x, atol=1e-10, rtol=0)
 
 
-def test_up_passes_through_the_old_samples() -> None:
+def test_upsampling_interpolates_the_old_samples() -> None:
     x = torch.randn(3, 7, dtype=torch.float64)
     torch.testing.assert_close(resample(x, 21)[:, ::3], x)
 
@@ -155,7 +155,7 @@ def test_matrices_and_transforms_agree(old: int, new: int, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("old", "new"), [(12, 7), (12, 12), (7, 12)])
-def test_lengths_that_only_the_device_knows(old: int, new: int) -> None:
+def test_lengths_that_are_tensors(old: int, new: int) -> None:
     like = torch.zeros((), dtype=torch.float64)
     wanted = torch.zeros(12, 12, dtype=torch.float64)
     wanted[:new, :old] = resample_matrix(old, new, new, old, like=like)

@@ -159,7 +159,7 @@ def test_reset_forgets_everything() -> None:
     torch.testing.assert_close(online.reset().push(x), wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_memory_is_that_of_the_support() -> None:
+def test_memory_is_bounded_by_the_support() -> None:
     masked, full = (kf.stream(ccnn(size=4096, sigma=sigma)).memory for sigma in (0.01, None))
     assert 10 * masked < full
 
@@ -259,7 +259,7 @@ def test_streams_out_of_the_batch_are_refused(streams: Any) -> None:
         (lambda: kf.GCNN(1, 10, group=kf.groups.Cyclic(4)), "GCNN"),
     ],
 )
-def test_what_cannot_stream_is_refused_by_name(build: Any, reason: str) -> None:
+def test_unsupported_layers_are_refused_by_name(build: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^net .*{reason}"):
         kf.stream(build())
 

@@ -53,7 +53,7 @@ def test_published_kernel_networks_are_sampled_together() -> None:
 
 
 @pytest.mark.parametrize("field", [SIREN, partial(SIREN, weight_norm=True), MAGNet, FourierFilter])
-def test_only_the_channels_that_are_asked_for(field: Callable[..., Any]) -> None:
+def test_samples_only_the_requested_channels(field: Callable[..., Any]) -> None:
     layers = [CKConv(5, 5, size=8, field=field, depthwise=True) for _ in range(3)]
     whole = sample_requests([(layer, (8,), (1.0,), None) for layer in layers])
     part = sample_requests([(layer, (8,), (1.0,), n) for layer, n in zip(layers, (2, 3, 1), strict=True)])
@@ -64,7 +64,7 @@ def test_only_the_channels_that_are_asked_for(field: Callable[..., Any]) -> None
     assert mixed[0].shape[0] == 5
 
 
-def test_unlike_layers_sample_their_own() -> None:
+def test_different_layers_sample_separately() -> None:
     layers = [
         CKConv(2, 2, size=8),
         CKConv(2, 2, size=9),
@@ -77,7 +77,7 @@ def test_unlike_layers_sample_their_own() -> None:
     assert sample_kernels(layers, torch.randn(1, 2, 8)) == [None] * len(layers)
 
 
-def test_points_and_frozen_layers_have_nothing_to_sample() -> None:
+def test_points_and_frozen_layers_sample_nothing() -> None:
     layers = [CKConv(2, 2, size=8).eval() for _ in range(2)]
     x = torch.randn(1, 2, 8)
     assert sample_kernels(layers, x, coords=torch.rand(8, 1)) == [None, None]

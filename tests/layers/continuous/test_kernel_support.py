@@ -30,7 +30,7 @@ def test_crop_changes_no_output(causal: bool, sigma: float) -> None:
     assert (layer.kernel().shape[-1] < whole) == (2.146 * sigma < 0.8)  # a bucket may round the rest up
 
 
-def test_shapes_stay_without_a_crop() -> None:
+def test_shapes_are_constant_without_a_crop() -> None:
     torch.manual_seed(0)
     free = FlexConv(2, 3, size=64, sigma=0.05, crop=False)
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def test_compiled_training_follows_the_mask() -> None:
     assert_compiles(layer, x)
 
 
-def test_a_diverged_mask_is_not_cut() -> None:
+def test_a_diverged_mask_is_not_cropped() -> None:
     layer = FlexConv(1, 1, size=8)
     with torch.no_grad():
         layer.mask.sigma.fill_(float("nan"))
@@ -103,7 +103,7 @@ def test_buckets_are_few_and_never_too_small() -> None:
     assert len(buckets) < 40
 
 
-def test_a_late_reading_is_two_steps_late_and_reaches_far_enough() -> None:
+def test_delayed_sizes_lag_two_steps_and_cover_the_support() -> None:
     layer = FlexConv(1, 1, size=64, sigma=0.1)
     x = torch.randn(1, 1, 64)
     late = DelayedSizes(layer)

@@ -41,7 +41,7 @@ def test_kernels_are_sampled_on_the_support(kind: type[Mask], causal: bool) -> N
         assert layer.kernel().shape[-1] < full.kernel().shape[-1]
 
 
-def test_a_layer_has_a_copy_and_follows_it() -> None:
+def test_a_layer_copies_its_mask_and_follows_the_copy() -> None:
     mask = Tent(1)
     layer = FlexConv(1, 1, size=64, mask=mask)
     assert layer.mask is not mask
@@ -95,7 +95,7 @@ def test_learned_architectures_keep_the_mask(mask: Any) -> None:
     assert not any(p.requires_grad for m in small.modules() if isinstance(m, Tent) for p in m.parameters())
 
 
-def test_what_is_no_mask_or_has_other_axes_is_refused() -> None:
+def test_other_objects_and_masks_of_other_dimensions_are_refused() -> None:
     with pytest.raises(TypeError, match="mask"):
         FlexConv(1, 1, size=8, mask=0.3)
     with pytest.raises(TypeError, match="mask"):

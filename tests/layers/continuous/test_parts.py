@@ -72,7 +72,7 @@ def test_parts_of_batch_norms(track: bool) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("step", [1.0, 1.6, 0.75])
-def test_a_step_that_only_the_device_knows(causal: bool, step: float) -> None:
+def test_a_step_that_is_a_tensor(causal: bool, step: float) -> None:
     layer = FlexConv(3, 3, size=16, depthwise=True, causal=causal, sigma=0.3, crop=False).double()
     x = torch.randn(2, 3, 16, dtype=torch.float64)
     kernel = layer.sample_at((16,), [torch.tensor(step, dtype=torch.float64)], 3)

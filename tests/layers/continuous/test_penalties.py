@@ -34,7 +34,7 @@ def test_kernel_l2_shrinks_kernels() -> None:
     assert kernel_l2(net) < before / 2
 
 
-def test_kernel_norm_counts_the_parameters_it_is_told_to() -> None:
+def test_kernel_norm_counts_the_selected_parameters() -> None:
     net = CCNN(1, 2, size=8, channels=4, blocks=1)
     layers = [m for m in net.modules() if isinstance(m, ContinuousConv)]
     kernels = torch.stack([layer.kernel().norm() for layer in layers]).sum()
@@ -88,7 +88,7 @@ def test_penalties_sample_no_kernel_that_the_forward_pass_has_sampled(name: str)
     assert all(p.grad is not None for m in net.modules() if isinstance(m, Field) for p in m.parameters())
 
 
-def test_the_unit_of_the_aliasing_loss_is_the_publications() -> None:
+def test_aliasing_loss_has_the_published_unit() -> None:
     """A kernel of k points over [-1, 1] has frequencies half of those it has where 1 is the input's length."""
     layer = FlexConv(1, 1, size=8, sigma=0.05)
     torch.testing.assert_close(aliasing_loss(layer), aliasing_loss(layer, unit=1.0) / 4)
@@ -124,7 +124,7 @@ def test_aliasing_loss_is_zero_under_nyquist_and_grows_above() -> None:
     assert with_mask > without
 
 
-def test_aliasing_loss_reaches_every_parameter_it_is_about() -> None:
+def test_aliasing_loss_has_gradients_for_field_and_mask() -> None:
     layer = FlexConv(1, 1, size=8, sigma=0.05)
     aliasing_loss(layer).backward()
     assert layer.field.frequency.grad.abs().max() > 0
@@ -132,7 +132,7 @@ def test_aliasing_loss_reaches_every_parameter_it_is_about() -> None:
     assert layer.mask.sigma.grad.abs().max() > 0
 
 
-def test_fields_of_unknown_frequency_are_passed_over() -> None:
+def test_fields_of_unknown_frequency_are_skipped() -> None:
     assert aliasing_loss(CKConv(1, 1, size=8, field=SIREN)) == 0
     assert kernel_frequency(CKConv(1, 1, size=8, field=SIREN)) is None
     assert aliasing_loss(CKConv(1, 1, size=8, field=partial(FourierFilter, omega_0=20.0))) > 0

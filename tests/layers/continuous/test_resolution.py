@@ -54,7 +54,7 @@ def test_smooth_kernels_agree_closely(causal: bool) -> None:
     assert_resolution_consistent(masked, packet, shape=[128], steps=STEPS, rtol=0.03 if causal else 1e-4)
 
 
-def test_the_bound_shrinks_with_the_kernel_s_frequencies() -> None:
+def test_the_bound_shrinks_with_the_frequencies_of_the_kernel() -> None:
     def error(omega_0: float) -> float:
         torch.manual_seed(0)
         field = partial(MAGNet, omega_0=omega_0)
@@ -65,7 +65,7 @@ def test_the_bound_shrinks_with_the_kernel_s_frequencies() -> None:
     assert errors[1] > 100 * errors[2]
 
 
-def test_the_edge_of_a_mask_costs_its_threshold() -> None:
+def test_the_edge_of_a_mask_costs_a_few_percent() -> None:
     """At the usual threshold of 0.1 the kernel jumps at the edge of its support: a bound of a few percent."""
     layer = FlexConv(3, 2, size=128, field=partial(MAGNet, omega_0=0.2), sigma=0.1)
     assert_resolution_consistent(layer, packet, shape=[128], steps=STEPS, rtol=0.05)
@@ -80,7 +80,7 @@ def test_measure_is_accounted_for() -> None:
         )
 
 
-def test_planes_too() -> None:
+def test_smooth_kernels_agree_in_2d() -> None:
     def bump(positions: torch.Tensor) -> torch.Tensor:
         centred = (positions - 12) / 3
         return torch.exp(-0.5 * centred.square().sum(-1)).expand(1, 3, *positions.shape[:-1])

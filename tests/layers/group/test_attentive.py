@@ -256,7 +256,7 @@ def test_attention_can_suppress_and_keep():
 
 
 @pytest.mark.parametrize("kind", [None, "co", "free", *KINDS])
-def test_the_usual(kind):
+def test_trains_in_bf16_and_round_trips(kind):
     group = Cyclic(4)
     lift = make_lifting_conv(1, 3, group=group, attention=kind)
     conv = make_group_conv(3, 2, group=group, attention=kind)

@@ -70,7 +70,7 @@ def test_equivariant_in_float32(group):
     assert_equivariant(net, group, signal(group).float(), rtol=1e-5)
 
 
-def test_a_net_that_is_not_equivariant_is_found_out():
+def test_a_net_that_is_not_equivariant_fails():
     x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
     with pytest.raises(AssertionError):
         assert_equivariant(nn.Conv2d(3, 3, 3, padding=1).double(), Cyclic(4), x)
@@ -192,7 +192,7 @@ def test_channels_are_last_on_a_gpu_only_where_a_step_is_captured(monkeypatch):
     torch.testing.assert_close(captured, plain)
 
 
-def test_one_convolution_call(monkeypatch):
+def test_takes_one_convolution_call(monkeypatch):
     calls = []
     real = convolve.reversed_conv
     monkeypatch.setattr(convolve, "reversed_conv", lambda *a, **k: calls.append(a[1].shape) or real(*a, **k))

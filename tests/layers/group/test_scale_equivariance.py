@@ -67,7 +67,7 @@ def test_dilating_the_signal_shifts_the_scale_axis(base, bounds):
     assert errors[2] < errors[1] < errors[0]
 
 
-def test_without_the_haar_factors_it_does_not(monkeypatch):
+def test_wrong_haar_factors_break_equivariance(monkeypatch):
     """The same test with 1/s left out, or with 1/s² on the exponential grid."""
     for power in (0.0, 2.0):
         monkeypatch.setattr(Scale, "determinant", lambda self, a, p=power: torch.pow(self.base, p * a[..., 0]))

@@ -105,7 +105,7 @@ def test_points_on_a_grid_equal_the_grid():
     torch.testing.assert_close(layer(f.flatten(3), coords=at).values, layer(f).values.flatten(3))
 
 
-def test_points_that_are_not_there_do_not_count():
+def test_masked_points_are_ignored():
     layer, coords = lifting(Cyclic(4), **GLOBAL), torch.randn(1, 9, 2, dtype=D)
     x = torch.randn(1, 3, 9, dtype=D)
     mask = torch.ones(1, 9, dtype=torch.bool)
@@ -116,7 +116,7 @@ def test_points_that_are_not_there_do_not_count():
 
 @pytest.mark.parametrize("index", ["chapter", "code"])
 @pytest.mark.parametrize("group", [Cyclic(4), Dihedral(4)], ids=str)
-def test_the_other_indices_of_the_element_are_not_equivariant(group, index):
+def test_other_relative_indices_are_not_equivariant(group, index):
     """h⁻¹ĥ is; h⁻¹h̃⁻¹ĥ of the chapter and h h̃⁻¹ĥ of its code are not."""
     layer = on_group(group)
     e = group.elements(D)
@@ -164,7 +164,7 @@ def test_with_a_relative_encoding_it_is_translation_equivariant():
     assert_translation_equivariant(lambda x: layer(x).values.flatten(1, 2), signal(), (2, -1), **EXACT)
 
 
-def test_with_an_absolute_encoding_it_is_neither():
+def test_with_an_absolute_encoding_it_is_not_equivariant():
     layer = lifting(Trivial(), encoding="absolute", **GLOBAL)
     x = signal(size=5)
     with pytest.raises(AssertionError, match="not equivariant"):
@@ -294,7 +294,7 @@ def test_errors_name_the_argument(make, message):
         make()
 
 
-def test_no_images_and_too_small_ones():
+def test_empty_batches_and_images_that_are_too_small():
     net = create_model("gsanet_rotmnist_r4")
     assert net(torch.randn(0, 1, 28, 28)).shape == (0, 10)
     with pytest.raises(ValueError, match=r"\bx must"):

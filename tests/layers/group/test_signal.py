@@ -71,7 +71,7 @@ def test_large_finite_groups_keep_their_elements_in_half_precision():
     assert x.elements.equal(group.elements())
 
 
-def test_is_a_tree_of_its_tensors():
+def test_flattens_as_a_pytree():
     x = signal(SO2())
     leaves, spec = pytree.tree_flatten(x)
     back = pytree.tree_unflatten(leaves, spec)

@@ -80,7 +80,7 @@ def test_clouds_without_values() -> None:
         Gridify(3, 4, grid=3)(None, coords)
 
 
-def test_the_way_back_is_the_same_edges_turned_around() -> None:
+def test_degridify_reverses_the_edges() -> None:
     layer = Gridify(1, 2, grid=3, neighbors=2, dim=2)
     coords = 2 * torch.rand(1, 9, 2) - 1
     there = layer.edges(coords)
@@ -167,7 +167,7 @@ def test_bad_arguments(change: dict[str, Any], message: str) -> None:
         Gridify(3, 4, **change)
 
 
-def test_the_door_for_a_group_lets_the_trivial_one_in() -> None:
+def test_the_trivial_group_is_accepted() -> None:
     assert Gridify(3, 4, grid=2, group=Trivial(3))(torch.randn(1, 3, 9), torch.rand(1, 9, 3)).shape == (1, 4, 2, 2, 2)
 
 
@@ -225,7 +225,7 @@ def test_no_point_is_lost_and_no_node_is_empty() -> None:
     assert hears.min() >= 3
 
 
-def test_no_clouds_and_clouds_of_no_points() -> None:
+def test_empty_batches_and_empty_clouds() -> None:
     net = GridifiedNet(2, 3, grid=3, channels=4, blocks=1, kernel_size=3)
     assert net(torch.randn(0, 2, 9), coords=torch.rand(0, 9, 3)).shape == (0, 3)
     with pytest.raises(ValueError, match=r"\bcoords must"):

@@ -34,7 +34,7 @@ def test_materialised_equals_masked(dim: int, size: Any, options: dict[str, Any]
 
 
 @pytest.mark.parametrize("fixed_shapes", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_one_graph(fixed_shapes: bool) -> None:
+def test_compiles_without_graph_breaks(fixed_shapes: bool) -> None:
     trained, x = moved(build(1, 16, blocks=1)).eval(), signal(1, 16)
     net = build(1, 16, blocks=1, fixed_shapes=fixed_shapes).eval()
     net.load_state_dict(trained.state_dict())

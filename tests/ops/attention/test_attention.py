@@ -95,7 +95,7 @@ def test_large_scores_stay_finite_and_right():
             torch.testing.assert_close(y.double(), exact, rtol=0, atol=1e-4)
 
 
-def test_what_is_kept_for_the_backward_pass_is_small():
+def test_little_is_saved_for_the_backward_pass():
     """R12 attention on 12² with 5×5: reference and ours, by all that autograd saves."""
     q, k, v, positions, elements = inputs(
         g=12, h=12, space=(12, 12), c=5, neighborhood=(5, 5), n=1, dtype=torch.float32

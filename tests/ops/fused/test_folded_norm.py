@@ -17,7 +17,7 @@ def signal(
     return x.contiguous(memory_format=torch.channels_last).unflatten(1, (channels, group))
 
 
-def test_what_is_folded() -> None:
+def test_only_whole_channels_last_signals_are_folded() -> None:
     assert is_folded(signal())
     assert not is_folded(signal().contiguous())
     assert not is_folded(signal()[:, :, :, 1:])
@@ -27,7 +27,7 @@ def test_what_is_folded() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 4])
-def test_values_gradients_and_averages_are_torch_s(channels: int) -> None:
+def test_values_gradients_and_averages_agree_with_torch(channels: int) -> None:
     x = signal(channels=channels).requires_grad_()
     weight, bias = (torch.randn(channels, dtype=torch.float64, requires_grad=True) for _ in range(2))
     seed = torch.randn(x.shape, dtype=torch.float64)

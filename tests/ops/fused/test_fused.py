@@ -138,7 +138,7 @@ def test_seeds_decide_about_dropped_channels() -> None:
     assert not torch.equal(found[0], found[2])
 
 
-def test_second_derivatives_are_the_formulas() -> None:
+def test_second_derivatives_agree_with_the_torch_path() -> None:
     x = torch.randn(2, 3, 5, device=DEVICE, requires_grad=True)
     w = torch.rand(3, device=DEVICE, requires_grad=True)
     b = torch.rand(3, device=DEVICE, requires_grad=True)
@@ -221,7 +221,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
-def test_networks_are_the_same(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_agree_with_the_torch_path(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # On a GPU, convolutions without fast paths would round their inputs to 10 bits.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     net = CCNN(2, 4, channels=3, blocks=1, **options).to(DEVICE)
@@ -282,7 +282,7 @@ def test_active_channels_are_the_first() -> None:
     torch.testing.assert_close(pointwise(x, active=active), torch.einsum("oi,bin->bon", weight, x))
 
 
-def test_what_is_left_to_formulas() -> None:
+def test_other_inputs_take_the_torch_path() -> None:
     x = torch.randn(2, 3, 4, device=DEVICE)
     assert use_triton(x)
     assert not use_triton(x.double())

@@ -217,7 +217,7 @@ def test_on_a_gpu(method: str, dim: int) -> None:
 
 
 @pytest.mark.parametrize("reduce", ["mean", "max", "sum"])
-def test_aggregate_is_what_a_loop_does(reduce: str) -> None:
+def test_aggregate_equals_a_loop(reduce: str) -> None:
     messages = torch.randn(2, 30, 4, dtype=torch.float64, requires_grad=True)
     edges = Edges(torch.zeros(2, 30, dtype=torch.long), torch.randint(6, (2, 30)), torch.rand(2, 30) < 0.7)
     got = aggregate(messages, edges, 8, reduce)

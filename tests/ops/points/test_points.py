@@ -27,9 +27,7 @@ BUDGET, POINTS = 12_000, 150
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_held_at_once_fills_the_budget_and_no_more(
-    case: str, shared: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_fill_the_memory_budget(case: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(chunks.CHUNK_VALUES, "cpu", BUDGET)
     options = dict(CASES[case])
     (into, out), hidden, groups = options.pop("channels"), options.pop("hidden"), options.get("groups", 1)
@@ -48,7 +46,7 @@ def test_what_is_held_at_once_fills_the_budget_and_no_more(
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(("channels", "kernels", "hidden"), [(2, 4, 3), (2, 4, 20), (15, 1, 1)])
-def test_sums_with_a_few_kernels_keep_to_it(
+def test_sums_with_few_kernels_keep_to_the_budget(
     channels: int, kernels: int, hidden: int, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(chunks.CHUNK_VALUES, "cpu", BUDGET)
