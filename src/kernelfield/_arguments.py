@@ -63,7 +63,9 @@ _FOUND: dict[str, Kind] = {
     "Sequence[ActiveSlice]": ListOf(Instance("kernelfield.layers.ActiveSlice"), least=0),
     "LiftingConv": Instance("kernelfield.layers.LiftingConv"),
     "GroupConv": Instance("kernelfield.layers.GroupConv"),
-    "LiftingConv | GroupConv": Instance("kernelfield.layers.LiftingConv", "kernelfield.layers.GroupConv"),
+    "LiftingConv | GroupConv | ProjectionConv": Instance(
+        "kernelfield.layers.LiftingConv", "kernelfield.layers.GroupConv", "kernelfield.layers.ProjectionConv"
+    ),
     "ContinuousConv": Instance("kernelfield.layers.ContinuousConv"),
     "CCNN": Instance("kernelfield.models.CCNN"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernelfield.data.metadata import from_metadata, metadata
 from kernelfield.data.registry import load
 from kernelfield.data.sets.images.cifar import cifar10, cifar100
 
@@ -59,6 +61,21 @@ def test_images_are_augmented_before_they_become_sequences(cifar_root: Path, for
     plain = cifar10(cifar_root, form=form, validation=10)
     for ours, theirs in ((data.validation, plain.validation), (data.test, plain.test)):
         assert torch.equal(ours.batch(slice(0, 6)).inputs, theirs.batch(slice(0, 6)).inputs)
+
+
+def test_images_are_normalised_one_by_one_and_clipped(cifar_root: Path) -> None:
+    each = cifar10(cifar_root, normalize="image", validation=10).test.batch(slice(0, 5)).inputs
+    torch.testing.assert_close(each.mean(dim=(2, 3)), torch.zeros(5, 3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(each.std(dim=(2, 3), correction=0), torch.ones(5, 3))
+    data = cifar10(cifar_root, normalize="image", limit=1.5, augment=True, validation=10)
+    torch.testing.assert_close(data.test.batch(slice(0, 5)).inputs, each.clamp(-1.5, 1.5))
+    assert data.train.batch(slice(0, 5), training=True).inputs.abs().max() == 1.5
+    again = from_metadata(json.loads(json.dumps(metadata(data))))
+    assert again.test.prepare == data.test.prepare
+    with pytest.raises(ValueError, match=r"\blimit must"):
+        cifar10(cifar_root, limit=0.0)
+    with pytest.raises(ValueError, match=r"\bnormalize must"):
+        cifar10(cifar_root, normalize="batch")
 
 
 def test_noise_padded_images_can_be_augmented(cifar_root: Path) -> None:

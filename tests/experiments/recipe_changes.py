@@ -171,6 +171,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch07-cifar10-allcnn-*": {"schedule.milestones": [200, 250, 300]},
     "ch07-cifar10-resnet44-*": {"schedule.milestones": [50, 100, 150]},
     "ch07-rotmnist-*": {"optimizer.name": "adam"},
+    "ch07-rotmnist-p4cnn*": {"model.readout": "sum"},
+    "ch07-rotmnist-p4cnn-co": {"model.attention": "co_filter"},
     "ch07-rotmnist-z2cnn": {"training.epochs": 300},
     "ch08-*": {"optimizer.decayed": ["all"]},
     "ch08-*-allcnn-p4m-input": {"optimizer.lr": 0.05},

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from kernelfield.groups import Cyclic, Dihedral, Trivial
+from kernelfield.layers.group import CyclicSelfAttention
 from kernelfield.models import GCNN, GSANet
 from kernelfield.viz.attention import attention_maps, orientations, plot_attention, plot_equivariance, plot_sample
+from kernelfield.viz.coattention import co_attention, plot_co_attention
 
 SMALL = {"channels": 4, "widths": ((6,), (6,)), "heads": 2, "neighborhood": 3}
 
@@ -50,3 +52,29 @@ def test_pictures_are_written_where_there_is_attention(tmp_path):
     assert plot_sample(net, torch.rand(2, 1, 10, 10), tmp_path / "attention.png")
     assert (tmp_path / "attention.png").exists()
     assert not plot_sample(torch.nn.Identity(), torch.rand(2, 1, 10, 10), tmp_path / "no.png")
+
+
+@pytest.mark.parametrize("attention", ["co", "co_filter", "free"])
+def test_co_attention_moves_with_the_input_unless_it_is_free(tmp_path, attention):
+    net = GCNN(1, 3, group=Cyclic(4), channels=3, bias=True, readout="sum", attention=attention).double()
+    for layer in net.modules():
+        if isinstance(layer, CyclicSelfAttention):
+            for p in layer.parameters():
+                torch.nn.init.normal_(p)
+    image = torch.randn(1, 28, 28, dtype=torch.float64)
+    worst = plot_co_attention(net, image, tmp_path / "co.png", layer="convs.1.attention", channels=2)
+    assert (worst > 1e-2) if attention == "free" else (worst < 1e-9)
+    assert (tmp_path / "co.png").stat().st_size > 1000
+    assert list(co_attention(net, image[None])) == [
+        "lift.attention",
+        *(f"convs.{i}.attention" for i in range(5)),
+        "last.attention",
+    ]
+
+
+def test_co_attention_is_drawn_of_networks_that_have_it(tmp_path):
+    image = torch.randn(1, 28, 28)
+    with pytest.raises(ValueError, match=r"\bmodel must"):
+        plot_co_attention(GCNN(group=Cyclic(4)), image, tmp_path / "none.png")
+    with pytest.raises(ValueError, match=r"\blayer must"):
+        plot_co_attention(GCNN(group=Cyclic(4), attention="co"), image, tmp_path / "none.png", layer="lift")

@@ -112,6 +112,8 @@ _FAMILIES: dict[str, Any] = {
     "GCNN": _planes(28, channels=3, in_channels=1),
     "GroupAllCNN": _planes(8, channels=2, in_channels=3),
     "GroupResNet": _planes(8, channels=(2, 3, 4), in_channels=3),
+    "GroupNIN": _planes(8, channels=(3,) * 8, in_channels=3),
+    "GroupResNetV1": _planes(8, channels=(2, 3, 4), in_channels=3),
     "GroupDenseNet": _planes(96, growth=2, in_channels=3),
     "PartialGCNN": _planes(14, channels=(2, 2, 3, 3), kernel_size=3, in_channels=1),
     "PartialGCNN13": _planes(12, channels=2, in_channels=1),

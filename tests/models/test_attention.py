@@ -7,7 +7,16 @@ import torch
 
 from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial
 from kernelfield.layers.group import CyclicSelfAttention, GroupBatchNorm
-from kernelfield.models import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet, GSANet, create_model
+from kernelfield.models import (
+    GCNN,
+    GroupAllCNN,
+    GroupDenseNet,
+    GroupNIN,
+    GroupResNet,
+    GroupResNetV1,
+    GSANet,
+    create_model,
+)
 from kernelfield.testing import assert_equivariant, assert_exports, assert_state_dict_round_trip, count_parameters
 
 D = torch.float64
@@ -26,6 +35,10 @@ COUNTS = [
     ("allcnn_p4", "co", True, 1_373_542, "1.373M"),
     ("allcnn_p4m", "co", True, 1_223_086, "1.223M"),
     ("resnet44_p4m", "co", True, 2_632_438, "2.632M"),
+    ("dren", "co_filter", True, 20_760, "20.76k (a-p4-CNN and a-DREN)"),
+    ("dren_max", "co_filter", True, 25_680, "25.68k"),
+    ("r_nin_x4", "co_filter", True, 968_274, "0.968M"),
+    ("r_resnet20_x4", "co_filter", True, 339_202, "0.339M"),
 ]
 GSANETS = [
     ("gsanet_rotmnist", Trivial(), 44_368, "44.67k for all groups"),
@@ -77,6 +90,12 @@ NETWORKS = {
     "resnet": lambda **o: (GroupResNet(3, 3, channels=(2, 3), blocks=1, **o), 3, (8, 9)),
     "densenet": lambda **o: (GroupDenseNet(3, 2, growth=2, blocks=2, **o), 3, (12, 13)),
 }
+#: networks whose last layer sums over the group; they take chapter 7's attention alone
+SUMMING = {
+    "dren": lambda **o: (GCNN(1, 4, channels=4, readout="sum", bias=True, **o), 1, (28, 29)),
+    "nin": lambda **o: (GroupNIN(3, 3, channels=(4,) * 8, bias=True, **o), 3, (8, 9)),
+    "resnet_v1": lambda **o: (GroupResNetV1(3, 3, channels=(2, 3), blocks=1, bias=True, **o), 3, (8, 9)),
+}
 
 
 #: every network and every attention on turns; by default on mirrors and both the smallest network alone
@@ -95,6 +114,22 @@ def test_attentive_networks_are_invariant(name, attention, group):
     for size in sizes:
         x = torch.randn(1, channels, size, size, dtype=D)
         assert_equivariant(net, group, x, invariant=True, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("group", [Cyclic(4), Dihedral(4)], ids=str)
+@pytest.mark.parametrize("attention", [None, "co", "co_filter"])
+@pytest.mark.parametrize("name", SUMMING)
+def test_networks_that_sum_over_the_group_are_invariant(name, attention, group):
+    net, channels, sizes = SUMMING[name](group=group, attention=attention)
+    settle(net, torch.randn(4, channels, sizes[0], sizes[0], dtype=D))
+    for size in sizes:
+        x = torch.randn(1, channels, size, size, dtype=D)
+        assert_equivariant(net, group, x, invariant=True, rtol=1e-9, atol=1e-11)
+
+
+def test_networks_that_sum_over_the_group_refuse_attention_inside_a_convolution():
+    with pytest.raises(ValueError, match=r"\battention must"):
+        GroupNIN(group=Cyclic(4), attention="input")
 
 
 @pytest.mark.parametrize("name", NETWORKS)

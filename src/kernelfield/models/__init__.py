@@ -4,6 +4,7 @@ from .augerino import Augerino
 from .ccnn import CCNN
 from .ckcnn import CKCNN, FlexTCN
 from .dnarch import DNArch
+from .dren import GroupNIN, GroupResNetV1
 from .flexnet import FlexNet
 from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
 from .gridified import GridifiedNet
@@ -27,7 +28,9 @@ __all__ = [
     "GridifiedNet",
     "GroupAllCNN",
     "GroupDenseNet",
+    "GroupNIN",
     "GroupResNet",
+    "GroupResNetV1",
     "ImageField",
     "PartialGCNN",
     "PartialGCNN13",

@@ -22,6 +22,7 @@ from ..layers.group import (
     SpatialPool,
     make_group_conv,
     make_lifting_conv,
+    make_projection_conv,
 )
 from ..layers.group.factory import KINDS
 from .registry import register
@@ -45,9 +46,9 @@ def _conv_options(*, group: Group, bias: bool = False, attention: str | None = N
 class GCNN(nn.Module):
     """The rotated-MNIST network of chapter 8 (section 4.1): seven convolutions without padding, from 28² to 1².
 
-    Lift 3², norm, ReLU, dropout; group 3², norm, ReLU; max-pool 2; four times group 3², norm, ReLU, dropout; group 4²
-    to the classes; maximum over the group. With the trivial group and 20 channels it is Z2CNN, with ``Cyclic(4)`` and
-    10 channels p4-CNN.
+    Lift 3², norm, ReLU, dropout; group 3², norm, ReLU; max-pool 2; four times group 3², norm, ReLU, dropout; then 4² to
+    the classes. With the trivial group and 20 channels it is Z2CNN, with ``Cyclic(4)`` and 10 channels p4-CNN. Chapter
+    7's DREN is p4-CNN with biases and ``readout="sum"``; DRENMaxPooling has biases and ``readout="max"``.
 
     Args:
         in_channels: channels of the input.
@@ -55,19 +56,29 @@ class GCNN(nn.Module):
         group: a finite group.
         channels: width N.
         dropout: probability to drop a value.
+        readout: "max" for a group convolution to the classes and the maximum over the group; "sum" for a
+            :class:`~kernelfield.layers.ProjectionConv`, which sums over the group.
         bias: whether convolutions have one.
-        attention: None; "co" for chapter 7's, after each convolution ("free" without its constraint); "full", "channel"
-            or "spatial" for chapter 8's, inside of it; "input" for chapter 8's before it.
+        attention: None; "co" for chapter 7's, after each convolution ("free" without its constraint), or "co_filter" on
+            the responses of each filter; "full", "channel" or "spatial" for chapter 8's, inside of it; "input" for
+            chapter 8's before it.
 
     >>> net = GCNN(1, 10, group=Cyclic(4), channels=10)
     >>> net(torch.randn(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
 
-    @checked(dropout=RATE)
+    @checked(dropout=RATE, readout=Choice("max", "sum"))
     @with_arguments_of(_conv_options)
     def __init__(
-        self, in_channels: int = 1, out_channels: int = 10, *, channels: int = 10, dropout: float = 0.3, **options: Any
+        self,
+        in_channels: int = 1,
+        out_channels: int = 10,
+        *,
+        channels: int = 10,
+        dropout: float = 0.3,
+        readout: str = "max",
+        **options: Any,
     ) -> None:
         super().__init__()
         options = _conv_options(**options) | {"boundary": "valid"}
@@ -76,9 +87,11 @@ class GCNN(nn.Module):
         self.lift = make_lifting_conv(in_channels, channels, kernel_size=3, dilation=4, **options)
         self.convs = nn.ModuleList(conv(channels, channels, kernel_size=3) for _ in range(5))
         self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(6))
-        self.last = conv(channels, out_channels, kernel_size=4)
+        last = conv if readout == "max" else functools.partial(make_projection_conv, **options)
+        self.last = last(channels, out_channels, kernel_size=4)
         self.pool = SpatialPool(2, dim=options["group"].dim)
         self.dropout = Dropout(dropout)
+        self.readout = readout
         self.head = GroupPool("max", "all")
 
     @checked(x=_IMAGES)
@@ -89,7 +102,8 @@ class GCNN(nn.Module):
             signal = norm(conv(signal))
             # Maximum and ReLU commute; in this order there is less to rectify.
             signal = self.pool(signal).map(F.relu) if i == 0 else signal.map(F.relu).map(self.dropout)
-        return self.head(self.last(signal))
+        logits = self.last(signal)
+        return self.head(logits) if self.readout == "max" else logits.flatten(2).mean(dim=2)
 
 
 class GroupAllCNN(nn.Module):
@@ -264,6 +278,9 @@ def _join(new: Tensor, old: Tensor) -> Tensor:
 
 register("z2cnn", GCNN, "chapter 8: Z2CNN for rotated MNIST", group=Trivial(), channels=20, bias=True)
 register("p4cnn", GCNN, "chapter 8: p4-CNN for rotated MNIST", group=Cyclic(4), channels=10)
+_DREN: dict[str, Any] = {"group": Cyclic(4), "channels": 10, "dropout": 0.1, "bias": True}
+register("dren", GCNN, "chapter 7: DREN, and p4-CNN of the same size, for rotated MNIST", readout="sum", **_DREN)
+register("dren_max", GCNN, "chapter 7: DRENMaxPooling for rotated MNIST", readout="max", **_DREN)
 for _width in (11, 15, 19):
     register(f"p4cnn_{_width}", GCNN, f"chapter 8: p4-CNN big_{_width}", group=Cyclic(4), channels=_width)
 for _name, _group, _all, _res, _dense in (

@@ -168,6 +168,13 @@ CALLS = [
     *_pair("GroupResidualBlock", _on(groups.Cyclic(4)), _signal()),
     *_pair("PartialResidualBlock", _partial_block, _signal()),
     *_pair("CoAttentive", lambda: {"conv": layers.LiftingConv(3, 4, group=groups.Cyclic(4))}, _x(3, 6, 6)),
+    *_pair("ProjectionConv", _on(groups.Cyclic(4)), _signal()),
+    *_pair(
+        "CoAttentive",
+        lambda: {"conv": layers.GroupConv(3, 4, group=groups.Cyclic(4)), "per": "filter"},
+        _signal(),
+        " (filter)",
+    ),
     *_pair("CyclicSelfAttention", lambda: {"channels": 3, "group": groups.Cyclic(4)}, _signal()),
     *_pair("InputAttention", lambda: {"channels": 3, "group": groups.Cyclic(4), "kernel_size": 3}, _signal()),
     *_pair("GroupBatchNorm", lambda: {"channels": 3}, _signal()),

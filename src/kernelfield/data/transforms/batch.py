@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..._checks import check_choice, check_int
+from ..._kinds import POSITIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +21,14 @@ __all__ = [
     "AsFloat",
     "AsTokens",
     "Chain",
+    "Clip",
     "CropFlip",
     "Normalize",
     "Observed",
     "ResizeRotateCrop",
     "ScaleTarget",
     "Standardize",
+    "StandardizeEach",
     "as_values",
     "augments",
 ]
@@ -61,6 +64,35 @@ class Standardize:
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_there": {}}
+
+
+@dataclass(frozen=True)
+class StandardizeEach:
+    """Convert bytes to floats; each channel of each sample has zero mean and unit variance over its positions."""
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
+        flat = batch.inputs.float().flatten(2)
+        centred = flat - flat.mean(dim=2, keepdim=True)
+        # A channel of one value stays zero. The smallest deviation of bytes that differ is above 1e-2.
+        deviation = centred.square().mean(dim=2, keepdim=True).sqrt().clamp(min=1e-3)
+        return replace(batch, inputs=(centred / deviation).view(batch.inputs.shape))
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Clip inputs to [-limit, limit].
+
+    Args:
+        limit: largest absolute value, positive.
+    """
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("limit", self.limit)
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
+        return replace(batch, inputs=batch.inputs.clamp(-self.limit, self.limit))
 
 
 @dataclass(frozen=True, eq=False)

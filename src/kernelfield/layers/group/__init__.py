@@ -3,13 +3,14 @@
 from .attentive import AttentiveGroupConv, AttentiveLiftingConv
 from .coattention import CoAttentive, CyclicSelfAttention
 from .dropout import GroupDropout
-from .factory import make_group_conv, make_lifting_conv
+from .factory import make_group_conv, make_lifting_conv, make_projection_conv
 from .gconv import GroupConv, LiftingConv
 from .input_attention import InputAttention
 from .kernel import GroupKernel
 from .norm import GroupBatchNorm, GroupLayerNorm
 from .partial import PartialGroupConv
 from .pool import GroupPool, SpatialPool
+from .projection import ProjectionConv
 from .relative_encoding import RelativeEncoding
 from .residual import GroupResidualBlock, PartialResidualBlock, SelfAttentionBlock
 from .self_attention import GroupSelfAttention, LiftingSelfAttention
@@ -36,6 +37,7 @@ __all__ = [
     "LiftingSelfAttention",
     "PartialGroupConv",
     "PartialResidualBlock",
+    "ProjectionConv",
     "RelativeEncoding",
     "SelfAttentionBlock",
     "SeparableGroupConv",
@@ -43,5 +45,6 @@ __all__ = [
     "WaveletTransform",
     "make_group_conv",
     "make_lifting_conv",
+    "make_projection_conv",
     "wavelet_loss",
 ]

@@ -10,18 +10,22 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ..._kinds import Choice
 from ...fields import Table
+from .correlate import convolve
+from .gconv import GroupConv
 from .kernel import GroupKernel
+from .projection import ProjectionConv
 from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...groups import Group
-    from .gconv import GroupConv, LiftingConv
+    from .gconv import LiftingConv
 
 __all__ = ["CoAttentive", "CyclicSelfAttention"]
 
 FORMS = ("group", "blocks", "free")
+PER = ("channel", "filter")
 
 
 class CyclicSelfAttention(nn.Module):
@@ -111,27 +115,75 @@ class CyclicSelfAttention(nn.Module):
 
 
 class CoAttentive(nn.Module):
-    """A convolution to a group, and co-attention of its responses (chapter 7, section 4).
+    r"""A convolution and co-attention of its responses (chapter 7, section 4).
+
+    A group convolution has one filter for each relative element s = h⁻¹h̃, and sums their responses
+
+    .. math:: z_{os}(x, h) = \sum_i \int \psi_{oi}\big(h^{-1}(x - \tilde x), s\big)\, f_i(\tilde x, hs)\, d\tilde x
+
+    over s. With ``per="channel"`` attention weights the sum over h, with |H| learned numbers for each channel. With
+    ``per="filter"`` it weights each :math:`z_{os}` over h before the sum, with |H|² numbers for each channel; the
+    published sizes of a-DREN, a-r-NIN and a-r-ResNet-20 are of this kind. Both are equivariant. A lifting convolution
+    has one filter for each channel, so both are the same. Responses of a :class:`ProjectionConv` are weighted before
+    it sums over the group.
 
     Args:
-        conv: a lifting or group convolution to all elements of a finite group.
+        conv: a lifting, group or projection convolution on all elements of a finite group.
         form: form of the attention matrix; see :class:`CyclicSelfAttention`.
+        per: "channel" or "filter", what has an attention matrix of its own.
 
     >>> from kernelfield.groups import Cyclic
-    >>> from kernelfield.layers import LiftingConv
+    >>> from kernelfield.layers import GroupConv, LiftingConv
     >>> CoAttentive(LiftingConv(1, 4, group=Cyclic(4)))(torch.randn(2, 1, 8, 8)).shape
     torch.Size([2, 4, 4, 8, 8])
+    >>> layer = CoAttentive(GroupConv(4, 3, group=Cyclic(4)), per="filter")
+    >>> layer.attention.matrix().shape  # 3 channels of 4 filters
+    torch.Size([12, 4, 4])
     """
 
-    @checked(form=Choice(*FORMS))
-    def __init__(self, conv: LiftingConv | GroupConv, form: str = "group") -> None:
+    @checked(form=Choice(*FORMS), per=Choice(*PER))
+    def __init__(
+        self, conv: LiftingConv | GroupConv | ProjectionConv, form: str = "group", per: str = "channel"
+    ) -> None:
         super().__init__()
-        self.conv = conv
-        self.attention = CyclicSelfAttention(conv.out_channels, group=conv.group, form=form, fan_in=conv.kernel.fan_in)
+        self.conv, self.per = conv, per
+        self.before_sum = isinstance(conv, ProjectionConv) or (isinstance(conv, GroupConv) and per == "filter")
+        n = conv.group.order or 1
+        filters = n if self.before_sum and isinstance(conv, GroupConv) else 1
+        terms = conv.kernel.fan_in // n if self.before_sum else conv.kernel.fan_in
+        self.attention = CyclicSelfAttention(conv.out_channels * filters, group=conv.group, form=form, fan_in=terms)
+        if filters > 1:
+            h = conv.group.elements(torch.float64)
+            steps = conv.group.distance(conv.group.product(h[:, None], h[None])[..., None, :], h).argmin(dim=-1)
+            self.register_buffer("steps", steps, persistent=False)
 
     @checked(x=SIGNAL)
-    def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
-        return self.attention(self.conv(x))
+    def forward(self, x: Tensor | GroupSignal) -> GroupSignal | Tensor:
+        conv = self.conv
+        if not self.before_sum:
+            return self.attention(conv(x))
+        if isinstance(conv, ProjectionConv):
+            return conv.add_bias(self.attention(conv.responses(x)).values.sum(dim=2))
+        assert isinstance(conv, GroupConv)
+        z = self.attention(self._filter_responses(as_signal(x, conv.group, conv.in_channels), conv)).values
+        y = z.unflatten(1, (conv.out_channels, -1)).sum(dim=2)
+        return GroupSignal(
+            y if conv.bias is None else y + conv.bias.to(y.dtype).view(-1, *[1] * (y.dim() - 2)), group=conv.group
+        )
+
+    def _filter_responses(self, signal: GroupSignal, conv: GroupConv) -> Tensor:
+        """Return the responses of every filter, (batch, out · filters, group, *space)."""
+        if not signal.complete or signal.gates is not None:
+            raise ValueError(f"x must hold all elements of {self.attention.group} in order and no gates, got {signal}")
+        kernel = conv.kernel().movedim(3, 0)  # input element first
+        n, out, _, into, *points = kernel.shape
+        values = signal.values.transpose(1, 2).flatten(1, 2)
+        y = convolve(values, kernel.reshape(n * out * n, into, *points), conv.boundary, groups=n)
+        y = y.unflatten(1, (n, out, n))
+        # Response (h̃, h) is that of filter s = h⁻¹h̃: read it at h̃ = hs.
+        steps = self.get_buffer("steps")
+        rows = torch.arange(n, device=y.device)[:, None]
+        return y.movedim((1, 3), (0, 1))[steps, rows].movedim((0, 1), (3, 2)).flatten(1, 2)
 
 
 def _mirrored(group: Group) -> bool:

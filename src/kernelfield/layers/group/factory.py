@@ -8,6 +8,7 @@ from ..._checks import check_choice
 from .attentive import AttentiveGroupConv, AttentiveLiftingConv
 from .coattention import CoAttentive
 from .gconv import GroupConv, LiftingConv
+from .projection import ProjectionConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
 
     from ...groups import Group
 
-__all__ = ["make_group_conv", "make_lifting_conv"]
+__all__ = ["make_group_conv", "make_lifting_conv", "make_projection_conv"]
 
-#: "free" is co-attention without the constraint that makes it equivariant (chapter 7's comparison)
-KINDS = ("co", "free", "full", "channel", "spatial", "input")
+#: chapter 7's attention, of the responses of a convolution: form of its matrix, and what has one of its own. "free" has
+#: no constraint that makes it equivariant, and stands for comparison
+CO_ATTENTION = {"co": ("group", "channel"), "co_filter": ("group", "filter"), "free": ("free", "channel")}
+KINDS = (*CO_ATTENTION, "full", "channel", "spatial", "input")
 
 
 #: options of attentive convolutions; others do without them
@@ -35,7 +38,7 @@ def make_lifting_conv(
         in_channels: channels of the input.
         out_channels: channels of the output.
         group: the group.
-        attention: None, "co", "free", "full", "channel", "spatial" or "input".
+        attention: None, "co", "co_filter", "free", "full", "channel", "spatial" or "input".
         options: further arguments of :class:`LiftingConv`, and attention_size and dilation of
             :class:`AttentiveLiftingConv`, which have no effect on other kinds of attention.
     """
@@ -49,14 +52,26 @@ def make_group_conv(
     return _make(GroupConv, AttentiveGroupConv, attention, in_channels, out_channels, group=group, **options)
 
 
+def make_projection_conv(
+    in_channels: int, out_channels: int, *, group: Group, attention: str | None = None, **options: Any
+) -> nn.Module:
+    """Return a convolution from a group to space with attention, None, "co", "co_filter" or "free"."""
+    if attention is not None and attention not in CO_ATTENTION:
+        raise ValueError(
+            f"attention must be None or one of {', '.join(CO_ATTENTION)} for a layer that sums over the group, "
+            f"got {attention!r}"
+        )
+    return _make(ProjectionConv, ProjectionConv, attention, in_channels, out_channels, group=group, **options)
+
+
 def _make(
-    plain: Callable[..., LiftingConv | GroupConv],
+    plain: Callable[..., LiftingConv | GroupConv | ProjectionConv],
     attentive: Callable[..., nn.Module],
     attention: str | None,
     *channels: int,
     **options: Any,
 ) -> nn.Module:
-    if attention is not None and check_choice("attention", attention, KINDS) not in ("co", "free"):
+    if attention is not None and check_choice("attention", attention, KINDS) not in CO_ATTENTION:
         return attentive(*channels, attention=attention, **options)
     conv = plain(*channels, **{name: value for name, value in options.items() if name not in _ATTENTION_OPTIONS})
-    return conv if attention is None else CoAttentive(conv, "group" if attention == "co" else "free")
+    return conv if attention is None else CoAttentive(conv, *CO_ATTENTION[attention])
