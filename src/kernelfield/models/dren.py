@@ -27,7 +27,7 @@ from .gcnn import _IMAGES, _conv_options
 from .registry import register
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["GroupNIN", "GroupResNetV1"]
 
@@ -152,7 +152,7 @@ class _Block(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, *, pool: bool, **options: Any) -> None:
         super().__init__()
-        conv = functools.partial(make_group_conv, **options)
+        conv: Callable[..., nn.Module] = functools.partial(make_group_conv, **options)
         self.conv1, self.conv2 = conv(in_channels, out_channels), conv(out_channels, out_channels)
         self.norm1, self.norm2 = GroupBatchNorm(out_channels), GroupBatchNorm(out_channels)
         changes = pool or in_channels != out_channels

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..._arguments import checked
 from ..._checks import check_options
 from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from .correlate import convolve, correlate
-from .gconv import BaseGroupConv, GroupConvOptions, weighted
+from .gconv import BaseGroupConv, weighted
 from .kernel import GroupKernel
 from .signal import SIGNAL, GroupSignal, as_signal
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
-    from typing_extensions import Unpack
 
     from ...groups import Group
 
@@ -57,7 +56,7 @@ class ProjectionConv(BaseGroupConv):
         *,
         group: Group,
         field: Callable[..., Field] = Table,
-        **options: Unpack[GroupConvOptions],
+        **options: Any,
     ) -> None:
         check_options(self, options, ("kernel_size", "boundary", "bias"))
         if not group.isometric:
