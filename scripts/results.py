@@ -78,14 +78,20 @@ THIRDS: dict[str, list[Plan]] = {
     ],
     "self-attention-third": [Plan(f"ch09-rotmnist-{n}", 100, FAST) for n in ("z2", "r4", "r8", "r12")],
     "partial": [
-        *(Plan(f"ch11-rotmnist-{g}-8-{k}", 100, HALF) for g in ("se2", "e2") for k in ("full", "partial")),
+        *(Plan(f"ch11-rotmnist-se2-8-{k}", 40, (*HALF, "schedule.warmup=3")) for k in ("full", "partial")),
+        *(Plan(f"ch11-rotmnist-e2-8-{k}", 100, HALF) for k in ("full", "partial")),
         *(Plan(f"ch11-cifar10-se2-8-{k}", 100, HALF) for k in ("full", "partial")),
         *(Plan(f"ch11-mnist6-180-se2-8-{k}", 5, (*FAST, "optimizer.subset_lr=5")) for k in ("full", "partial")),
         *(Plan(f"ch11-mnist6-m-mirror-{k}", 16, (*FAST, "optimizer.subset_lr=5")) for k in ("full", "partial")),
     ],
     "ckcnn": [Plan(f"ch02-{task}-ckcnn-2-30", 66, FAST) for task in ("smnist", "pmnist")],
     "flex": [
-        *(Plan(f"ch05-{task}-flextcn-2", 66, FAST) for task in ("smnist", "pmnist", "scifar10")),
+        Plan(
+            "ch05-smnist-flextcn-2",
+            25,
+            (*FAST, "schedule.warmup=2", "optimizer.lr=0.002", "model.dropout=0.15"),
+        ),
+        *(Plan(f"ch05-{task}-flextcn-2", 66, (*FAST, "optimizer.lr=0.002")) for task in ("pmnist", "scifar10")),
         Plan("ch05-npcifar10-flextcn-2", 100, FAST),
         Plan("ch05-cifar10-flexnet-16", 116, HALF),
         *(Plan(f"ch05-cifar16-flexnet-16-{kind}", 33, FAST) for kind in ("plain", "aliasing")),
@@ -95,7 +101,7 @@ THIRDS: dict[str, list[Plan]] = {
 SETS: dict[str, list[Plan]] = THIRDS | {
     "memory": [
         *(Plan(f"ch02-copy-{n}", 20, SHORT) for n in (6000, 3000, 1000, 200, 100)),
-        *(Plan(f"ch02-adding-{n}", 5, SHORT) for n in (6000, 3000, 1000, 200, 100)),
+        *(Plan(f"ch02-adding-{n}", 10, SHORT) for n in (6000, 3000, 1000, 200, 100)),
     ],
     "mnist": [
         Plan("ch03-smnist-ccnn-4-140", 30, (*HALF, "training.eval_batch=1000", "schedule.warmup=3")),
