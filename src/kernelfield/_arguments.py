@@ -109,7 +109,7 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return function(*args, **kwargs)
-            passed = dict(zip(order, args, strict=False))  # too many are the function's own error
+            passed = dict(zip(order, args, strict=False))  # the function itself refuses surplus arguments
             passed.update(kwargs)
             given = {**defaults, **passed} if related else passed
             for name, value in passed.items():
@@ -188,7 +188,7 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
 
 
 def _reference(module: nn.Module | None, given: Mapping[str, Tensor]) -> tuple[Tensor | None, str]:
-    """Return the tensor that others must be like, and what it is: a module's parameter, or the first argument."""
+    """Return the tensor whose dtype and device others must share, and its name: a parameter, or the first argument."""
     if module is not None:
         tensors = (*module.parameters(), *module.buffers())
         return next((t for t in tensors if t.is_floating_point()), None), "the module's parameters"

@@ -47,7 +47,7 @@ def write_aside(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
     except BaseException as error:
         draft.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(draft)):
-            raise type(error)(error.errno, error.strerror, str(path)) from error  # a full disk names no file
+            raise type(error)(error.errno, error.strerror, str(path)) from error  # a full disk names no file itself
         raise
     if durable:
         flush(path.parent)

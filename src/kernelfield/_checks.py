@@ -49,7 +49,7 @@ def check_positive(name: str, value: Any) -> float:
     if type(value) is not float and not _is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     if _is_symbolic(value):
-        return value  # a comparison would fix it
+        return value  # a comparison would make it a constant
     if not 0 < value < math.inf:  # false for NaN too
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)

@@ -135,11 +135,11 @@ class TensorOf(Kind):
         return fits and (self.empty or 0 not in value.shape[1:])
 
     def accepts(self, value: Any, given: Mapping[str, Any]) -> bool:
-        return super().accepts(value, given) and not value.is_meta  # which check looks at again
+        return super().accepts(value, given) and not value.is_meta  # check() decides about meta tensors
 
     def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
         super().check(name, value, given)
-        # Other devices are told apart by torch, which lets this one pass until the backward pass.
+        # torch refuses every other mix of devices, but accepts meta tensors until the backward pass.
         if value.is_meta and isinstance(module := given.get("self"), nn.Module):
             device = next((p.device for p in module.parameters()), value.device)
             if device.type != "meta":

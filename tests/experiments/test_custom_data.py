@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import wave
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -173,13 +174,27 @@ def test_long_tables_on_a_grid(tmp_path: Path) -> None:
         of(recipe, write_long(tmp_path / "off.csv", [0, 2.5, 4]), data)
 
 
-def test_runs_at_irregular_times_are_exported_with_times_and_mask(tmp_path: Path) -> None:
-    path = write_long(tmp_path / "long.csv")
-    call("train", path, "--epochs", 1, *TINY, "--out", tmp_path / "run")
+@pytest.fixture(scope="module")
+def irregular_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("irregular")
+    path = write_long(folder / "long.csv")
+    call("train", path, "--epochs", 1, *TINY, "--out", folder / "run")
+    return folder
+
+
+def test_runs_at_irregular_times_predict_at_given_times(irregular_run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 20)))
-    assert "must say where its samples lie" in call("predict", tmp_path / "run", tmp_path / "x.npy", code=WRONG)
-    rows = json.loads(call("predict", tmp_path / "run", path, "--json"))
+    message = call("predict", irregular_run / "run", tmp_path / "x.npy", code=WRONG)
+    assert "must say where its samples lie" in message
+    rows = json.loads(call("predict", irregular_run / "run", irregular_run / "long.csv", "--json"))
     assert len(rows) == 30
+
+
+@pytest.mark.slow
+def test_runs_at_irregular_times_are_exported_with_times_and_mask(irregular_run: Path, tmp_path: Path) -> None:
+    path = irregular_run / "long.csv"
+    shutil.copytree(irregular_run / "run", tmp_path / "run")
+    rows = json.loads(call("predict", tmp_path / "run", path, "--json"))
     call("export", tmp_path / "run")
     trained = load_run(tmp_path / "run")
     about = read_metadata(tmp_path / "run" / "network.pt2")

@@ -219,7 +219,19 @@ def test_without_validation_the_last_network_is_kept(tmp_path: Path) -> None:
     assert not torch.equal(kept, tensors["network.stem.pointwise.weight"])
 
 
-def test_a_compiled_network_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+class Linear(torch.nn.Module):
+    """A network that compiles in a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.flatten(1))
+
+
+@pytest.mark.parametrize("kind", ["linear", pytest.param("ccnn", marks=pytest.mark.slow)])
+def test_a_compiled_network_learns_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # This backend traces the same graphs as the default one, without a C++ compiler.
     whole = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: whole(module, backend="aot_eager"))
@@ -228,7 +240,9 @@ def test_a_compiled_network_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     losses = []
     for compiled in (False, True):
         settings = replace(recipe.training, compile=compiled, epochs=1)
-        loop = Loop(make_task(recipe, make_network(recipe)), data.train, None, settings)
+        torch.manual_seed(0)
+        network = Linear() if kind == "linear" else make_network(recipe)
+        loop = Loop(make_task(recipe, network), data.train, None, settings)
         losses.append(loop.run().rows[-1]["train_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 

@@ -111,11 +111,11 @@ def test_inputs_of_another_shape_are_refused(run: Path) -> None:
     [
         ("digits", {}),
         ("digits", {"sequence": True}),
-        ("chirps", {}),
+        ("chirps", {"train": 16, "validation": 4, "test": 4}),
         ("solids", {"train": 16}),
         ("adding", {"T": 16}),
         ("copy_memory", {"T": 16}),
-        ("listops", {}),
+        ("listops", {"min_length": 20, "max_length": 60, "train": 4, "validation": 2, "test": 4}),
     ],
 )
 def test_metadata_reproduces_the_preprocessing(name: str, options: dict[str, object]) -> None:

@@ -84,7 +84,7 @@ def test_valid_files_are_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=25, suppress_health_check=CHECKS)
+@settings(max_examples=15, suppress_health_check=CHECKS)
 @given(data=st.data())
 def test_damaged_files(tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject) -> None:
     attempt(tmp_path_factory.getbasetemp(), name, data.draw(damaged(FORMATS[name].content)))

@@ -125,7 +125,7 @@ def kill(server: Server, whole: tuple[Run, dict[str, float]], folder: Path, mome
 HOW = {"phases": (Phase.generate,), "suppress_health_check": [HealthCheck.too_slow]}
 
 
-@settings(max_examples=2, **HOW)
+@settings(max_examples=1, **HOW)
 @given(seed=st.integers(10**6, 2**32))
 def test_killed_and_resumed(
     server: Server, uninterrupted: tuple[Run, Any], tmp_path_factory: pytest.TempPathFactory, seed: int

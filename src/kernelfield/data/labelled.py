@@ -1,4 +1,4 @@
-"""New samples with labels, read as those of a data set of one's own: to test a trained network on all of them."""
+"""Labelled samples in new files, read like the training data, to test a trained network on."""
 
 from __future__ import annotations
 

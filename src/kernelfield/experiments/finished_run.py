@@ -55,7 +55,7 @@ def run_test(
     Args:
         run: its folder.
         wanted: values by kind: ``step``, ``drop``, ``turn``.
-        folder: new data to test on, or, for data sets that are no one's own, the folder of their files.
+        folder: new data to test on; for a registered data set, the folder of its files.
         split: of new data, "all" samples, or only the "test" samples that the run would split off.
         select: which weights; see :meth:`Run.network`.
         on_batch: called after each batch of a plain test with the number of samples done and of all samples.
@@ -122,7 +122,7 @@ def rewrite_report(folder: str | Path) -> Path:
 
 
 def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
-    """Write again what is missing of a finished run's report and pictures; return whether anything was.
+    """Write missing pictures and reports of a finished run again; return whether any were missing.
 
     Args:
         run: a finished run.
@@ -196,7 +196,7 @@ def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, An
 
 
 def _export_metadata(recipe: Recipe, data: Data) -> dict[str, Any]:
-    """Return what a user of an exported network needs to know of its inputs and outputs."""
+    """Return a description of the inputs and outputs of an exported network."""
     activations = {
         "classification": "softmax",
         "multilabel": "sigmoid",

@@ -148,7 +148,7 @@ def fit(
 
 
 def _start(network: torch.nn.Module, recipe: Recipe, run: Run) -> list[str]:
-    """Load the weights that a recipe starts from, unless the run has begun already; return what there is to say."""
+    """Load the weights that a recipe starts from, unless the run has begun already; return messages about them."""
     if not recipe.training.start_from or latest_checkpoint(run.checkpoints) is not None:
         return []
     return load_weights(network, recipe.training.start_from)

@@ -111,7 +111,7 @@ def resume_loop(loop: Loop) -> bool:
 
 
 def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
-    """Return what each process has of its own: loss sums and random states, those of others as "rng.cpu.1" and so on.
+    """Return the loss sums and random states of every process, those of other processes as "rng.cpu.1" and so on.
 
     Every process must call this.
     """
@@ -132,7 +132,7 @@ def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
 def _restore_own_tensors(loop: Loop, tensors: dict[str, torch.Tensor]) -> None:
     """Continue the loss sums and random numbers of this process where they were.
 
-    A process that was not there when the checkpoint was written begins with random numbers of its own.
+    A process that did not exist when the checkpoint was written starts with new random numbers.
     """
     rank, device = loop.fabric.global_rank, loop.fabric.device
     losses, cpu, cuda = (tensors.get(_of_process(name, rank)) for name in ("losses", "rng.cpu", "rng.cuda"))

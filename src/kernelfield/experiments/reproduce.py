@@ -231,7 +231,7 @@ def _write(result: dict[str, Any], path: Path) -> dict[str, str]:
 
 
 def _without_notes(result: dict[str, Any]) -> dict[str, Any]:
-    """Return all of a result but what may be said anew of one and the same run."""
+    """Return a result without its notes, which may change although the run is the same."""
     return {key: value for key, value in result.items() if key != "notes"}
 
 

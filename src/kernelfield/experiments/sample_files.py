@@ -87,7 +87,7 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
 
 
 def prepare_samples(batch: Batch, data: Data | None) -> Batch:
-    """Return the batch as the network takes it: what is missing masked, the rest as the data's test samples."""
+    """Return the batch that the network reads: missing values masked, the rest prepared like test samples."""
     if batch.inputs.dim() > 2:  # all but token ids
         batch = replace(batch, inputs=batch.inputs.float())
     missing = batch.inputs.isnan()

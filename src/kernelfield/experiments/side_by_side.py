@@ -133,7 +133,7 @@ class Turn:
 
 @dataclass
 class Outcome(Generic[T]):
-    """What a training returned, or the exception that ended it."""
+    """The value that a training returned, or the exception that ended it."""
 
     value: T | None = None
     error: Exception | None = None

@@ -37,7 +37,7 @@ def stream_input(
     folder: str | None = None,
     lines: Iterable[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield what the network says after every ``every`` samples of its input, as they arrive.
+    """Yield the prediction after every ``every`` samples of its input, as they arrive.
 
     Args:
         run: folder of the run.

@@ -21,7 +21,7 @@ __all__ = ["WorstSample", "worst_samples"]
 
 @dataclass(frozen=True)
 class WorstSample:
-    """A sample and what the network said about it.
+    """A sample and its prediction.
 
     Args:
         index: its position in the split.

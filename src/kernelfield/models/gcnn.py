@@ -206,8 +206,8 @@ class GroupResNet(nn.Module):
 class GroupDenseNet(nn.Module):
     """The DenseNet for PatchCamelyon on a group (chapter 8, section 4.3), without padding.
 
-    A stem, then five times: norm, ReLU, convolution 3² to ``growth`` channels, put in front of what it read (cropped by
-    the pixel the convolution loses); between them norm, ReLU, convolution 1², mean-pool 2.
+    A stem, then five times: norm, ReLU, convolution 3² to ``growth`` channels, concatenated in front of its input
+    (cropped by the pixel the convolution loses); between them norm, ReLU, convolution 1², mean-pool 2.
 
     Args:
         in_channels: channels of the input.

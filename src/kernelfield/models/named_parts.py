@@ -24,7 +24,7 @@ _PARTS: dict[str, tuple[Any, type]] = {
 
 
 def resolve_parts(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Replace the names of fields, masks and groups among a network's arguments by what they stand for.
+    """Replace names of fields, masks and groups among a network's arguments by the objects.
 
     A name may be followed by arguments: plain values, or other names for a product of groups. Masks get ``dim`` from
     the network's arguments.

@@ -1,4 +1,4 @@
-"""What all estimators have in common: normalisation, checks of the input, predictions in batches."""
+"""Base class of the estimators: normalisation, input checks, predictions in batches."""
 
 from __future__ import annotations
 

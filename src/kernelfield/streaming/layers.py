@@ -1,4 +1,4 @@
-"""Layers of a network that remember what they have seen, in place of those that see all of the input at once."""
+"""Streaming layers: they remember past samples, and replace layers that read the whole input at once."""
 
 from __future__ import annotations
 

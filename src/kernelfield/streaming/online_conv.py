@@ -232,7 +232,7 @@ class OnlineConv(nn.Module):
             buffer[rows] = 0
 
     def state(self) -> dict[str, Tensor]:
-        """Return a copy of what is remembered."""
+        """Return a copy of the state."""
         time = torch.tensor(self.time)
         return {"time": time, **{name: getattr(self, name).clone() for name in ("block", "history", "pending")}}
 

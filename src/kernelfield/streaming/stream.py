@@ -55,7 +55,7 @@ def stream(net: nn.Module, batch: int = 1, *, step: float = 1.0) -> Stream:
 
 
 class Stream:
-    """A causal network and what it remembers of the samples so far; :func:`~kernelfield.streaming.stream` makes one.
+    """A causal network and its state after the samples so far; :func:`~kernelfield.streaming.stream` makes one.
 
     Args:
         net: the network.

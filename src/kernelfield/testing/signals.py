@@ -1,4 +1,4 @@
-"""What a model does to signals that are moved, delayed or sampled otherwise."""
+"""Assertions about signals that are moved, delayed or sampled at another step."""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ def _draw(axes: Any, values: Tensor) -> None:
         values = values[:, values.shape[1] // 2]
     if values.dim() == 2:
         axes.plot(values[:8].T.numpy(), linewidth=0.9)
+        axes.locator_params(nbins=4)
         axes.set_xlabel("step", fontsize=6)
         return
     image = values[:3].movedim(0, -1) if len(values) >= 3 else values[0]

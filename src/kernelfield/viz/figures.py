@@ -9,7 +9,7 @@ from .._atomic import write_aside
 if TYPE_CHECKING:
     import os
 
-__all__ = ["save_figure"]
+__all__ = ["render_figure", "save_figure"]
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int = 120) -> None:
@@ -21,4 +21,18 @@ def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int = 120) -> No
         dpi: dots per inch.
     """
     with write_aside(path) as draft:
-        figure.savefig(draft, dpi=dpi)
+        render_figure(figure, draft, dpi=dpi)
+
+
+def render_figure(figure: Any, file: Any, **options: Any) -> None:
+    """Lay a figure out and draw it once; ``savefig`` alone would draw it twice.
+
+    Args:
+        figure: the figure.
+        file: path or open file to write.
+        options: dpi and format, as of ``savefig``.
+    """
+    if figure.get_layout_engine() is not None:
+        figure.get_layout_engine().execute(figure)
+        figure.set_layout_engine(None)
+    figure.savefig(file, **options)

@@ -62,6 +62,7 @@ def _draw_line(axes: Any, values: torch.Tensor, step: float, causal: bool) -> No
     axes.plot(offsets, values, linewidth=1.2, color="C0")
     on_grid = (offsets % 1) == 0
     axes.plot(offsets[on_grid], values[on_grid], ".", markersize=2.5, color="C1")
+    axes.locator_params(nbins=4)
 
 
 def _draw_image(axes: Any, image: torch.Tensor, step: float) -> None:

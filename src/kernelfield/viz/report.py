@@ -15,6 +15,7 @@ from .._atomic import write_text
 from ..groups import Distribution
 from ..layers import ContinuousConv
 from .architecture import draw_history
+from .figures import render_figure
 from .kernels import plot_kernels
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _picture(draw: Callable[..., None]) -> str:
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     draw(figure)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
+    render_figure(figure, buffer, format="png", dpi=110)
     return _image(buffer.getvalue())
 
 

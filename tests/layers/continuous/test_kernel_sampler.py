@@ -13,6 +13,7 @@ from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, 
 from kernelfield.layers.continuous import kernel_sampler
 from kernelfield.layers.continuous.continuous_conv import ContinuousConv
 from kernelfield.layers.continuous.kernel_sampler import sample_kernels, sample_requests
+from tests.pairwise import pairwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +31,9 @@ FIELDS: list[Callable[..., Any]] = [
 ]
 
 
-@pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize(("dim", "step"), [(1, 1.0), (1, 0.5), (2, (0.5, 2.0))])
-@pytest.mark.parametrize("layer", [CKConv, FlexConv])
-def test_values_and_gradients(field: Callable[..., Any], dim: int, step: Any, layer: type[CKConv]) -> None:
+@pairwise(field=FIELDS, grid=[(1, 1.0), (1, 0.5), (2, (0.5, 2.0))], layer=[CKConv, FlexConv])
+def test_values_and_gradients(field: Callable[..., Any], grid: tuple[int, Any], layer: type[CKConv]) -> None:
+    dim, step = grid
     layers = [layer(2, 3, dim=dim, size=8, field=field, smooth=True).double() for _ in range(3)]
     x = torch.randn(1, 2, *(7,) * dim, dtype=torch.float64)
     parameters = [p for m in layers for name, p in m.named_parameters() if name != "bias"]

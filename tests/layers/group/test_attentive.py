@@ -25,6 +25,7 @@ from kernelfield.testing import (
     count_parameters,
     equivariance_error,
 )
+from tests.pairwise import pairwise
 
 D = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
@@ -104,10 +105,9 @@ def test_coattention_begins_near_the_identity(group, form):
 # Chapter 8
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("kernel_size", "boundary"), [(3, "zero"), (4, "valid"), (3, "periodic"), (1, "zero")])
-def test_attentive_convolutions_are_equivariant(group, kind, kernel_size, boundary):
+@pairwise(group=GROUPS, kind=KINDS, case=[(3, "zero"), (4, "valid"), (3, "periodic"), (1, "zero")])
+def test_attentive_convolutions_are_equivariant(group, kind, case):
+    kernel_size, boundary = case
     options = {"group": group, "kernel_size": kernel_size, "boundary": boundary, "attention": kind}
     lift, conv = AttentiveLiftingConv(2, 3, **options).double(), AttentiveGroupConv(2, 3, **options).double()
     for size in (6, 7):
@@ -115,9 +115,7 @@ def test_attentive_convolutions_are_equivariant(group, kind, kernel_size, bounda
         assert_equivariant(conv, group, signal(group, size, channels=2), **EXACT)
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=str)
-@pytest.mark.parametrize("size", [5, 6, 7])
-@pytest.mark.parametrize("kind", KINDS)
+@pairwise(group=GROUPS, size=[5, 6, 7], kind=KINDS)
 def test_attention_maps_turn_with_the_input(kind, size, group):
     options = {"group": group, "attention": kind}
     lift, conv = (randomised(make(2, 3, **options), std=0.5) for make in (AttentiveLiftingConv, AttentiveGroupConv))

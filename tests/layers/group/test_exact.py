@@ -25,6 +25,7 @@ from kernelfield.layers.group import (
 from kernelfield.models.gcnn import GCNN
 from kernelfield.ops.fused.folded_norm import is_folded
 from kernelfield.testing import assert_equivariant
+from tests.pairwise import pairwise
 
 GROUPS = [Cyclic(4), Dihedral(4), Mirror(), Cyclic(2), Dihedral(1)]
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
@@ -36,11 +37,9 @@ def signal(group=None, size=7, channels=3):
     return torch.randn(2, channels, *elements, size, size, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=str)
-@pytest.mark.parametrize(("kernel_size", "boundary"), CASES)
-@pytest.mark.parametrize("size", [6, 7])
-@pytest.mark.parametrize("field", [Table, SIREN])
-def test_convolutions(group, kernel_size, boundary, size, field):
+@pairwise(group=GROUPS, case=CASES, size=[6, 7], field=[Table, SIREN])
+def test_convolutions(group, case, size, field):
+    kernel_size, boundary = case
     options = {"group": group, "kernel_size": kernel_size, "boundary": boundary, "field": field}
     assert_equivariant(LiftingConv(3, 4, **options).double(), group, signal(size=size), **EXACT)
     assert_equivariant(GroupConv(3, 4, **options).double(), group, signal(group, size), **EXACT)

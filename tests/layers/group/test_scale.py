@@ -20,6 +20,7 @@ from kernelfield.testing import (
     assert_translation_equivariant,
 )
 from tests.layers.group.scale_layers import F64, Smooth, seeded
+from tests.pairwise import pairwise
 
 FIELDS = [BSpline, Table, Smooth, functools.partial(BSpline, size=7), functools.partial(BSpline, order=3)]
 
@@ -52,9 +53,7 @@ def test_the_kernel_of_the_chapter():
         torch.testing.assert_close(lift.kernel()[:, k, :, 0], wanted)
 
 
-@pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("base", [2.0, 1.5, 2**0.5])
-@pytest.mark.parametrize("boundary", ["zero", "periodic", "valid"])
+@pairwise(field=FIELDS, base=[2.0, 1.5, 2**0.5], boundary=["zero", "periodic", "valid"])
 def test_the_bank_is_the_convolution_with_all_kernels_on_one_grid(field, base, boundary):
     group = Scale(4, base)
     lift = seeded(LiftingConv, 2, 3, group=group, field=field, kernel_size=5, boundary=boundary)

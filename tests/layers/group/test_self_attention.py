@@ -25,6 +25,7 @@ from kernelfield.testing import (
     assert_translation_equivariant,
     equivariance_error,
 )
+from tests.pairwise import pairwise
 
 D = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
@@ -46,9 +47,7 @@ def signal(group=None, size=6, channels=3, batch=2):
     return torch.randn(batch, channels, *elements, size, size, dtype=D)
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=str)
-@pytest.mark.parametrize("options", [LOCAL, {"neighborhood": 5}, GLOBAL], ids=str)
-@pytest.mark.parametrize("size", [6, 7])
+@pairwise(group=GROUPS, options=[LOCAL, {"neighborhood": 5}, GLOBAL], size=[6, 7])
 def test_equivariant_on_the_grid(group, options, size):
     assert_equivariant(lifting(group, **options), group, signal(size=size), **EXACT)
     assert_equivariant(on_group(group, **options), group, signal(group, size), **EXACT)

@@ -73,7 +73,7 @@ class Distribution(nn.Module):
         raise NotImplementedError
 
     def adapt_(self) -> Distribution:
-        """Set the number of elements to what the learned support needs."""
+        """Set the number of elements according to the learned support."""
         self._adapted_to = self._changes()
         return self
 

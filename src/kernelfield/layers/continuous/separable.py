@@ -108,7 +108,7 @@ class SeparableConv(nn.Module):
         residual: Tensor | None = None,
         **sampling: Any,
     ) -> Tensor:
-        """Convolve, map the channels, and apply what the map's epilogue asks for.
+        """Convolve, map the channels, and apply activation, dropout and residual.
 
         Args:
             x: (batch, in, *space) signal, or (batch, in, points) values.

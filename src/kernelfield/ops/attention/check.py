@@ -1,4 +1,4 @@
-"""What group attention takes, and whether its arguments fit together."""
+"""Argument checks of group attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a convolution takes, and whether its arguments fit together."""
+"""Argument checks of convolutions."""
 
 from __future__ import annotations
 

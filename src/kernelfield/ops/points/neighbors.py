@@ -82,7 +82,7 @@ def nearest(
     >>> index, squared
     (tensor([[[2, 1]]]), tensor([[[0.2500, 2.2500]]]))
     """
-    if not is_symbolic(points.shape[1]):  # of a number only known later, there are taken to be enough
+    if not is_symbolic(points.shape[1]):  # a dynamic number of points is assumed to suffice
         count = min(count, points.shape[1])
     with torch.no_grad():
         # Points that differ in half precision may have equal squared distances in it.

@@ -182,7 +182,7 @@ def point_sums(
 
 def _nearest(offsets: Tensor, meets: Tensor, size: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return offsets, validity and indices of the ``count`` nearest points that each query interacts with."""
-    if not is_symbolic(meets.shape[-1]):  # of a number only known later, there are taken to be enough
+    if not is_symbolic(meets.shape[-1]):  # a dynamic number of points is assumed to suffice
         count = min(count, meets.shape[-1])
     distance = (offsets.detach() * size).square().sum(dim=-1).masked_fill(~meets, math.inf)
     index = distance.topk(count, dim=-1, largest=False, sorted=False).indices  # (batch or 1, queries, count)

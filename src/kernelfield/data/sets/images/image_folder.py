@@ -166,7 +166,7 @@ def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> n
     with open_file(path) as file, decoding(path, "a whole image"), Image.open(file, formats=FORMATS) as image:
         check_size(path, 3 * image.width * image.height, os.fstat(file.fileno()).st_size)
         image.load()
-        if image.mode.startswith(("I", "F")):  # 16 bits and more: to 8, by the range that there is
+        if image.mode.startswith(("I", "F")):  # more than 8 bits: scaled to 8
             wide = np.asarray(image, dtype=np.float64)
             if not np.isfinite(wide).all():
                 raise ValueError("pixels that are not finite")

@@ -41,7 +41,7 @@ def cosmic(
     Args:
         root: folder that holds ``npy_train`` and ``npy_test``, itself or further down.
         resolution: side of the squares into which images are cut; what is left over is not used.
-        most: read only so many files of each archive.
+        most: largest number of files to read from each archive.
         validation: share of the training files held out; 0 for none.
         seed: seed of the validation split.
 

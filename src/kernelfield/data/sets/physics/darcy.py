@@ -319,7 +319,7 @@ def _checked(path: Path, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
 
 
 def _kinds(x: Tensor) -> Tensor:
-    """Return which of the two permeabilities there is."""
+    """Return whether the permeability is the larger of the two values."""
     return x if x.dtype == torch.bool else x > (x.max() + x.min()) / 2
 
 

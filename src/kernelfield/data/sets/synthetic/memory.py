@@ -87,7 +87,7 @@ def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: 
         inputs = torch.zeros(count, 2, T)
         inputs[:, 0] = torch.rand(count, T, generator=generator)
         first = torch.randint(T, (count, 1), generator=generator)
-        second = (first + torch.randint(1, T, (count, 1), generator=generator)) % T  # never the same
+        second = (first + torch.randint(1, T, (count, 1), generator=generator)) % T  # two different positions
         places = torch.cat([first, second], dim=1)
         inputs[:, 1].scatter_(1, places, 1.0)
         return Split(inputs, inputs[:, 0].gather(1, places).sum(dim=1, keepdim=True))

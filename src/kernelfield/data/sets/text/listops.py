@@ -179,7 +179,7 @@ def _read(path: Path, max_length: int) -> list[tuple[tuple[str, ...], int]]:
     pairs = []
     for i, line in enumerate(lines[1:], start=2):
         source, _, target = line.partition("\t")
-        tokens = tuple(t for t in source.split() if t not in ("(", ")"))  # the files bracket every pair
+        tokens = tuple(t for t in source.split() if t not in ("(", ")"))  # the files put every pair in brackets
         unknown = [t for t in tokens if t not in TOKENS]
         if unknown or target.strip() not in tuple("0123456789") or not tokens:
             raise ValueError(f"{path}, line {i}: expected an expression, a tab and a digit, found {line[:60]!r}")

@@ -31,7 +31,7 @@ SIZES += ["keep_x", "keep_i", "keep_m", "keep_j"]
 
 @triton.jit
 def zeros(L: tl.constexpr, COUNT: tl.constexpr):
-    """Return so many tensors of zeros."""
+    """Return ``COUNT`` tensors of zeros."""
     found = ()
     for _ in tl.static_range(COUNT):
         found = found + (tl.zeros((L,), dtype=tl.float32),)

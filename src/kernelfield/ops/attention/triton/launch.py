@@ -93,7 +93,7 @@ def _gradients(
 
 
 def _smaller(tile: int, elements: int, programs: int) -> int:
-    """Return how many elements a program takes, of at most ``tile``, for each of so many programs along lanes."""
+    """Return the number of elements per program: at most ``tile``, fewer if there were too few programs otherwise."""
     while tile > 1 and programs * triton.cdiv(elements, tile) < FEWEST:
         tile //= 2
     return tile

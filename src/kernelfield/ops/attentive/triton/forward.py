@@ -35,7 +35,7 @@ def samples(plane, row, column, HI, WI, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 @triton.jit
 def response(ws, values, ROW: tl.constexpr, COLUMN: tl.constexpr, KS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return the response of each lane at one place of a window of so many columns."""
+    """Return the response of each lane at one place of a window of ``COLUMNS`` columns."""
     z = ws[0] * values[ROW * COLUMNS + COLUMN]
     for k in tl.static_range(1, KS * KS):
         z += ws[k] * values[(ROW + k // KS) * COLUMNS + COLUMN + k % KS]

@@ -196,7 +196,7 @@ def _sums_grad(
 
 
 def _tile(kernel: str, n: int, columns: int) -> tuple[int, int, dict[str, int]]:
-    """Return the rows and columns of a tile and the lanes of a program for so many outputs and columns of a map."""
+    """Return the rows and columns of a tile and the lanes of a program, for ``n`` outputs and a map of ``columns``."""
     rows, across, lanes = TILES[kernel]
     return rows, _part(columns, across), _lanes(n, lanes)
 

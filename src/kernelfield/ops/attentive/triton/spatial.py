@@ -21,7 +21,7 @@ SIZES = ["B", "each", "G", "N", "H", "W", "across", "count"]
 
 @triton.jit
 def line(base, row, column, H, W, stride, mask, COUNT: tl.constexpr):
-    """Return so many neighbours of a row, zero where there are none."""
+    """Return ``COUNT`` neighbours in a row, zero beyond the edge."""
     found = ()
     for i in tl.static_range(COUNT):
         at = column + i
