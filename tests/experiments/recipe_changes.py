@@ -316,6 +316,8 @@ CHANGES: dict[str, dict[str, Any]] = {
         "data.validate": True,
         "shape.size": [88200],
     },
+    "ch11-*-e2-*-partial": {"training.temperature": [0.5, 0.0001]},
+    "ch11-*-mirror-partial": {"training.temperature": [0.5, 0.0001]},
     "ch11-cifar10-*": {
         "regularizers": {"kernel_norm": {"weight": 0.0001, "parameters": "biases"}},
         "optimizer.weight_decay": 0.0,

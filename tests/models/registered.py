@@ -116,6 +116,8 @@ _FAMILIES: dict[str, Any] = {
     "GroupResNetV1": _planes(8, channels=(2, 3, 4), in_channels=3),
     "GroupDenseNet": _planes(96, growth=2, in_channels=3),
     "PartialGCNN": _planes(14, channels=(2, 2, 3, 3), kernel_size=3, in_channels=1),
+    "augerino_gcnn": _planes(14, channels=(2, 2, 3, 3), kernel_size=3, in_channels=1),
+    "augerino_gcnn13": _planes(12, channels=2, in_channels=1),
     "PartialGCNN13": _planes(12, channels=2, in_channels=1),
     "GSANet": _attention,
     "WaveletNet": _wavelets,

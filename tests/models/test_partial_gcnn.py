@@ -95,7 +95,7 @@ def test_shrinking_one_layer_removes_rotations_and_their_cost():
 
 
 def test_ablations():
-    for head, extra in (("t2", {}), ("mlp", {"size": 20})):
+    for head, extra in (("t2", {}), ("linear", {"size": 20}), ("mlp", {"size": 20})):
         net = PartialGCNN(1, 3, group=SO2(), samples=4, partial=False, head=head, **extra, **SMALL)
         assert net(torch.randn(2, 1, 20, 20)).shape == (2, 3)
     with pytest.raises(ValueError, match=r"\bpartial must"):

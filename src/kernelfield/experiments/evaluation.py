@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..groups import Bernoulli, Interval
 from ..masks import GaussianMask
 from ..models import DNArch
 from .checkpoint import gather
@@ -81,10 +82,18 @@ def evaluation_steps(
 def mask_sizes(network: torch.nn.Module) -> dict[str, float]:
     """Return the mean width of every Gaussian mask, by name, where 1 is the length of the training input.
 
-    For a learned architecture, return all its sizes.
+    A learned subset of a group adds the share of a continuous group in its interval, and the probability of each
+    element but the identity of a finite one. For a learned architecture, return all its sizes.
     """
     if isinstance(network, DNArch):
         return network.architecture().flat()
     found = {name: m for name, m in network.named_modules() if isinstance(m, GaussianMask)}
-    widths: list[Tensor] = [s.abs().mean() for s in gather({name: m.sigma for name, m in found.items()}).values()]
-    return dict(zip(found, torch.stack(widths).tolist(), strict=True)) if widths else {}
+    sizes: dict[str, Tensor] = {
+        name: s.abs().mean() for name, s in gather({name: m.sigma for name, m in found.items()}).items()
+    }
+    for name, m in network.named_modules():
+        if isinstance(m, Interval):
+            sizes[name] = m.limits()[0]
+        elif isinstance(m, Bernoulli):
+            sizes |= {f"{name}.{i}": p for i, p in enumerate(m.probabilities()) if i > 0}
+    return dict(zip(sizes, torch.stack([s.float() for s in sizes.values()]).tolist(), strict=True)) if sizes else {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..groups import Bernoulli
 from ..layers.continuous.kernel_support import sample_full_kernels
 from .batch_norm import batches_to_use, reestimation_steps
 from .checkpoint import latest_checkpoint
@@ -109,6 +110,8 @@ class Loop:
         self.average = None if settings.ema is None else Average(task.network, settings.ema)
         #: mean of the weights after each of the last epochs, for ``training.select: average``
         self.tail = Average(task.network, None) if settings.select == "average" else None
+        #: distributions whose temperature is on a schedule
+        self._annealed = [m for m in task.network.modules() if isinstance(m, Bernoulli) and settings.temperature]
         self.train = resident(train, self.fabric.device)
         self.validation = None if validation is None else resident(validation, self.fabric.device)
         self.state = State()
@@ -186,6 +189,8 @@ class Loop:
 
     def _step(self, batch: Batch) -> None:
         self.lr = self.rate.apply(self.optimizer, self.state.step)
+        for distribution in self._annealed:
+            distribution.anneal_(self.state.step / self.total, *self.settings.temperature)
         if self.captured is None:
             self._work(batch)
         else:

@@ -16,7 +16,7 @@ from ..groups import monotonicity
 from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, kernel_norm, wavelet_loss
 from ..layers.continuous.kernel_sampler import sampled_once
 from ..layers.continuous.penalties import OTHER_PARAMETERS
-from ..models import DNArch
+from ..models import Augerino, DNArch
 from .losses import TASKS, task_loss
 from .metrics import Meter, is_better, main_metric
 from .optim import LearningRate, make_optimizer
@@ -36,6 +36,12 @@ def _monotonicity(network: nn.Module) -> Tensor:
     return monotonicity(learned) if learned else torch.zeros(())
 
 
+def _augerino(network: nn.Module) -> Tensor:
+    if not isinstance(network, Augerino):
+        raise TypeError(f"network must be an Augerino for the augerino penalty, got {type(network).__name__}")
+    return network.regulariser()
+
+
 def _complexity(network: nn.Module, target: float | None = None) -> Tensor:
     return _learned(network).complexity_loss(target)
 
@@ -51,6 +57,7 @@ REGULARIZERS: dict[str, Callable[..., Tensor]] = {
     "kernel_l2": kernel_l2,
     "kernel_norm": kernel_norm,
     "aliasing": aliasing_loss,
+    "augerino": _augerino,
     "monotonicity": _monotonicity,
     "complexity": _complexity,
     "wavelet": wavelet_loss,

@@ -42,6 +42,8 @@ class Training:
             the smallest loss), "last", or "average", the mean of the weights after each of the last ``average_last``
             evaluated epochs.
         average_last: number of epochs for ``select: average``.
+        temperature: first and last temperature of distributions over the elements of a finite group, on a line over all
+            steps (0.5 to 1e-4 in chapter 11); a distribution keeps its own if empty.
         start_from: folder of a run whose weights to start from, where names and shapes agree; "" for none.
     """
 
@@ -64,6 +66,7 @@ class Training:
     patience: int | None = None
     select: str = "best"
     average_last: int = 5
+    temperature: list[float] = field(default_factory=list)
     start_from: str = ""
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -91,6 +94,8 @@ class Training:
             "clip": Range(0, without_low=True),
             "label_smoothing": Range(0, 1),
         }
+        if self.temperature:
+            ranges["temperature"] = Range(0, without_low=True, count=2)
         check_ranges(self, {**ranges, "ema": Range(0, 1, without_low=True, without_high=True)})
         for name in self.log:
             check_choice("training.log", name, LOGGERS)

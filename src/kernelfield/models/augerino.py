@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from .._arguments import checked
 from .._object_kinds import TensorOf
-from ..groups import Distribution, learned, warp
+from .._signature import with_arguments_of
+from ..groups import O2, SO2, Distribution, Trivial, learned, warp
+from .partial_gcnn import PartialGCNN, PartialGCNN13
+from .registry import register
 
 if TYPE_CHECKING:
     from ..groups import Group
@@ -55,3 +58,35 @@ class Augerino(nn.Module):
     def regulariser(self) -> Tensor:
         """Return minus the fraction of the group in the support, summed over its factors."""
         return -self.distribution.limits().sum()
+
+
+_OWN = ("in_channels", "out_channels", "group", "samples", "partial")
+
+
+@with_arguments_of(PartialGCNN.__init__, without=(*_OWN, "self"))
+def augerino_gcnn(
+    in_channels: int = 1, out_channels: int = 10, *, group: Group, samples: int | None = None, **options: Any
+) -> Augerino:
+    """Return the T(2) network of chapter 11, averaged over transformed inputs; further arguments are the network's.
+
+    >>> import torch
+    >>> net = augerino_gcnn(group=SO2(), samples=2, channels=(2, 2, 3, 3), kernel_size=3)
+    >>> net(torch.randn(2, 1, 14, 14)).shape
+    torch.Size([2, 10])
+    """
+    net = PartialGCNN(in_channels, out_channels, group=Trivial(group.dim), partial=False, **options)
+    return Augerino(net, group=group, samples=samples)
+
+
+@with_arguments_of(PartialGCNN13.__init__, without=(*_OWN, "self"))
+def augerino_gcnn13(
+    in_channels: int = 1, out_channels: int = 10, *, group: Group, samples: int | None = None, **options: Any
+) -> Augerino:
+    """Return the 13-layer T(2) network of chapter 11, averaged over transformed inputs."""
+    net = PartialGCNN13(in_channels, out_channels, group=Trivial(group.dim), partial=False, **options)
+    return Augerino(net, group=group, samples=samples)
+
+
+register("augerino_se2", augerino_gcnn, "chapter 11: T(2) network with Augerino on SE(2)", group=SO2(), samples=8)
+register("augerino_e2", augerino_gcnn, "chapter 11: T(2) network with Augerino on E(2)", group=O2(), samples=8)
+register("augerino13_se2", augerino_gcnn13, "chapter 11: 13-layer CNN with Augerino on SE(2)", group=SO2(), samples=8)

@@ -18,6 +18,7 @@ __all__ = ["import_network", "resolve_parts"]
 #: arguments of networks that may be given by name: where the names are found, and the class they must have
 _PARTS: dict[str, tuple[Any, type]] = {
     "field": (fields, fields.Field),
+    "shortcut_field": (fields, fields.Field),
     "mask": (masks, masks.Mask),
     "group": (groups, groups.Group),
 }
@@ -52,7 +53,7 @@ def _part(name: str, text: str, arguments: dict[str, Any]) -> Any:
         raise ValueError(f"{name} must be a name such as {_example(name)}, got {text!r}")  # noqa: TRY004
     try:
         kind, values, keywords = _read(name, parsed)
-        if name == "field":
+        if name.endswith("field"):
             return partial(kind, *values, **keywords) if values or keywords else kind
         if name == "mask" and "dim" in inspect.signature(kind).parameters and not values:
             keywords.setdefault("dim", arguments.get("dim", 1))
@@ -62,7 +63,8 @@ def _part(name: str, text: str, arguments: dict[str, Any]) -> Any:
 
 
 def _example(name: str) -> str:
-    return {"field": "SIREN or SIREN(omega_0=30)", "mask": "GaussianMask(sigma=0.1)", "group": "Cyclic(4)"}[name]
+    examples = {"mask": "GaussianMask(sigma=0.1)", "group": "Cyclic(4)"}
+    return examples.get(name, "SIREN or SIREN(omega_0=30)")
 
 
 def _read(name: str, node: ast.expr) -> tuple[Any, list[Any], dict[str, Any]]:

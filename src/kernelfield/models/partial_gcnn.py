@@ -101,9 +101,10 @@ class PartialGCNN(_Partial):
         shortcut_field: what the kernels of the shortcuts are, on the group alone.
         pool: whether to halve the resolution after the lift and after each block.
         dropout: probability to drop a channel inside the blocks.
-        head: "max"; or the ablations "t2", a last convolution on space after the mean over the group, and "mlp", a
-            linear map of all positions and elements instead of the maximum, which needs ``size``.
-        size: length of the input along each axis, for ``head="mlp"`` only.
+        head: "max"; or the ablations "t2", a last convolution on space after the mean over the group, and "linear" or
+            "mlp", a linear map or two with a ReLU between, of all positions and elements instead of the maximum. The
+            authors' code has "linear". The last two need ``size`` and elements that are not learned.
+        size: length of the input along each axis, for ``head="linear"`` and ``head="mlp"`` only.
         reduction: "mean" over the elements of a convolution's input, or "sum" as in the authors' code.
         sample_in_eval: draw elements in evaluation too, as the authors' code does.
 
@@ -119,7 +120,7 @@ class PartialGCNN(_Partial):
         channels=ListOf(Int(1), count=4),
         pool=ListOf(BOOL, count=3),
         dropout=PROBABILITY,
-        head=Choice("max", "t2", "mlp"),
+        head=Choice("max", "t2", "linear", "mlp"),
         reduction=Choice("mean", "sum"),
     )
     def __init__(
@@ -143,8 +144,9 @@ class PartialGCNN(_Partial):
     ) -> None:
         super().__init__()
         self.group, self.head_kind = group, head
-        if head == "mlp" and partial:
-            raise ValueError("partial must be False for head='mlp', whose number of elements is fixed, got True")
+        flat = head in ("linear", "mlp")
+        if flat and partial:
+            raise ValueError(f"partial must be False for head={head!r}, whose number of elements is fixed, got True")
         lift, conv = _make_convs(
             group=group, samples=samples, partial=partial, field=field, kernel_size=kernel_size, reduction=reduction
         )
@@ -179,15 +181,17 @@ class PartialGCNN(_Partial):
         )
         self.norm_out = GroupBatchNorm(channels[3])
         features = channels[3]
-        if head == "mlp":
+        if flat:
             if size is None:
-                raise ValueError("size must be given for head='mlp', got None")
+                raise ValueError(f"size must be given for head={head!r}, got None")
             left = size
             for halve in pool:
                 left = (left + 1) // 2 if halve else left
             features *= (group.order or samples or 1) * (left - kernel_size + 1) ** group.dim
-        self.head = GroupPool("max", "all") if head != "mlp" else None
-        self.linear = nn.Linear(features, out_channels)
+        self.head = None if flat else GroupPool("max", "all")
+        hidden = channels[3] if head == "mlp" else features
+        self.hidden = nn.Linear(features, hidden) if head == "mlp" else None
+        self.linear = nn.Linear(hidden, out_channels)
         self.sample_in_eval(sample_in_eval)
 
     @checked(x=_IMAGES)
@@ -198,7 +202,10 @@ class PartialGCNN(_Partial):
             signal = block(signal)
         signal = self.last(signal.values.mean(dim=2) if self.head_kind == "t2" else signal)
         signal = self.norm_out(signal).map(F.relu)
-        return self.linear(signal.values.flatten(1) if self.head is None else self.head(signal))
+        if self.head is not None:
+            return self.linear(self.head(signal))
+        flat = signal.values.flatten(1)
+        return self.linear(flat if self.hidden is None else F.relu(self.hidden(flat)))
 
 
 class PartialGCNN13(_Partial):
@@ -270,4 +277,5 @@ register("full_gcnn_t2", PartialGCNN, "chapter 11: T(2) network, an ordinary CNN
 register(
     "partial_gcnn13_se2", PartialGCNN13, "chapter 11: partial SE(2) 13-layer CNN", group=SO2(), samples=8, partial=True
 )
+register("full_gcnn13_t2", PartialGCNN13, "chapter 11: T(2) 13-layer CNN", group=Trivial(), partial=False)
 register("full_gcnn13_se2", PartialGCNN13, "chapter 11: SE(2) 13-layer CNN", group=SO2(), samples=8, partial=False)

@@ -11,11 +11,19 @@ from ..groups import SO2, Bernoulli, Distribution, Independent, Interval, warp
 from .figures import save_figure
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
 
-__all__ = ["plot_prediction_under_rotation", "plot_subsets", "predictions_under_rotation"]
+__all__ = [
+    "draw_subset_history",
+    "plot_prediction_under_rotation",
+    "plot_subset_history",
+    "plot_subsets",
+    "predictions_under_rotation",
+    "subset_history",
+]
 
 
 def plot_subsets(model: nn.Module, path: str | Path) -> None:
@@ -45,6 +53,63 @@ def plot_subsets(model: nn.Module, path: str | Path) -> None:
         _draw(axes, distribution)
         axes.set_title(f"layer {i}", fontsize=8)
     save_figure(figure, path, dpi=120)
+
+
+def subset_history(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """Return the columns of a run's ``masks.csv`` that belong to learned subsets of a group.
+
+    >>> subset_history([{"epoch": 1.0, "blocks.0.mask": 0.1, "last.distribution": 0.5}])
+    [{'epoch': 1.0, 'last.distribution': 0.5}]
+    """
+    kept = [{n: v for n, v in row.items() if n == "epoch" or "distribution" in n.split(".")} for row in history]
+    return kept if any(len(row) > 1 for row in kept) else []
+
+
+def plot_subset_history(history: Sequence[dict[str, float]], path: str | Path) -> None:
+    """Plot the learned subset of every layer over training and save the figure (chapter 11).
+
+    One panel per layer. The line of an interval of rotations is its share of the circle, that of a discrete element the
+    probability to keep it.
+
+    Args:
+        history: rows of a run's ``masks.csv``, with one column "epoch".
+        path: file to write; its suffix sets the format.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    layers = _layers_of(subset_history(history))
+    if not layers:
+        raise ValueError("history must have columns of learned distributions, got none")
+    figure = Figure(figsize=(1.9 * len(layers), 2.2), layout="constrained")
+    draw_subset_history(figure, history)
+    save_figure(figure, path, dpi=120)
+
+
+def draw_subset_history(figure: Any, history: Sequence[dict[str, float]]) -> None:
+    """Draw :func:`plot_subset_history` into a figure."""
+    rows = subset_history(history)
+    layers = _layers_of(rows)
+    epochs = [row["epoch"] for row in rows]
+    grid = figure.subplots(1, len(layers), squeeze=False, sharey=True)[0]
+    for axes, (layer, names) in zip(grid, layers.items(), strict=True):
+        for name in names:
+            last = name.rpartition(".")[2]
+            label = f"element {last}" if last.isdigit() and "parts" not in name.split(".")[-2:-1] else "rotations"
+            axes.plot(epochs, [row.get(name, float("nan")) for row in rows], label=label)
+        axes.set_title(layer, fontsize=7)
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("epoch", fontsize=7)
+        axes.grid(alpha=0.3)
+        if len(names) > 1:
+            axes.legend(frameon=False, fontsize=5)
+
+
+def _layers_of(rows: Sequence[dict[str, float]]) -> dict[str, list[str]]:
+    """Return the columns of each layer, by its name."""
+    layers: dict[str, list[str]] = {}
+    for name in dict.fromkeys(n for row in rows for n in row if n != "epoch"):
+        layers.setdefault(name.split("distribution")[0].rstrip(".") or "input", []).append(name)
+    return layers
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from ..groups import Distribution
 from ..layers import ContinuousConv
 from .architecture import draw_history
 from .figures import render_figure
+from .groups import draw_subset_history, subset_history
 from .kernels import plot_kernels
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def write_report(
         parts.append(_section("Attention maps", _image((folder / "attention.png").read_bytes())))
     if masks and "complexity" in masks[0]:
         parts.append(_section("Architecture", _picture(lambda figure: draw_history(figure, masks))))
+    elif subset_history(masks):
+        parts.append(_section("Subsets over training", _picture(lambda figure: draw_subset_history(figure, masks))))
     elif masks:
         parts.append(_section("Mask widths", _picture(lambda figure: _mask_curves(figure, masks))))
     learned = {name: m for name, m in network.named_modules() if isinstance(m, Distribution)}
