@@ -78,6 +78,7 @@ NAMES = {
         "bind_start",
         "build_field",
         "cardinal_bspline",
+        "fit_field",
     ],
     "kernelfield.grids": [
         "KernelGrid",
@@ -174,6 +175,7 @@ NAMES = {
     "kernelfield.models": [
         "Augerino",
         "CCNN",
+        "CIFARResNet",
         "CKCNN",
         "DNArch",
         "FlexNet",

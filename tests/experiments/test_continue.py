@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from kernelfield.experiments.datasets import load_source
 from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.recipe import recipe_from
 from kernelfield.experiments.run import make_network
 from kernelfield.experiments.start_from import load_weights
 from tests.commands import call
@@ -100,3 +102,24 @@ def test_the_command_continues_a_run_and_starts_from_one(tmp_path: Path) -> None
     )
     assert "starts afresh" in output
     assert "channels: 4" in (tmp_path / "tuned" / "recipe.yaml").read_text()
+
+
+def test_a_run_starts_from_one_beside_it_by_name(tmp_path: Path) -> None:
+    old = fit(small_recipe(), tmp_path / "old", data=small_data(), report=False)
+    said: list[str] = []
+    recipe = small_recipe("training.start_from=old", "training.epochs=1", "optimizer.lr=1e-9")
+    new = fit(recipe, tmp_path / "new", data=small_data(), report=False, on_message=said.append)
+    assert str(old.folder) in said[0]
+    name, weight = next(iter(old.network().named_parameters()))
+    torch.testing.assert_close(dict(new.network().named_parameters())[name], weight, atol=1e-4, rtol=0)
+    with pytest.raises(ValueError, match=r"start_from .*got nowhere"):
+        fit(small_recipe("training.start_from=nowhere"), tmp_path / "third", data=small_data(), report=False)
+
+
+def test_data_may_have_another_step_than_the_network() -> None:
+    source = {"name": "digits", "resolution": 16, "sequence": True, "step": 0.5}
+    assert load_source(source, "data").train.batch(slice(0, 2)).step == 0.5
+    with pytest.raises(ValueError, match="step must be"):
+        load_source({**source, "step": 0}, "data")
+    recipe = recipe_from({"name": "a", "data": source, "model": {"name": "ccnn_4_140"}})
+    assert recipe.shape.size == [256]

@@ -109,6 +109,7 @@ _FAMILIES: dict[str, Any] = {
     "CKCNN": _sequences,
     "FlexTCN": _sequences,
     "FlexNet": _images,
+    "CIFARResNet": _images,
     "GCNN": _planes(28, channels=3, in_channels=1),
     "GroupAllCNN": _planes(8, channels=2, in_channels=3),
     "GroupResNet": _planes(8, channels=(2, 3, 4), in_channels=3),

@@ -11,7 +11,9 @@ from kernelfield import CCNN, CKCNN, CKConv, FlexNet, FlexTCN, create_model, lis
 from kernelfield.data.sets.images.digits import digit_images
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, NJet, RandomFourier, Table
 from kernelfield.layers import ContinuousConv, FlexConv, SeparableConv
+from kernelfield.models import CIFARResNet
 from kernelfield.models.registry import configuration
+from kernelfield.ops import resample
 from kernelfield.testing import count_parameters
 from tests.contracts.models import ModelContract
 
@@ -97,6 +99,13 @@ PUBLISHED = [
     ("flexnet_5", IMAGE, "0.44M", 454_046, "not reconciled: no reading of the text gives 0.44M"),
     ("flexnet_16_njet", IMAGE, "0.70M", 698_503, ""),
     ("flexnet_5_njet", {**IMAGE, "out_channels": 1000}, "0.46M", 460_099, ""),
+    ("cifar_resnet_44", IMAGE, "0.66M", 661_242, ""),
+    ("cifar_resnet_32", {**IMAGE, "out_channels": 1000}, "0.53M", 531_160, ""),
+    ("cifar_resnet_44_ckconv", IMAGE, "2.58M", 2_583_626, ""),
+    ("cifar_resnet_44_flexconv", IMAGE, "2.58M", 2_583_798, ""),
+    ("flexnet_3_siren", {**IMAGE, "sigma": None}, "0.26M", 256_678, ""),
+    ("flexnet_3_fourier", {**IMAGE, "sigma": None}, "0.27M", 273_478, ""),
+    ("flexnet_3_gabor", {**IMAGE, "sigma": None}, "0.28M", 276_166, ""),
     ("flexnet_3", IMAGE, "0.27M", 277_090, "printed truncated"),
     ("ccnn_4_140", {"dim": 1, **SEQUENCE}, "200k", 198_769, ""),
     ("ccnn_6_380", {"dim": 1, **SEQUENCE}, "2M", 1_993_091, ""),
@@ -138,7 +147,7 @@ def test_parameters_of_the_largest_table() -> None:
 
 
 def test_every_named_configuration_of_these_chapters_is_counted() -> None:
-    families = ("ckcnn_*", "flextcn_*", "cktcn_2*", "flexnet_*", "cknet_*", "ccnn_*", "fccnn_*", "image_*")
+    families = ("ckcnn_*", "flextcn_*", "cktcn_2*", "flexnet_*", "cknet_*", "ccnn_*", "fccnn_*", "image_*", "cifar_*")
     named = {name for family in families for name in list_models(family)}
     # Sizes that the thesis does not print: an ablation of the activation, and more fields at more depths.
     unprinted = {
@@ -278,3 +287,25 @@ def test_channels_are_counted() -> None:
     for wrong in (torch.randn(2, 1, 16), torch.randn(2, 4, 16), torch.randn(3, 16)):
         with pytest.raises(ValueError, match=r"\bx must"):
             net(wrong)
+
+
+def test_strided_stages_of_a_cifar_resnet_halve_the_image() -> None:
+    net = CIFARResNet(1, 2, size=12, depth=8, channels=3, kernel_size=3, sigma=None)
+    sizes = []
+    for block in net.blocks:
+        block.register_forward_hook(lambda _, __, y: sizes.append(tuple(y.shape[1:])))
+    net(torch.randn(2, 1, 12, 12))
+    assert sizes == [(3, 12, 12), (6, 6, 6), (12, 3, 3)]
+
+
+def test_a_cifar_resnet_predicts_alike_at_twice_the_resolution() -> None:
+    torch.manual_seed(0)
+    net = CIFARResNet(1, 4, size=16, depth=8, channels=4, omega_0=0.3, sigma=0.2).eval()
+    coarse = resample(torch.randn(2, 1, 6, 6), (16, 16))
+    fine = resample(coarse, (32, 32))
+    torch.testing.assert_close(net(fine, step=0.5), net(coarse), atol=0.15 * net(coarse).abs().max().item(), rtol=0)
+
+
+def test_the_depth_of_a_cifar_resnet_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"depth .*got 45"):
+        CIFARResNet(1, 2, size=8, depth=45)

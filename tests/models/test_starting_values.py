@@ -34,7 +34,7 @@ def begin(name: str) -> Example:
     """Return a registered network at a size at which statistics mean something, and white noise for it."""
     torch.manual_seed(3)
     family, given = configuration(name).build.__name__, configuration(name).arguments
-    if family == "FlexNet":
+    if family in ("FlexNet", "CIFARResNet"):
         net = create_model(name, in_channels=3, out_channels=4, size=16, channels=8, hidden=16)
         return Example(net, torch.randn(4, 3, 16, 16), {})
     if family in ("CCNN", "learned_ccnn", "CKCNN", "FlexTCN") and not given.get("vocabulary") and "dim" not in given:
@@ -105,6 +105,7 @@ KERNEL_BOUNDS: dict[str, tuple[float, float]] = {
     "flexconv": (0.995, 1.0),
     "partial": (0.05, 1.2),
     "MLP": (0.98, 1.1),
+    "NJet": (0.9, 1.0),
     "Table": (0.9, 1.0),
     "BSpline": (0.9, 1.0),
 }

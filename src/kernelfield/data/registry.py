@@ -17,7 +17,7 @@ from .sets.audio import sound_folder as sound
 from .sets.audio import speech_commands as speech
 from .sets.clouds import cloud_folder as clouds
 from .sets.clouds import furniture, modelnet, shapenet_part
-from .sets.images import cifar, digits, mnist, pcam, stl10
+from .sets.images import cifar, digits, imagenet_k, mnist, pcam, stl10
 from .sets.images import image_folder as folders
 from .sets.images import photograph as photographs
 from .sets.images import rotated_mnist as turned
@@ -270,6 +270,7 @@ register("npcifar10", cifar.cifar10, "CIFAR-10 read row by row, then noise", sha
 register("lra_image", cifar.cifar10, "CIFAR-10 in gray, read pixel by pixel", shapes_of.cifar(10), form="gray-sequence")
 register("lra_image_2d", cifar.cifar10, "CIFAR-10 in gray, as images", shapes_of.cifar(10), form="gray")
 register("cifar100", cifar.cifar100, "photographs of a hundred classes, 32×32", shapes_of.cifar(100))
+register("imagenet_k", imagenet_k.imagenet_k, "ImageNet at 8, 16, 32 or 64 pixels", shapes_of.images(3, 1000))
 register("stl10", stl10.stl10, "photographs of ten classes, 96×96", shapes_of.images(3, 10))
 register("pcam", pcam.pcam, "patches of lymph nodes, 96×96: is there a tumour?", shapes_of.fixed(3, 2, 96, 96))
 register("speech_commands", speech.speech_commands, "ten spoken words, raw sound at 16 kHz", shapes_of.speech)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from ..data.registry import describe, load
 from ..data.transforms.augment_series import augment_series
 from ..data.transforms.batch import augments
 from ..data.transforms.drop_samples import drop_samples
+from .ranges import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +31,9 @@ def recipe_data(
     """Return the data of a recipe, checked against its shape.
 
     Beside the options of the loader, ``data`` may hold ``drop``: the share of samples, chosen at random, that are
-    missing in training and test; another channel marks the observed ones (chapter 2, section 5.4). For series and
+    missing in training and test; another channel marks the observed ones (chapter 2, section 5.4). ``step`` is the
+    sampling step of all splits in steps of the network, for one that was trained at another resolution: fine-tuning at
+    twice the resolution has ``data.step`` 0.5 and the old ``model.size``. For series and
     sounds, ``augment`` changes training samples at random: true, or arguments of
     :class:`~kernelfield.data.transforms.augment_series.AugmentSeries`.
 
@@ -58,7 +62,7 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     options: dict[str, Any] = {
         key: tuple(v) if isinstance(v, list) else v for key, v in source.items() if key != "name"
     }
-    dropped = options.pop("drop", None)
+    dropped, step = options.pop("drop", None), options.pop("step", None)
     known = describe(source["name"])
     # Loaders of images, and of sounds as mel bands, augment in their own way if they are told to.
     own_way = "augment" in known.options and not isinstance(options.get("augment"), dict)
@@ -74,6 +78,11 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
         raise ValueError(f"{where}: {error}") from error
     if augment and not augments(data.train.prepare):
         data = augment_series(data, augment)
+    if step is not None:
+        if not Range(0, without_low=True).holds(step):
+            raise ValueError(f"{where}: step must be a finite number above 0, or one per axis, got {step!r}")
+        splits = {part: replace(getattr(data, part), step=step) for part in ("train", "validation", "test")}
+        data = replace(data, **splits)
     return data if dropped is None else drop_samples(data, dropped, observed=True)
 
 

@@ -25,7 +25,7 @@ from .plain_json import write_json
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task
 from .side_by_side import Stepwise, side_by_side
-from .start_from import load_weights
+from .start_from import find_start, load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -151,7 +151,7 @@ def _start(network: torch.nn.Module, recipe: Recipe, run: Run) -> list[str]:
     """Load the weights that a recipe starts from, unless the run has begun already; return messages about them."""
     if not recipe.training.start_from or latest_checkpoint(run.checkpoints) is not None:
         return []
-    return load_weights(network, recipe.training.start_from)
+    return load_weights(network, find_start(recipe.training.start_from, run))
 
 
 def _begin(

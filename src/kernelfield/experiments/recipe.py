@@ -235,7 +235,7 @@ def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
 
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         raise ValueError(f"{where}: data.name must be given")  # noqa: TRY004
-    options = {key: value for key, value in data.items() if key not in ("name", "drop", "augment")}
+    options = {key: value for key, value in data.items() if key not in ("name", "drop", "augment", "step")}
     try:
         shape = data_shape(data["name"], **options)
     except (TypeError, ValueError) as error:

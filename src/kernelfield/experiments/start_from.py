@@ -12,10 +12,24 @@ if TYPE_CHECKING:
 
     from .recipe import Recipe
 
-__all__ = ["load_weights", "model_of", "source_of"]
+__all__ = ["find_start", "load_weights", "model_of", "source_of"]
 
 #: options of a loader that decide what the network is given, and are kept when its weights are
 _FEATURES = ("rate", "features", "resolution", "gray", "observed", "unit", "points")
+
+
+def find_start(folder: str | Path, run: Run) -> Path:
+    """Return the folder of the run that ``run`` starts from.
+
+    Args:
+        folder: a folder, or the name of a run beside ``run``, such as that of the recipe whose weights are fine-tuned.
+        run: the run to start.
+    """
+    beside = run.folder.parent / folder
+    for found in (Path(folder), beside):
+        if found.is_dir():
+            return found
+    raise ValueError(f"start_from must be the folder of a run, got {folder}: neither it nor {beside} exists")
 
 
 def load_weights(network: nn.Module, folder: str | Path) -> list[str]:

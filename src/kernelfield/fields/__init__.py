@@ -3,6 +3,7 @@
 from .base import Field
 from .build import bind_field, bind_start, build_field
 from .filters import FilterNetwork, FourierFilter
+from .fit import fit_field
 from .gabor import GaborFilter, MAGNet
 from .mlp import MLP, SIREN
 from .morlet import Morlet
@@ -27,4 +28,5 @@ __all__ = [
     "bind_start",
     "build_field",
     "cardinal_bspline",
+    "fit_field",
 ]

@@ -2,6 +2,7 @@
 
 from .augerino import Augerino
 from .ccnn import CCNN
+from .cifar_resnet import CIFARResNet
 from .ckcnn import CKCNN, FlexTCN
 from .dnarch import DNArch
 from .dren import GroupNIN, GroupResNetV1
@@ -21,6 +22,7 @@ __all__ = [
     "CKCNN",
     "GCNN",
     "Augerino",
+    "CIFARResNet",
     "DNArch",
     "FlexNet",
     "FlexTCN",

@@ -121,6 +121,9 @@ register("cknet_16", FlexNet, "CKCNN-16 with MAGNet kernels: no masks (chapter 5
 register("cknet_16_siren", FlexNet, "CKCNN-16: SIREN kernels, no masks (chapter 5)", field=SIREN, sigma=None)
 for _name, _field in KERNEL_FIELDS.items():
     register(f"flexnet_16_{_name}", FlexNet, f"FlexNet-16 with {_name} kernels (chapter 5)", field=_field)
+    register(
+        f"flexnet_3_{_name}", FlexNet, f"FlexNet-3 with {_name} kernels (chapter 5)", field=_field, widths=(1, 1.5, 2)
+    )
 # The published sizes, 0.70M and 0.46M, need 15 coefficients for each pair of channels (order 4), one scale per layer
 # and no biases. The chapter's text says order three, which has 10.
 _NJETS = {"field": NJet, "sigma": None, "bias": False}

@@ -61,6 +61,16 @@ CALLS = [
     ),
     Call("fields.build_field", fields.build_field, lambda: {"field": fields.SIREN, "dim": 2, "channels": 3}, _use),
     Call("fields.cardinal_bspline", fields.cardinal_bspline, lambda: {"x": torch.rand(5), "order": 2}),
+    Call(
+        "fields.fit_field",
+        fields.fit_field,
+        lambda: {
+            "field": fields.SIREN(2, 3, hidden=4),
+            "coords": torch.rand(5, 2),
+            "values": torch.rand(5, 3),
+            "steps": 2,
+        },
+    ),
     *_mask("GaussianMask", sigma=0.3, mean=0.1, learn_mean=True),
     *_mask("SigmoidMask"),
     Call("masks.Mask", masks.Mask, lambda: {"dim": 1}),

@@ -54,6 +54,7 @@ CALLS = [
     *_net("CKCNN", _narrow(), _x(2, 8)),
     *_net("FlexTCN", _narrow(), _x(2, 8)),
     *_net("FlexNet", _small(size=6, channels=4, widths=(1, 2), hidden=4), _x(2, 6, 6)),
+    *_net("CIFARResNet", _small(size=8, depth=8, channels=2, hidden=4), _x(2, 8, 8, step=0.5)),
     *_net(
         "DNArch",
         lambda: {"network": models.CCNN(2, 3, size=8, channels=4, blocks=1, hidden=4)},

@@ -140,20 +140,29 @@ def cifar100(root: str | os.PathLike[str] | None, *, download: bool = False, **o
     return _build("cifar100", train, test, classes, **options)
 
 
-def read_batch(path: Path, key: str, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the images (n, 3, 32, 32), bytes, and labels (n,) of one file."""
+def read_batch(path: Path, key: str, classes: int, *, side: int = 32, first: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the images (n, 3, side, side), bytes, and labels (n,), from 0 on, of one file.
+
+    Args:
+        path: a pickle of ``data`` and labels.
+        key: name of the labels.
+        classes: number of classes.
+        side: pixels per side.
+        first: label of the first class in the file.
+    """
     batch = _keys(read_pickle(path), path)
     data, labels = batch.get("data"), batch.get(key)
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,):
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3 * side**2,):
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise ValueError(f"{path} must hold 'data', bytes of shape (n, 3072), found {found}")
-    whole = isinstance(labels, list) and all(isinstance(y, int) and 0 <= y < classes for y in labels)
+        raise ValueError(f"{path} must hold 'data', bytes of shape (n, {3 * side**2}), found {found}")
+    last = first + classes - 1
+    whole = isinstance(labels, list) and all(isinstance(y, int) and first <= y <= last for y in labels)
     if not whole or len(labels) != len(data):  # type: ignore[arg-type]
         raise ValueError(
-            f"{path} must hold '{key}', a list of {len(data)} numbers below {classes}, found "
+            f"{path} must hold '{key}', a list of {len(data)} numbers from {first} to {last}, found "
             + (f"{len(labels)} entries" if isinstance(labels, list) else type(labels).__name__)
         )
-    return torch.from_numpy(data.reshape(-1, 3, 32, 32).copy()), torch.tensor(labels, dtype=torch.long)
+    return torch.from_numpy(data.reshape(-1, 3, side, side).copy()), torch.tensor(labels, dtype=torch.long) - first
 
 
 def _keys(batch: Any, path: Path) -> dict[str, Any]:
