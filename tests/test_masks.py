@@ -8,7 +8,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from kernelfield.masks import GaussianMask, Mask, SigmoidMask
+from kernelfield import FlexConv
+from kernelfield.masks import GaussianMask, Mask, SigmoidMask, SteerableMask
 from tests.contracts.masks import MaskContract
 
 ROOT = math.sqrt(-2 * math.log(0.1))  # the usual threshold cuts a Gaussian at 2.146 deviations
@@ -165,3 +166,46 @@ def test_the_base_class_has_no_profile() -> None:
         Mask(1)(torch.zeros(1, 1))
     with pytest.raises(NotImplementedError):
         Mask(1).support()
+
+
+class TestSteerable:
+    def test_at_angle_0_it_is_the_gaussian_mask(self) -> None:
+        coords = 2 * torch.rand(200, 2) - 1
+        plain, turned = GaussianMask(2, (0.1, 0.3), 0.2), SteerableMask(2, (0.1, 0.3), mean=0.2)
+        torch.testing.assert_close(turned(coords), plain(coords))
+        torch.testing.assert_close(turned.support(), plain.support())
+
+    @pytest.mark.parametrize("angle", [-2.0, 0.3, 1.2])
+    def test_it_turns_with_its_angle(self, angle: float) -> None:
+        mask, upright = (SteerableMask(2, (0.1, 0.3), angle=a).double() for a in (angle, 0.0))
+        coords = 2 * torch.rand(500, 2, dtype=torch.float64) - 1
+        cos, sin = math.cos(angle), math.sin(angle)
+        turn = torch.tensor([[cos, -sin], [sin, cos]], dtype=torch.float64)
+        torch.testing.assert_close(mask(coords @ turn.T), upright(coords))
+
+    @pytest.mark.parametrize("angle", [-2.0, 0.3, 1.2])
+    def test_its_support_is_the_smallest_box_around_it(self, angle: float) -> None:
+        mask = SteerableMask(2, (0.05, 0.25), angle=angle, mean=0.1).double()
+        axis = torch.linspace(-1, 1, 801, dtype=torch.float64)
+        coords = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), dim=-1).view(-1, 2)
+        kept = coords[mask(coords) > 0]
+        low, high = mask.support()
+        torch.testing.assert_close(kept.amin(dim=0), low, atol=0.005, rtol=0)
+        torch.testing.assert_close(kept.amax(dim=0), high, atol=0.005, rtol=0)
+
+    def test_gradients_reach_the_angle(self) -> None:
+        mask = SteerableMask(2, (0.1, 0.3), angle=0.4)
+        mask(2 * torch.rand(500, 2) - 1).square().sum().backward()
+        assert all(p.grad is not None and (p.grad != 0).all() for p in (mask.angle, mask.sigma))
+
+    def test_a_layer_samples_no_more_than_its_box(self) -> None:
+        layer, x = FlexConv(2, 3, dim=2, size=12, mask=SteerableMask(2, (0.05, 0.2), angle=0.5)), torch.randn(2, 2, 12, 12)
+        whole = FlexConv(2, 3, dim=2, size=12, mask=SteerableMask(2, (0.05, 0.2), angle=0.5), crop=False)
+        whole.load_state_dict(layer.state_dict())
+        assert layer.kernel().numel() < whole.kernel().numel()
+        torch.testing.assert_close(layer(x), whole(x), atol=1e-5, rtol=1e-5)
+
+    @pytest.mark.parametrize(("argument", "value"), [("dim", 3), ("angle", float("nan")), ("sigma", -1.0)])
+    def test_bad_arguments(self, argument: str, value: float) -> None:
+        with pytest.raises(ValueError, match=rf"{argument} .*got"):
+            SteerableMask(**{argument: value})

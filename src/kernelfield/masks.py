@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ._arguments import checked
 from ._checks import check_coords
-from ._kinds import POSITIVE, SHARE, Int, PerAxis
+from ._kinds import FINITE, POSITIVE, SHARE, Int, PerAxis
 from ._object_kinds import TensorOf
 from ._per_axis import per_axis
+from ._signature import with_arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["GaussianMask", "Mask", "SigmoidMask"]
+__all__ = ["GaussianMask", "Mask", "SigmoidMask", "SteerableMask"]
 
 
 class Mask(nn.Module):
@@ -186,6 +187,49 @@ class GaussianMask(Mask):
         0.5
         """
         return reach / math.sqrt(-2 * math.log(self.threshold))
+
+
+class SteerableMask(GaussianMask):
+    r"""A Gaussian window on the plane with a learned orientation (chapter 5, appendix "Steerable Gaussian masks").
+
+    .. math:: m(x) = m_\mathrm{gauss}\big(R_\phi^{-1} (x - \mu) + \mu\big), \qquad
+        R_\phi = \begin{pmatrix} \cos\phi & -\sin\phi \\ \sin\phi & \cos\phi \end{pmatrix}
+
+    Its support is the smallest box with sides along the axes that holds the turned window.
+
+    Args:
+        dim: number of axes, 2.
+        sigma: initial width, one for both axes or one per axis of the window.
+        angle: initial angle φ, in radians.
+        options: further arguments of :class:`GaussianMask`: mean, threshold, learn_mean, learn_sigma, domain.
+
+    >>> mask = SteerableMask(2, sigma=(0.1, 0.3), angle=math.pi / 2)
+    >>> mask(torch.tensor([[0.3, 0.0], [0.0, 0.3]])).detach()        # the long side lies along the first axis
+    tensor([0.6065, 0.0000])
+    """
+
+    @checked(dim=Int(2, 2), sigma=PerAxis(POSITIVE), angle=FINITE)
+    @with_arguments_of(GaussianMask.__init__, without=("isotropic",))
+    def __init__(
+        self, dim: int = 2, sigma: float | Sequence[float] = 0.15, *, angle: float = 0.0, **options: Any
+    ) -> None:
+        super().__init__(dim, sigma, **options)
+        self.angle = nn.Parameter(torch.tensor(float(angle), dtype=torch.get_default_dtype()))
+
+    def profile(self, coords: Tensor) -> Tensor:
+        x, y = (coords - self.mean).unbind(-1)
+        cos, sin = self.angle.cos(), self.angle.sin()
+        turned = torch.stack([cos * x + sin * y, cos * y - sin * x], dim=-1)
+        return _gauss(turned, torch.zeros_like(self.mean), self.sigma)
+
+    @classmethod
+    def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
+        return torch.stack([mask(coords) for mask in masks])
+
+    def roots(self) -> tuple[Tensor, Tensor]:
+        half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
+        half = half * self.angle.cos().abs() + half.flip(0) * self.angle.sin().abs()
+        return self.mean - half, self.mean + half
 
 
 class SigmoidMask(Mask):

@@ -83,6 +83,15 @@ def test_magnet_draws_inverse_widths_from_gamma_distributions_that_widen() -> No
         assert drawn.var().item() == pytest.approx(6 / l, rel=0.1)
 
 
+@pytest.mark.parametrize("field", [MAGNet, GaborFilter])
+def test_both_starts_of_the_envelopes_can_be_chosen(field: type[FilterNetwork]) -> None:
+    means = {kind: field(2, 1, hidden=4000, envelopes=kind).gamma.mean(dim=(1, 2)) for kind in ("equal", "varied")}
+    torch.testing.assert_close(means["equal"], torch.full((4,), 6 / 4), atol=0.1, rtol=0)
+    torch.testing.assert_close(means["varied"], 6 / torch.arange(1, 5), atol=0.15, rtol=0)
+    with pytest.raises(ValueError, match=r"envelopes .*got 'wide'"):
+        field(2, 1, envelopes="wide")
+
+
 def test_gabor_draws_all_inverse_widths_from_one_distribution() -> None:
     gamma = GaborFilter(2, 1, hidden=4000, layers=3, beta=2.0).gamma
     assert gamma.shape == (4, 4000, 1)

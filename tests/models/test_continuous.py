@@ -131,6 +131,8 @@ PUBLISHED = [
     ("ccnn_6_380_points", {}, "2M", 2_017_503, ""),
     ("image_magnet", {}, "7.36k", 7_363, ""),
     ("image_gabor", {}, "7.11k", 7_110, ""),
+    ("image_magnet_equal", {}, "7.36k", 7_363, ""),
+    ("image_gabor_varied", {}, "7.11k", 7_110, ""),
     ("image_fourier", {}, "7.40k", 7_403, ""),
     ("image_siren", {}, "7.14k", 7_137, ""),
 ]

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, Int
+from .._kinds import POSITIVE, Choice, Int
 from .._signature import with_arguments_of
 from .filters import HIDDEN, LAYERS, FilterNetwork
 
 __all__ = ["GaborFilter", "MAGNet"]
+
+#: how the inverse widths of the envelopes begin: alike in all filters, or wider from filter to filter
+ENVELOPES = ("equal", "varied")
 
 
 class _GaborNetwork(FilterNetwork):
@@ -20,31 +23,31 @@ class _GaborNetwork(FilterNetwork):
 
     #: one inverse width per unit, or one per axis
     isotropic: ClassVar[bool]
+    #: how wide the envelopes of each filter are at first, if not told
+    default_envelopes: ClassVar[str]
 
-    @checked(alpha=POSITIVE, beta=POSITIVE, hidden=Int(1), layers=Int(1))
+    @checked(envelopes=Choice(*ENVELOPES) | None, alpha=POSITIVE, beta=POSITIVE, hidden=Int(1), layers=Int(1))
     @with_arguments_of(FilterNetwork.__init__, without=("gamma",))
     def __init__(
         self,
         dim: int,
         channels: int,
         *,
+        envelopes: str | None = None,
         alpha: float = 6.0,
         beta: float = 1.0,
         mean_range: tuple[float, float] = (-1.0, 1.0),
         **options: Any,
     ) -> None:
         filters, hidden = options.get("layers", LAYERS) + 1, options.get("hidden", HIDDEN)
-        shapes = self._concentrations(alpha, filters)
+        envelopes = self.default_envelopes if envelopes is None else envelopes
+        shapes = alpha / (torch.arange(1, filters + 1) if envelopes == "varied" else torch.full((filters,), filters))
         shapes = shapes[:, None, None].expand(filters, hidden, 1 if self.isotropic else dim)
         gamma = torch.distributions.Gamma(shapes, torch.tensor(float(beta))).sample()
         super().__init__(dim, channels, gamma=gamma, **options)
+        self.envelopes = envelopes
         self.gamma = nn.Parameter(gamma)
         self.mean = nn.Parameter(torch.empty(filters, hidden, dim).uniform_(*mean_range))
-
-    @staticmethod
-    def _concentrations(alpha: float, filters: int) -> Tensor:
-        """Return the concentration of the Gamma distribution of each filter's inverse widths, (filters,)."""
-        raise NotImplementedError
 
     envelope_parameters = ("gamma", "mean")
 
@@ -74,7 +77,9 @@ class GaborFilter(_GaborNetwork):
         omega_0: published frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
         bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
             ``start="ccnn"``.
-        alpha: envelopes are drawn from Gamma(α/(L+1), β).
+        envelopes: how the inverse widths of filter l are drawn: "equal" from Gamma(α/(L+1), β), the original start, or
+            "varied" from Gamma(α/l, β), chapter 5's improved one.
+        alpha: concentration α.
         beta: rate of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
@@ -86,10 +91,8 @@ class GaborFilter(_GaborNetwork):
 
     known_filters = True
     isotropic = True
+    default_envelopes = "equal"
 
-    @staticmethod
-    def _concentrations(alpha: float, filters: int) -> Tensor:
-        return torch.full((filters,), alpha / filters)
 
 
 class MAGNet(_GaborNetwork):
@@ -105,7 +108,9 @@ class MAGNet(_GaborNetwork):
         omega_0: published frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
         bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
             ``start="ccnn"``.
-        alpha: envelopes of filter l are drawn from Gamma(α/l, β), wide for later filters.
+        envelopes: how the inverse widths of filter l are drawn: "varied" from Gamma(α/l, β), chapter 5's improved
+            start, with wide envelopes in later filters, or "equal" from Gamma(α/(L+1), β), the original one.
+        alpha: concentration α.
         beta: rate of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
@@ -122,7 +127,4 @@ class MAGNet(_GaborNetwork):
 
     known_filters = True
     isotropic = False
-
-    @staticmethod
-    def _concentrations(alpha: float, filters: int) -> Tensor:
-        return alpha / torch.arange(1, filters + 1)
+    default_envelopes = "varied"

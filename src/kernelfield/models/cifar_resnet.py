@@ -127,7 +127,7 @@ class _Block(nn.Module):
     def forward(self, x: Tensor, *, step: float | Sequence[float]) -> Tensor:
         branch = self.conv1(x, step=step)
         if self.halve:
-            every_other = (..., *(slice(None, None, 2),) * (x.dim() - 2))
+            every_other: Any = (..., *(slice(None, None, 2),) * (x.dim() - 2))
             branch, x = branch[every_other], x[every_other]
         branch = self.conv2(normalise(self.norm1, branch, "relu"), step=step)
         return activate(self.norm2(branch) + self.shortcut(x), activation="relu")

@@ -65,9 +65,11 @@ class ImageField(nn.Module):
 _SCALE = 256 / (2 * torch.pi * 11**0.5)
 _FIELDS = {
     "magnet": partial(MAGNet, hidden=23, layers=10, omega_0=_SCALE, start="flexconv"),
+    "magnet_equal": partial(MAGNet, hidden=23, layers=10, omega_0=_SCALE, start="flexconv", envelopes="equal"),
     "gabor": partial(GaborFilter, hidden=23, layers=10, omega_0=_SCALE, start="flexconv"),
+    "gabor_varied": partial(GaborFilter, hidden=23, layers=10, omega_0=_SCALE, start="flexconv", envelopes="varied"),
     "fourier": partial(FourierFilter, hidden=25, layers=10, omega_0=_SCALE, start="flexconv"),
     "siren": partial(SIREN, hidden=29, layers=10, start="flexconv"),
 }
 for _name, _field in _FIELDS.items():
-    register(f"image_{_name}", ImageField, f"an image as a {_name} field (chapter 5, appendix)", field=_field)
+    register(f"image_{_name}", ImageField, f"an image as a {_name.replace('_', ' ')} field (chapter 5)", field=_field)

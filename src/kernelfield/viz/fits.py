@@ -41,9 +41,10 @@ def plot_bandwidth(
         raise ValueError("errors must have a field, got none")
     kernels = kernels or {}
     figure = Figure(figsize=(4.5 + 1.2 * max((len(k) for k in kernels.values()), default=0), 4), layout="constrained")
-    left = figure
+    left: Any = figure
     if kernels:
-        left, right = figure.subfigures(1, 2, width_ratios=(4.5, 1.2 * max(len(k) for k in kernels.values())))
+        halves: Any = figure.subfigures(1, 2, width_ratios=(4.5, 1.2 * max(len(k) for k in kernels.values())))
+        left, right = halves
         names = list(dict.fromkeys(target for images in kernels.values() for target in images))
         grid = right.subplots(len(kernels), len(names), squeeze=False)
         for row, (field, images) in zip(grid, kernels.items(), strict=True):

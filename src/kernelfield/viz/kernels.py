@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..layers import ContinuousConv
+from ..layers.continuous.penalties import kernel_frequency, nyquist
 from .figures import save_figure
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import nn
 
-__all__ = ["plot_kernels"]
+__all__ = ["plot_channel_images", "plot_frequencies", "plot_kernels"]
 
 
 @torch.no_grad()
@@ -32,9 +34,7 @@ def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, chan
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    layers = [(name, m) for name, m in model.named_modules() if isinstance(m, ContinuousConv)]
-    if not layers:
-        raise ValueError(f"model must contain a continuous convolution, got {type(model).__name__} with none")
+    layers = _continuous_layers(model)
     figure = Figure(figsize=(2.6 * channels, 2.0 * len(layers)), layout="constrained")
     grid = figure.subplots(len(layers), channels, squeeze=False)
     for row, (name, layer) in zip(grid, layers, strict=True):
@@ -71,3 +71,96 @@ def _draw_image(axes: Any, image: torch.Tensor, step: float) -> None:
     extent = (-columns, columns, rows, -rows)
     picture = axes.imshow(image.numpy(), cmap="RdBu_r", vmin=-most, vmax=most, extent=extent)
     axes.figure.colorbar(picture, ax=axes, shrink=0.8).ax.tick_params(labelsize=5)
+
+
+@torch.no_grad()
+def plot_frequencies(models: Mapping[str, nn.Module], path: str | Path, *, step: float = 0.5) -> dict[str, list[float]]:
+    """Plot the highest frequency of every layer's kernel, and its spectrum, for several networks; save the figure.
+
+    Chapter 5, figure of kernel frequencies with and without L_HF. On the left is the closed form of
+    :func:`~kernelfield.layers.kernel_frequency` over the Nyquist frequency of the training grid: above 1, kernels alias
+    at a finer grid. On the right is the energy of the sampled kernels, layer by layer, over frequency.
+
+    Args:
+        models: networks by name, such as one trained with L_HF and one without.
+        path: file to write; its suffix sets the format.
+        step: sampling step of the kernels in training steps; 0.5 shows frequencies up to twice the training grid's.
+
+    Returns:
+        The highest frequency of each layer over its Nyquist frequency, by network; NaN where it is not known.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    found = {name: _continuous_layers(model) for name, model in models.items()}
+    figure = Figure(figsize=(4 + 3.2 * len(found), 3.2), layout="constrained")
+    left, *rest = figure.subplots(1, 1 + len(found), squeeze=False)[0]
+    shares = {}
+    for (name, layers), axes in zip(found.items(), rest, strict=True):
+        highest = [kernel_frequency(layer) for _, layer in layers]
+        shares[name] = [
+            float("nan") if top is None else float(top) / nyquist(layer)
+            for top, (_, layer) in zip(highest, layers, strict=True)
+        ]
+        left.plot(range(1, len(layers) + 1), shares[name], "o-", label=name)
+        spectra = torch.stack([_radial_spectrum(layer, step) for _, layer in layers])
+        extent = (0, 1 / step, len(layers) + 0.5, 0.5)
+        axes.imshow(spectra.clamp(min=1e-4).log10(), aspect="auto", extent=extent, cmap="magma")
+        axes.axvline(1, color="w", linewidth=0.8, linestyle="--")
+        axes.set(title=f"{name}: energy, log₁₀", xlabel="frequency / Nyquist", ylabel="layer")
+    left.axhline(1, color="0.5", linewidth=0.8, linestyle="--")
+    left.set(xlabel="layer", ylabel="highest frequency / Nyquist", yscale="log")
+    left.legend(frameon=False, fontsize=7)
+    save_figure(figure, path)
+    return shares
+
+
+def _continuous_layers(model: nn.Module) -> list[tuple[str, ContinuousConv]]:
+    layers = [(name, m) for name, m in model.named_modules() if isinstance(m, ContinuousConv)]
+    if not layers:
+        raise ValueError(f"model must contain a continuous convolution, got {type(model).__name__} with none")
+    return layers
+
+
+def _radial_spectrum(layer: ContinuousConv, step: float, bins: int = 32) -> torch.Tensor:
+    """Return the share of a kernel's energy at frequencies from 0 to that of the grid of ``step``, (bins,)."""
+    kernel = layer.kernel(step, measured=False).flatten(0, 1).float().cpu()
+    # Zeros around a cropped kernel: its spectrum is then finer than the bins.
+    axes = tuple(range(1, kernel.dim()))
+    sizes = [max(2 * bins, n) for n in kernel.shape[1:]]
+    energy = torch.fft.fftn(kernel, s=sizes, dim=axes).abs().square().mean(dim=0)
+    per_axis = [2 * torch.fft.fftfreq(n).abs() for n in sizes]
+    radius = torch.stack(torch.meshgrid(*per_axis, indexing="ij")).square().sum(dim=0).sqrt()
+    index = (radius * bins).long().clamp(max=bins - 1).flatten()
+    total = torch.zeros(bins).index_add(0, index, energy.flatten())
+    return total / total.sum().clamp(min=1e-30)
+
+
+@torch.no_grad()
+def plot_channel_images(model: nn.Module, path: str | Path, *, step: float = 1.0) -> None:
+    """Plot the kernels of every continuous layer on a line as one image, channels by positions; save the figure.
+
+    Chapter 3, figure of learned kernels: one image per block shows which offsets its channels use, and how kernels
+    change with depth.
+
+    Args:
+        model: a network of one spatial dimension.
+        path: file to write; its suffix sets the format.
+        step: sampling step in training steps.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    layers = _continuous_layers(model)
+    for name, layer in layers:
+        if layer.dim != 1:
+            raise ValueError(f"model must have kernels on a line, got layer {name!r} with dim={layer.dim}")
+    figure = Figure(figsize=(7, 1.5 * len(layers)), layout="constrained")
+    for axes, (name, layer) in zip(figure.subplots(len(layers), 1, squeeze=False)[:, 0], layers, strict=True):
+        kernel = layer.kernel(step, measured=False).flatten(0, 1).cpu()
+        most = float(kernel.abs().max()) or 1.0
+        begin = 0.0 if layer.causal else -(kernel.shape[1] // 2) * step
+        extent = (begin, begin + kernel.shape[1] * step, len(kernel), 0)
+        axes.imshow(kernel.numpy(), aspect="auto", cmap="RdBu_r", vmin=-most, vmax=most, extent=extent)
+        axes.set_title(name, fontsize=8, loc="left")
+        axes.tick_params(labelsize=6)
+    axes.set_xlabel("offset in training steps", fontsize=7)
+    save_figure(figure, path)

@@ -73,5 +73,6 @@ CALLS = [
     ),
     *_mask("GaussianMask", sigma=0.3, mean=0.1, learn_mean=True),
     *_mask("SigmoidMask"),
+    *_mask("SteerableMask", sigma=(0.2, 0.3), angle=0.4),
     Call("masks.Mask", masks.Mask, lambda: {"dim": 1}),
 ]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...._checks import check_choice
 from ...base import Data, Split
 from ...io.files import find, folder
 from ...transforms.batch import Chain, CropFlip, Standardize
@@ -53,7 +52,8 @@ def imagenet_k(
     Returns:
         Inputs (n, 3, k, k), kept as bytes; classes (n,) of a thousand, named by the number in the files, "1" to "1000".
     """
-    check_choice("resolution", resolution, SIDES)
+    if resolution not in SIDES:
+        raise ValueError(f"resolution must be one of {', '.join(map(str, SIDES))}, got {resolution!r}")
     where = folder(root, f"ImageNet-{resolution}", f"Imagenet{resolution}_train")
     parts = [_read(where, name, "a batch of training images", resolution) for name in TRAIN]
     images, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
