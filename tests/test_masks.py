@@ -199,8 +199,8 @@ class TestSteerable:
         assert all(p.grad is not None and (p.grad != 0).all() for p in (mask.angle, mask.sigma))
 
     def test_a_layer_samples_no_more_than_its_box(self) -> None:
-        layer, x = FlexConv(2, 3, dim=2, size=12, mask=SteerableMask(2, (0.05, 0.2), angle=0.5)), torch.randn(2, 2, 12, 12)
-        whole = FlexConv(2, 3, dim=2, size=12, mask=SteerableMask(2, (0.05, 0.2), angle=0.5), crop=False)
+        mask, x = SteerableMask(2, (0.05, 0.2), angle=0.5), torch.randn(2, 2, 12, 12)
+        layer, whole = (FlexConv(2, 3, dim=2, size=12, mask=mask, crop=crop) for crop in (True, False))
         whole.load_state_dict(layer.state_dict())
         assert layer.kernel().numel() < whole.kernel().numel()
         torch.testing.assert_close(layer(x), whole(x), atol=1e-5, rtol=1e-5)

@@ -171,7 +171,7 @@ NAMES = {
         "seen_only",
         "wavelet_loss",
     ],
-    "kernelfield.masks": ["GaussianMask", "Mask", "SigmoidMask"],
+    "kernelfield.masks": ["GaussianMask", "Mask", "SigmoidMask", "SteerableMask"],
     "kernelfield.models": [
         "Augerino",
         "CCNN",

@@ -104,7 +104,7 @@ def plot_frequencies(models: Mapping[str, nn.Module], path: str | Path, *, step:
         left.plot(range(1, len(layers) + 1), shares[name], "o-", label=name)
         spectra = torch.stack([_radial_spectrum(layer, step) for _, layer in layers])
         extent = (0, 1 / step, len(layers) + 0.5, 0.5)
-        axes.imshow(spectra.clamp(min=1e-4).log10(), aspect="auto", extent=extent, cmap="magma")
+        axes.imshow(spectra.clamp(min=1e-4).log10().numpy(), aspect="auto", extent=extent, cmap="magma")
         axes.axvline(1, color="w", linewidth=0.8, linestyle="--")
         axes.set(title=f"{name}: energy, log₁₀", xlabel="frequency / Nyquist", ylabel="layer")
     left.axhline(1, color="0.5", linewidth=0.8, linestyle="--")

@@ -22,15 +22,15 @@ def small() -> FlexNet:
 
 def test_frequencies_fall_where_l_hf_was_minimised(tmp_path: Path) -> None:
     plain, limited = small(), small()
-    optimizer = torch.optim.Adam(limited.parameters(), lr=0.1)
-    for _ in range(30):
+    optimizer = torch.optim.Adam(limited.parameters(), lr=1.0)
+    for _ in range(60):
         optimizer.zero_grad()
         aliasing_loss(limited, with_mask=False).backward()
         optimizer.step()
     shares = plot_frequencies({"without": plain, "with L_HF": limited}, tmp_path / "frequencies.png")
     assert (tmp_path / "frequencies.png").stat().st_size > 10_000
     assert len(shares["without"]) == len(shares["with L_HF"]) == 3
-    assert max(shares["with L_HF"]) < min(shares["without"])
+    assert all(low < 0.7 * high for low, high in zip(shares["with L_HF"], shares["without"], strict=True))
     assert shares["without"][0] == pytest.approx(float(kernel_frequency(plain.stem)) / nyquist(plain.stem))
 
 
