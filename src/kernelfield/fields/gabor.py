@@ -94,7 +94,6 @@ class GaborFilter(_GaborNetwork):
     default_envelopes = "equal"
 
 
-
 class MAGNet(_GaborNetwork):
     r"""A multiplicative anisotropic Gabor network (chapter 5, Eq. 6).
 
