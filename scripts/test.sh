@@ -8,5 +8,6 @@ bash scripts/setup.sh
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
 .venv/bin/mypy
-# One thread per worker: two workers on two cores gain nothing from more, and lose much.
-OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -n 2 "$@"
+# One thread per worker: two workers on two cores gain nothing from more, and lose much. A file runs on one worker, so
+# that its fixtures (trained runs, started processes) are made once.
+OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -n 2 --dist loadfile "$@"

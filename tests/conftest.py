@@ -31,9 +31,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_untraced(item: pytest.Item) -> bool:
-    """Return whether the item compiles or exports for a class with ``traced = False``: another class stands for it."""
+    """Return whether the item compiles or exports for a class that leaves this to another class.
+
+    ``traced`` of a class is True, False, or the one of "compiles" and "exports" that runs by default.
+    """
     traced = getattr(getattr(item, "cls", None), "traced", True)
-    return not traced and item.name.startswith(("test_compiles", "test_exports"))
+    kinds = {True: (), False: ("compiles", "exports"), "compiles": ("exports",), "exports": ("compiles",)}[traced]
+    return item.name.startswith(tuple(f"test_{kind}" for kind in kinds))
 
 
 @pytest.fixture(autouse=True)

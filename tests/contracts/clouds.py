@@ -18,8 +18,8 @@ class CloudContract:
     dims: ClassVar[tuple[int, ...]] = (2, 3)
     #: whether it answers at every point, or for the cloud as a whole (perhaps on a grid)
     at_points: ClassVar[bool] = False
-    #: whether it is compiled and exported by default: that of one network takes as long as all its other tests
-    traced: ClassVar[bool] = True
+    #: whether it is compiled and exported by default, or only one of the two: "compiles" or "exports"
+    traced: ClassVar[bool | str] = True
     channels: ClassVar[int] = 2
     points: ClassVar[int] = 40
 

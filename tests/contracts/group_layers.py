@@ -30,7 +30,7 @@ class GroupLayerContract:
     has_group = True
     #: whether the layer has parameters in a field of its own
     has_parameters = True
-    #: whether the layer is compiled and exported by default, not only under slow
+    #: whether it is compiled and exported by default, or only one of the two: "compiles" or "exports"
     traced = True
     #: whether the layer computes something else in training
     random = False

@@ -21,8 +21,8 @@ class ModelContract:
     arguments: ClassVar[dict[str, Any]] = {}
     #: the dimensions it is tested in
     dims: ClassVar[tuple[int, ...]] = (1, 2)
-    #: whether the network is compiled and exported by default, not only under slow
-    traced: ClassVar[bool] = True
+    #: whether it is compiled and exported by default, or only one of the two: "compiles" or "exports"
+    traced: ClassVar[bool | str] = True
     #: arguments that make it shallow, for tests that trace every layer
     shallow: ClassVar[dict[str, Any]] = {"blocks": 1}
 

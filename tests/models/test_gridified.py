@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 class TestGridifiedNet(CloudContract):
     dims = (3,)
+    traced = "compiles"
 
     def make(self, dim: int, low: float = -1.0) -> nn.Module:
         shared: dict[str, Any] = {"grid": 4, "channels": 6, "blocks": 1, "kernel_size": 3, "neighbors": 5}
@@ -137,14 +138,14 @@ def test_chunks_of_points_do_not_change_results(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("count", "neighbors", "epochs", "test", "least"),
-    [(48, 12, 4, 400, 0.6), pytest.param(96, 24, 6, 300, 0.8, marks=pytest.mark.slow)],
+    [(48, 12, 4, 200, 0.6), pytest.param(96, 24, 6, 300, 0.8, marks=pytest.mark.slow)],
 )
 def test_a_network_trained_on_voxels_reads_points(
     count: int, neighbors: int, epochs: int, test: int, least: float
 ) -> None:
-    """Chapter 3's ModelNet10 experiment, on made solids: trained on voxels, tested on what they were made of.
+    """Chapter 3's ModelNet10 experiment, on synthetic solids: trained on voxels, tested on their points.
 
-    Fewer points are sooner learned, and less well. Seeds differ by about one in a hundred in what points lose or gain.
+    Fewer points are learned faster, but less well. The accuracy on points varies by about one percent between seeds.
     """
     torch.manual_seed(0)
     options: dict[str, Any] = {

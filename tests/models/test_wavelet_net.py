@@ -196,11 +196,18 @@ def test_all_parameters_get_gradients_and_bf16_trains():
         assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in net.parameters())
 
 
+STAGES = [Stage(4, 9, stride=2, pool=2), Stage(4, 3, 2, residual=True)]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("scales", [0, 2])
-def test_compiles_exports_and_round_trips(scales):
-    stages = [Stage(4, 9, stride=2, pool=2), Stage(4, 3, 2, residual=True)]
-    net, x = small(scales, stages=stages).eval(), torch.randn(2, 2, 200)
-    assert_compiles(net, x)
+def test_compiles(scales):
+    assert_compiles(small(scales, stages=STAGES).eval(), torch.randn(2, 2, 200))
+
+
+@pytest.mark.parametrize("scales", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_exports_and_round_trips(scales):
+    net, x = small(scales, stages=STAGES).eval(), torch.randn(2, 2, 200)
     shapes = {"x": {0: torch.export.Dim("batch", min=2, max=64), 2: torch.export.Dim("length", min=130)}}
     assert_exports(net, (x,), shapes, [(torch.randn(3, 2, 260),)])
     assert_state_dict_round_trip(lambda: small(scales), x)

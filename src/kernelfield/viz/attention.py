@@ -15,6 +15,7 @@ from ..layers.group import (
     LiftingSelfAttention,
 )
 from .figures import save_figure
+from .observe import observe_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,25 +42,12 @@ def attention_maps(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     Returns:
         (batch, group, \*space) maps by layer name, in the order of the forward pass.
     """
-    found: dict[str, Tensor] = {}
 
-    def look(name: str) -> Any:
-        def hook(layer: nn.Module, arguments: tuple[Any, ...], _: GroupSignal) -> None:
-            assert isinstance(layer, LAYERS)
-            maps = layer.maps(arguments[0])
-            found[name] = maps.mean(dim=1) if isinstance(layer, (GroupSelfAttention, LiftingSelfAttention)) else maps
+    def maps_of(layer: Any, values: GroupSignal | Tensor) -> Tensor:
+        maps = layer.maps(values)
+        return maps.mean(dim=1) if isinstance(layer, (GroupSelfAttention, LiftingSelfAttention)) else maps
 
-        return hook
-
-    hooks = [m.register_forward_hook(look(name)) for name, m in model.named_modules() if isinstance(m, LAYERS)]
-    training = model.training
-    try:
-        model.eval()(x)
-    finally:
-        model.train(training)
-        for hook in hooks:
-            hook.remove()
-    return found
+    return observe_layers(model, x, LAYERS, maps_of)
 
 
 def orientations(group: Group, maps: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from .._kinds import PATH, TEXT, Int
 from .._object_kinds import TensorOf
 from ..layers.group import CyclicSelfAttention, GroupSignal
 from .figures import save_figure
+from .observe import observe_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,25 +31,12 @@ def co_attention(model: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Tensor]
     Returns:
         (batch, channels, group, \*space) responses and weights by layer name, in the order of the forward pass.
     """
-    found: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def look(name: str) -> Any:
-        def hook(layer: CyclicSelfAttention, arguments: tuple[Any, ...], _: GroupSignal) -> None:
-            values = arguments[0].values if isinstance(arguments[0], GroupSignal) else arguments[0]
-            found[name] = values, layer.weights(values)
+    def weights_of(layer: CyclicSelfAttention, x: GroupSignal | Tensor) -> tuple[Tensor, Tensor]:
+        values = x.values if isinstance(x, GroupSignal) else x
+        return values, layer.weights(values)
 
-        return hook
-
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, CyclicSelfAttention)}
-    hooks = [layer.register_forward_hook(look(name)) for name, layer in layers.items()]
-    training = model.training
-    try:
-        model.eval()(x)
-    finally:
-        model.train(training)
-        for hook in hooks:
-            hook.remove()
-    return found
+    return observe_layers(model, x, CyclicSelfAttention, weights_of)
 
 
 @checked(image=TensorOf("float", "channels, rows, columns", empty=False), path=PATH, layer=TEXT | None, channels=Int(1))

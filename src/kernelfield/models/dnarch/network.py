@@ -75,13 +75,9 @@ class DNArch(nn.Module):
     @checked(
         learn=Choice(*LEARN) | ListOf(Choice(*LEARN), least=0),
         budget=POSITIVE | None,
-        max_width=_ENLARGED,
-        max_depth=_ENLARGED,
+        **dict.fromkeys(("max_width", "max_depth"), _ENLARGED),
         threshold=SHARE,
-        sigma=POSITIVE,
-        resolution_temperature=POSITIVE,
-        width_temperature=POSITIVE,
-        depth_temperature=POSITIVE,
+        **dict.fromkeys(("sigma", "resolution_temperature", "width_temperature", "depth_temperature"), POSITIVE),
     )
     def __init__(
         self,
