@@ -132,6 +132,7 @@ NAMES = {
         "Dropout",
         "FixedShapeBandLimit",
         "FlexConv",
+        "GateAttention",
         "Gridify",
         "GroupBatchNorm",
         "GroupConv",

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from kernelfield.groups import Cyclic, Dihedral, Trivial
-from kernelfield.layers.group import CyclicSelfAttention
-from kernelfield.models import GCNN, GSANet
+from kernelfield.layers.group import CyclicSelfAttention, GroupSelfAttention, LiftingSelfAttention
+from kernelfield.models import GCNN, GroupDenseNet, GSANet
 from kernelfield.viz.attention import attention_maps, orientations, plot_attention, plot_equivariance, plot_sample
 from kernelfield.viz.coattention import co_attention, plot_co_attention
+from kernelfield.viz.self_attention import attention_of_position, plot_position_attention
 
 SMALL = {"channels": 4, "widths": ((6,), (6,)), "heads": 2, "neighborhood": 3}
 
@@ -78,3 +79,50 @@ def test_co_attention_is_drawn_of_networks_that_have_it(tmp_path):
         plot_co_attention(GCNN(group=Cyclic(4)), image, tmp_path / "none.png")
     with pytest.raises(ValueError, match=r"\blayer must"):
         plot_co_attention(GCNN(group=Cyclic(4), attention="co"), image, tmp_path / "none.png", layer="lift")
+
+
+@pytest.mark.parametrize("neighborhood", [3, None])
+def test_attention_of_positions_is_that_of_the_reference(neighborhood):
+    group = Dihedral(4)
+    options = {"heads": 2, "neighborhood": neighborhood, "size": None if neighborhood else 5}
+    lift = LiftingSelfAttention(2, 4, group=group, **options).double().eval()
+    attend = GroupSelfAttention(4, 4, group=group, **options).double().eval()
+    x = torch.randn(1, 2, 5, 5, dtype=torch.float64)
+    for layer, read in ((lift, x), (attend, lift(x).values)):
+        total = sum(attention_of_position(layer, read, (i, j)) for i in range(5) for j in range(5))
+        # What a layer's own map says: how much each position is attended to by all queries.
+        torch.testing.assert_close(total / 25, layer.maps(read))
+
+
+def test_attention_of_positions_turns_with_the_input():
+    group = Cyclic(4)
+    layer = LiftingSelfAttention(1, 4, group=group, heads=2, neighborhood=3).double().eval()
+    x = torch.randn(1, 1, 6, 6, dtype=torch.float64)
+    first = attention_of_position(layer, x, (1, 2))[:, 0]
+    turned = attention_of_position(layer, x.rot90(1, (-2, -1)), (6 - 1 - 2, 1))[:, 0]
+    torch.testing.assert_close(turned, group.act(torch.tensor([1.0], dtype=torch.float64), first[:, None])[:, 0])
+
+
+def test_attention_of_positions_is_drawn(tmp_path):
+    net = GSANet(3, 3, group=Cyclic(4), **SMALL)
+    image = torch.randn(3, 10, 10)
+    path = tmp_path / "positions.png"
+    assert plot_position_attention(net, image, path, positions=[(0, 0), (4, 5)]) < 1e-5
+    assert plot_position_attention(net, image, path, positions=[(1, 1)], layer="stages.1.0.attention") < 1e-5
+    assert path.stat().st_size > 1000
+    with pytest.raises(ValueError, match=r"\bpositions must"):
+        plot_position_attention(net, image, path, positions=[(0, 10)])
+    with pytest.raises(ValueError, match=r"\blayer must"):
+        plot_position_attention(net, image, path, positions=[(0, 0)], layer="norm")
+    with pytest.raises(ValueError, match=r"\bmodel must"):
+        plot_position_attention(torch.nn.Identity(), image, path)
+
+
+@pytest.mark.parametrize("attention", ["input", "gate"])
+def test_maps_of_patchcamelyon_networks_turn_with_the_image(tmp_path, attention):
+    """Colour images of tissue: maps of all layers of the DenseNet, for the four quarter turns."""
+    group = Cyclic(4)
+    net = GroupDenseNet(3, 2, group=group, growth=2, blocks=2, attention=attention).double()
+    image = torch.rand(3, 24, 24, dtype=torch.float64)
+    assert plot_equivariance(net, image, group, tmp_path / "maps.png") < 1e-9
+    assert len(attention_maps(net, image[None])) == 5

@@ -27,6 +27,7 @@ COUNTS = [
     ("p4cnn", "channel", False, 48_630, "48.63k"),
     ("p4cnn", "spatial", False, 49_110, "49.11k"),
     ("p4cnn", "input", False, 29_462, "29.46k"),
+    ("p4cnn", "gate", False, 24_851, "24.85k"),
     ("allcnn_p4", "input", False, 1_400_120, "1.40M"),
     ("allcnn_p4m", "input", False, 1_249_192, "1.25M"),
     ("resnet44_p4m", "input", False, 2_693_911, "2.70M (2.69M when rounded)"),
@@ -102,7 +103,7 @@ SUMMING = {
 CASES = [
     pytest.param(name, attention, group, marks=() if turns or name == "resnet" else pytest.mark.slow)
     for group, turns in ((Cyclic(4), True), (Dihedral(4), False), (Mirror(), False))
-    for attention in ("co", "full", "channel", "spatial", "input")
+    for attention in ("co", "full", "channel", "spatial", "input", "gate")
     for name in NETWORKS
 ]
 

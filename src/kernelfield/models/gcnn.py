@@ -61,7 +61,7 @@ class GCNN(nn.Module):
         bias: whether convolutions have one.
         attention: None; "co" for chapter 7's, after each convolution ("free" without its constraint), or "co_filter" on
             the responses of each filter; "full", "channel" or "spatial" for chapter 8's, inside of it; "input" for
-            chapter 8's before it.
+            chapter 8's before it, and "gate" for its row α_RH.
 
     >>> net = GCNN(1, 10, group=Cyclic(4), channels=10)
     >>> net(torch.randn(2, 1, 28, 28)).shape

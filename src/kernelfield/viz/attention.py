@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
     from ..groups import Group
 
-__all__ = ["attention_maps", "has_maps", "orientations", "plot_attention", "plot_equivariance", "plot_sample"]
+__all__ = [
+    "attention_maps",
+    "has_maps",
+    "orientations",
+    "picture",
+    "plot_attention",
+    "plot_equivariance",
+    "plot_sample",
+]
 
 LAYERS = (AttentiveGroupConv, AttentiveLiftingConv, GroupSelfAttention, LiftingSelfAttention)
 
@@ -151,10 +159,23 @@ def plot_sample(model: nn.Module, inputs: Tensor, path: str | Path) -> bool:
     return True
 
 
+def picture(image: Tensor) -> Any:
+    """Return an image (channels, rows, columns) as matplotlib takes it: in colour for three channels, else in grey.
+
+    >>> picture(torch.rand(3, 8, 8)).shape, picture(torch.rand(1, 8, 8)).shape
+    ((8, 8, 3), (8, 8))
+    """
+    if len(image) != 3:
+        return image.mean(dim=0).cpu().numpy()
+    # Images are standardised: map the range of each channel to [0, 1].
+    low, high = image.amin(dim=(1, 2), keepdim=True), image.amax(dim=(1, 2), keepdim=True)
+    return ((image - low) / (high - low).clamp(min=1e-12)).movedim(0, -1).cpu().numpy()
+
+
 def _draw(axes: Any, image: Tensor, maps: Tensor, group: Group, title: str) -> None:
     rows, columns = image.shape[-2:]
     extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
-    axes.imshow(image.mean(dim=0).cpu().numpy(), cmap="gray", extent=extent)
+    axes.imshow(picture(image), cmap="gray", extent=extent)
     total = maps.mean(dim=0).cpu()
     total = (total - total.min()) / (total.max() - total.min()).clamp(min=1e-12)
     axes.imshow(total.numpy(), cmap="magma", alpha=0.6, extent=extent)

@@ -11,6 +11,7 @@ from .._arguments import checked
 from .._kinds import PATH, TEXT, Int
 from .._object_kinds import TensorOf
 from ..layers.group import CyclicSelfAttention, GroupSignal
+from .attention import picture
 from .figures import save_figure
 from .observe import observe_layers
 
@@ -80,9 +81,9 @@ def plot_co_attention(
     marker.view(-1)[int(responses[0].abs().sum(dim=(0, 1)).argmax())] = 1.0
     figure = Figure(figsize=(1.5 * (1 + len(chosen)), 1.4 * len(elements)), layout="constrained")
     grid = figure.subplots(len(elements), 1 + len(chosen), squeeze=False)
-    for row, element, picture, found, own in zip(grid, elements, batch, responses, weights, strict=True):
+    for row, element, shown, found, own in zip(grid, elements, batch, responses, weights, strict=True):
         at = int(group.act(element, marker).argmax())
-        row[0].imshow(picture.mean(dim=0).cpu().numpy(), cmap="gray")
+        row[0].imshow(picture(shown), cmap="gray")
         row[0].set_axis_off()
         for axes, channel in zip(row[1:], chosen.tolist(), strict=True):
             bars, dots = (t[channel].flatten(1)[:, at].cpu() for t in (found, own))

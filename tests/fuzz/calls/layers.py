@@ -176,6 +176,7 @@ CALLS = [
         " (filter)",
     ),
     *_pair("CyclicSelfAttention", lambda: {"channels": 3, "group": groups.Cyclic(4)}, _signal()),
+    *_pair("GateAttention", lambda: {"channels": 3, "group": groups.Cyclic(4)}, _signal()),
     *_pair("InputAttention", lambda: {"channels": 3, "group": groups.Cyclic(4), "kernel_size": 3}, _signal()),
     *_pair("GroupBatchNorm", lambda: {"channels": 3}, _signal()),
     *_pair("GroupLayerNorm", dict, _signal()),

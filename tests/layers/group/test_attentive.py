@@ -30,7 +30,7 @@ from tests.pairwise import pairwise
 D = torch.float64
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 GROUPS = [Cyclic(4), Dihedral(4), Mirror()]
-KINDS = ["full", "channel", "spatial", "input"]
+KINDS = ["full", "channel", "spatial", "input", "gate"]
 
 
 def signal(group=None, size=6, channels=3, batch=2):
@@ -125,7 +125,9 @@ def test_attention_maps_turn_with_the_input(kind, size, group):
         assert_equivariant(lambda x, layer=layer: layer.maps(x).unsqueeze(1), group, x, **EXACT)
 
 
-@pytest.mark.parametrize(("kind", "factor"), [("full", 0.75), ("channel", 0.5), ("spatial", 0.5), ("input", 0.75)])
+@pytest.mark.parametrize(
+    ("kind", "factor"), [("full", 0.75), ("channel", 0.5), ("spatial", 0.5), ("input", 0.75), ("gate", 0.5)]
+)
 def test_constant_attention_is_the_group_convolution_up_to_a_factor(kind, factor):
     group = Cyclic(4)
     conv = AttentiveGroupConv(3, 4, group=group, attention=kind).double()

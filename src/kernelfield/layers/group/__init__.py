@@ -5,7 +5,7 @@ from .coattention import CoAttentive, CyclicSelfAttention
 from .dropout import GroupDropout
 from .factory import make_group_conv, make_lifting_conv, make_projection_conv
 from .gconv import GroupConv, LiftingConv
-from .input_attention import InputAttention
+from .input_attention import GateAttention, InputAttention
 from .kernel import GroupKernel
 from .norm import GroupBatchNorm, GroupLayerNorm
 from .partial import PartialGroupConv
@@ -23,6 +23,7 @@ __all__ = [
     "AttentiveLiftingConv",
     "CoAttentive",
     "CyclicSelfAttention",
+    "GateAttention",
     "GroupBatchNorm",
     "GroupConv",
     "GroupDropout",

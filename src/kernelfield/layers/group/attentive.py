@@ -15,7 +15,7 @@ from ..._signature import with_arguments_of
 from ...fields import Table
 from ...ops.attentive import attend_responses, attentive_residual, responses
 from .gconv import BaseGroupConv, GroupConv, LiftingConv
-from .input_attention import InputAttention, hidden_width
+from .input_attention import GateAttention, InputAttention, hidden_width
 from .kernel import GroupKernel
 from .signal import SIGNAL, GroupSignal, as_signal
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AttentiveGroupConv", "AttentiveLiftingConv"]
 
-ATTENTION = ("full", "channel", "spatial", "input")
+ATTENTION = ("full", "channel", "spatial", "input", "gate")
 
 
 class _Attention(nn.Module):
@@ -103,7 +103,7 @@ class _AttentiveConv(BaseGroupConv):
         **options: Any,
     ) -> None:
         check_options(self, options, ("kernel_size", "boundary"))
-        self.flips = attention == "input"  # attention inside the sum takes the kernel as it is
+        self.flips = attention in ("input", "gate")  # attention inside the sum takes the kernel as it is
         super().__init__(in_channels, out_channels, group=group, bias=bias, **options)
         if not group.finite:
             raise ValueError(f"group must be finite for an attentive convolution, got {group}")
@@ -114,6 +114,8 @@ class _AttentiveConv(BaseGroupConv):
         if attention == "input":
             size = {"kernel_size": attention_size, "dilation": dilation}
             self.branch = InputAttention(in_channels, group=group, lifting=self.lifting, hidden=hidden, **size)
+        elif attention == "gate":
+            self.branch = GateAttention(in_channels, group=group, lifting=self.lifting)
         else:
             width = hidden_width(in_channels, hidden, self.lifting)
             sizes = width, attention_size
@@ -127,7 +129,7 @@ class _AttentiveConv(BaseGroupConv):
     def _maps(self, x: Tensor) -> Tensor:
         r"""Return α⁺ = 1 - α⁻, averaged over everything but samples, output elements and positions."""
         branch, dim = self.branch, self.group.dim
-        if isinstance(branch, InputAttention):
+        if isinstance(branch, (InputAttention, GateAttention)):
             channel, space = branch.maps(x.squeeze(2) if branch.lifting else x)
             alpha = 1 - (channel * space).mean(dim=1)
             shape = (len(x), self.group.order or 1, *x.shape[3:])
@@ -160,7 +162,7 @@ class AttentiveLiftingConv(_AttentiveConv, LiftingConv):
     lifting = True
 
     def forward(self, x: Tensor) -> GroupSignal:
-        if isinstance(self.branch, InputAttention):
+        if isinstance(self.branch, (InputAttention, GateAttention)):
             return super().forward(self.branch(x))
         return super().forward(x) - self._removed(x.unsqueeze(2))
 
@@ -195,8 +197,9 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
         kernel_size: points of the kernel along each axis.
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
-        attention: "full", channel and then spatial attention; "channel"; "spatial"; or "input", attention that does not
-            know the output (:class:`~kernelfield.layers.group.InputAttention`).
+        attention: "full", channel and then spatial attention; "channel"; "spatial"; "input", attention that does not
+            know the output (:class:`~kernelfield.layers.group.InputAttention`); or "gate", one map for all channels of
+            the input (:class:`~kernelfield.layers.GateAttention`).
         hidden: width between W₁ and W₂; half of the input channels by default.
         attention_size: points of ψ^X along each axis, odd.
         dilation: distance of its points; for "input" only.
@@ -215,7 +218,7 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
         signal = as_signal(x, self.group, self.in_channels)
         if not signal.complete or signal.gates is not None:
             raise ValueError(f"x must hold all elements of {self.group} in order and no gates, got {signal}")
-        if isinstance(self.branch, InputAttention):
+        if isinstance(self.branch, (InputAttention, GateAttention)):
             return super().forward(self.branch(signal))
         return super().forward(signal) - self._removed(signal.values)
 

@@ -22,7 +22,7 @@ __all__ = ["make_group_conv", "make_lifting_conv", "make_projection_conv"]
 #: chapter 7's attention, of the responses of a convolution: form of its matrix, and what has one of its own. "free" has
 #: no constraint that makes it equivariant, and stands for comparison
 CO_ATTENTION = {"co": ("group", "channel"), "co_filter": ("group", "filter"), "free": ("free", "channel")}
-KINDS = (*CO_ATTENTION, "full", "channel", "spatial", "input")
+KINDS = (*CO_ATTENTION, "full", "channel", "spatial", "input", "gate")
 
 
 #: options of attentive convolutions; others do without them
@@ -38,7 +38,7 @@ def make_lifting_conv(
         in_channels: channels of the input.
         out_channels: channels of the output.
         group: the group.
-        attention: None, "co", "co_filter", "free", "full", "channel", "spatial" or "input".
+        attention: None, "co", "co_filter", "free", "full", "channel", "spatial", "input" or "gate".
         options: further arguments of :class:`LiftingConv`, and attention_size and dilation of
             :class:`AttentiveLiftingConv`, which have no effect on other kinds of attention.
     """

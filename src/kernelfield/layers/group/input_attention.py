@@ -18,7 +18,7 @@ from .signal import SIGNAL, GroupSignal, as_signal
 if TYPE_CHECKING:
     from ...groups import Group
 
-__all__ = ["InputAttention", "hidden_width"]
+__all__ = ["GateAttention", "InputAttention", "hidden_width"]
 
 
 class InputAttention(nn.Module):
@@ -104,6 +104,62 @@ class InputAttention(nn.Module):
             if self.lifting:
                 return x.unsqueeze(2), self.squeeze.weight, self.excite.weight, psi  # type: ignore[return-value]
             return x, _matrix(self.squeeze()), _matrix(self.excite()), psi
+
+
+class GateAttention(nn.Module):
+    r"""One gate for all channels of a signal, on the residual branch: the row α_RH of chapter 8's first table.
+
+    .. math:: f \mapsto (1 - \alpha)\, f, \qquad
+        \alpha(x, h) = \sigma\Big(\sum_c \sum_{\tilde h} w_c(h^{-1} \tilde h)\, f_c(x, \tilde h)\Big)
+
+    a pointwise group convolution to one channel. It stands for chapter 7's attention in the authors' comparison; that
+    chapter's own operator is :class:`~kernelfield.layers.CyclicSelfAttention`.
+
+    Args:
+        channels: channels of the signal.
+        group: a finite group.
+        lifting: the signal lives on space, where the sum over the group is left out.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> GateAttention(4, group=Cyclic(4))(torch.randn(2, 4, 4, 8, 8)).shape
+    torch.Size([2, 4, 4, 8, 8])
+    """
+
+    @checked()
+    def __init__(self, channels: int, *, group: Group, lifting: bool = False) -> None:
+        super().__init__()
+        if not group.finite:
+            raise ValueError(f"group must be finite for attention on it, got {group}")
+        self.group, self.channels, self.lifting = group, channels, lifting
+        terms = channels * (group.order or 1)
+        self.kernel: nn.Module = (
+            nn.Linear(channels, 1, bias=False)
+            if lifting
+            else GroupKernel(group, Table, 1, channels, kernel_size=1, on_space=False, fan_in=terms)
+        )
+
+    def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Return 1 and α, (batch, 1, [group,] \*space), as :meth:`InputAttention.maps` returns two factors."""
+        weight = self.kernel.weight if isinstance(self.kernel, nn.Linear) else _matrix(self.kernel())
+        flat = x.flatten(1, 1 if self.lifting else 2)
+        scores = torch.einsum("oi,bi...->bo...", weight.to(x.dtype), flat)
+        gate = scores.sigmoid()
+        return x.new_ones(()), gate if self.lifting else gate.unsqueeze(1)
+
+    @checked(x=SIGNAL)
+    def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
+        r"""Attend to a signal on the group; or, if ``lifting``, to a tensor (batch, channels, \*space)."""
+        if not self.lifting:
+            return as_signal(x, self.group, self.channels).map(self._attend)
+        if not isinstance(x, Tensor) or x.dim() != self.group.dim + 2 or x.shape[1] != self.channels:
+            raise ValueError(
+                f"x must be a tensor of shape (batch, {self.channels}, *space) for a lifting layer, "
+                f"got {tuple(x.shape)}"
+            )
+        return self._attend(x)
+
+    def _attend(self, x: Tensor) -> Tensor:
+        return x * (1 - self.maps(x)[1])
 
 
 def hidden_width(channels: int, hidden: int | None, lifting: bool) -> int:
