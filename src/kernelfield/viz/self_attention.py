@@ -64,7 +64,8 @@ def _weights(
         v = torch.zeros(*k.shape[:-1], 1, dtype=k.dtype, device=k.device, requires_grad=True)
         for some, dilation in layer._alike(everyone, None):  # noqa: SLF001
             y = layer._grid(q, k, v, some, everyone, dilation, 0)  # noqa: SLF001
-            at = y[(slice(None), slice(None), *position, 0)]
+            index: tuple[Any, ...] = (slice(None), slice(None), *position, 0)
+            at = y[index]
             for h in range(at.shape[1]):
                 (weights,) = torch.autograd.grad(at[:, h].sum(), v, retain_graph=True)
                 found.append(weights.squeeze(-1).sum(dim=1))
