@@ -331,4 +331,5 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "ch11-rotmnist-se2-*-partial": {"optimizer.subset_lr": 1.0, "regularizers": {"monotonicity": 0.001}},
     "ch11-rotmnist-t2": {"model.pool": [False, True, True]},
+    "digits": {"model.field": "MAGNet(bandwidth=16)"},
 }
