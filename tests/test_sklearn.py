@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SMALL = {"channels": 8, "blocks": 1, "epochs": 30, "random_kernels": 0}
-SMALLEST = {"channels": 4, "blocks": 1, "epochs": 4, "batch": 32, "lr": 0.05, "random_kernels": 10}
+SMALLEST = {"channels": 4, "blocks": 1, "epochs": 2, "batch": 32, "lr": 0.05, "random_kernels": 10}
 KERNELS = {"kernels": 20}
 
 

@@ -202,7 +202,10 @@ class ConvContract:
     def test_gradgradcheck(self, case: Case) -> None:
         if self.precise != torch.float64:
             pytest.skip("finite differences need float64")
-        assert torch.autograd.gradgradcheck(lambda x, k: self.conv(x, k, **case.how), self.tensors(case))
+        # Every entry is compared with the reference below; here a random direction will do.
+        assert torch.autograd.gradgradcheck(
+            lambda x, k: self.conv(x, k, **case.how), self.tensors(case), fast_mode=True
+        )
 
     def test_second_derivatives_are_those_of_the_reference(self, case: Case) -> None:
         results = []

@@ -61,7 +61,7 @@ def errors(
         {"g": 3, "h": 2, "space": (2, 3), "neighborhood": (1, 3), "n": 1},
         {"g": 2, "h": 3, "space": (2, 2), "neighborhood": None, "hidden": True, "n": 1},
         pytest.param({"g": 3, "h": 2, "space": (2, 3)}, marks=pytest.mark.slow),
-        {"g": 1, "h": 3, "channels": (3, 0, 0), "crop": 1, "dropped": False},
+        {"g": 1, "h": 3, "channels": (3, 0, 0), "crop": 1, "dropped": False, "n": 1},
     ],
     ids=str,
 )

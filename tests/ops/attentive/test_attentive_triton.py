@@ -134,8 +134,8 @@ def input_errors(group=Cyclic(4), channels=3, space=(5, 6), last=False, dilation
 
 KINDS = [
     {"kind": "full", "group": Mirror(), "space": (3, 4), "boundary": "valid", "attention_size": 3, "n": 1},
-    {"kind": "channel", "channels": (2, 1), "space": (3, 2), "n": 1},
-    {"kind": "spatial", "group": Mirror(), "space": (2, 3), "boundary": "periodic", "attention_size": 3, "n": 1},
+    {"kind": "channel", "group": Mirror(), "channels": (2, 1), "space": (3, 2), "n": 1},
+    {"kind": "spatial", "group": Mirror(), "space": (2, 2), "boundary": "periodic", "attention_size": 3, "n": 1},
     {"kind": "full", "lifts": True, "kernel_size": 1, "space": (2, 2), "attention_size": 3, "n": 1},
 ]
 

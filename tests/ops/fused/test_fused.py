@@ -220,7 +220,10 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("options", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(o, id=name, marks=pytest.mark.slow if name == "s4" else ()) for name, o in NETWORKS.items()],
+)
 def test_networks_agree_with_the_torch_path(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     # On a GPU, convolutions without fast paths would round their inputs to 10 bits.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

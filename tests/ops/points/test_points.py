@@ -22,7 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
     "offsets": {"channels": (2, 2), "hidden": 3, "neighbors": 2},
     "masked": {"channels": (2, 2), "hidden": 3, "neighbors": 2, "masked": True},
 }
-BUDGET, POINTS = 12_000, 150
+BUDGET, POINTS = 12_000, 80
 
 
 @pytest.mark.parametrize("shared", [True, False])
