@@ -21,7 +21,17 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch02-copy-3000": {"model.hidden_omega_0": 43.65},
     "ch02-copy-6000": {"model.hidden_omega_0": 69.97},
     "ch02-ct-*": {"data.normalize": "step", "model.norm": "layer"},
-    "ch02-ct-ckcnn-2-30": {"model.hidden_omega_0": 21.45},
+    "ch02-ct-ckcnn-2-30": {
+        "model.hidden_omega_0": 21.45,
+        "test.step": [2.0, 4.0, 8.0, 16.0],
+        "published": {
+            "accuracy": 99.53,
+            "accuracy step 2.0": 99.3,
+            "accuracy step 4.0": 99.3,
+            "accuracy step 8.0": 95.8,
+            "accuracy step 16.0": 76.45,
+        },
+    },
     "ch02-ct-drop30-ckcnn-2-30": {"model.omega_0": 34.49, "model.hidden_omega_0": 17.245, "model.dropout": 0.2},
     "ch02-ct-drop50-ckcnn-2-30": {
         "model.omega_0": 23.99,
@@ -43,6 +53,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch02-pmnist-ckcnn-2-100": {"model.hidden_omega_0": 42.16},
     "ch02-pmnist-ckcnn-2-30": {"model.hidden_omega_0": 43.46},
     "ch02-ptb-ckcnn": {
+        "model.embedding_dropout": 0.1,
         "model.hidden_omega_0": 25.78,
         "schedule.monitor": "loss",
         "regularizers": {"kernel_norm": {"weight": 1e-06, "parameters": "biases"}},
@@ -52,6 +63,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch02-sc-raw-ckcnn-2-30": {
         "regularizers": {"kernel_norm": {"weight": 0.0001, "parameters": "biases"}},
         "model.hidden_omega_0": 39.45,
+        "test.step": [2.0, 4.0, 8.0, 16.0],
+        "published": {
+            "accuracy": 71.66,
+            "accuracy step 2.0": 65.96,
+            "accuracy step 4.0": 52.11,
+            "accuracy step 8.0": 40.33,
+            "accuracy step 16.0": 30.87,
+        },
     },
     "ch02-sc-raw-drop30-ckcnn-2-30": {
         "regularizers": {"kernel_norm": {"weight": 0.0001, "parameters": "biases"}},

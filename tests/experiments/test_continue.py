@@ -12,7 +12,8 @@ import torch
 from kernelfield.experiments.datasets import load_source
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.recipe import recipe_from
-from kernelfield.experiments.run import make_network
+from kernelfield.experiments.robustness import other_data_tests
+from kernelfield.experiments.run import make_network, make_task
 from kernelfield.experiments.start_from import load_weights
 from tests.commands import call
 from tests.experiments.helpers import small_data, small_recipe, weights
@@ -123,3 +124,28 @@ def test_data_may_have_another_step_than_the_network() -> None:
         load_source({**source, "step": 0}, "data")
     recipe = recipe_from({"name": "a", "data": source, "model": {"name": "ccnn_4_140"}})
     assert recipe.shape.size == [256]
+
+
+def test_subsampled_data_keep_every_nth_sample() -> None:
+    source = {"name": "digits", "sequence": True}
+    whole, every = load_source(source, "data"), load_source({**source, "subsample": 3}, "data")
+    assert every.size == (22,)
+    assert every.test.batch(slice(0, 4)).inputs.equal(whole.test.batch(slice(0, 4)).inputs[..., ::3])
+    recipe = recipe_from({"name": "a", "data": {**source, "subsample": 3}, "model": {"name": "ccnn_4_140"}})
+    assert recipe.shape.size == [22]
+    with pytest.raises(ValueError, match="subsample must be an int"):
+        load_source({**source, "subsample": 0}, "data")
+    with pytest.raises(ValueError, match="subsample must be left out"):
+        load_source({"name": "digits", "subsample": 2}, "data")
+
+
+def test_a_test_at_another_rate_has_the_step_of_the_clocks() -> None:
+    data = {"name": "digits", "sequence": True, "subsample": 3}
+    model = {"name": "ccnn_4_140", "channels": 4, "blocks": 1, "hidden": 4}
+    test = {"data": {"x1": {"subsample": 1}, "x6": {"subsample": 6}}}
+    recipe = recipe_from({"name": "a", "data": data, "model": model, "training": {"epochs": 1}, "test": test})
+    steps = []
+    task = make_task(recipe, make_network(recipe))
+    task.network.register_forward_pre_hook(lambda _, __, kwargs: steps.append(kwargs.get("step")), with_kwargs=True)
+    assert set(other_data_tests(task, recipe, load_source(data, "data"))) == {"x1", "x6"}
+    assert {float(step) for step in steps} == {1 / 3, 2.0}

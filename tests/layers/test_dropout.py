@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelfield import CCNN, CKCNN, CKConv, FlexNet, SeparableConv
+from kernelfield import CCNN, CKCNN, CKConv, FlexNet, SeparableConv, create_model
 from kernelfield.layers import Dropout
+from kernelfield.models.readout import Embedding
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
@@ -107,3 +108,22 @@ def test_values_of_sampled_kernels() -> None:
     assert SeparableConv(2, 2, size=8, kernel_dropout=0.1).depthwise.kernel_dropout == 0.1
     with pytest.raises(ValueError, match="kernel_dropout"):
         CKConv(1, 1, size=8, kernel_dropout=1.0)
+
+
+def test_embedding_dropout_drops_all_occurrences_of_a_token() -> None:
+    torch.manual_seed(0)
+    embed = Embedding(1000, 3, dropout=0.25)
+    tokens = torch.arange(1000).repeat(2, 2)
+    values = embed(tokens)
+    dropped = (values == 0).all(dim=1)
+    assert dropped.float().mean() == pytest.approx(0.25, abs=0.05)
+    assert dropped[:, :1000].equal(dropped[:, 1000:])
+    whole = embed.eval()(tokens)
+    torch.testing.assert_close(values, torch.where(dropped.unsqueeze(1), 0.0, whole / 0.75))
+
+
+def test_the_character_model_has_both_dropouts() -> None:
+    net = create_model("ckcnn_ptb", size=12, channels=(6, 4), in_channels=4, hidden=4, embedding_dropout=0.1)
+    assert net.embedding.dropout == 0.1
+    with pytest.raises(ValueError, match=r"embedding_dropout .*got 1\.5"):
+        create_model("ckcnn_ptb", size=12, embedding_dropout=1.5)

@@ -28,6 +28,7 @@ _TRANSFORMS: dict[str, type[Any]] = {
         batches.ResizeRotateCrop,
         batches.ScaleTarget,
         batches.Standardize,
+        batches.Subsample,
         batches.StandardizeEach,
         clouds.ChoosePoints,
         log_mel.LogMel,

@@ -12,8 +12,9 @@ from .._checks import check_choice
 from ..data.base import Data, Split
 from ..data.registry import describe, load
 from ..data.transforms.augment_series import augment_series
-from ..data.transforms.batch import augments
+from ..data.transforms.batch import Chain, Subsample, augments
 from ..data.transforms.drop_samples import drop_samples
+from ..data.transforms.to_sequence import map_splits
 from .ranges import Range
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ def recipe_data(
     Beside the options of the loader, ``data`` may hold ``drop``: the share of samples, chosen at random, that are
     missing in training and test; another channel marks the observed ones (chapter 2, section 5.4). ``step`` is the
     sampling step of all splits in steps of the network, for one that was trained at another resolution: fine-tuning at
-    twice the resolution has ``data.step`` 0.5 and the old ``model.size``. For series and
-    sounds, ``augment`` changes training samples at random: true, or arguments of
+    twice the resolution has ``data.step`` 0.5 and the old ``model.size``. ``subsample`` keeps every n-th sample of
+    sequences in all splits; kernels then count these longer steps. For series and sounds, ``augment`` changes training
+    samples at random: true, or arguments of
     :class:`~kernelfield.data.transforms.augment_series.AugmentSeries`.
 
     Args:
@@ -62,7 +64,7 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     options: dict[str, Any] = {
         key: tuple(v) if isinstance(v, list) else v for key, v in source.items() if key != "name"
     }
-    dropped, step = options.pop("drop", None), options.pop("step", None)
+    dropped, step, every = (options.pop(key, None) for key in ("drop", "step", "subsample"))
     known = describe(source["name"])
     # Loaders of images, and of sounds as mel bands, augment in their own way if they are told to.
     own_way = "augment" in known.options and not isinstance(options.get("augment"), dict)
@@ -78,12 +80,30 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
         raise ValueError(f"{where}: {error}") from error
     if augment and not augments(data.train.prepare):
         data = augment_series(data, augment)
+    if every is not None:
+        data = _subsample(data, every, where)
     if step is not None:
         if not Range(0, without_low=True).holds(step):
             raise ValueError(f"{where}: step must be a finite number above 0, or one per axis, got {step!r}")
-        splits = {part: replace(getattr(data, part), step=step) for part in ("train", "validation", "test")}
-        data = replace(data, **splits)
+        data = map_splits(data, lambda split: replace(split, step=step))
     return data if dropped is None else drop_samples(data, dropped, observed=True)
+
+
+def _subsample(data: Data, every: int, where: str) -> Data:
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"{where}: subsample must be an int of at least 1, got {every!r}")
+    if (
+        data.dim != 1
+        or data.train.coords is not None
+        or data.task not in ("classification", "multilabel", "regression")
+    ):
+        raise ValueError(f"{where}: subsample must be left out for data that are not sequences with one target each")
+
+    def change(split: Split) -> Split:
+        steps = (Subsample(every),) if split.prepare is None else (split.prepare, Subsample(every))
+        return replace(split, prepare=Chain(steps))
+
+    return map_splits(data, change, size=(-(-data.size[0] // every),))
 
 
 def _check_shape(data: Data, recipe: Recipe) -> Data:

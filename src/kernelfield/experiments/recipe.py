@@ -229,13 +229,17 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
     inner[last] = value
 
 
+#: keys of section ``data`` that :func:`kernelfield.experiments.datasets.recipe_data` reads for every loader
+_GENERAL = ("name", "drop", "augment", "step", "subsample")
+
+
 def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
     """Return the shape that the data set of section ``data`` declares, if it does."""
     from ..data.registry import data_shape  # noqa: PLC0415
 
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         raise ValueError(f"{where}: data.name must be given")  # noqa: TRY004
-    options = {key: value for key, value in data.items() if key not in ("name", "drop", "augment", "step")}
+    options = {key: value for key, value in data.items() if key not in _GENERAL}
     try:
         shape = data_shape(data["name"], **options)
     except (TypeError, ValueError) as error:
@@ -243,8 +247,9 @@ def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
     if shape is None:
         return None
     # Where samples are dropped, one more channel says which.
-    drop = data.get("drop") is not None
-    return dataclasses.asdict(dataclasses.replace(shape, in_channels=shape.in_channels + drop))
+    drop, every = data.get("drop") is not None, data.get("subsample") or 1
+    size = [-(-n // every) for n in shape.size] if Range(1).holds(every) else shape.size
+    return dataclasses.asdict(dataclasses.replace(shape, in_channels=shape.in_channels + drop, size=size))
 
 
 @functools.cache

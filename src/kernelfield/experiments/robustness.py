@@ -111,7 +111,8 @@ def other_data_tests(
 ) -> dict[str, dict[str, float]]:
     """Return metrics on test splits loaded with other options, by the names in ``test.data``.
 
-    The step follows from the size: twice as many samples along an axis lie half as far apart.
+    The step follows from the size: twice as many samples along an axis lie half as far apart. With ``subsample`` it is
+    the ratio of the two.
 
     Args:
         task: the trained task.
@@ -127,6 +128,8 @@ def other_data_tests(
         with _skipping(name, skipped):
             other = recipe_data(replace(recipe, data={**recipe.data, **options}), check=False, **where)
             steps = tuple(n / m for n, m in zip(data.size, other.size, strict=True))
+            if "subsample" in options:  # lengths are rounded; the clocks' ratio is not
+                steps = (options["subsample"] / recipe.data.get("subsample", 1),)
             # A loader that trains and tests at different resolutions sets the step itself.
             known = other.test.step != 1.0
             split = other.test if known else replace(other.test, step=steps if len(set(steps)) > 1 else steps[0])

@@ -82,7 +82,8 @@ class CKCNN(nn.Module):
             of causal networks refuse norms that look ahead.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
-        input_dropout: probability on the input, or on the embedding.
+        input_dropout: probability on the input, or on the values of the embedding.
+        embedding_dropout: probability that all occurrences of a token in a batch are embedded as zero.
         readout: "last" position, "mean" over positions, or "dense".
         vocabulary: number of tokens. The input is then (batch, length) ids, and the last linear map shares the
             embedding's weight.
@@ -112,6 +113,7 @@ class CKCNN(nn.Module):
         dropout=RATE,
         dropout_kind=Choice(*DROPOUT_KINDS),
         input_dropout=RATE,
+        embedding_dropout=RATE,
         readout=Choice(*READOUTS),
     )
     def __init__(
@@ -134,6 +136,7 @@ class CKCNN(nn.Module):
         dropout: float = 0.0,
         dropout_kind: str = "values",
         input_dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
         readout: str = "last",
         vocabulary: int | None = None,
         **options: Any,
@@ -161,7 +164,7 @@ class CKCNN(nn.Module):
         widths = (channels,) * blocks if isinstance(channels, int) else tuple(channels)
         self.embedding = None
         if vocabulary is not None:
-            self.embedding = Embedding(vocabulary, in_channels)
+            self.embedding = Embedding(vocabulary, in_channels, embedding_dropout)
         self.input_dropout = Dropout(input_dropout, few_bits=False)
         self.blocks = nn.ModuleList(
             TwoConvBlock(make_conv, i, o, norm=norm, dropout=dropout, dropout_kind=dropout_kind)

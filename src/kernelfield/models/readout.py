@@ -48,18 +48,32 @@ def check_norm(norm: str | None, *, causal: bool, readout: str, default: str, di
 
 
 class Embedding(nn.Embedding):
-    """Embed token ids (batch, length) as signals (batch, channels, length)."""
+    """Embed token ids (batch, length) as signals (batch, channels, length).
+
+    Args:
+        vocabulary: number of tokens.
+        channels: length of an embedding.
+        dropout: probability, in training, that all occurrences of a token in a batch are embedded as zero.
+
+    >>> Embedding(50, 4)(torch.tensor([[3, 49, 0]])).shape
+    torch.Size([1, 4, 3])
+    """
 
     weight: nn.Parameter
 
-    def __init__(self, vocabulary: int, channels: int) -> None:
+    def __init__(self, vocabulary: int, channels: int, dropout: float = 0.0) -> None:
         super().__init__(vocabulary, channels)
+        self.dropout = dropout
         nn.init.normal_(self.weight, std=0.01)
 
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.dim() != 2 or tokens.is_floating_point():
             raise ValueError(f"x must be (batch, length) token ids, got {tuple(tokens.shape)} of {tokens.dtype}")
-        return super().forward(tokens).movedim(-1, 1)
+        weight = self.weight
+        if self.training and self.dropout:
+            kept = torch.rand(len(weight), 1, dtype=weight.dtype, device=weight.device) >= self.dropout
+            weight = weight * (kept / (1 - self.dropout))
+        return nn.functional.embedding(tokens, weight).movedim(-1, 1)
 
 
 class Readout(nn.Module):

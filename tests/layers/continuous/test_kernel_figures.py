@@ -31,7 +31,7 @@ def test_frequencies_fall_where_l_hf_was_minimised(tmp_path: Path) -> None:
     assert (tmp_path / "frequencies.png").stat().st_size > 10_000
     assert len(shares["without"]) == len(shares["with L_HF"]) == 3
     assert all(low < 0.7 * high for low, high in zip(shares["with L_HF"], shares["without"], strict=True))
-    assert shares["without"][0] == pytest.approx(float(kernel_frequency(plain.stem)) / nyquist(plain.stem))
+    assert shares["without"][0] == pytest.approx(kernel_frequency(plain.stem).item() / nyquist(plain.stem))
 
 
 def test_networks_of_sequences_are_drawn_channel_by_channel(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "ScaleTarget",
     "Standardize",
     "StandardizeEach",
+    "Subsample",
     "as_values",
     "augments",
 ]
@@ -139,6 +140,22 @@ class AsFloat:
 
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         return replace(batch, inputs=batch.inputs.float())
+
+
+@dataclass(frozen=True)
+class Subsample:
+    """Keep every ``every``-th position of a sequence, without a filter, as a slower clock would.
+
+    >>> batch = Batch(torch.arange(7.0).view(1, 1, 7), torch.zeros(1))
+    >>> Subsample(3)(batch, False).inputs.tolist()
+    [[[0.0, 3.0, 6.0]]]
+    """
+
+    every: int
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
+        mask = None if batch.mask is None else batch.mask[..., :: self.every]
+        return replace(batch, inputs=batch.inputs[..., :: self.every], mask=mask)
 
 
 @dataclass(frozen=True)
