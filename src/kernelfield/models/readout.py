@@ -69,7 +69,7 @@ class Embedding(nn.Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.dim() != 2 or tokens.is_floating_point():
             raise ValueError(f"x must be (batch, length) token ids, got {tuple(tokens.shape)} of {tokens.dtype}")
-        weight = self.weight
+        weight: Tensor = self.weight
         if self.training and self.dropout:
             kept = torch.rand(len(weight), 1, dtype=weight.dtype, device=weight.device) >= self.dropout
             weight = weight * (kept / (1 - self.dropout))

@@ -146,6 +146,7 @@ class AsFloat:
 class Subsample:
     """Keep every ``every``-th position of a sequence, without a filter, as a slower clock would.
 
+    >>> from kernelfield.data.base import Batch
     >>> batch = Batch(torch.arange(7.0).view(1, 1, 7), torch.zeros(1))
     >>> Subsample(3)(batch, False).inputs.tolist()
     [[[0.0, 3.0, 6.0]]]
