@@ -17,6 +17,7 @@ import torch
 
 from kernelfield.data.io.arrays import finite_array, read_array, read_arrays
 from kernelfield.data.io.files import untar
+from kernelfield.data.io.mat import read_mat
 from kernelfield.data.io.meshes import read_off
 from kernelfield.data.io.ply import read_ply
 from kernelfield.data.sets.arrays import arrays
@@ -251,6 +252,7 @@ FORMATS = {
         ),
         Format("words.txt", b"to be or not to be\n" * 20, lambda p: text(p, length=8).train.inputs.numpy()),
         Format("stay.txt", _stay(), read_stay),
+        Format("recording.mat", _mat(), lambda p: list(read_mat(p).values())),
         Format("p000001.psv", _psv(), lambda p: read_psv(p, 72)[:2]),
         Format("basic_train.tsv", _LISTOPS, lambda p: listops._read(p, 20) and None),
         Format("files.tar.gz", _tar(), lambda p: untar(p, p.parent)),

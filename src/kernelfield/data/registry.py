@@ -22,8 +22,8 @@ from .sets.images import image_folder as folders
 from .sets.images import photograph as photographs
 from .sets.images import rotated_mnist as turned
 from .sets.physics import cosmic, darcy
+from .sets.series import bearings, physionet2012, physionet2019
 from .sets.series import csv_series as tables
-from .sets.series import physionet2012, physionet2019
 from .sets.series import ts_archive as ts
 from .sets.synthetic import chirps, memory, pathfinder, shapes, solids, transients
 from .sets.text import characters as text
@@ -286,6 +286,12 @@ register(
     "character_trajectories", ts.character_trajectories, "pen movements of twenty letters", shapes_of.fixed(3, 20, 182)
 )
 register("ts", ts.ts, "any problem of the UEA and UCR archives")
+register(
+    "bearing_faults",
+    bearings.bearing_faults,
+    "currents and voltages of a motor: is a bearing faulty?",
+    shapes_of.recordings,
+)
 register(
     "physionet2012",
     physionet2012.physionet2012,

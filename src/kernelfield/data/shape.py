@@ -18,6 +18,7 @@ __all__ = [
     "magnatagatune",
     "physionet2012",
     "points",
+    "recordings",
     "series",
     "speech",
     "tokens",
@@ -143,6 +144,15 @@ def speech(options: dict[str, Any]) -> DataShape:
     """
     channels, size = (20, 161) if options["mfcc"] else (1, 16000)
     return DataShape(channels, len(options["words"]), [size])
+
+
+def recordings(options: dict[str, Any]) -> DataShape:
+    """Return the shape of recordings of two classes with ``channels`` channels of ``length`` samples.
+
+    >>> recordings({"channels": 6, "length": 300_000}).in_channels
+    6
+    """
+    return DataShape(options["channels"], 2, [options["length"]])
 
 
 def physionet2012(options: dict[str, Any]) -> DataShape:

@@ -6,9 +6,8 @@ r"""Darcy flow: from the permeability of a plane to the pressure in it (chapter 
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,8 +17,11 @@ from ...._checks import check_bool, check_counts, check_int
 from ...base import Data, Split
 from ...io.arrays import finite_array, read_arrays
 from ...io.files import decoding, open_file
-from ...io.limits import check_size
+from ...io.mat import read_mat
 from ...transforms.split import hold_out
+
+if TYPE_CHECKING:
+    import os
 
 __all__ = ["darcy", "darcy_synthetic", "permeability", "solve_darcy"]
 
@@ -282,20 +284,10 @@ class _Mat:
         self.path = path
 
     def __call__(self, part: str, resolution: int) -> tuple[Tensor, Tensor]:
-        try:
-            from scipy.io import loadmat, whosmat  # type: ignore[import-untyped] # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("reading .mat files needs scipy: pip install 'kernelfield[train]'") from error
         file = self.path / _MAT[part == "test"]
         if not file.is_file():
             raise ValueError(f"{self.path} must hold {file.name}, found nothing of that name")
-        with open_file(file) as opened, decoding(file, "a whole .mat file"):
-            stored = os.fstat(opened.fileno()).st_size
-            check_size(file, sum(8 * math.prod(shape) for _, shape, _ in whosmat(opened)), stored)
-            opened.seek(0)
-            held = loadmat(opened, variable_names=["coeff", "sol"])
-        if not {"coeff", "sol"} <= set(held):
-            raise ValueError(f"{file} must hold coeff and sol, found {', '.join(k for k in held if k[0] != '_')}")
+        held = read_mat(file, ("coeff", "sol"))
         if held["coeff"].ndim != 3:
             raise ValueError(f"{file} must hold coeff of shape (n, side, side), found {held['coeff'].shape}")
         side = held["coeff"].shape[1] - 1

@@ -1,0 +1,50 @@
+"""Numeric arrays of MAT files (MATLAB's ``save`` up to ``-v7``), read by scipy, which runs no code of a file."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .files import decoding, open_file
+from .limits import check_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["read_mat"]
+
+
+def read_mat(path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Return numeric arrays of a MAT file by name; needs scipy, of the extra ``train``.
+
+    A file that is truncated, of version 7.3 (HDF5), or that declares more than the limit of
+    :mod:`kernelfield.data.io.limits`, is refused by its name.
+
+    Args:
+        path: the file.
+        names: variables to read, each of which must be there; all real numeric ones if not given.
+    """
+    try:
+        from scipy.io import loadmat, whosmat  # type: ignore[import-untyped] # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("reading .mat files needs scipy: pip install 'kernelfield[train]'") from error
+    with open_file(path) as file, decoding(path, "a whole .mat file"):
+        if file.read(10) == b"MATLAB 7.3":
+            raise ValueError(f"{path} must be a MAT file of a version up to 7, found 7.3 (HDF5); save it with -v7")
+        file.seek(0)
+        stored = os.fstat(file.fileno()).st_size
+        check_size(path, sum(8 * math.prod(shape) for _, shape, _ in whosmat(file)), stored)
+        file.seek(0)
+        held = loadmat(file, variable_names=None if names is None else list(names))
+    found = {
+        name: value for name, value in held.items() if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    }
+    missing = [name for name in names or () if name not in found]
+    if missing:
+        there = ", ".join(name for name in held if name[0] != "_") or "nothing"
+        raise ValueError(f"{path} must hold {' and '.join(names or ())}, found {there}")
+    return found
