@@ -5,15 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from kernelfield import create_model, list_models
 from kernelfield.models.registry import configuration
 
-__all__ = ["NAMES", "Example", "example"]
+__all__ = ["CAUSAL", "NAMES", "Example", "example", "small_by_default"]
 
 NAMES = list_models()
+#: networks whose convolutions are causal
+CAUSAL = [
+    name
+    for name in NAMES
+    if configuration(name).build.__name__ in ("CKCNN", "FlexTCN", "CCNN")
+    and configuration(name).arguments.get("dim", 1) == 1
+    and configuration(name).arguments.get("causal") is not False
+]
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,18 @@ def example(name: str, batch: int = 2) -> Example:
     torch.manual_seed(1)
     family = configuration(name).build.__name__
     return _FAMILIES[family](name, batch)
+
+
+def small_by_default(names: list[str]) -> list[Any]:
+    """Return ``names`` as parameters of a test: of networks that differ in size alone, all but one are slow."""
+    sizes = ("blocks", "channels", "widths", "omega_0", "hidden_omega_0")
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        found = configuration(name)
+        kind = {key: value for key, value in found.arguments.items() if key not in sizes}
+        kinds.setdefault(f"{found.build.__name__} {sorted(kind.items(), key=str)}", []).append(name)
+    smallest = {min(group, key=lambda name: _given(name, "blocks", 0)) for group in kinds.values()}
+    return [name if name in smallest else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def _given(name: str, key: str, default: Any = None) -> Any:

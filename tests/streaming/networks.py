@@ -10,21 +10,11 @@ from torch import Tensor, nn
 from kernelfield import CCNN, CKCNN, create_model
 from kernelfield.layers import ContinuousConv
 from kernelfield.models.registry import configuration
-from tests.models.registered import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CAUSAL", "assert_equal_outputs", "forward_after", "samples", "settled", "streamable"]
-
-#: registered networks whose convolutions are causal
-CAUSAL = [
-    name
-    for name in NAMES
-    if configuration(name).build.__name__ in ("CKCNN", "FlexTCN", "CCNN")
-    and configuration(name).arguments.get("dim", 1) == 1
-    and configuration(name).arguments.get("causal") is not False
-]
+__all__ = ["assert_equal_outputs", "forward_after", "samples", "settled", "streamable"]
 
 
 def streamable(name: str, **changes: Any) -> nn.Module:

@@ -13,7 +13,8 @@ from torch import nn
 
 import kernelfield as kf
 from kernelfield.masks import SigmoidMask
-from tests.streaming.networks import CAUSAL, assert_equal_outputs, forward_after, samples, settled, streamable
+from tests.models.registered import CAUSAL, small_by_default
+from tests.streaming.networks import assert_equal_outputs, forward_after, samples, settled, streamable
 from tests.streaming.test_online_conv import partitions
 
 
@@ -21,7 +22,7 @@ def push_all(online: kf.streaming.Stream, x: torch.Tensor, sizes: list[int]) -> 
     return torch.cat([online.push(block) for block in x.split(sizes, dim=-1)], dim=-1)
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", small_by_default(CAUSAL))
 def test_every_causal_network_streams(name: str, dtype: torch.dtype) -> None:
     net = streamable(name).to(dtype)
     x = samples(net, 2, 45)
