@@ -51,7 +51,10 @@ def test_seeds_are_trained_side_by_side(tmp_path: Path) -> None:
     assert list(found["seeds"]) == ["3", "4"]
     assert found["seed"] == [3, 4]
     assert set(found["deviation"]["test"]) == {"loss", "accuracy"}
-    assert "Seeds" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Seeds" in page
+    assert page.count("<tr><td>") == 2
+    assert "data:image/png;base64," in page
 
 
 def test_a_finished_run_prints_its_result_again(run: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import kernelfield
+from kernelfield.data import list_data
 from tests.fresh_process import run_module
 
 ROOT = Path(kernelfield.__file__).parent
@@ -92,15 +93,11 @@ def test_imports_inside_functions_are_found(tmp_path: Path) -> None:
     assert imported_parts(file, tmp_path) == expected
 
 
-def test_core_needs_torch_and_numpy_alone() -> None:
-    result = run_module("tests.without_extras", "core")
+def test_core_and_data_need_torch_and_numpy_alone() -> None:
+    result = run_module("tests.without_extras", "core", "data", "extra")
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
-    assert (found["output"], found["mask"]) == ([2, 3, 8], [15])
-    assert set(found["packages"]) <= {"kernelfield", "torch", "numpy"}
-
-
-def test_missing_extras_are_noticed() -> None:
-    result = run_module("tests.without_extras", "extra")
-    assert result.returncode != 0
-    assert "ModuleNotFoundError" in result.stderr
+    core, data, extra = json.loads(result.stdout)
+    assert (core["output"], core["mask"]) == ([2, 3, 8], [15])
+    assert set(core["packages"]) <= {"kernelfield", "torch", "numpy"}
+    assert data == {"count": len(list_data()), "name": "adding"}
+    assert "yaml" in extra["error"]  # the extras are really missing there

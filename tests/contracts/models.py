@@ -28,10 +28,10 @@ class ModelContract:
 
     @staticmethod
     def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-        """Run a test in every dimension; by default it is compiled in the lowest and exported in the highest."""
+        """Run a test in every dimension; by default it is compiled in 1D and exported in 2D, if it has both."""
         if "dim" in metafunc.fixturenames:
             dims = metafunc.cls.dims
-            fast = {"test_compiles": dims[:1], "test_exports_with_dynamic_batch_and_length": dims[-1:]}
+            fast = {"test_compiles": dims[:1], "test_exports_with_dynamic_batch_and_length": dims[:2][-1:]}
             fast_dims = fast.get(metafunc.function.__name__, dims)
             marks = [() if dim in fast_dims else pytest.mark.slow for dim in dims]
             cases = [pytest.param(dim, marks=mark) for dim, mark in zip(dims, marks, strict=True)]

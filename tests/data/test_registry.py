@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import sys
@@ -15,7 +14,6 @@ import torch
 
 from kernelfield.data import describe, list_data, load, register, registry
 from kernelfield.data.io import files
-from tests.fresh_process import run_module
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,9 +127,3 @@ def test_archives_stay_in_their_folder(tmp_path: Path) -> None:
     archive.write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"bad.tar must"):
         files.untar(archive, where)
-
-
-def test_data_need_torch_and_numpy_alone() -> None:
-    result = run_module("tests.without_extras", "data")
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout) == {"count": len(list_data()), "name": "adding"}

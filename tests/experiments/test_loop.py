@@ -116,6 +116,7 @@ def train_slowly(folder: Path, pipe: Connection) -> None:
     fit(small_recipe(), folder, data=small_data(), report=False, on_progress=report)
 
 
+@pytest.mark.slow  # killed commands are resumed in tests/fuzz/test_kills.py
 @pytest.mark.usefixtures("one_thread")
 def test_killed_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")

@@ -164,7 +164,7 @@ def test_wrong_names_in_recipes_are_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 # A step of these takes a CPU seconds: large maps, attention between all of their positions, 2M parameters and more.
 HEAVY = re.compile(
-    "ch07-cifar10|ch08-cifar10|ch08-pcam|ch09-cifar10|ch09-pcam|ch09-rotmnist-r|ch06-.*(6-380$|cosmic|darcy-(?!small))"
+    "ch05-cifar10-cknet-16|ch07-cifar10|ch08-cifar10|ch08-pcam|ch09-cifar10|ch09-pcam|ch09-rotmnist-r|ch06-.*(6-380$|cosmic|darcy-(?!small))"
     "|ch10-.*(w18|w34|w39|-wl)|ch11-.*13-layers|.*(speech|-16-|modelnet)"
 )
 

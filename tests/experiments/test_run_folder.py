@@ -90,7 +90,9 @@ def test_a_full_disk_keeps_the_previous_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("size", "report"), [(300, False), (5_000, False), (30_000, True)])
+@pytest.mark.parametrize(
+    ("size", "report"), [(300, False), pytest.param(5_000, False, marks=pytest.mark.slow), (30_000, True)]
+)
 def test_a_full_disk_is_repaired_by_the_next_call(tmp_path: Path, finished: Run, size: int, report: bool) -> None:
     recipe, run = small_recipe("training.epochs=1"), Run(tmp_path / "run")
     with small_disk(size), pytest.raises(OSError, match="run"):

@@ -140,7 +140,7 @@ def energy_above(field: FilterNetwork, frequency: float, samples: int) -> float:
     return (energy[above].sum() / energy.sum()).item()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("dim", "samples"), [(1, 4096), (2, 320)], ids=["1d", "2d"])
 @pytest.mark.parametrize(
     "build",

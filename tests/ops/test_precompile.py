@@ -91,6 +91,7 @@ def test_records_that_do_not_fit_are_ignored() -> None:
     assert ahead.wait() == 0
 
 
+@pytest.mark.slow
 def test_precompiles_in_a_separate_process() -> None:
     """The interpreter replaces functions of Triton for a whole process, in which nothing can be compiled then."""
     if "tests.ops.interpreted" not in sys.modules:

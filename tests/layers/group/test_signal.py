@@ -119,7 +119,7 @@ def networks():
     )
 
 
-@pytest.mark.parametrize("index", range(2))
+@pytest.mark.parametrize("index", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_sequential_networks_run_compiled_and_exported(index):
     net = list(networks())[index].eval()
     x = torch.randn(2, 1, 8, 8)

@@ -209,6 +209,7 @@ def test_reconstruction_improves_with_resolution() -> None:
     assert errors[2] < 0.6 * errors[0]
 
 
+@pytest.mark.slow
 def test_reconstruction_improves_with_channels() -> None:
     errors = [reconstruction_error(4, channels) for channels in (2, 8, 32)]
     assert errors[0] > errors[1] > errors[2], errors

@@ -46,6 +46,7 @@ def test_materialised_with_a_band_compiles() -> None:
     assert_compiles(moved(build(2, 12)).eval().materialize(), signal(2, 12), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_materialised_with_a_band_exports() -> None:
     small = moved(build(2, 12, blocks=1)).eval().materialize()
     x = signal(2, 12)
