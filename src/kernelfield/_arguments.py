@@ -22,23 +22,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ._kinds import ANY, BOOL, DIM, FINITE, INTERVAL, PATH, Int, Kind, ListOf, PerAxis, parts_of, shown
-from ._object_kinds import DEVICE, DTYPE, FIELD, MAKER, Instance, TensorOf, have_common_axes, match_axes
+from ._argument_code import compile_wrapper
+from ._container_kinds import DICT, SHARES
+from ._kinds import ANY, BOOL, DIM, FINITE, INTERVAL, PATH, SEED, Int, Kind, ListOf, PerAxis, shown
+from ._object_kinds import CALLABLE, DEVICE, DTYPE, FIELD, MAKER, Instance, TensorOf, have_common_axes, match_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     Function = TypeVar("Function", bound=Callable[..., Any])
+    Class = TypeVar("Class")
 
-__all__ = ["checked", "declared_kinds"]
+__all__ = ["checked", "checked_fields", "declared_kinds"]
 
-_TENSOR, _FLOAT_TENSOR = TensorOf(), TensorOf("float")
+_MISSING = object()
 _FOUND: dict[str, Kind] = {
     "Any": ANY,
     "bool": BOOL,
     "int": Int(1),
     "float": FINITE,
-    "Tensor": _TENSOR,
+    "Tensor": TensorOf(),
     "int | Sequence[int]": PerAxis(Int(1)),
     "float | Sequence[float]": PerAxis(FINITE),
     "Sequence[int]": ListOf(Int(1)),
@@ -48,7 +51,13 @@ _FOUND: dict[str, Kind] = {
     "torch.dtype": DTYPE,
     "torch.device | str": DEVICE,
     "torch.Generator": Instance("torch.Generator"),
+    "Path": PATH,
     "str | Path": PATH,
+    "str | os.PathLike[str]": PATH,
+    "dict[str, Any]": DICT,
+    "Mapping[str, Any]": DICT,
+    "tuple[float, float, float]": SHARES,
+    "Callable[[], nn.Module]": MAKER,
     "nn.Module": Instance("torch.nn.Module"),
     "Callable[..., Field]": FIELD,
     "Callable[..., Field] | Field": FIELD,
@@ -68,6 +77,13 @@ _FOUND: dict[str, Kind] = {
     ),
     "ContinuousConv": Instance("kernelfield.layers.ContinuousConv"),
     "CCNN": Instance("kernelfield.models.CCNN"),
+    "Gridify": Instance("kernelfield.layers.Gridify"),
+    "Split": Instance("kernelfield.data.Split"),
+    "Data": Instance("kernelfield.data.Data"),
+    "DataShape": Instance("kernelfield.data.DataShape"),
+    "Recipe": Instance("kernelfield.experiments.Recipe"),
+    "SignalGroup": Instance("kernelfield.testing.SignalGroup"),
+    "RecurrentConv": Instance("kernelfield.streaming.RecurrentConv"),
 }
 
 
@@ -99,37 +115,57 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
         own = _own_parameters(function)
         declared = {**{name: _kind(function, name) for name in own if name not in kinds}, **kinds}
         declared = {name: kind for name, kind in declared.items() if kind is not ANY}
-        order = tuple(function.__code__.co_varnames[: function.__code__.co_argcount])
         defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
-
         shaped = have_common_axes(declared.values())
-        related = any(isinstance(part, PerAxis) for kind in declared.values() for part in parts_of(kind))
+
+        def check(passed: dict[str, Any]) -> None:
+            given = {**defaults, **passed}
+            for name, value in passed.items():
+                kind = declared.get(name)
+                if kind is not None and value is not defaults.get(name, _MISSING) and not kind.accepts(value, given):
+                    kind.check(name, value, given)
+            if shaped:
+                match_axes(declared, passed)
+
+        def explain(error: Exception, passed: dict[str, Any]) -> Exception | None:
+            chosen = {name: v for name, v in passed.items() if v is not defaults.get(name, _MISSING)}
+            return _explain(error, function, chosen)
+
+        compiled: list[Callable[..., Any]] = []
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return function(*args, **kwargs)
-            passed = dict(zip(order, args, strict=False))  # the function itself refuses surplus arguments
-            passed.update(kwargs)
-            given = {**defaults, **passed} if related else passed
-            for name, value in passed.items():
-                kind = declared.get(name)
-                if kind is not None and not kind.accepts(value, given):
-                    kind.check(name, value, given)
-            if shaped:
-                match_axes(declared, passed)
-            try:
-                return function(*args, **kwargs)
-            except (RuntimeError, MemoryError) as error:
-                explained = _explain(error, function, passed)
-                if explained is None:
-                    raise
-                raise explained from error
+            if not compiled:  # at the first call, not at import: most functions are never called
+                compiled.append(compile_wrapper(function, declared, check, explain))
+            return compiled[0](*args, **kwargs)
 
         # torch.compile stops after eight versions of one code object, so each function needs its own.
         call.__code__ = call.__code__.replace(co_name=function.__name__)  # type: ignore[attr-defined]
         call.__kinds__ = declared  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def checked_fields(**kinds: Kind) -> Callable[[type[Class]], type[Class]]:
+    """Check the fields of a dataclass whenever an instance is made.
+
+    >>> from dataclasses import dataclass
+    >>> from kernelfield._kinds import Choice
+    >>> @checked_fields(name=Choice("red", "blue"))
+    ... @dataclass
+    ... class Colour:
+    ...     name: str
+    >>> Colour("green")
+    Traceback (most recent call last):
+    ValueError: name must be one of 'red', 'blue', got 'green'
+    """
+
+    def decorate(cls: type[Class]) -> type[Class]:
+        cls.__init__ = checked(**kinds)(cls.__init__)  # type: ignore[method-assign]
+        return cls
 
     return decorate
 
@@ -152,11 +188,16 @@ def _own_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def _kind(function: Callable[..., Any], name: str) -> Kind:
     """Return the kind that an annotation says."""
+    note = str(function.__annotations__.get(name, ""))
+    if name[0] == "_":
+        return ANY
     if name == "dim":
         return DIM
-    note = str(function.__annotations__.get(name, ""))
+    if name == "seed" and note == "int":
+        return SEED
     optional = note.endswith(" | None")
-    found = _FOUND.get(note.removesuffix(" | None"))
+    note = note.removesuffix(" | None")
+    found = CALLABLE if note.startswith("Callable[") and note not in _FOUND else _FOUND.get(note)
     if found is None:
         raise TypeError(f"{function.__qualname__} must declare the kind of {name}, which {note!r} does not say")
     return found | None if optional and found is not ANY else found

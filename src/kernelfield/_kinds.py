@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "ANY",
@@ -27,7 +27,9 @@ __all__ = [
     "POSITIVE",
     "PROBABILITY",
     "RATE",
+    "SEED",
     "SHARE",
+    "STRING",
     "TEXT",
     "Choice",
     "Int",
@@ -61,6 +63,13 @@ class Kind:
     def accepts(self, value: Any, given: Mapping[str, Any]) -> bool:
         """Return whether ``value`` is accepted: what :meth:`check` finds, without the words for an error."""
         return self.has_type(value) and self.in_range(value, given)
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        """Return the text of an expression that is true only if the variable ``name`` is accepted.
+
+        It need not be true for every accepted value. ``bind`` returns the name that the text has for a constant.
+        """
+        return f"{bind(self.accepts)}({name}, {bind(_NOTHING)})"
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
         """Return what is accepted, as the end of "x must be …"."""
@@ -118,9 +127,19 @@ class _Union(Kind):
                 return kind.check(name, value, given)
         return super().check(name, value, given)
 
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        return " or ".join(f"({kind.quick(name, bind)})" for kind in sorted(self.kinds, key=_cost))
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
         *first, last = (kind.text(given) for kind in self.kinds)
         return f"{', '.join(first)} or {last}"
+
+
+def _cost(kind: Kind) -> int:
+    """Return a rank by the time of :meth:`Kind.quick`: comparisons with None and with names come first."""
+    return next(
+        (rank for rank, kinds in enumerate(((_Nothing,), (_Bool, Int, Number, Choice))) if isinstance(kind, kinds)), 2
+    )
 
 
 def parts_of(kind: Kind | None) -> tuple[Kind | None, ...]:
@@ -132,6 +151,9 @@ class _Nothing(Kind):
     def has_type(self, value: Any) -> bool:
         return value is None
 
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
+        return f"{name} is None"
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return "None"
 
@@ -140,10 +162,16 @@ class _Any(Kind):
     def has_type(self, value: Any) -> bool:  # noqa: ARG002
         return True
 
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "anything"
+
 
 class _Bool(Kind):
     def has_type(self, value: Any) -> bool:
         return isinstance(value, bool)
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
+        return f"{name} is True or {name} is False"
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return "True or False"
@@ -166,6 +194,9 @@ class Int(Kind):
 
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
         return is_symbolic(value) or (self.least <= value <= self.most and not (self.odd and value % 2 == 0))
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
+        return f"type({name}) is int and {self.least} <= {name} <= {self.most}{f' and {name} % 2' if self.odd else ''}"
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         noun = "an odd int" if self.odd else "an int"
@@ -201,6 +232,11 @@ class Number(Kind):
             return False
         return not ((self.without_low and value == self.low) or (self.without_high and value == self.high))
 
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        low, high = ("<" if open_end else "<=" for open_end in (self.without_low, self.without_high))
+        ends = f"{bind(self._least)} {low} {name} {high} {bind(self._most)}"
+        return f"(type({name}) is float or type({name}) is int) and {ends}"
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         ends = []
         if self.low > -math.inf:
@@ -227,6 +263,9 @@ class Choice(Kind):
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
         return value in self.names
 
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        return f"type({name}) is str and {name} in {bind(frozenset(self.names))}"
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         names = ", ".join(map(repr, self.names))
         return names if len(self.names) == 1 else f"one of {names}"
@@ -241,6 +280,14 @@ class _Text(Kind):
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return "a string that is not empty"
+
+
+class _String(_Text):
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return True
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "a string"
 
 
 class _Path(_Text):
@@ -299,6 +346,9 @@ class PerAxis(Kind):
         count = self._count(given)
         return self.several.in_range(value, given) and (count is None or count == len(value))
 
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        return self.kind.quick(name, bind)
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
         count = self._count(given)
         several = "one per axis" if count is None else f"{count} of them for {self.dim}={shown(given[self.dim])}"
@@ -329,9 +379,13 @@ def is_symbolic(value: Any) -> bool:
 ANY = _Any()
 BOOL = _Bool()
 TEXT = _Text()
+#: text that may be empty
+STRING = _String()
 PATH = _Path()
 #: number of coordinates: of space, and of a group
 DIM = Int(1, 8)
+#: seed of random numbers
+SEED = Int(0, 2**63 - 1)
 FINITE = Number()
 POSITIVE = Number(0, without_low=True)
 NOT_NEGATIVE = Number(0)

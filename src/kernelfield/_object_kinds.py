@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ._kinds import Kind, is_symbolic, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["CALLABLE", "DEVICE", "DTYPE", "FIELD", "MAKER", "Instance", "TensorOf", "have_common_axes", "match_axes"]
 
@@ -34,6 +34,9 @@ class Instance(Kind):
         if self._classes is None:  # found at the first call: modules of the package import this one first
             self._classes = tuple(map(_find, self.names))
         return isinstance(value, self._classes)
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        return f"{bind(self.has_type)}({name})"
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return " or ".join(f"a {name}" for name in self.names)
@@ -140,7 +143,8 @@ class TensorOf(Kind):
     def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
         super().check(name, value, given)
         # torch refuses every other mix of devices, but accepts meta tensors until the backward pass.
-        if value.is_meta and isinstance(module := given.get("self"), nn.Module):
+        module = given.get("self")
+        if value.is_meta and isinstance(module, nn.Module) and "_parameters" in module.__dict__:  # not in a constructor
             device = next((p.device for p in module.parameters()), value.device)
             if device.type != "meta":
                 raise ValueError(f"{name} must be on the device of the module, {device}, got {value.device}")
@@ -149,6 +153,29 @@ class TensorOf(Kind):
         kind = "" if self.dtype == "any" else f"{self.dtype} "
         shape = "" if self.shape == "…" else f" of shape ({self.words})"
         return f"{'an' if self.dtype == 'int' else 'a'} {kind}tensor{shape}{'' if self.empty else ', not empty'}"
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        # Subclasses, as those of traced tensors, take the slow path.
+        tests = [f"type({name}) in {bind((Tensor, nn.Parameter))}"]
+        if self.dtype == "float":
+            tests.append(f"{name}.dtype.is_floating_point")
+        elif self.dtype == "bool":
+            tests.append(f"{name}.dtype is {bind(torch.bool)}")
+        elif self.dtype == "int":
+            tests.append(f"{name}.dtype in {bind((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))}")
+        if self.several != "…" or self._rank:
+            tests.append(f"{name}.dim() {'>=' if self.several else '=='} {self._rank + (self.several[:1] == '*')}")
+        if not self.empty:
+            tests.append(f"0 not in {name}.shape[1:]")
+        return " and ".join([*tests, f"not {name}.is_meta"])
+
+    def places(self, name: str) -> list[tuple[str, str]]:
+        """Return the names of the axes, and expressions for their lengths in the shape ``name``."""
+        first, last = len(self.before), len(self.after)
+        named = [(axis, f"{name}[{i}]") for i, axis in enumerate(self.before)]
+        named += [(axis, f"{name}[{i - last}]") for i, axis in enumerate(self.after)]
+        several = f"{name}[{first}:{f'{-last}' if last else ''}]"
+        return [*named, (self.several, several)] if self.several[:1] == "*" else named
 
     def lengths(self, value: Tensor) -> list[tuple[str, Any]]:
         """Return the names and lengths of the axes of ``value``; those behind a star together."""

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ._checks import check_choice
+from ._arguments import checked
+from ._kinds import NOT_NEGATIVE, Choice
+from ._object_kinds import TensorOf
 from ._version import __version__
 from .layers import ContinuousConv
 
@@ -44,6 +46,15 @@ class _Named(nn.Module):
         return self.network(x, **sampling)
 
 
+@checked(
+    example=TensorOf("any", "batch, …"),
+    coords=TensorOf("float", "batch, points, dim") | None,
+    mask=TensorOf("bool", "batch, *space") | None,
+    lengths=TensorOf("int", "batch") | None,
+    to=Choice("pt2", "onnx"),
+    rtol=NOT_NEGATIVE,
+    atol=NOT_NEGATIVE,
+)
 def export_network(
     network: nn.Module,
     path: str | Path,
@@ -87,7 +98,6 @@ def export_network(
     ...     error < 1e-4, read_metadata(f"{folder}/net.pt2")["classes"]
     (True, ['a', 'b'])
     """
-    check_choice("to", to, ("pt2", "onnx"))
     given = {"input": example, "coords": coords, "mask": mask, "lengths": lengths}
     examples: dict[str, Tensor] = {name: t.cpu() for name, t in given.items() if t is not None}
     for name, tensor in examples.items():
@@ -124,6 +134,7 @@ def export_network(
     return worst
 
 
+@checked()
 def read_metadata(path: str | Path) -> dict[str, Any]:
     """Return what :func:`export_network` stored beside a network: version, inputs, and the metadata it was given.
 

@@ -9,7 +9,6 @@ from typing import Any
 
 CHANGES: dict[str, dict[str, Any]] = {
     "ch02-*": {"model.start": "ckconv"},
-    "ch02-adding-*": {"model.norm": "layer"},
     "ch02-adding-100": {"model.hidden_omega_0": 14.55},
     "ch02-adding-1000": {"model.hidden_omega_0": 2.03},
     "ch02-adding-200": {"model.hidden_omega_0": 18.19},

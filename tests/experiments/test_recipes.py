@@ -15,7 +15,7 @@ import torch
 from kernelfield.data.registry import describe, list_data
 from kernelfield.experiments.datasets import synthetic_data
 from kernelfield.experiments.evaluation import evaluate
-from kernelfield.experiments.families import FOLDER, bundled_names, family_rows
+from kernelfield.experiments.families import FOLDER, bundled_names, family_rows, recipe_text
 from kernelfield.experiments.loop import Loop
 from kernelfield.experiments.recipe import (
     find_recipe,
@@ -27,7 +27,7 @@ from kernelfield.experiments.recipe import (
 )
 from kernelfield.experiments.reproduce import reproduce
 from kernelfield.experiments.run import make_network, make_task
-from kernelfield.experiments.yaml_text import DEPTH, read_yaml, write_yaml
+from kernelfield.experiments.yaml_text import read_yaml, write_yaml
 from kernelfield.models import list_models
 from kernelfield.models.registry import configuration
 
@@ -336,7 +336,7 @@ def test_own_recipe_file(tmp_path: Path) -> None:
         ("a: 'x\n", "line 1:"),
         ("a:\n    b: 1\n  c: 2\n", "line 3:"),
         ("a: &x [1]\nb: [*x, *x]\n", r"line 2: alias \*x"),
-        ("a:\n  b: " + "[" * 100_000, f"line 2: .*{DEPTH}"),
+        ("a:\n  b: " + "[" * 100_000, "line 2: .*12"),
         ("a: !!python/object/apply:os.getcwd []\n", "line 1:"),
         ("? [a]\n: 1\n", "line 1:"),
     ],
@@ -344,6 +344,23 @@ def test_own_recipe_file(tmp_path: Path) -> None:
 def test_bad_yaml(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_yaml(text)
+
+
+def test_limits_of_recipes_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = "a: " + "[" * 20 + "]" * 20
+    with pytest.raises(ValueError, match="KERNELFIELD_MAX_RECIPE_DEPTH"):
+        read_yaml(deep, "deep.yaml")
+    monkeypatch.setenv("KERNELFIELD_MAX_RECIPE_DEPTH", "30")
+    assert list(read_yaml(deep, "deep.yaml")) == ["a"]
+    monkeypatch.setenv("KERNELFIELD_MAX_RECIPE_DEPTH", "1000000")
+    with pytest.raises(ValueError, match="KERNELFIELD_MAX_RECIPE_DEPTH"):
+        read_yaml(deep, "deep.yaml")
+    long = tmp_path / "long.yaml"
+    long.write_text("notes: " + "a" * 2**20)
+    with pytest.raises(ValueError, match="KERNELFIELD_MAX_RECIPE_BYTES"):
+        recipe_text(long)
+    monkeypatch.setenv("KERNELFIELD_MAX_RECIPE_BYTES", "2M")
+    assert len(recipe_text(long)) > 2**20
 
 
 def test_scalars_follow_yaml_1_2() -> None:

@@ -103,7 +103,7 @@ def test_other_losses() -> None:
         ("classification", (2, 3, 4), (2,), r"\(batch, out\)"),
         ("segmentation", (2, 3), (2, 4), r"\(batch, out, \*space\)"),
     ):
-        with pytest.raises(ValueError, match=f"network must give {wanted} for task '{task}', got "):
+        with pytest.raises(ValueError, match=f"prediction must be {wanted} for task '{task}', got "):
             task_loss(task, torch.randn(shape), batch_of(torch.zeros(target, dtype=torch.long)))
     with pytest.raises(ValueError, match=r"\btask must"):
         task_loss("class", prediction, batch_of(torch.zeros(2)))

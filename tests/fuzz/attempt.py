@@ -63,7 +63,10 @@ def attempt(call: Call, argument: str, label: str | None = None, value: Any = No
         with _in_time():
             result = call(**{argument: value})
     except Exception as error:
-        return _refusal(case, argument, error)
+        if call.ends_with and _ends_as_before(call, argument, error):
+            allowed = is_allowed(argument, call.annotations()[argument], value)
+            return Outcome("works" if allowed else "silent", case, str(error))
+        return _refusal(case, argument, value, error)
     chosen = label is None and isinstance(value, str)  # a declared choice, or drawn text
     if not chosen and not is_allowed(argument, call.annotations()[argument], value):
         return Outcome("silent", case)
@@ -81,10 +84,19 @@ def attempt(call: Call, argument: str, label: str | None = None, value: Any = No
     return Outcome("later", case, "not finite") if wrong and fair else Outcome("works", case)
 
 
-def _refusal(case: str, argument: str, error: Exception) -> Outcome:
+def _ends_as_before(call: Call, argument: str, error: Exception) -> bool:
+    """Whether a call ended as it may with arguments that are accepted, and not because of this argument."""
+    return isinstance(error, call.ends_with) and not re.search(rf"(?<!\w){re.escape(argument)} must ", str(error))
+
+
+def _refusal(case: str, argument: str, value: Any, error: Exception) -> Outcome:
     detail = f"{type(error).__name__}: {str(error).strip()}"
     named = re.search(rf"(?<![A-Za-z0-9_]){re.escape(argument)}(?![A-Za-z0-9_])", str(error))
     fine = type(error) in (TypeError, ValueError, MemoryError) and named
+    # An error about a file names it.
+    fine = fine or (
+        isinstance(error, (OSError, ValueError)) and isinstance(value, str) and value and value in str(error)
+    )
     # What Python says of a call that leaves an argument out, or of a value inside, is no answer.
     if fine and re.search(r"unexpected keyword|object is not|unsupported operand|positional argument", str(error)):
         fine = None

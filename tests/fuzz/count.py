@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import resource
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -26,6 +28,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     # A call that tries to allocate more than this fails instead of exhausting the machine.
     resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, resource.RLIM_INFINITY))
+    os.chdir(tempfile.mkdtemp())  # an argument may be taken for a path to write to
     total: Counter[str] = Counter()
     for room in arguments.rooms or ROOMS:
         begin, counts = time.perf_counter(), Counter[str]()

@@ -50,7 +50,11 @@ def test_every_public_name_has_a_working_call(package: str) -> None:
 
 @pytest.mark.parametrize("call", [call for calls in ROOMS.values() for call in calls], ids=lambda call: call.name)
 def test_the_call_works(call: Call) -> None:
-    call.use(call())
+    try:
+        result = call()
+    except call.ends_with:
+        return
+    call.use(result)
 
 
 @pytest.mark.parametrize("room", ROOMS)

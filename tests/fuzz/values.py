@@ -62,7 +62,20 @@ VALUES: dict[str, Any] = {
 
 _SEQUENCES = ("Sequence", "tuple", "list", "Iterable")
 #: arguments that are any text
-_FREE_TEXT = ("name", "path", "pattern", "summary", "title", "label", "folder")
+_FREE_TEXT = (
+    "data",
+    "notes",
+    "start_from",
+    "text",
+    "where",
+    "name",
+    "path",
+    "pattern",
+    "summary",
+    "title",
+    "label",
+    "folder",
+)
 #: arguments that are probabilities or shares
 _SHARES = ("dropout", "p", "share", "test_share", "validation_share")
 
@@ -95,6 +108,8 @@ def is_allowed(name: str, annotation: str, value: Any) -> bool:
     takes = {kind: kind in annotation for kind in ("None", "str", "bool", "int", "float", "Tensor", "Callable", "dict")}
     takes["Tensor"] |= "Signal" in annotation
     result = False
+    if name in ("seed", "permute") and value == HUGE and isinstance(value, int):
+        return True  # seeds of any size
     if value is None:
         result = takes["None"]
     elif isinstance(value, bool):

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._arguments import checked_fields
+from .._kinds import FINITE, POSITIVE, STRING, TEXT, Choice, Int, ListOf
+from .._object_kinds import CALLABLE, Instance, TensorOf
+from .shape import TASKS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = ["Batch", "Data", "Split", "TargetScale"]
 
 
+@checked_fields(mean=ListOf(FINITE), std=ListOf(POSITIVE))
 @dataclass(frozen=True)
 class TargetScale:
     """Scale of a regression target: a network learns (y - mean) / std, whatever the unit of y.
@@ -67,6 +73,14 @@ class TargetScale:
         return {**self.__dict__, "_there": {}}
 
 
+@checked_fields(
+    inputs=TensorOf("any", "batch, …"),
+    target=TensorOf("any", "batch, …") | None,
+    coords=TensorOf("float", "batch, points, dim") | None,
+    mask=TensorOf("bool") | None,
+    step=POSITIVE | ListOf(POSITIVE),
+    scale=Instance("kernelfield.data.base.TargetScale") | None,
+)
 @dataclass(frozen=True)
 class Batch:
     """Inputs and targets of some samples, on grids, at times or at points.
@@ -109,6 +123,14 @@ class Batch:
         return Batch(**moved)
 
 
+@checked_fields(
+    inputs=TensorOf("any", "batch, …"),
+    target=TensorOf("any", "batch, …"),
+    coords=TensorOf("float", "batch, points, dim") | None,
+    mask=TensorOf("bool") | None,
+    step=POSITIVE | ListOf(POSITIVE),
+    prepare=CALLABLE | None,
+)
 @dataclass(frozen=True)
 class Split:
     """The samples of one part of a data set, in memory.
@@ -172,6 +194,19 @@ class Split:
         return replace(self, **mapped)
 
 
+@checked_fields(
+    name=TEXT,
+    train=Instance("kernelfield.data.Split"),
+    validation=Instance("kernelfield.data.Split") | None,
+    test=Instance("kernelfield.data.Split"),
+    size=ListOf(Int()),
+    task=Choice(*TASKS),
+    classes=ListOf(STRING, least=0),
+    vocabulary=Int() | None,
+    parts=ListOf(ListOf(Int(0)), least=0),
+    channels=ListOf(STRING, least=0),
+    unit=POSITIVE | None,
+)
 @dataclass(frozen=True)
 class Data:
     """A data set: its splits, and the shapes that a network for it needs.

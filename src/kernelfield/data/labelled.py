@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
 from .base import Split
 from .io.pairs import split_files
 from .sets.arrays import array_target, read_array_file
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["OWN", "labelled_split"]
 
 
+@checked()
 def labelled_split(data: Data, path: str | Path, source: dict[str, Any]) -> Split:
     """Return all samples of a file or folder, with labels, as test samples of a data set.
 

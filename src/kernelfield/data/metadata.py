@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .._arguments import checked
 from .base import Data, Split, TargetScale
 from .transforms import batch as batches
 from .transforms import clouds, log_mel, to_sequence
@@ -43,6 +44,7 @@ _DTYPES = {str(d).removeprefix("torch."): d for d in (
 )}  # fmt: skip
 
 
+@checked()
 def metadata(data: Data) -> dict[str, Any] | None:
     """Return shapes, classes and preparation of the test samples as values that JSON can hold.
 
@@ -64,6 +66,7 @@ def metadata(data: Data) -> dict[str, Any] | None:
     return {"format": FORMAT, **plain, "stored": held, "step": _to_plain(test.step), "prepare": prepare}
 
 
+@checked()
 def from_metadata(values: dict[str, Any]) -> Data:
     """Return the data set that :func:`metadata` describes, with splits of no samples.
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import checked
+from .._kinds import TEXT
 from .._signature import argument_texts
 from . import shape as shapes_of
 from .sets import arrays
@@ -85,6 +87,7 @@ class _Entry:
 _ENTRIES: dict[str, _Entry] = {}
 
 
+@checked(name=TEXT, summary=TEXT)
 def register(
     name: str,
     make: Callable[..., Data],
@@ -103,6 +106,7 @@ def register(
     _ENTRIES[name] = _Entry(make, summary, shape, preset)
 
 
+@checked(name=TEXT)
 def load(name: str, root: str | os.PathLike[str] | None = None, download: bool = False, **options: Any) -> Data:
     """Return a data set by name.
 
@@ -140,6 +144,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, download: bool =
     return entry.make(**given)
 
 
+@checked(pattern=TEXT)
 def list_data(pattern: str = "*") -> list[str]:
     """Return the names that match ``pattern``, sorted.
 
@@ -149,6 +154,7 @@ def list_data(pattern: str = "*") -> list[str]:
     return sorted(name for name in _ENTRIES if fnmatch(name, pattern))
 
 
+@checked(name=TEXT)
 def describe(name: str) -> Description:
     """Return where a data set comes from, its licence, split and normalisation, and what it takes.
 
@@ -184,6 +190,7 @@ def describe(name: str) -> Description:
     )
 
 
+@checked(name=TEXT)
 def data_shape(name: str, **options: Any) -> DataShape | None:
     """Return channels, size and task of a data set with these options; None if they depend on the files.
 

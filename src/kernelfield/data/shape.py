@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .._arguments import checked_fields
+from .._kinds import Choice, Int, ListOf
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,6 +30,7 @@ __all__ = [
 TASKS = ("classification", "multilabel", "regression", "dense-regression", "segmentation", "language")
 
 
+@checked_fields(size=ListOf(Int()), task=Choice(*TASKS))
 @dataclass(frozen=True)
 class DataShape:
     """Channels, size and task of a data set.

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
+from .._kinds import ANY, POSITIVE, TEXT, Int, ListOf
+from .._object_kinds import Instance
 from .datasets import synthetic_data
 from .loop import Loop
 from .recipe import Recipe, find_recipe, with_settings
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["bench_step"]
 
 
+@checked(
+    recipe=Instance("kernelfield.experiments.Recipe") | TEXT,
+    seconds=POSITIVE,
+    samples=Int(0),
+    settings=ListOf(TEXT, least=0) | None,
+    fabric=ANY,
+)
 def bench_step(
     recipe: Recipe | str,
     *,

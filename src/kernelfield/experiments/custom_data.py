@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
+from .._kinds import STRING, TEXT, Int, ListOf
 from ..data.io.files import read_table
 from ..data.registry import describe
 from ..data.sets.audio import sound_folder as sound
@@ -39,6 +41,7 @@ SUFFIXES = {".csv": "csv_series", ".tsv": "csv_series", ".ts": "ts", ".arff": "t
 FOLDERS = {"image_folder": folders.ENDINGS, "wav_folder": sound.ENDINGS, "cloud_folder": clouds.ENDINGS}
 
 
+@checked()
 def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
     """Return the loader for a path, and its options: by the suffix of a file, by the contents of a folder.
 
@@ -75,6 +78,7 @@ def _has_names(path: Path) -> bool:
     return sum(re.search("[a-df-zA-DF-Z_]", cell) is not None and cell.strip().lower() != "nan" for cell in first) > 1
 
 
+@checked(name=TEXT, model=STRING, epochs=Int(0))
 def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = "", epochs: int = 0) -> Recipe:
     """Return a recipe for data without a published one.
 
@@ -173,6 +177,7 @@ def _sound_options(path: Path, model: str) -> dict[str, Any]:
     return {"rate": rate, "features": "mel", "augment": True}
 
 
+@checked()
 def check_network(recipe: Recipe, data: Data) -> None:
     """Raise a ValueError if the network of a recipe cannot train on data: a step on two samples is tried.
 
@@ -196,6 +201,7 @@ def check_network(recipe: Recipe, data: Data) -> None:
         raise ValueError(f"model must be one that can train on these data ({kind}), got {name!r}: {error}") from error
 
 
+@checked(settings=ListOf(TEXT, least=0))
 def data_settings(settings: list[str]) -> dict[str, Any]:
     """Return the options of the loader among settings ``a.b=c`` of a recipe, by name.
 
@@ -221,6 +227,7 @@ def recipe_for_path(path: str | Path, source: dict[str, Any] | None = None, **op
     return load_path(path, source, **options)[0]
 
 
+@checked(start_from=TEXT | None)
 def load_path(
     path: str | Path, source: dict[str, Any] | None = None, *, start_from: str | None = None, **options: Any
 ) -> tuple[Recipe, Data]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
 from .._checks import check_choice
+from .._kinds import TEXT
 from ..data.base import Data, Split
 from ..data.registry import describe, load
 from ..data.transforms.augment_series import augment_series
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["load_source", "recipe_data", "synthetic_data"]
 
 
+@checked(folder=TEXT | None)
 def recipe_data(
     recipe: Recipe, *, folder: str | None = None, download: bool = False, synthetic: bool = False, check: bool = True
 ) -> Data:
@@ -52,6 +55,7 @@ def recipe_data(
     return _check_shape(data, recipe) if check else data
 
 
+@checked(where=TEXT, folder=TEXT | None)
 def load_source(source: dict[str, Any], where: str, *, folder: str | None = None, download: bool = False) -> Data:
     """Return the data of section ``data`` of a recipe.
 
@@ -119,6 +123,7 @@ def _check_shape(data: Data, recipe: Recipe) -> Data:
     return data
 
 
+@checked()
 def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
     """Return noise of a shape with random targets, to try a recipe without its data.
 

@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from ..data.io.files import open_file
+from ..data.io.limits import RECIPE_BYTES, max_recipe_bytes
 from .yaml_text import read_yaml
 
 __all__ = ["FOLDER", "bundled_names", "family_rows", "find_mapping", "read_mapping", "recipe_text"]
 
 FOLDER = Path(__file__).with_name("recipes")
-#: bytes of the longest recipe
-_LONGEST = 2**20
 _ROW = re.compile(r"^  ([\w.-]+):$", re.MULTILINE)
 
 
@@ -69,11 +68,14 @@ def family_rows(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def recipe_text(path: Path) -> str:
-    """Return the text of a recipe's file, which is at most a mebibyte long."""
+    """Return the text of a recipe's file; see :func:`~kernelfield.data.io.limits.max_recipe_bytes`."""
+    most = max_recipe_bytes()
     with open_file(path) as file:
-        raw = file.read(_LONGEST + 1)
-    if len(raw) > _LONGEST:
-        raise ValueError(f"{path} must be a recipe of at most {_LONGEST:,} bytes, got a longer file")
+        raw = file.read(most + 1)
+    if len(raw) > most:
+        raise ValueError(
+            f"{path} must be a recipe of at most {most:,} bytes, got a longer file; set {RECIPE_BYTES[0]} to allow more"
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

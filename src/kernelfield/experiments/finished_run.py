@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
 from .._atomic import write_aside
-from .._checks import check_choice
+from .._kinds import POSITIVE, TEXT, Choice
 from ..data.io.files import decoding
 from ..data.labelled import OWN, labelled_split
 from ..data.metadata import from_metadata, metadata
@@ -20,6 +21,7 @@ from .finish import write_pictures
 from .plain_json import read_json
 from .robustness import run_tests
 from .run import PICTURES, Run, make_task
+from .training_settings import SELECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 
+@checked(folder=TEXT | None, split=Choice("all", "test"), select=Choice(*SELECT) | None)
 def run_test(
     run: str | Path,
     wanted: dict[str, Any],
@@ -61,7 +64,6 @@ def run_test(
         on_batch: called after each batch of a plain test with the number of samples done and of all samples.
         on_data: called with the data before the test.
     """
-    check_choice("split", split, ("all", "test"))
     opened = Run(Path(run))
     recipe = opened.recipe()
     if folder is not None and split == "all" and recipe.data["name"] in OWN:
@@ -78,6 +80,7 @@ def run_test(
     return {"test": evaluate(task, data.test, batch, on_batch).compute()}
 
 
+@checked()
 def describe_run(folder: str | Path) -> dict[str, Any]:
     """Return the model, size, layers and result of a run as plain values."""
     run = Run(Path(folder))
@@ -106,6 +109,7 @@ def describe_run(folder: str | Path) -> dict[str, Any]:
     }
 
 
+@checked()
 def rewrite_report(folder: str | Path) -> Path:
     """Write a run's report again and return its path."""
     from ..viz.report import write_report  # noqa: PLC0415
@@ -144,6 +148,7 @@ def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
     return True
 
 
+@checked(to=Choice("pt2", "onnx"))
 def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = None) -> tuple[Path, float]:
     """Export a run's network; return the file and the largest difference of its outputs from the network's.
 
@@ -231,6 +236,7 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
     return run_data(run, recipe, folder)
 
 
+@checked(to=Choice("pt2", "onnx"), tolerance=POSITIVE)
 def export_run_stream(
     folder: str | Path, to: str = "pt2", out: str | Path | None = None, *, tolerance: float = 1e-3
 ) -> tuple[Path, float, str]:

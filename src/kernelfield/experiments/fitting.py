@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._checks import check_choice
+from .._arguments import checked
+from .._kinds import Choice
 from ..data.metadata import metadata
 from .checkpoint import latest_checkpoint
 from .datasets import recipe_data
@@ -267,6 +268,7 @@ class _SharedData:
             self.loaded.pop(job.source, None)
 
 
+@checked(accelerator=Choice("auto", "cpu", "cuda"), strategy=Choice("auto", "ddp", "fsdp"))
 def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, strategy: str = "auto") -> Fabric:
     """Return a launched Fabric of Lightning: one process per device, on one or several machines.
 
@@ -280,8 +282,6 @@ def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, str
     from lightning.fabric import Fabric  # noqa: PLC0415
     from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: PLC0415
 
-    check_choice("accelerator", accelerator, ("auto", "cpu", "cuda"))
-    check_choice("strategy", strategy, ("auto", "ddp", "fsdp"))
     how: Any = "ddp" if devices * nodes > 1 and strategy == "auto" else strategy
     if strategy == "fsdp":
         from lightning.fabric.strategies import ModelParallelStrategy  # noqa: PLC0415
@@ -305,6 +305,7 @@ def _shard(module: torch.nn.Module, mesh: Any) -> torch.nn.Module:
     return module
 
 
+@checked()
 def split_sizes(data: Data) -> str:
     """Return the numbers of training, validation and test samples in words.
 

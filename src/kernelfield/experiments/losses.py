@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .._checks import check_choice
+from .._arguments import checked
+from .._kinds import PROBABILITY, Choice
+from .._object_kinds import Instance, TensorOf
 from ..data.shape import TASKS
 
 if TYPE_CHECKING:
@@ -20,6 +22,12 @@ __all__ = ["IGNORED", "TASKS", "observed_target", "target_of", "task_loss"]
 IGNORED = -100
 
 
+@checked(
+    task=Choice(*TASKS),
+    prediction=TensorOf("float", "batch, …"),
+    batch=Instance("kernelfield.data.Batch"),
+    label_smoothing=PROBABILITY,
+)
 def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
     r"""Return the mean loss of a batch. Where there is one target per position, only observed positions count.
 
@@ -39,12 +47,13 @@ def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: floa
     """
     target = target_of(batch)
     prediction = prediction.float() if prediction.dtype in (torch.bfloat16, torch.float16) else prediction
-    check_choice("task", task, TASKS)
     by_class = task in ("classification", "segmentation", "language") and not target.is_floating_point()
     if by_class and (prediction.shape[0], *prediction.shape[2:]) != tuple(target.shape):
         wanted = f"(batch, out{', *space' if target.dim() > 1 else ''})"
         got = f"{tuple(prediction.shape)} for targets {tuple(target.shape)}"
-        raise ValueError(f"network must give {wanted} for task {task!r}, got {got}; readout of the network says which")
+        raise ValueError(
+            f"prediction must be {wanted} for task {task!r}, got {got}; readout of the network says which it gives"
+        )
     if task == "classification":
         return F.cross_entropy(prediction, target, label_smoothing=label_smoothing)
     if task == "multilabel":

@@ -11,7 +11,8 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassJaccardIndex
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
-from .._checks import check_choice
+from .._arguments import checked
+from .._kinds import Choice, Int, ListOf
 from ..data.sets.clouds.shapenet_part import part_iou
 from .losses import IGNORED, TASKS, observed_target, target_of, task_loss
 
@@ -30,13 +31,14 @@ _MEANS = {"regression": ("mse", "mae"), "dense-regression": ("mse", "mae", "psnr
 _BINS = 4096
 
 
+@checked(task=Choice(*TASKS))
 def main_metric(task: str) -> str:
     """Return the name of the metric that chooses the best epoch.
 
     >>> main_metric("classification"), main_metric("language")
     ('accuracy', 'bits')
     """
-    return _MAIN.get(check_choice("task", task, TASKS), "accuracy")
+    return _MAIN.get(task, "accuracy")
 
 
 def is_better(metric: str, value: float, than: float | None) -> bool:
@@ -70,6 +72,7 @@ class Meter:
     0.667
     """
 
+    @checked(task=Choice(*TASKS), parts=ListOf(ListOf(Int(0)), least=0))
     def __init__(
         self,
         task: str,
@@ -78,7 +81,7 @@ class Meter:
         *,
         parts: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.task, self.out_channels = check_choice("task", task, TASKS), out_channels
+        self.task, self.out_channels = task, out_channels
         if parts and task != "segmentation":
             raise ValueError(f"parts must be left out unless task is 'segmentation', got them for {task!r}")
         self.parts = tuple(parts)

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .._checks import check_choice, check_int
+from .._arguments import checked
+from .._kinds import NOT_NEGATIVE, POSITIVE, SHARE, TEXT, Choice, ListOf
+from .._object_kinds import Instance
 from ..fields import BSpline, Field
 from ..groups import Distribution
 from ..masks import Mask
 from .metrics import is_better
+from .optim_settings import MEASURED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +32,7 @@ _ALL_KINDS = ("weights", "biases", "fields", "masks", "subsets")
 _THRESHOLD = 1e-4
 
 
+@checked()
 def parameter_kinds(network: nn.Module) -> dict[str, str]:
     """Return the kind of every parameter by its name: weights, biases, fields, masks or subsets.
 
@@ -48,6 +52,7 @@ def parameter_kinds(network: nn.Module) -> dict[str, str]:
     return {name: kinds.get(id(p), "weights" if p.dim() > 1 else "biases") for name, p in network.named_parameters()}
 
 
+@checked(lr=POSITIVE, weight_decay=NOT_NEGATIVE, decayed=ListOf(TEXT), mask_lr=NOT_NEGATIVE, subset_lr=NOT_NEGATIVE)
 def parameter_groups(
     network: nn.Module,
     *,
@@ -106,6 +111,7 @@ def _chosen(kinds: dict[str, str], decayed: Sequence[str]) -> set[str]:
     return chosen
 
 
+@checked(settings=Instance("kernelfield.experiments.recipe.Optimizer"))
 def make_optimizer(network: nn.Module, settings: Optimizer, *, capturable: bool = False) -> torch.optim.Optimizer:
     """Return the optimiser of ``network`` that the settings describe: torch's own, fused on a GPU where there is one.
 
@@ -114,7 +120,6 @@ def make_optimizer(network: nn.Module, settings: Optimizer, *, capturable: bool 
         settings: name, learning rates, decay.
         capturable: keep the learning rates and the count of steps on the device, for a step that is a CUDA graph.
     """
-    check_choice("optimizer.name", settings.name, settings.choices["name"])
     groups = parameter_groups(
         network,
         lr=settings.lr,
@@ -167,12 +172,13 @@ class LearningRate:
     [1.0, 1.0, 0.1, 0.01]
     """
 
+    @checked(settings=Instance("kernelfield.experiments.recipe.Schedule"), metric=Choice(*MEASURED))
     def __init__(self, settings: Schedule, steps_per_epoch: int, epochs: int, metric: str = "accuracy") -> None:
         self.settings = settings
         self.monitor = settings.monitor or metric
-        self.steps_per_epoch = check_int("steps_per_epoch", steps_per_epoch)
+        self.steps_per_epoch = steps_per_epoch
         self.warmup = round(settings.warmup * steps_per_epoch)
-        self.total = steps_per_epoch * check_int("epochs", epochs)
+        self.total = steps_per_epoch * epochs
         #: factor of a plateau, its best value, and the epoch of the last improvement or reduction
         self.scale, self.since = 1.0, 0.0
         self.best: float | None = None
@@ -260,6 +266,7 @@ class Average:
     True
     """
 
+    @checked(decay=SHARE | None)
     def __init__(self, network: nn.Module, decay: float | None) -> None:
         if decay is not None and not 0 < decay < 1:
             raise ValueError(f"decay must lie between 0 and 1, got {decay}")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
 
-from .._checks import check_choice
-from .ranges import Range, check_ranges
+from .._arguments import checked_fields
+from .._kinds import NOT_NEGATIVE, POSITIVE, RATE, SHARE, TEXT, Choice, Int, ListOf
 
 __all__ = ["Optimizer", "Schedule"]
 
@@ -30,6 +30,16 @@ MEASURED = (
 )
 
 
+@checked_fields(
+    name=Choice("adamw", "adam", "sgd", "adadelta"),
+    lr=POSITIVE,
+    weight_decay=NOT_NEGATIVE,
+    decayed=ListOf(TEXT),
+    mask_lr=NOT_NEGATIVE,
+    subset_lr=NOT_NEGATIVE,
+    betas=ListOf(RATE, count=2),
+    momentum=RATE,
+)
 @dataclass(frozen=True)
 class Optimizer:
     """The optimiser: one of torch's own.
@@ -62,12 +72,6 @@ class Optimizer:
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"name": ("adamw", "adam", "sgd", "adadelta")}
 
     def __post_init__(self) -> None:
-        check_choice("optimizer.name", self.name, self.choices["name"])
-        ranges = {"lr": Range(0, without_low=True), "betas": Range(0, 1, without_high=True, count=2)}
-        ranges |= dict.fromkeys(("weight_decay", "mask_lr", "subset_lr"), Range(0))
-        check_ranges(self, {**ranges, "momentum": Range(0, 1, without_high=True)})
-        if not self.decayed:
-            raise ValueError("optimizer.decayed must name at least one kind of parameters, got []")
         if self.name != "sgd" and (self.nesterov or self.momentum != 0.9):
             got = "nesterov" if self.nesterov else "momentum"
             raise ValueError(f"optimizer.{got} is a setting of 'sgd', got it for {self.name!r}")
@@ -77,6 +81,16 @@ class Optimizer:
             raise ValueError(f"optimizer.betas is a setting of 'adamw' and 'adam', got it for {self.name!r}")
 
 
+@checked_fields(
+    name=Choice("cosine", "steps", "plateau", "constant"),
+    warmup=NOT_NEGATIVE,
+    final=NOT_NEGATIVE,
+    factor=SHARE,
+    patience=Int(0),
+    milestones=ListOf(Int(), least=0),
+    monitor=Choice("", *MEASURED),
+    split=Choice("", "validation", "train"),
+)
 @dataclass(frozen=True)
 class Schedule:
     """How the learning rate changes.
@@ -109,12 +123,6 @@ class Schedule:
     }
 
     def __post_init__(self) -> None:
-        for setting, allowed in self.choices.items():
-            check_choice(f"schedule.{setting}", getattr(self, setting), allowed)
-        ranges = dict.fromkeys(("warmup", "final", "patience"), Range(0))
-        if self.milestones:
-            ranges["milestones"] = Range(1)
-        check_ranges(self, {**ranges, "factor": Range(0, 1, without_low=True, without_high=True)})
         if any(b <= a for a, b in pairwise(self.milestones)):
             raise ValueError(f"schedule.milestones must be increasing epochs, got {self.milestones}")
         if (self.name == "steps") != bool(self.milestones):

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._arguments import checked
+from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from ..data.base import Batch
 from .evaluation import NonFiniteOutputs
 from .finished_run import run_metadata
 from .run import Run, make_task
 from .sample_files import ENDINGS, check_samples, prepare_samples, read_file
+from .training_settings import SELECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,6 +53,7 @@ class TrainedRun:
         classes: names of the classes; empty if there are none.
     """
 
+    @checked(select=Choice(*SELECT) | None, data=TEXT | None)
     def __init__(self, folder: str | Path, *, select: str | None = None, data: str | None = None) -> None:
         self.run = Run(Path(folder))
         self.recipe: Recipe = self.run.recipe()
@@ -69,6 +73,7 @@ class TrainedRun:
         """Names of the classes; empty if there are none."""
         return self.data.classes
 
+    @checked(inputs=ANY, step=POSITIVE | ListOf(POSITIVE))
     def prepare(
         self, inputs: Any, *, coords: Any = None, mask: Any = None, step: float | tuple[float, ...] = 1.0
     ) -> Batch:
@@ -85,6 +90,7 @@ class TrainedRun:
         batch = check_samples(Batch(**held, step=step), self.recipe, self.data, "inputs")
         return prepare_samples(batch, self.data)
 
+    @checked(source=ANY, step=POSITIVE)
     def predict(
         self,
         source: Source,

@@ -11,10 +11,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from .._arguments import checked, checked_fields
+from .._container_kinds import DICT
+from .._kinds import STRING, TEXT, Choice, Int, ListOf
+from .._object_kinds import Instance
 from ..data.shape import DataShape  # noqa: TC001 (its fields' types are read at run time)
 from .families import bundled_names, family_rows, find_mapping, read_mapping
-from .optim_settings import Optimizer, Schedule
-from .ranges import Range, check_ranges
+from .optim_settings import MEASURED, Optimizer, Schedule
+from .ranges import Range
 from .training_settings import Training
 from .yaml_text import parse_value, write_yaml
 
@@ -41,6 +45,16 @@ TESTS = {
 }
 
 
+@checked_fields(
+    name=STRING,
+    title=STRING,
+    chapter=Int(0),
+    optimizer=Instance("kernelfield.experiments.recipe.Optimizer"),
+    schedule=Instance("kernelfield.experiments.recipe.Schedule"),
+    training=Instance("kernelfield.experiments.recipe.Training"),
+    metric=Choice("", *MEASURED),
+    notes=STRING,
+)
 @dataclass(frozen=True)
 class Recipe:
     """An experiment: data, network, and how to train it.
@@ -94,6 +108,7 @@ class Recipe:
         return write_yaml(self.to_dict())
 
 
+@checked(where=TEXT)
 def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
     """Return the recipe that nested mappings describe.
 
@@ -112,12 +127,6 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
             raise ValueError(f"{where}: shape must be given: only the files of data set {name!r} can tell it")
         mapping = {**mapping, "shape": shape}
     made = _build(Recipe, mapping, where, "")
-    try:
-        check_ranges(
-            made.shape, dict.fromkeys(("in_channels", "out_channels", "size", "vocabulary"), Range(1)), "shape"
-        )
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
     for section in ("data", "model"):
         if not isinstance(getattr(made, section).get("name"), str):
             raise ValueError(f"{where}: {section}.name must be given")  # noqa: TRY004
@@ -134,12 +143,14 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
     return made
 
 
+@checked()
 def read_recipe(path: str | Path) -> Recipe:
     """Return the recipe in a file; its name is the file's unless it has one."""
     path = Path(path)
     return recipe_from({"name": path.stem, **read_mapping(path)}, path.name)
 
 
+@checked()
 def find_recipe(name: str | Path) -> Recipe:
     """Return a recipe by its path or, of those that come with the package, by its name.
 
@@ -163,6 +174,7 @@ def find_recipe(name: str | Path) -> Recipe:
     raise ValueError(f"recipe must be a file or one of list_recipes(), got {str(name)!r}{hint}")
 
 
+@checked(pattern=TEXT)
 def list_recipes(pattern: str = "*") -> list[str]:
     """Return the names of the recipes that come with the package, sorted.
 
@@ -172,6 +184,7 @@ def list_recipes(pattern: str = "*") -> list[str]:
     return sorted(name for name in bundled_names() if fnmatch(name, pattern))
 
 
+@checked(pattern=TEXT)
 def recipe_titles(pattern: str = "*") -> dict[str, str]:
     """Return the titles of the recipes that come with the package, by name, sorted; each file is parsed once.
 
@@ -183,6 +196,7 @@ def recipe_titles(pattern: str = "*") -> dict[str, str]:
     return {name: titles[name] for name in sorted(titles) if fnmatch(name, pattern)}
 
 
+@checked(settings=ListOf(TEXT, least=0) | DICT)
 def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recipe:
     """Return ``recipe`` with values replaced: ``a.b=c``, where c is read as in a recipe's file.
 
@@ -281,8 +295,9 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
             raise ValueError(f"{where}: {path}.{name} must be one of {listed}, got {values[name]!r}{hint}")
     try:
         return kind(**values)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    except (TypeError, ValueError) as error:
+        text = str(error) if not path or str(error).startswith(f"{path}.") else f"{path}.{error}"
+        raise ValueError(f"{where}: {text}") from None
 
 
 def _value(hint: Any, value: Any, where: str, path: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from .._arguments import checked
 from .plain_json import read_json
 from .progress import summary
 
@@ -18,6 +19,7 @@ COLUMNS = (
 )
 
 
+@checked()
 def compare(result: dict[str, Any]) -> list[dict[str, Any]]:
     """Return published number, ours and the difference of each test of a finished result, in the published unit.
 
@@ -51,6 +53,7 @@ def compare(result: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+@checked()
 def result_lines(result: dict[str, Any]) -> list[str]:
     r"""Return the lines to print of a reproduced row: published, ours, the difference, and the cost of training.
 
@@ -77,6 +80,7 @@ def result_lines(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+@checked()
 def results_table(folder: str | Path) -> str:
     """Return the results in a folder as a Markdown table: published, ours, epochs, seed, time, machine; failures too.
 

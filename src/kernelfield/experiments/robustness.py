@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._checks import check_choice, check_positive
+from .._arguments import checked
+from .._checks import check_choice
+from .._kinds import FINITE, POSITIVE, RATE
 from ..data.base import Batch
 from ..data.transforms.resize import resize
 from ..ops import resample
@@ -137,6 +139,7 @@ def other_data_tests(
     return found
 
 
+@checked(step=POSITIVE)
 def at_step(split: Split, step: float) -> Split:
     """Return the split sampled at another step, in units of its own: 2 is half the resolution, 0.5 twice.
 
@@ -144,7 +147,6 @@ def at_step(split: Split, step: float) -> Split:
     resampled through its spectrum. Images and volumes are resized with a low-pass filter. Data at points has no grid
     and is refused.
     """
-    check_positive("step", step)
     if split.coords is not None:
         raise ValueError(f"step must be 1 for data at points, which has no grid; use drop; got {step}")
 
@@ -168,13 +170,13 @@ def at_step(split: Split, step: float) -> Split:
     return _changed(split, change)
 
 
+@checked(speed=POSITIVE)
 def at_speed(split: Split, speed: float) -> Split:
     """Return the split with its series played at another speed, as on a tape: 0.5 is half as fast and twice as long.
 
     Unlike in :func:`at_step`, the network does not know the new step. Series are resampled through their spectrum;
     above speed 1, frequencies beyond the Nyquist frequency are lost.
     """
-    check_positive("speed", speed)
     if split.coords is not None or split.inputs.dim() != 3:
         raise ValueError(f"speed must be 1 for data other than series on a grid, got {speed}")
 
@@ -189,6 +191,7 @@ def at_speed(split: Split, speed: float) -> Split:
     return _changed(split, change)
 
 
+@checked(share=RATE)
 def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
     """Return the split with a random share of the positions of each sample masked."""
     if not 0 <= share < 1:
@@ -206,6 +209,7 @@ def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
     return _changed(split, change)
 
 
+@checked(degrees=FINITE)
 def turned(split: Split, degrees: float) -> Split:
     """Return the split with its images rotated counterclockwise."""
     from ..data.transforms.rotate import rotate  # noqa: PLC0415

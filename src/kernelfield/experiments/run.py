@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
 from .._atomic import remove_drafts, write_text
 from .._checks import check_choice
 from ..data.io.files import decoding, read_lines
@@ -40,6 +41,7 @@ PICTURES = ("confusion.json", "heard.json", "kernels.png", "attention.png", "wor
 _CHECKSUM = "# sha256 "
 
 
+@checked()
 def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
     """Return the network of a recipe, for its data's shape, drawn from its seed.
 
@@ -62,6 +64,7 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
         raise ValueError(f"model of recipe {recipe.name!r}: {error}") from error
 
 
+@checked()
 def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> Task:
     """Return the task of a recipe around a network; a language model that looks ahead is refused."""
     from .causality import check_language_model  # noqa: PLC0415

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._checks import check_int
+from .._arguments import checked
 from .combine import combine_results, pool_progress
 from .fitting import Job, fit_many, make_fabric
 from .plain_json import write_json
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["fit_seeds", "seed_recipes"]
 
 
+@checked()
 def seed_recipes(recipe: Recipe, seeds: int) -> dict[int, Recipe]:
     """Return a recipe under its own seed and the ``seeds - 1`` that follow it.
 
@@ -30,10 +31,7 @@ def seed_recipes(recipe: Recipe, seeds: int) -> dict[int, Recipe]:
     [0, 1, 2]
     """
     first = recipe.training.seed
-    return {
-        seed: replace(recipe, training=replace(recipe.training, seed=seed))
-        for seed in range(first, first + check_int("seeds", seeds))
-    }
+    return {seed: replace(recipe, training=replace(recipe.training, seed=seed)) for seed in range(first, first + seeds)}
 
 
 def fit_seeds(

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._checks import check_int
+from .._arguments import checked
+from .._kinds import ANY, POSITIVE, TEXT, Choice
 from ..data.base import Batch
 from ..streaming import Stream
 from ..streaming.causality import check_causal
 from .predict import TrainedRun
+from .training_settings import SELECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["heard_accuracy", "stream_input"]
 
 
+@checked(step=POSITIVE, select=Choice(*SELECT) | None, folder=TEXT | None, lines=ANY)
 def stream_input(
     run: str | Path,
     source: str | Path,
@@ -53,7 +56,6 @@ def stream_input(
     Yields:
         The number of samples so far, and a class with its probability, or values.
     """
-    check_int("every", every)
     opened = TrainedRun(run, select=select, data=folder)
     recipe = opened.recipe
     if recipe.shape.vocabulary is not None or len(recipe.shape.size) != 1 or recipe.shape.irregular:
@@ -63,7 +65,7 @@ def stream_input(
     names: tuple[str, ...] = () if raw else opened.classes
     for block in _blocks(source, recipe, every, lines):
         if block.shape[1] != recipe.shape.in_channels:
-            raise ValueError(f"file must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
+            raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
         outputs = online.push(block if prepare is None else prepare(block))
         yield {"samples": online.samples[0], **_said(outputs[0, :, -1], recipe, names)}
 

@@ -10,7 +10,10 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
+from .._arguments import checked
 from .._checks import check_choice
+from .._kinds import PROBABILITY, Choice, Int, ListOf
+from .._object_kinds import Instance
 from ..data.base import Batch
 from ..groups import monotonicity
 from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, kernel_norm, wavelet_loss
@@ -20,7 +23,7 @@ from ..models import Augerino, DNArch
 from .losses import TASKS, task_loss
 from .metrics import Meter, is_better, main_metric
 from .optim import LearningRate, make_optimizer
-from .optim_settings import Optimizer, Schedule
+from .optim_settings import MEASURED, Optimizer, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,6 +95,14 @@ class Task(LightningModule):
     torch.Size([])
     """
 
+    @checked(
+        task=Choice(*TASKS),
+        optimizer=Instance("kernelfield.experiments.recipe.Optimizer") | None,
+        schedule=Instance("kernelfield.experiments.recipe.Schedule") | None,
+        label_smoothing=PROBABILITY,
+        metric=Choice("", *MEASURED),
+        parts=ListOf(ListOf(Int(0)), least=0),
+    )
     def __init__(
         self,
         network: nn.Module,
@@ -109,7 +120,7 @@ class Task(LightningModule):
     ) -> None:
         super().__init__()
         self.network = network
-        self.task, self.out_channels = check_choice("task", task, TASKS), out_channels
+        self.task, self.out_channels = task, out_channels
         self.optimizer_settings = optimizer or Optimizer()
         self.schedule_settings = schedule or Schedule()
         self.label_smoothing = label_smoothing

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from .._checks import check_choice
+from .._arguments import checked_fields
+from .._kinds import POSITIVE, PROBABILITY, SHARE, STRING, Choice, Int, ListOf
 from .loggers import LOGGERS
-from .ranges import Range, check_ranges
 
 __all__ = ["SELECT", "Training"]
 
@@ -15,6 +15,20 @@ __all__ = ["SELECT", "Training"]
 SELECT = ("best", "last", "average")
 
 
+@checked_fields(
+    eval_batch=Int() | None,
+    seed=Int(0, 2**32 - 1),
+    clip=POSITIVE | None,
+    ema=SHARE | None,
+    label_smoothing=PROBABILITY,
+    precision=Choice("32", "bf16"),
+    matmul=Choice("highest", "high", "medium"),
+    norm_batches=Int(0) | None,
+    log=ListOf(Choice(*LOGGERS), least=0),
+    select=Choice(*SELECT),
+    temperature=ListOf(POSITIVE, count=0) | ListOf(POSITIVE, count=2),
+    start_from=STRING,
+)
 @dataclass(frozen=True)
 class Training:
     """Length, batch size, precision and reports of a training.
@@ -74,28 +88,3 @@ class Training:
         "matmul": ("highest", "high", "medium"),
         "select": SELECT,
     }
-
-    def __post_init__(self) -> None:
-        counts = (
-            "epochs",
-            "batch",
-            "eval_batch",
-            "evaluate_every",
-            "log_every",
-            "checkpoint_every",
-            "patience",
-            "average_last",
-        )
-        ranges = dict.fromkeys(counts, Range(1))
-        # Seeds are multiplied on the way to a generator, which takes 64 bits.
-        ranges |= {
-            "norm_batches": Range(0),
-            "seed": Range(0, 2**32 - 1),
-            "clip": Range(0, without_low=True),
-            "label_smoothing": Range(0, 1),
-        }
-        if self.temperature:
-            ranges["temperature"] = Range(0, without_low=True, count=2)
-        check_ranges(self, {**ranges, "ema": Range(0, 1, without_low=True, without_high=True)})
-        for name in self.log:
-            check_choice("training.log", name, LOGGERS)

@@ -10,10 +10,12 @@ from typing import Any
 
 import yaml
 
+from .._arguments import checked
+from .._kinds import STRING, TEXT
+from ..data.io.limits import RECIPE_DEPTH, max_recipe_depth
+
 __all__ = ["parse_value", "read_yaml", "write_yaml"]
 
-#: no recipe is nested deeper than this
-DEPTH = 12
 _PLAIN = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -58,6 +60,7 @@ _Dumper.add_representer(
 _Dumper.add_representer(tuple, lambda dumper, values: dumper.represent_list(list(values)))
 
 
+@checked(text=STRING, name=TEXT)
 def read_yaml(text: str, name: str = "<text>") -> dict[str, Any]:
     r"""Return the mapping in ``text``.
 
@@ -77,6 +80,7 @@ def read_yaml(text: str, name: str = "<text>") -> dict[str, Any]:
     return found or {}
 
 
+@checked(text=STRING)
 def parse_value(text: str) -> Any:
     """Return one value: a number, a word, a list ``[…]`` or a mapping ``{…}``.
 
@@ -88,6 +92,7 @@ def parse_value(text: str) -> Any:
     return _load(text, repr(text)) if re.match(r"[\[{'\"]|([-+]?\.?\w[-+.\w]*|~|)$", text) else text
 
 
+@checked()
 def write_yaml(mapping: dict[str, Any]) -> str:
     """Return ``mapping`` as text that :func:`read_yaml` reads back.
 
@@ -113,13 +118,14 @@ def _load(text: str, name: str) -> Any:
 
 
 def _check_events(text: str) -> None:
-    """Raise at an alias, which can stand for any amount of data, at a tag, and at nesting beyond ``DEPTH``."""
-    depth = 0
+    """Raise at an alias, which can stand for any amount of data, at a tag, and at nesting beyond the limit."""
+    depth, most = 0, max_recipe_depth()
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             raise yaml.MarkedYAMLError(problem=f"alias *{event.anchor} is not allowed", problem_mark=event.start_mark)
         if getattr(event, "tag", None) is not None:
             raise yaml.MarkedYAMLError(problem=f"tag {event.tag} is not allowed", problem_mark=event.start_mark)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"nested deeper than {DEPTH} levels", problem_mark=event.start_mark)
+        if depth > most:
+            problem = f"nested deeper than {most} levels; set {RECIPE_DEPTH[0]} to allow more"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)

@@ -104,10 +104,15 @@ class Readout(nn.Module):
         self.kind = check_choice("readout", kind, READOUTS)
         self.linear = Pointwise(channels, out_channels, gain=gain)
         if weight is not None:
-            if weight.shape != self.linear.weight.shape:
+            tokens, width = weight.shape[:2]
+            if tokens != out_channels:
                 raise ValueError(
-                    f"out_channels must be the size of the vocabulary, {weight.shape[0]}, to share its embedding, "
+                    f"out_channels must be the size of the vocabulary, {tokens}, to share its embedding, "
                     f"got {out_channels}"
+                )
+            if width != channels:
+                raise ValueError(
+                    f"channels of the last block must equal in_channels={width} to share the embedding, got {channels}"
                 )
             self.linear.weight = weight
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,16 +11,22 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from .._kinds import SEED, TEXT
+from .._object_kinds import FIELD, Instance
 from ..data.base import TargetScale
-from ._arrays import is_ragged, labels, observed, signals
+from ._arrays import is_ragged, labels, observed, plain, signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor, nn
 
+    from .._kinds import Kind
+
 __all__ = ["Classifier", "Estimator", "Regressor"]
 
+FIELD_OR_NAME = TEXT | FIELD
+RANDOM_STATE = SEED | Instance("numpy.random.RandomState") | None
 #: samples per forward pass of a prediction
 BATCH = 256
 #: held by the fit that draws random numbers
@@ -38,6 +44,12 @@ class Estimator(BaseEstimator):
     """
 
     task: str
+    #: kinds of the arguments; they are checked by ``fit``, as scikit-learn wants it
+    KINDS: ClassVar[dict[str, Kind]] = {}
+
+    def _check_arguments(self) -> None:
+        for name, kind in self.KINDS.items():
+            kind.check(name, plain(getattr(self, name)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -110,6 +122,7 @@ class Classifier(Estimator):
 
     def fit(self, X: Any, y: Any) -> Any:
         """Fit to series or images ``X`` and their classes ``y`` (n,)."""
+        self._check_arguments()
         inputs, mask, _ = signals(X)
         y = labels(y, len(inputs))
         check_classification_targets(y)
@@ -136,6 +149,7 @@ class Regressor(Estimator):
 
     def fit(self, X: Any, y: Any) -> Any:
         """Fit to series or images ``X`` and their values ``y`` (n,) or (n, outputs)."""
+        self._check_arguments()
         inputs, mask, _ = signals(X)
         values = labels(y, len(inputs), numeric=True)
         self._one_ = values.ndim == 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 
-from .._checks import check_choice, check_int, check_positive
+from .._container_kinds import DICT
+from .._kinds import BOOL, NOT_NEGATIVE, POSITIVE, RATE, TEXT, Choice, Int
 from ..data.base import Split
 from ..experiments.loop import Loop, Progress
 from ..experiments.metrics import is_better
@@ -20,7 +21,7 @@ from ..experiments.task import Task
 from ..models import create_model
 from ..models.registry import configuration
 from ._arrays import plain, seed_of
-from ._base import Classifier, Estimator, Regressor
+from ._base import FIELD_OR_NAME, RANDOM_STATE, Classifier, Estimator, Regressor
 from .random_kernels import fit_random_kernels
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from .._kinds import Kind
     from ..fields import Field
 
 __all__ = ["CCNNClassifier", "CCNNRegressor"]
@@ -41,6 +43,26 @@ FEW_SAMPLES, KERNELS = 5000, 1000
 
 
 class _TrainedNetwork(Estimator):
+    KINDS: ClassVar[dict[str, Kind]] = {
+        "model": TEXT,
+        "field": FIELD_OR_NAME | None,
+        "channels": Int() | None,
+        "blocks": Int() | None,
+        "options": DICT | None,
+        "random_kernels": Int(0) | None,
+        "epochs": Int() | None,
+        "batch": Int(),
+        "lr": POSITIVE,
+        "weight_decay": NOT_NEGATIVE,
+        "dropout": RATE,
+        "label_smoothing": RATE,
+        "validation_fraction": RATE,
+        "patience": Int() | None,
+        "device": Choice("auto", "cpu", "cuda"),
+        "verbose": Int(0) | BOOL,
+        "random_state": RANDOM_STATE,
+    }
+
     def __init__(
         self,
         *,
@@ -80,26 +102,9 @@ class _TrainedNetwork(Estimator):
         self.verbose = verbose
         self.random_state = random_state
 
-    def _check(self) -> None:
-        for name in ("channels", "blocks", "epochs", "patience"):
-            if getattr(self, name) is not None:
-                check_int(name, plain(getattr(self, name)))
-        check_int("batch", plain(self.batch))
-        if self.random_kernels is not None:
-            check_int("random_kernels", plain(self.random_kernels), least=0)
-        check_positive("lr", plain(self.lr))
-        below = {"weight_decay": math.inf, "dropout": 1.0, "label_smoothing": 1.0, "validation_fraction": 1.0}
-        for name, limit in below.items():
-            value = getattr(self, name)
-            if not 0 <= value < limit:
-                bound = "finite" if limit == math.inf else f"below {limit:g}"
-                raise ValueError(f"{name} must be at least 0 and {bound}, got {value}")
+    def _fit_networks(self, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int) -> None:
         if self.patience is not None and not self.validation_fraction:
             raise ValueError(f"patience must be None without a validation_fraction, got {self.patience}")
-        check_choice("device", self.device, ("auto", "cpu", "cuda"))
-
-    def _fit_networks(self, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int) -> None:
-        self._check()
         seed = seed_of(self.random_state)
         torch.manual_seed(seed)
         network = self._build(inputs, out)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 from torch.nn import functional as F
 
-from .._checks import check_int
+from .._kinds import Int
 from ..models.named_parts import resolve_parts
 from ..models.random_kernels import RandomKernelNet
 from ._arrays import plain, seed_of
-from ._base import Classifier, Estimator, Regressor
+from ._base import FIELD_OR_NAME, RANDOM_STATE, Classifier, Estimator, Regressor
 from ._ridge import best_temperature, fit_ridge
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from .._kinds import Kind
     from ..fields import Field
 
 __all__ = ["RandomKernelClassifier", "RandomKernelRegressor", "fit_random_kernels"]
@@ -83,6 +84,12 @@ def fit_random_kernels(
 
 
 class _RandomKernels(Estimator):
+    KINDS: ClassVar[dict[str, Kind]] = {
+        "kernels": Int() | None,
+        "field": FIELD_OR_NAME | None,
+        "random_state": RANDOM_STATE,
+    }
+
     def __init__(
         self,
         *,
@@ -98,9 +105,7 @@ class _RandomKernels(Estimator):
         # All features are in memory at once, so that many samples have fewer of them.
         kernels = max(100, min(1000, MOST_RESPONSES // len(inputs))) if self.kernels is None else plain(self.kernels)
         torch.manual_seed(seed_of(self.random_state))
-        self.network_, self.chosen_ = fit_random_kernels(
-            inputs, mask, target, out, kernels=check_int("kernels", kernels), field=self.field
-        )
+        self.network_, self.chosen_ = fit_random_kernels(inputs, mask, target, out, kernels=kernels, field=self.field)
 
     def _networks(self) -> Sequence[nn.Module]:
         return [self.network_]

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_choice, check_int, check_positive
+from .._arguments import checked
+from .._container_kinds import IterableOf, MappingOf
+from .._kinds import POSITIVE, Choice, Int, ListOf
+from .._object_kinds import TensorOf
 from .causality import check_causal, convolutions
 from .exponentials import fit_kernels
 from .recurrent_conv import RecurrentConv
@@ -82,6 +85,13 @@ class Distilled:
         return "\n".join(lines)
 
 
+@checked(
+    tolerance=POSITIVE,
+    refine=Int(0),
+    tail=Choice(*TAILS),
+    data=IterableOf(ListOf(TensorOf(), count=2)) | None,
+    state=MappingOf(TensorOf()) | None,
+)
 def distil(
     net: nn.Module,
     order: int | None = None,
@@ -130,15 +140,7 @@ def distil(
     >>> torch.allclose(y, result.network(x), atol=1e-4)
     True
     """
-    if not isinstance(net, nn.Module):
-        raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
     check_causal(net)
-    check_positive("tolerance", tolerance)
-    check_int("refine", refine, least=0)
-    check_choice("tail", tail, TAILS)
-    for name, value in (("order", order), ("max_order", max_order)):
-        if value is not None:
-            check_int(name, value)
     network = copy.deepcopy(net)
     rows = []
     for name, layer in convolutions(network).items():
@@ -155,7 +157,10 @@ def distil(
             else:
                 network.set_submodule(name, made)
     if state is not None:
-        network.load_state_dict(state)
+        try:
+            network.load_state_dict(state)
+        except RuntimeError as error:
+            raise ValueError(f"state must be that of a network distilled from one like net: {error}") from error
     accuracy = None if data is None else _accuracies(net, network, data)
     return Distilled(network, tuple(rows), accuracy)
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_choice, check_int, check_positive
+from .._arguments import checked
+from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
+from .._object_kinds import TensorOf
 from ..export import quiet_exporter
 from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
@@ -98,10 +100,9 @@ class StreamStep(nn.Module):
     (torch.Size([1, 3]), True)
     """
 
+    @checked(step=POSITIVE)
     def __init__(self, net: nn.Module, batch: int = 1, *, step: float = 1.0) -> None:
         super().__init__()
-        check_int("batch", batch)
-        check_positive("step", step)
         check_causal(net)
         network = copy.deepcopy(net).eval().requires_grad_(False).cpu()
         tape = _Tape()
@@ -153,6 +154,7 @@ class _PlainReadout(nn.Module):
         return self.linear(x)
 
 
+@checked(to=Choice(*FORMATS), step=POSITIVE, rtol=NOT_NEGATIVE, atol=NOT_NEGATIVE)
 def export_stream(
     net: nn.Module,
     path: str | Path,
@@ -183,7 +185,6 @@ def export_stream(
     ...     export_stream(net, f"{folder}/net.pt2") < 1e-4
     True
     """
-    check_choice("to", to, FORMATS)
     one = StreamStep(net, batch, step=step)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,6 +215,7 @@ class ExportedStream:
         path: the file, .pt2 or .onnx.
     """
 
+    @checked()
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
         self._session: Any = None
@@ -234,6 +236,7 @@ class ExportedStream:
         self._states = [state.clone() for state in self._initial]
 
     @torch.no_grad()
+    @checked(sample=TensorOf("any", "batch, …"))
     def push(self, sample: Tensor) -> Tensor:
         """Return the prediction (batch, out) after one more sample, (batch, in, 1) or (batch, 1) token."""
         if self._session is None:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._arguments import checked
 from .._checks import check_int
+from .._kinds import NOT_NEGATIVE, SEED, Int, ListOf
+from .._object_kinds import TensorOf
 from ..models.readout import Embedding
 from .stream import Stream
 
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 
+@checked(
+    prompt=TensorOf("int") | ListOf(Int(0)) | ListOf(ListOf(Int(0))),
+    length=Int(0),
+    temperature=NOT_NEGATIVE,
+    seed=SEED | ListOf(SEED) | None,
+)
 def generate(
     net: nn.Module,
     prompt: Tensor | Sequence[int],
@@ -59,9 +68,6 @@ def generate(
     tokens = tokens.unsqueeze(0) if single else tokens
     if tokens.dim() != 2 or not tokens.numel() or tokens.is_floating_point():
         raise ValueError(f"prompt must be (batch, n) token ids, at least one each, got {tuple(tokens.shape)}")
-    check_int("length", length, least=0)
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature must be a finite number of at least 0, got {temperature}")
     if top_k is not None:
         check_int("top_k", top_k)
     generators = _generators(seed, len(tokens), device)
@@ -104,7 +110,7 @@ def _draw(
     generators: list[torch.Generator] | torch.Generator | None,
 ) -> Tensor:
     """Return (batch, 1) tokens drawn from (batch, vocabulary) scores."""
-    if temperature == 0:
+    if temperature < 1e-6:  # scores divided by less would overflow
         return scores.argmax(dim=1, keepdim=True)
     scores = scores.float() / temperature
     if top_k is not None and top_k < scores.shape[1]:

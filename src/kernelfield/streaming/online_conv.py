@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
+from .._object_kinds import TensorOf
 from ..ops import conv
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class OnlineConv(nn.Module):
     True
     """
 
+    @checked(kernel=TensorOf("float", "out_channels, in_channels, taps", empty=False))
     def __init__(self, kernel: Tensor, *, groups: int = 1, batch: int = 1) -> None:
         super().__init__()
         self.depthwise = groups > 1 or kernel.shape[:2] == (1, 1)
@@ -84,6 +87,7 @@ class OnlineConv(nn.Module):
     history: Tensor
     pending: Tensor
 
+    @checked(x=TensorOf("float", ".batch, .channels, times"))
     def forward(self, x: Tensor) -> Tensor:
         """Return the next n outputs, (batch, out, n), for the next n samples (batch, in, n)."""
         dtype = x.dtype

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_int, check_positive
+from .._arguments import checked
+from .._checks import check_positive
+from .._kinds import POSITIVE, PerAxis
+from .._object_kinds import TensorOf
 from ..layers import seen_only
 from ..ops import conv
 
@@ -48,6 +51,7 @@ class RecurrentConv(nn.Module):
     torch.Size([4, 1, 20])
     """
 
+    @checked(reach=POSITIVE | None)
     def __init__(
         self,
         in_channels: int,
@@ -59,13 +63,13 @@ class RecurrentConv(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.in_channels = check_int("in_channels", in_channels)
-        self.out_channels = check_int("out_channels", out_channels)
+        self.in_channels = in_channels
+        self.out_channels = out_channels
         if depthwise and in_channels != out_channels:
             raise ValueError(f"out_channels must equal in_channels={in_channels} if depthwise, got {out_channels}")
         self.groups = in_channels if depthwise else 1
-        self.order = check_int("order", order)
-        lags = torch.tensor(math.inf if reach is None else check_positive("reach", reach), dtype=torch.float64)
+        self.order = order
+        lags = torch.tensor(math.inf if reach is None else reach, dtype=torch.float64)
         self.register_buffer("reach", lags)
         shape = (out_channels * in_channels // self.groups, order)
         #: logarithm of the damping α per training step
@@ -130,6 +134,11 @@ class RecurrentConv(nn.Module):
             return values
         return torch.cat([values[:, :1] * self.first_weight(step), values[:, 1:] * step], dim=1)
 
+    @checked(
+        x=TensorOf("float", "batch, .in_channels, times"),
+        step=PerAxis(POSITIVE),
+        mask=TensorOf("bool", "batch, times") | None,
+    )
     def forward(
         self,
         x: Tensor,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import check_int, check_positive
+from .._arguments import checked
+from .._kinds import POSITIVE, Int, ListOf
+from .._object_kinds import TensorOf
 from ..layers import CumulativeNorm, SeparableConv
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Stream", "input_channels", "stream"]
 
 
+@checked(step=POSITIVE)
 def stream(net: nn.Module, batch: int = 1, *, step: float = 1.0) -> Stream:
     r"""Return the online form of a causal network: it takes samples as they arrive.
 
@@ -68,10 +71,9 @@ class Stream:
         network: copy of the network, with layers that remember.
     """
 
+    @checked(step=POSITIVE)
     def __init__(self, net: nn.Module, batch: int = 1, *, step: float = 1.0) -> None:
-        if not isinstance(net, nn.Module):
-            raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
-        self.batch, self.step = check_int("batch", batch), check_positive("step", step)
+        self.batch, self.step = batch, step
         check_causal(net)
         self._fingerprint = _fingerprint(net, self.step)
         self._closed = [False] * batch
@@ -96,6 +98,7 @@ class Stream:
         return sum(tensor.numel() * tensor.element_size() for tensor in states)
 
     @torch.no_grad()
+    @checked(block=TensorOf("any", "batch, …"))
     def push(self, block: Tensor) -> Tensor:
         """Read new samples; return the predictions after each of them.
 
@@ -118,12 +121,14 @@ class Stream:
         ]
         return y if closed is None else y.masked_fill(closed.view(-1, 1, 1), float("nan"))
 
+    @checked(streams=ListOf(Int(0)) | None)
     def reset(self, streams: Sequence[int] | None = None) -> Stream:
         """Start all streams anew, or some of them by their row in the batch; opens them if they were closed."""
         for row in self._reset_layers(streams):
             self._closed[row], self._samples[row] = False, 0
         return self
 
+    @checked(streams=ListOf(Int(0)) | None)
     def close(self, streams: Sequence[int] | None = None) -> Stream:
         """End all streams, or some of them. After all have ended, :meth:`push` raises; :meth:`reset` opens them."""
         for row in self._reset_layers(streams):
@@ -139,6 +144,7 @@ class Stream:
             "layers": {name: layer.state() for name, layer in self._stateful.items()},
         }
 
+    @checked()
     def load_state_dict(self, state: dict[str, Any]) -> Stream:
         """Continue from a state of a stream of the same network, with the same weights, step and batch."""
         missing = {"network", "closed", "samples", "layers"} - set(state)
@@ -153,6 +159,7 @@ class Stream:
         self._closed, self._samples = list(state["closed"]), list(state["samples"])
         return self
 
+    @checked()
     def to(self, device: torch.device | str) -> Stream:
         """Move the network and its state to another device."""
         self.network.to(device=torch.device(device))

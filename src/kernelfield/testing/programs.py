@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
+from .._container_kinds import IterableOf
+from .._kinds import ANY, NOT_NEGATIVE, TEXT, ListOf
 from ._compare import assert_close, evaluation, tensors_of
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["assert_compiles", "assert_exports", "assert_state_dict_round_trip", "count_parameters"]
 
 
+@checked(backend=TEXT, rtol=NOT_NEGATIVE, atol=NOT_NEGATIVE)
 def assert_compiles(
     model: Callable[..., Any],
     *args: Any,
@@ -58,6 +62,13 @@ def assert_compiles(
         assert_close(f"compiled {name}", got[name], wanted, rtol, atol)
 
 
+@checked(
+    args=ListOf(ANY, least=0),
+    check_args=IterableOf(ListOf(ANY, least=0)),
+    dynamic_shapes=ANY,
+    rtol=NOT_NEGATIVE,
+    atol=NOT_NEGATIVE,
+)
 def assert_exports(
     model: Callable[..., Any],
     args: tuple[Any, ...],
@@ -99,6 +110,7 @@ def assert_exports(
                 assert_close(f"exported {name} at sizes {sizes}", got[name], wanted, rtol, atol)
 
 
+@checked()
 def assert_state_dict_round_trip(build: Callable[[], nn.Module], *args: Any, **kwargs: Any) -> None:
     """Assert that a state dict, saved and loaded into a fresh module, gives the same outputs to the bit.
 
@@ -129,6 +141,7 @@ def assert_state_dict_round_trip(build: Callable[[], nn.Module], *args: Any, **k
             assert_close(f"restored {name}", got[name], wanted, 0.0, 0.0)
 
 
+@checked()
 def count_parameters(model: nn.Module, trainable_only: bool = False) -> int:
     """Return the number of parameters, shared ones counted once.
 

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
+from .._container_kinds import IterableOf
+from .._kinds import NOT_NEGATIVE, POSITIVE, Int, ListOf
+from .._object_kinds import CALLABLE, TensorOf
 from ._compare import assert_alike, assert_close, evaluation, scale_of, signal_of
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ class SignalGroup(Protocol):
         r"""Return ``signal`` transformed: (batch, channels, \*space) or (batch, channels, group, \*space)."""
 
 
+@checked(x=TensorOf("float", "batch, channels, …"))
 def equivariance_error(
     model: Callable[[Tensor], Any],
     group: SignalGroup,
@@ -80,6 +85,7 @@ def equivariance_error(
     return float(torch.tensor(errors, dtype=torch.float64).amax())  # unlike max, never loses a NaN
 
 
+@checked(x=TensorOf("float", "batch, channels, …"), rtol=NOT_NEGATIVE, atol=NOT_NEGATIVE)
 def assert_equivariant(
     model: Callable[[Tensor], Any],
     group: SignalGroup,
@@ -115,6 +121,7 @@ def assert_equivariant(
         assert_close(f"not {kind} to element {element!r}", got, wanted, rtol, atol)
 
 
+@checked(x=TensorOf("any", "batch, …, time"), times=IterableOf(Int(0)) | None, atol=NOT_NEGATIVE | None)
 def assert_causal(
     model: Callable[[Tensor], Any],
     x: Tensor,
@@ -165,6 +172,13 @@ def _other_signal(x: Tensor) -> Tensor:
     return noise - x  # of the other sign mostly, so that a rectifier cannot hide the dependence
 
 
+@checked(
+    x=TensorOf("float", "batch, channels, *space"),
+    shift=Int(-(2**28)) | ListOf(Int(-(2**28))),
+    margin=Int(0) | None,
+    rtol=NOT_NEGATIVE,
+    atol=NOT_NEGATIVE,
+)
 def assert_translation_equivariant(
     model: Callable[[Tensor], Any],
     x: Tensor,
@@ -219,6 +233,14 @@ def assert_translation_equivariant(
     assert_close(f"not equivariant to a shift of {shifts}", got, expected, rtol, atol)
 
 
+@checked(
+    signal=TensorOf("float", "batch, channels, *space") | CALLABLE,
+    steps=IterableOf(POSITIVE | ListOf(POSITIVE), least=1),
+    shape=IterableOf(Int()) | None,
+    border=Int(0),
+    rtol=NOT_NEGATIVE,
+    atol=NOT_NEGATIVE,
+)
 def assert_resolution_consistent(
     model: Callable[..., Any],
     signal: Tensor | Callable[[Tensor], Tensor],

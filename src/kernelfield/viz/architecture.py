@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import checked
+from .._container_kinds import DICT
+from .._kinds import ListOf
 from .figures import save_figure
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ __all__ = ["draw_history", "plot_history"]
 PANELS = {"kernel": "points of the kernels", "resolution": "resolution", "width": "channels"}
 
 
+@checked(history=ListOf(DICT))
 def plot_history(history: Sequence[dict[str, float]], path: str | Path) -> None:
     """Plot how an architecture changed during training and save the figure.
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
+from .._kinds import FINITE, STRING, TEXT, ListOf
+from .._object_kinds import TensorOf
 from ..layers.group import (
     AttentiveGroupConv,
     AttentiveLiftingConv,
@@ -37,6 +40,7 @@ LAYERS = (AttentiveGroupConv, AttentiveLiftingConv, GroupSelfAttention, LiftingS
 
 
 @torch.no_grad()
+@checked(x=TensorOf("float", "batch, channels, *space"))
 def attention_maps(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     r"""Return the attention maps of all layers that have them.
 
@@ -58,6 +62,7 @@ def attention_maps(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return observe_layers(model, x, LAYERS, maps_of)
 
 
+@checked(maps=TensorOf("float", "batch, group, rows, columns"))
 def orientations(group: Group, maps: Tensor) -> Tensor:
     """Return the mean direction of a map at each position: (batch, group, rows, columns) to (batch, 2, rows, columns).
 
@@ -70,11 +75,16 @@ def orientations(group: Group, maps: Tensor) -> Tensor:
     >>> orientations(Cyclic(4), maps).flatten().long()  # up, rotated by 90 degrees, is left
     tensor([ 0, -1])
     """
+    if maps.shape[1] != group.order:
+        raise ValueError(f"maps must have one entry per element of the group, {group.order}, got {maps.shape[1]}")
     up = torch.tensor([-1.0, 0.0], dtype=maps.dtype, device=maps.device)
     arrows = group.act_on(group.elements(maps.dtype, maps.device), up)
     return torch.einsum("bhyx,hd->bdyx", maps, arrows)
 
 
+@checked(
+    image=TensorOf("float", "channels, rows, columns"), maps=TensorOf("float", "group, rows, columns"), title=STRING
+)
 def plot_attention(image: Tensor, maps: Tensor, group: Group, path: str | Path, *, title: str = "") -> None:
     r"""Plot the mean map over an image, with an arrow for the orientation at each position.
 
@@ -92,6 +102,9 @@ def plot_attention(image: Tensor, maps: Tensor, group: Group, path: str | Path, 
     save_figure(figure, path, dpi=120)
 
 
+@checked(
+    image=TensorOf("float", "channels, rows, columns"), elements=ListOf(ListOf(FINITE)), layers=ListOf(TEXT) | None
+)
 def plot_equivariance(
     model: nn.Module,
     image: Tensor,
@@ -137,11 +150,13 @@ def plot_equivariance(
     return worst
 
 
+@checked()
 def has_maps(model: nn.Module) -> bool:
     """Return whether a model has layers with attention maps."""
     return any(isinstance(m, LAYERS) for m in model.modules())
 
 
+@checked(inputs=TensorOf())
 def plot_sample(model: nn.Module, inputs: Tensor, path: str | Path) -> bool:
     """Plot the maps of the first input (batch, channels, rows, columns) and of its rotated copies.
 
@@ -173,6 +188,7 @@ def picture(image: Tensor) -> Any:
 
 
 def _draw(axes: Any, image: Tensor, maps: Tensor, group: Group, title: str) -> None:
+    image, maps = image.float(), maps.float()
     rows, columns = image.shape[-2:]
     extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
     axes.imshow(picture(image), cmap="gray", extent=extent)

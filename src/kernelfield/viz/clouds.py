@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
+from .._object_kinds import TensorOf
 from ..ops import bilateral_edges
 from .figures import save_figure
 
@@ -20,6 +22,7 @@ __all__ = ["plot_gridification"]
 
 
 @torch.no_grad()
+@checked(coords=TensorOf("float", "points, dim"))
 def plot_gridification(layer: Gridify, coords: Tensor, path: str | Path, *, few: int = 4) -> None:
     """Plot a cloud, its grid, the edges between them, and the neighbourhoods of a few nodes; save the figure.
 
@@ -29,6 +32,8 @@ def plot_gridification(layer: Gridify, coords: Tensor, path: str | Path, *, few:
         path: file to write; its suffix sets the format.
         few: number of nodes in the third panel.
     """
+    if len(coords) == 0:
+        raise ValueError("coords must have at least one point, got none")
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     if layer.dim not in (2, 3):

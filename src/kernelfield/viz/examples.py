@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import checked
+from .._kinds import ANY, ListOf
 from .figures import save_figure
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_samples"]
 
 
+@checked(samples=ListOf(ListOf(ANY, count=2)))
 def plot_samples(samples: Sequence[tuple[Tensor, str]], path: str | Path, *, columns: int = 4) -> None:
     """Plot samples with their captions: series as curves, images as images, the middle slice of volumes.
 

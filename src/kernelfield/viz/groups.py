@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
+from .._kinds import Int
+from .._object_kinds import TensorOf
 from ..groups import SO2, Bernoulli, Distribution, Independent, Interval, warp
 from .figures import save_figure
 
@@ -26,6 +29,7 @@ __all__ = [
 ]
 
 
+@checked()
 def plot_subsets(model: nn.Module, path: str | Path) -> None:
     """Plot the learned distribution p(u) of every layer on the circle and save the figure.
 
@@ -113,6 +117,7 @@ def _layers_of(rows: Sequence[dict[str, float]]) -> dict[str, list[str]]:
 
 
 @torch.no_grad()
+@checked(image=TensorOf("float", "channels, rows, columns", empty=False))
 def predictions_under_rotation(model: nn.Module, image: Tensor, *, turns: int = 72) -> tuple[Tensor, Tensor]:
     """Return class probabilities of an image rotated by ``turns`` angles around the circle.
 
@@ -127,11 +132,16 @@ def predictions_under_rotation(model: nn.Module, image: Tensor, *, turns: int = 
     angles = torch.arange(turns, dtype=image.dtype, device=image.device) * (2 * math.pi / turns)
     training = model.training
     model.eval()
-    probabilities = model(warp(image, SO2().matrix(angles[:, None]))).softmax(dim=-1)
-    model.train(training)
+    try:
+        probabilities = model(warp(image, SO2().matrix(angles[:, None]))).softmax(dim=-1)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"image must be one that the model takes, got shape {tuple(image.shape)}: {error}") from error
+    finally:
+        model.train(training)
     return angles, probabilities
 
 
+@checked(image=TensorOf("float", "channels, rows, columns", empty=False), label=Int(0))
 def plot_prediction_under_rotation(
     model: nn.Module, image: Tensor, path: str | Path, *, label: int = 0, turns: int = 72
 ) -> None:
@@ -147,6 +157,8 @@ def plot_prediction_under_rotation(
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     angles, probabilities = predictions_under_rotation(model, image, turns=turns)
+    if label >= probabilities.shape[1]:
+        raise ValueError(f"label must be one of the {probabilities.shape[1]} classes of the model, got {label}")
     around = torch.cat([angles, angles[:1]]).cpu()
     values = torch.cat([probabilities[:, label], probabilities[:1, label]]).cpu()
     figure = Figure(figsize=(3.2, 3.2), layout="constrained")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
+from .._kinds import POSITIVE
 from ..layers import ContinuousConv
 from ..layers.continuous.penalties import kernel_frequency, nyquist
 from .figures import save_figure
@@ -20,6 +22,7 @@ __all__ = ["plot_channel_images", "plot_frequencies", "plot_kernels"]
 
 
 @torch.no_grad()
+@checked(step=POSITIVE)
 def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, channels: int = 4) -> None:
     """Plot the first kernels of every continuous layer and save the figure.
 

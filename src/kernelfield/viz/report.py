@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
 from .._atomic import write_text
+from .._container_kinds import DICT
+from .._kinds import ListOf
 from ..groups import Distribution
 from ..layers import ContinuousConv
 from .architecture import draw_history
@@ -34,6 +37,7 @@ img { max-width: 100%; } pre { background: #f6f6f6; padding: .8rem; overflow-x: 
 """
 
 
+@checked(rows=ListOf(DICT, least=0), masks=ListOf(DICT, least=0))
 def write_report(
     folder: str | Path,
     network: nn.Module,

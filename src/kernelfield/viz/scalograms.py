@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._arguments import checked
+from .._container_kinds import MappingOf
+from .._object_kinds import Instance, TensorOf
 from .figures import save_figure
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ __all__ = ["plot_scalograms"]
 
 
 @torch.no_grad()
+@checked(lifts=MappingOf(Instance("kernelfield.layers.LiftingConv")), signal=TensorOf("float", "in_channels, time"))
 def plot_scalograms(lifts: dict[str, LiftingConv], signal: Tensor, path: str | Path, *, channels: int = 3) -> None:
     """Plot a signal and its scalogram under each layer, and save the figure.
 
@@ -28,6 +32,14 @@ def plot_scalograms(lifts: dict[str, LiftingConv], signal: Tensor, path: str | P
         path: file to write; its suffix sets the format.
         channels: number of wavelets to show: those with the largest response in the last layer.
     """
+    if not lifts:
+        raise ValueError("lifts must hold at least one layer, got none")
+    for name, lift in lifts.items():
+        wanted = next(lift.parameters())
+        if len(signal) != lift.in_channels or signal.dtype != wanted.dtype or signal.device != wanted.device:
+            what = f"{lift.in_channels} channels of {wanted.dtype} on {wanted.device}, as layer {name!r}"
+            got = f"{len(signal)} of {signal.dtype} on {signal.device}"
+            raise ValueError(f"signal must have {what}, got {got}")
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     found = {name: lift.as_wavelet_transform().scalogram(signal[None])[0] for name, lift in lifts.items()}

@@ -6,12 +6,15 @@ import html
 from pathlib import Path
 from typing import Any
 
+from .._arguments import checked
 from .._atomic import write_text
+from .._kinds import ANY
 from .report import _heading, _numbers, _picture, _section, _shown, page
 
 __all__ = ["write_seeds_report"]
 
 
+@checked(rows=ANY)
 def write_seeds_report(folder: str | Path, result: dict[str, Any], rows: dict[int, list[dict[str, float]]]) -> Path:
     """Write ``report.html`` and return its path.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from . import fields, grids, groups, layers, models, ops
+from . import data, experiments, fields, grids, groups, layers, models, ops, streaming
 from .call import Call
 
 __all__ = ["INTERNAL", "PACKAGES", "ROOMS", "Call"]
 
-_MODULES = (fields, grids, groups, layers, models, ops)
+_MODULES = (fields, grids, groups, layers, models, ops, data, streaming, experiments)
 #: room: its calls
 ROOMS: dict[str, list[Call]] = {module.__name__.rpartition(".")[2]: module.CALLS for module in _MODULES}
 #: packages whose public names must all be called

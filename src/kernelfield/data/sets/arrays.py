@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..._checks import check_choice
+from ..._arguments import checked
+from ..._kinds import Choice
 from ..base import Data, Split, TargetScale
 from ..io.arrays import finite_array, read_arrays
+from ..io.files import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
 from ..transforms.split import class_index, divide, moments
@@ -32,6 +34,7 @@ NAMES = {
 }
 
 
+@checked(task=Choice(*TASKS), nonfinite=Choice(*NONFINITE))
 def arrays(
     root: str | os.PathLike[str] | None,
     *,
@@ -63,7 +66,6 @@ def arrays(
     Returns:
         Inputs (n, channels, \*space) and targets as above.
     """
-    check_choice("task", task, TASKS)
     if root is None or not Path(root).is_file():
         raise ValueError(f"root must be an .npz file of inputs and target, got {root}")
     paths = split_files(Path(root))

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..._arguments import checked, checked_fields
+from ..._container_kinds import DICT
+from ..._kinds import BOOL, NOT_NEGATIVE, RATE, Number
 from .batch import Chain
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["AugmentSeries", "augment_series"]
 
 
+@checked_fields(shift=RATE, speed=RATE, gain=Number(0, 10), noise=NOT_NEGATIVE, hide=RATE)
 @dataclass(frozen=True)
 class AugmentSeries:
     r"""In training, shift, stretch, scale and disturb series, and hide a span of each.
@@ -49,15 +53,6 @@ class AugmentSeries:
     noise: float = 0.05
     hide: float = 0.1
     augments = True
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            below = float("inf") if field.name in ("gain", "noise") else 1.0
-            if not number or not 0 <= value < below:
-                bound = "finite" if below > 1 else "below 1"
-                raise ValueError(f"augment.{field.name} must be a number of at least 0 and {bound}, got {value!r}")
 
     def __call__(self, batch: Batch, training: bool) -> Batch:
         if not training:
@@ -96,28 +91,32 @@ class AugmentSeries:
         return moved, mask
 
 
-def augment_series(data: Data, options: bool | dict[str, Any] = True) -> Data:
+@checked(augment=BOOL | DICT)
+def augment_series(data: Data, augment: bool | dict[str, Any] = True) -> Data:
     """Return ``data`` with random changes of its training series.
 
     Args:
         data: series or sounds on a grid, with one target per sample.
-        options: arguments of :class:`AugmentSeries`; True for its defaults, False for none.
+        augment: arguments of :class:`AugmentSeries`; True for its defaults, False for none.
 
     >>> from kernelfield.data import load
     >>> data = augment_series(load("chirps"), {"noise": 0.2})
     >>> data.train.prepare.augments, data.train.batch(slice(0, 2), training=True).inputs.shape
     (True, torch.Size([2, 1, 256]))
     """
-    if options is False:
+    if augment is False:
         return data
-    given = {} if options is True else options
+    given = augment if isinstance(augment, dict) else {}
     known = [field.name for field in dataclasses.fields(AugmentSeries)]
-    if not isinstance(given, dict) or not set(given) <= set(known):
-        raise ValueError(f"augment must be true, false, or values of {', '.join(known)}, got {options!r}")
+    if not set(given) <= set(known):
+        raise ValueError(f"augment must be true, false, or values of {', '.join(known)}, got {augment!r}")
     grid = data.dim == 1 and data.train.coords is None and data.vocabulary is None
     if not grid or data.task not in ("classification", "multilabel", "regression"):
         what = f"{data.task} of {data.dim} dimensions{'' if data.train.coords is None else ' at points'}"
         raise ValueError(f"augment must be left out except for series with one target each, got {data.name!r}: {what}")
-    change = AugmentSeries(**given)
+    try:
+        change = AugmentSeries(**given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"augment.{error}") from None
     before = data.train.prepare
     return replace(data, train=replace(data.train, prepare=change if before is None else Chain((before, change))))

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..._checks import check_choice, check_int
-from ..._kinds import POSITIVE
+from ..._arguments import checked_fields
+from ..._checks import check_int
+from ..._kinds import FINITE, NOT_NEGATIVE, POSITIVE, Choice, Int, ListOf
+from ..._object_kinds import CALLABLE, Instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +40,7 @@ __all__ = [
 PADDINGS = ("zero", "symmetric")
 
 
+@checked_fields(mean=ListOf(FINITE), std=ListOf(POSITIVE), scale=POSITIVE)
 @dataclass(frozen=True)
 class Standardize:
     """Convert bytes to floats of zero mean and unit variance, (x · scale - mean) / std for each channel.
@@ -79,6 +82,7 @@ class StandardizeEach:
         return replace(batch, inputs=(centred / deviation).view(batch.inputs.shape))
 
 
+@checked_fields(limit=POSITIVE)
 @dataclass(frozen=True)
 class Clip:
     """Clip inputs to [-limit, limit].
@@ -89,13 +93,11 @@ class Clip:
 
     limit: float
 
-    def __post_init__(self) -> None:
-        POSITIVE.check("limit", self.limit)
-
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         return replace(batch, inputs=batch.inputs.clamp(-self.limit, self.limit))
 
 
+@checked_fields(limit=POSITIVE | None)
 @dataclass(frozen=True, eq=False)
 class Normalize:
     """Normalise measured values to zero mean and unit variance, (x - mean) / std; NaN becomes 0.
@@ -183,6 +185,7 @@ def as_values(tokens: Tensor, mask: Tensor) -> Tensor:
     return tokens.gather(1, order).unsqueeze(1)
 
 
+@checked_fields(pad=Int(0), padding=Choice(*PADDINGS))
 @dataclass(frozen=True)
 class CropFlip:
     """In training, shift images at random by up to ``pad`` pixels and mirror half of them.
@@ -204,10 +207,6 @@ class CropFlip:
     flip: bool = True
     padding: str = "zero"
     augments = True
-
-    def __post_init__(self) -> None:
-        check_int("pad", self.pad, least=0)
-        check_choice("padding", self.padding, PADDINGS)
 
     def __call__(self, batch: Batch, training: bool) -> Batch:
         if not training:
@@ -234,6 +233,7 @@ def _mirrored(index: Tensor, size: int) -> Tensor:
     return torch.where(index < size, index, 2 * size - 1 - index)
 
 
+@checked_fields(degrees=NOT_NEGATIVE)
 @dataclass(frozen=True)
 class ResizeRotateCrop:
     """Resize images to ``size`` pixels per side; in training with a random rotation, crop and flip (chapter 3, STL-10).
@@ -259,7 +259,7 @@ class ResizeRotateCrop:
     augment: bool = True
 
     def __post_init__(self) -> None:
-        check_int("enlarged", self.enlarged, least=check_int("size", self.size))
+        check_int("enlarged", self.enlarged, least=self.size)
 
     @property
     def augments(self) -> bool:
@@ -299,6 +299,7 @@ class Observed:
         return replace(batch, inputs=torch.cat([batch.inputs * seen, seen], dim=1))
 
 
+@checked_fields(scale=Instance("kernelfield.data.base.TargetScale"))
 @dataclass(frozen=True)
 class ScaleTarget:
     """Normalise targets to zero mean and unit variance, and keep their scale in the batch.
@@ -314,6 +315,7 @@ class ScaleTarget:
         return replace(batch, target=target, scale=self.scale)
 
 
+@checked_fields(steps=ListOf(CALLABLE))
 @dataclass(frozen=True)
 class Chain:
     """Apply transforms in order."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..._checks import check_choice
+from ..._arguments import checked
+from ..._kinds import RATE, Choice
 from .batch import Chain, Observed
 from .to_sequence import map_splits
 
@@ -20,6 +21,7 @@ __all__ = ["drop_samples", "drop_split"]
 FORMS = ("mask", "points")
 
 
+@checked(share=RATE, form=Choice(*FORMS))
 def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0) -> Split:
     """Drop a random share of the positions of each sample.
 
@@ -37,9 +39,6 @@ def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0)
     >>> drop_split(Split(torch.zeros(1, 1, 8), torch.zeros(1)), 0.5).mask.sum()
     tensor(4)
     """
-    check_choice("form", form, FORMS)
-    if not 0 <= share < 1:
-        raise ValueError(f"share must be at least 0 and below 1, got {share}")
     tokens = split.inputs.dim() == 2
     space = split.inputs.shape[1:] if tokens else split.inputs.shape[2:]
     n, points = len(split), space.numel()
@@ -66,6 +65,7 @@ def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0)
     )
 
 
+@checked(share=RATE, form=Choice(*FORMS))
 def drop_samples(data: Data, share: float, *, form: str = "mask", observed: bool = False, seed: int = 0) -> Data:
     """Drop a random share of the positions in all splits; see :func:`drop_split`.
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..._checks import check_int
+from ..._arguments import checked_fields
+from ..._kinds import POSITIVE, RATE, Int
 from .mfcc import mel_filters
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["LogMel"]
 
 
+@checked_fields(window=Int(2), scale=POSITIVE, stretch=RATE)
 @dataclass(frozen=True)
 class LogMel:
     r"""Turn sounds (n, 1, length) into the logarithm of their mel spectra, (n, mels, frames).
@@ -50,8 +52,7 @@ class LogMel:
     _there: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_int("mels", self.mels)
-        if check_int("window", self.window, least=2) % 2:
+        if self.window % 2:
             raise ValueError(f"window must be even, got {self.window}")
 
     @property

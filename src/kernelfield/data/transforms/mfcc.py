@@ -7,11 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from ..._checks import check_int
+from ..._arguments import checked
+from ..._kinds import Int
+from ..._object_kinds import TensorOf
 
 __all__ = ["mel_filters", "mfcc"]
 
 
+@checked(audio=TensorOf("float", "…, length", empty=False), window=Int(2))
 def mfcc(audio: Tensor, rate: int = 16_000, *, coefficients: int = 20, window: int = 200, mels: int = 64) -> Tensor:
     """Return mel-frequency cepstral coefficients: the cosine transform of the logarithm of a mel spectrum.
 
@@ -32,11 +35,16 @@ def mfcc(audio: Tensor, rate: int = 16_000, *, coefficients: int = 20, window: i
     >>> mfcc(torch.randn(2, 16_000)).shape
     torch.Size([2, 20, 161])
     """
-    check_int("coefficients", coefficients)
     if coefficients > mels:
         raise ValueError(f"coefficients must be at most mels, {mels}, got {coefficients}")
-    if check_int("window", window, least=2) % 2:
+    if window % 2:
         raise ValueError(f"window must be even, got {window}")
+    if audio.numel() == 0 or audio.shape[-1] <= window // 2:
+        raise ValueError(
+            f"audio must have more than window / 2 = {window // 2} samples, got shape {tuple(audio.shape)}"
+        )
+    # Transforms have no half precision.
+    audio = audio.float() if audio.dtype in (torch.float16, torch.bfloat16) else audio
     flat = audio.reshape(-1, audio.shape[-1])
     spectrum = torch.stft(
         flat,
@@ -55,7 +63,8 @@ def mfcc(audio: Tensor, rate: int = 16_000, *, coefficients: int = 20, window: i
     k = torch.arange(coefficients, dtype=power.dtype, device=power.device)
     cosines = torch.cos(math.pi / mels * n * k.unsqueeze(1)) * math.sqrt(2 / mels)
     cosines[0] /= math.sqrt(2)
-    return (cosines @ logarithm).unflatten(0, audio.shape[:-1])
+    found = cosines @ logarithm
+    return found.unflatten(0, audio.shape[:-1]) if audio.dim() > 1 else found[0]
 
 
 def mel_filters(mels: int, bins: int, rate: int) -> Tensor:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..._checks import check_int
+from ..._arguments import checked
+from ..._object_kinds import TensorOf
 from ...ops.resample import apply_along
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["resize"]
 
 
+@checked(x=TensorOf("float"))
 def resize(x: Tensor, size: Sequence[int]) -> Tensor:
     r"""Resize the last axes of ``x`` to ``size``, as image libraries do: pixels are areas, and nothing is aliased.
 
@@ -36,9 +38,11 @@ def resize(x: Tensor, size: Sequence[int]) -> Tensor:
     >>> resize(torch.ones(2, 1, 9, 9), (4, 6)).shape
     torch.Size([2, 1, 4, 6])
     """
+    if len(size) > x.dim():
+        raise ValueError(f"size must have at most {x.dim()} entries for x of shape {tuple(x.shape)}, got {tuple(size)}")
     for axis, new in enumerate(size, start=x.dim() - len(size)):
         old = x.shape[axis]
-        if check_int("size", new) != old:
+        if new != old:
             x = apply_along(x, _weights(old, new, x), axis)
     return x
 

@@ -12,12 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..._checks import check_int
+from ..._arguments import checked
+from ..._kinds import NOT_NEGATIVE, Int
+from ..._object_kinds import TensorOf
 from ...groups import SO2, warp
 
 __all__ = ["half_turned_sixes", "mnist6_180", "mnist6_m", "rotate", "rotated", "sixes"]
 
+_IMAGES = TensorOf("float", "n, channels, rows, columns") | TensorOf("int", "n, channels, rows, columns")
 
+
+@checked(images=TensorOf("float", "n, channels, rows, columns"), angles=TensorOf("float", "n"))
 def rotate(images: Tensor, angles: Tensor) -> Tensor:
     """Rotate each image by its own angle in radians, counterclockwise: bilinear, with zeros beyond the edge.
 
@@ -32,6 +37,7 @@ def rotate(images: Tensor, angles: Tensor) -> Tensor:
     return torch.vmap(lambda image, matrix: warp(image, matrix[None])[0])(images, matrices)
 
 
+@checked(images=_IMAGES, labels=TensorOf("int", "n"))
 def rotated(images: Tensor, labels: Tensor, *, copies: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Return ``copies`` of every image, rotated by uniform random angles, and the labels.
 
@@ -39,12 +45,12 @@ def rotated(images: Tensor, labels: Tensor, *, copies: int = 1, seed: int = 0) -
     >>> x.shape, y.tolist()
     (torch.Size([8, 1, 8, 8]), [0, 1, 2, 3, 0, 1, 2, 3])
     """
-    check_int("copies", copies)
     generator = torch.Generator().manual_seed(seed)
     angles = (torch.rand(copies * len(images), generator=generator) * 2 - 1) * math.pi
     return rotate(images.repeat(copies, 1, 1, 1), angles), labels.repeat(copies)
 
 
+@checked(images=_IMAGES, labels=TensorOf("int", "n"), margin=NOT_NEGATIVE)
 def mnist6_180(
     images: Tensor, labels: Tensor, *, copies: int = 1, margin: float = 0.0, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
@@ -69,7 +75,7 @@ def mnist6_180(
     """
     if not 0 <= margin < 90:
         raise ValueError(f"margin must lie between 0 and 90 degrees, got {margin}")
-    chosen = sixes(images, labels).repeat(check_int("copies", copies), 1, 1, 1)
+    chosen = sixes(images, labels).repeat(copies, 1, 1, 1)
     generator = torch.Generator().manual_seed(seed)
     reach = math.radians(90 - margin)
     angles = (torch.rand(len(chosen), generator=generator) * 2 - 1) * reach
@@ -78,6 +84,7 @@ def mnist6_180(
     return _two_classes(upright, upright.flip((-2, -1)))
 
 
+@checked(images=_IMAGES, labels=TensorOf("int", "n"))
 def half_turned_sixes(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return sixes as written and rotated by exactly 180°, labelled 0 and 1: MNIST6-180 as the published code makes it.
 
@@ -89,6 +96,7 @@ def half_turned_sixes(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return _two_classes(chosen, chosen.flip((-2, -1)))
 
 
+@checked(images=_IMAGES, labels=TensorOf("int", "n"))
 def mnist6_m(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return sixes and their mirror images, left and right exchanged, labelled 0 and 1.
 
@@ -100,6 +108,7 @@ def mnist6_m(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return _two_classes(chosen, chosen.flip(-1))
 
 
+@checked(images=_IMAGES, labels=TensorOf("int", "n"), pad=Int(0))
 def sixes(images: Tensor, labels: Tensor, *, pad: int = 0) -> Tensor:
     """Return the images of the digit six, with ``pad`` pixels of background on each side."""
     if len(images) != len(labels) or images.dim() != 4:

@@ -8,10 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._checks import check_choice, check_int
+from ..._arguments import checked
+from ..._container_kinds import SHARES
+from ..._kinds import Choice, Int
+from ..._object_kinds import TensorOf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_LABELS = TensorOf("int", "n") | TensorOf("float", "n")
 
 __all__ = ["check_shares", "class_index", "divide", "hold_out", "moments", "pad"]
 
@@ -23,6 +28,7 @@ def check_shares(shares: Sequence[float]) -> tuple[float, ...]:
     return tuple(shares)
 
 
+@checked(labels=_LABELS, shares=SHARES)
 def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: int = 0) -> tuple[Tensor, ...]:
     """Return random indices of training, validation and test samples, stratified by class.
 
@@ -44,7 +50,7 @@ def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: in
     n = len(order)
     held, tested = (round(n * share) for share in shares[1:])
     if n - held - tested < 1:
-        raise ValueError(f"shares must leave a sample to train on, got {shares} of {n} samples")
+        raise ValueError(f"shares must leave a sample to train on, got {shares} of {n} labels")
     part = torch.zeros(n, dtype=torch.long)
     part[_spread(torch.arange(n), held + tested)] = 2
     rest = torch.nonzero(part).flatten()
@@ -60,6 +66,7 @@ def _spread(index: Tensor, count: int) -> Tensor:
     return index[((torch.arange(count) + 0.5) * (len(index) / count)).long()]
 
 
+@checked(labels=_LABELS, count=Int(0))
 def hold_out(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Return the indices of training samples and of ``count`` validation samples, stratified by class.
 
@@ -67,9 +74,8 @@ def hold_out(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]
     >>> len(train), torch.bincount(held % 10).tolist()
     (80, [2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     """
-    check_int("validation", count, least=0)
     if count >= len(labels):
-        raise ValueError(f"validation must be less than the {len(labels)} training samples, got {count}")
+        raise ValueError(f"validation must be less than the number of labels, {len(labels)}, got {count}")
     share = count / len(labels)
     train, held, _ = divide(labels, (1 - share, share, 0.0), seed)
     return train, held
@@ -118,6 +124,7 @@ def pad(series: Sequence[np.ndarray], length: int | None = None) -> tuple[Tensor
     return values, ~values.isnan().all(dim=1)
 
 
+@checked(values=TensorOf("float", "n, channels, *space"), over=Choice("channel", "step"))
 def moments(values: Tensor, over: str = "channel") -> tuple[Tensor, Tensor]:
     """Return the mean and standard deviation of each channel, (1, channels, 1), or of each step, (1, 1, length).
 
@@ -132,7 +139,6 @@ def moments(values: Tensor, over: str = "channel") -> tuple[Tensor, Tensor]:
     >>> mean.flatten().tolist(), std.flatten().tolist()
     ([2.0, 5.0], [1.0, 1.0])
     """
-    check_choice("normalize", over, ("channel", "step"))
     axes = (0, *range(2, values.dim())) if over == "channel" else (0, 1)
     seen = ~values.isnan()
     count = seen.sum(dim=axes, keepdim=True).clamp(min=1)

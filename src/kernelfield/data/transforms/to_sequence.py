@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..._arguments import checked
 from ..._checks import check_choice, check_int
+from ..._kinds import TEXT, Choice
 from .batch import augments
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def map_splits(data: Data, change: Callable[[Split], Split], **fields: object) -
     return replace(data, **changed)  # type: ignore[arg-type]
 
 
+@checked(name=TEXT | None)
 def as_sequence(data: Data, name: str | None = None) -> Data:
     """Return images read row by row: (n, channels, rows, columns) to (n, channels, rows · columns).
 
@@ -83,6 +86,7 @@ class Flatten:
         return {**self.__dict__, "_there": {}}
 
 
+@checked(name=TEXT | None)
 def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
     """Return sequences of pixels in a random order, the same for all samples.
 
@@ -104,6 +108,7 @@ def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
     return map_splits(data, lambda s: replace(s, inputs=s.inputs.index_select(2, order)), name=name or data.name)
 
 
+@checked(noise=Choice("fresh", "shared"), name=TEXT | None)
 def noise_padded(
     data: Data, length: int = 1_000, *, noise: str = "fresh", seed: int = 0, name: str | None = None
 ) -> Data:

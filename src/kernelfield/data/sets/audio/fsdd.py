@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
+from ...._kinds import Int, Number
 from ...base import Data, Split
 from ...io.arrays import read_arrays
 from ...io.files import folder
@@ -26,6 +27,7 @@ RATE = 8_000
 FOLDS = 5
 
 
+@checked(fold=Int(0, FOLDS - 1) | None, validation_share=Number(0, 1, without_high=True))
 def fsdd(
     root: str | os.PathLike[str] | None,
     *,
@@ -57,10 +59,6 @@ def fsdd(
     Returns:
         Inputs (n, 1, length / every), kept as 16-bit integers, with mask (n, length / every); classes (n,) of ten.
     """
-    check_int("length", length)
-    check_int("every", every)
-    if fold is not None and check_int("fold", fold, least=0) >= FOLDS:
-        raise ValueError(f"fold must be None or 0 to {FOLDS - 1}, got {fold}")
     clips = _read(root)
     sound = np.zeros((len(clips), 1, length), dtype=np.int16)
     mask = torch.zeros(len(clips), length, dtype=torch.bool)

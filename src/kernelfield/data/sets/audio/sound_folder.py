@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...._checks import check_choice, check_int
+from ...._arguments import checked
+from ...._checks import check_int
+from ...._kinds import Choice, Int
 from ....ops import resample
 from ...base import Batch, Data, Split
 from ...io.files import decoding, find, folder, open_file, read_table
@@ -99,6 +101,7 @@ def _read_other(path: Path) -> tuple[int, np.ndarray]:
     return rate, samples
 
 
+@checked(fold=Int(1, 10))
 def urbansound8k(
     root: str | os.PathLike[str] | None,
     *,
@@ -125,8 +128,6 @@ def urbansound8k(
     Returns:
         Inputs (n, 1, length), kept as 16-bit integers; classes (n,) of ten.
     """
-    if not 1 <= check_int("fold", fold) <= 10:
-        raise ValueError(f"fold must be 1 to 10, got {fold}")
     where = folder(root, "UrbanSound8K", "UrbanSound8K")
     table = find(where, ["metadata/UrbanSound8K.csv", "UrbanSound8K.csv"], "the table of clips")
     names, *lines = read_table(table) or [[]]
@@ -152,6 +153,7 @@ def urbansound8k(
     return _data("urbansound8k", inputs, target, index, URBAN)
 
 
+@checked()
 def magnatagatune(
     root: str | os.PathLike[str] | None,
     *,
@@ -177,7 +179,6 @@ def magnatagatune(
     Returns:
         Inputs (n · segments, 1, length), kept as 16-bit integers; labels (n · segments, tags) in {0, 1}.
     """
-    check_int("segments", segments)
     where = folder(root, "MagnaTagATune")
     table = find(where, ["annotations_final.csv"], "the table of tags")
     rows = [row for row in read_table(table, "\t") if row] or [[""]]
@@ -188,7 +189,6 @@ def magnatagatune(
         if len(row) != len(rows[0]) or not set(row[1:-1]) <= {"0", "1"} or not re.match(r"[0-9a-f]/[^/]+$", row[-1]):
             raise ValueError(f"{table}, row {i}: expected an id, marks of 0 or 1 and a file in a folder of 0 to f")
     marks = np.array([[int(v) for v in row[1:-1]] for row in rows[1:]], dtype=np.int8)
-    check_int("tags", tags)
     common = np.sort(np.argsort(-marks.sum(axis=0), kind="stable")[:tags])
     kept = np.nonzero(marks[:, common].any(axis=1))[0]
     base = folder(root, "MagnaTagATune", "mp3")
@@ -204,6 +204,7 @@ def magnatagatune(
     return _data("magnatagatune", inputs, target, index, tuple(names[i] for i in common), task="multilabel")
 
 
+@checked(features=Choice(*FEATURES))
 def wav_folder(
     root: str | os.PathLike[str] | None,
     *,
@@ -236,7 +237,6 @@ def wav_folder(
         Inputs (n, 1, length), kept as 16-bit integers, or (n, 40, frames); classes (n,), the names of the folders in
         order.
     """
-    check_choice("features", features, FEATURES)
     where = folder(root, "a folder of sounds for each class")
     paths, target, classes, index = list_classes(where, ENDINGS, "sounds", shares, seed)
     clips = read_clips(paths, rate, length)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_choice, check_int
+from ...._arguments import checked
+from ...._kinds import TEXT, Choice, ListOf
 from ...base import Data, Split
 from ...io.files import fetch, folder, open_file
 from ...transforms.batch import Normalize, Standardize
@@ -31,6 +32,7 @@ WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 RATE = 16_000
 
 
+@checked(words=ListOf(TEXT, least=2), normalize=Choice("channel", "step"))
 def speech_commands(
     root: str | os.PathLike[str] | None,
     *,
@@ -68,7 +70,6 @@ def speech_commands(
     Returns:
         Inputs (n, 1, 16000), kept as 16-bit integers, or (n, 20, 161); classes (n,).
     """
-    check_int("every", every)
     if mfcc and every != 1:
         raise ValueError(f"every must be 1 for coefficients, got {every}")
     if download:
@@ -98,7 +99,6 @@ def speech_commands(
         if normalize == "step":
             prepare = Normalize(*moments(kept[index[0]].float(), normalize))
         else:
-            check_choice("normalize", normalize, ("channel", "step"))
             heard = sound[index[0]].float() / 32768
             prepare = Standardize((float(heard.mean()),), (float(heard.std()),), scale=1 / 32768)
         splits = [Split(kept[i], target[i], step=float(every), prepare=prepare) for i in index]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
 from ...base import Data, Split
 from ...io.arrays import finite_array, read_array
 from ...io.files import folder
@@ -28,6 +28,7 @@ __all__ = ["cloud_folder", "read_clouds"]
 ENDINGS = (".off", ".ply", ".npy")
 
 
+@checked()
 def cloud_folder(
     root: str | os.PathLike[str] | None,
     *,
@@ -52,7 +53,6 @@ def cloud_folder(
     Returns:
         Positions (n, 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,), the names of the folders in order.
     """
-    check_int("points", points)
     where = folder(root, "a folder of point clouds for each class")
     paths, labels, classes, index = list_classes(where, ENDINGS, "point clouds", shares, seed)
     coords = read_clouds(paths, 2 * points, seed)

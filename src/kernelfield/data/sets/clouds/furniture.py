@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_choice, check_int
+from ...._arguments import checked
+from ...._checks import check_int
+from ...._kinds import Choice, Int
 from ...base import Data, Split
 from ...io.arrays import finite_array, read_arrays
 from ...transforms.batch import AsFloat
@@ -25,6 +27,7 @@ __all__ = ["chair_monitor", "furniture"]
 FOLDS = 5
 
 
+@checked(split=Int(0, FOLDS - 1))
 def furniture(
     root: str | os.PathLike[str] | None, *, points: int = 1_024, split: int = 0, voxels: int | None = None
 ) -> Data:
@@ -65,6 +68,7 @@ def furniture(
     )
 
 
+@checked(form=Choice("points", "voxels"))
 def chair_monitor(
     root: str | os.PathLike[str] | None, *, form: str = "points", points: int = 1_024, seed: int = 0
 ) -> Data:
@@ -84,7 +88,6 @@ def chair_monitor(
         Positions (n, 3, points) with coords (n, points, 3) and mask, or voxels (n, 1, 32, 32, 32), kept as bytes;
         classes (n,) of two.
     """
-    check_choice("form", form, ("points", "voxels"))
     file = _file(root, "modelnet10_chair_monitor_32.npz")
     stored = read_arrays(file, ("chair", "monitor"))
     for name, array in stored.items():
@@ -98,7 +101,7 @@ def chair_monitor(
     if form == "voxels":
         splits = [Split(grid[i].unsqueeze(1), label[i], prepare=AsFloat()) for i in parts]
     else:
-        coords, mask = _filled(grid, 2 * check_int("points", points), seed)
+        coords, mask = _filled(grid, 2 * points, seed)
         none = coords.new_zeros(len(coords), 0, coords.shape[1])
         prepare = ChoosePoints(points)
         splits = [Split(none[i], label[i], coords=coords[i], mask=mask[i], prepare=prepare) for i in parts]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
+from ...._kinds import RATE, SEED, Int
 from ...._signature import with_arguments_of
 from ...base import Data, Split
 from ...io.files import folder
@@ -34,7 +35,6 @@ def _modelnet(
     validation_share: float = 0.1,
     seed: int = 0,
 ) -> Data:
-    check_int("points", points)
     parts = {part: sorted(where.glob(f"*/{part}/*.off")) for part in ("train", "test")}
     found = {path.parts[-3] for paths in parts.values() for path in paths}
     if not parts["train"] or not parts["test"]:
@@ -55,6 +55,7 @@ def _modelnet(
     return Data.from_splits(name, splits, in_channels=6 if normals else 3, size=(2, 2, 2), classes=known)
 
 
+@checked(voxels=Int() | None, validation_share=RATE, seed=SEED)
 @with_arguments_of(_modelnet, without=("name", "where", "kinds"))
 def modelnet40(
     root: str | os.PathLike[str] | None, *, points: int = 1_000, normals: bool = True, **options: Any
@@ -84,6 +85,7 @@ def modelnet40(
     return _modelnet("modelnet40", where, 40, points=points, normals=normals, **options)
 
 
+@checked(voxels=Int() | None, validation_share=RATE, seed=SEED)
 @with_arguments_of(_modelnet, without=("name", "where", "kinds"))
 def modelnet10(
     root: str | os.PathLike[str] | None, *, points: int = 512, normals: bool = False, **options: Any

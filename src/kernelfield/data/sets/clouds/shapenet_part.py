@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...._checks import check_int
+from ...._arguments import checked
 from ...base import Data, Split
 from ...io.files import decoding, find, folder, open_file, read_bytes, read_lines
 from ...transforms.clouds import ChoosePoints, normalized
@@ -43,6 +43,7 @@ PARTS = {
 IGNORED = -100
 
 
+@checked()
 def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, normals: bool = True) -> Data:
     """Return ShapeNet-part: 16,881 objects of 16 kinds, 2 to 6 parts each, 50 in all.
 
@@ -61,7 +62,6 @@ def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, n
     Returns:
         Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) and mask; labels (n, points) of 50.
     """
-    check_int("points", points)
     name = "shapenetcore_partanno_segmentation_benchmark_v0_normal"
     where = folder(root, "ShapeNet-part", name)
     lines = read_lines(find(where, ["synsetoffset2category.txt"], "the kinds"))

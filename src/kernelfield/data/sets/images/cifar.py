@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...._checks import check_choice
+from ...._arguments import checked
+from ...._kinds import BOOL, POSITIVE, SEED, Choice, Int
 from ...._signature import with_arguments_of
 from ....ops import resample
 from ...base import Data, Split
 from ...io.files import fetch, find, folder
 from ...io.safe_pickle import read_pickle
-from ...transforms.batch import Chain, Clip, CropFlip, Standardize, StandardizeEach
+from ...transforms.batch import PADDINGS, Chain, Clip, CropFlip, Standardize, StandardizeEach
 from ...transforms.split import hold_out
 from ...transforms.to_sequence import as_sequence, noise_padded
 
@@ -50,8 +51,6 @@ def _build(
     validation: int = 5_000,
     seed: int = 0,
 ) -> Data:
-    check_choice("form", form, FORMS)
-    check_choice("normalize", normalize, ("set", "image"))
     x, x_test = (_changed(images, resolution, form.startswith("gray")) for images in (train[0], test[0]))
     normal: Standardize | StandardizeEach | Chain = StandardizeEach()
     if normalize == "set":
@@ -72,6 +71,17 @@ def _build(
     return data if form in ("image", "gray") else as_sequence(data, name=f"s{name}")
 
 
+@checked(
+    form=Choice(*FORMS),
+    augment=BOOL,
+    padding=Choice(*PADDINGS),
+    resolution=Int(),
+    noise=Choice("fresh", "shared"),
+    normalize=Choice("set", "image"),
+    limit=POSITIVE | None,
+    validation=Int(0),
+    seed=SEED,
+)
 @with_arguments_of(_build, without=("name", "train", "test", "classes"))
 def cifar10(root: str | os.PathLike[str] | None, *, download: bool = False, **options: Any) -> Data:
     """Return CIFAR-10: photographs of ten classes, 50,000 to train and 10,000 to test, 32×32.
@@ -116,6 +126,17 @@ def cifar10(root: str | os.PathLike[str] | None, *, download: bool = False, **op
     return _build("cifar10", train, test, classes, **options)
 
 
+@checked(
+    form=Choice(*FORMS),
+    augment=BOOL,
+    padding=Choice(*PADDINGS),
+    resolution=Int(),
+    noise=Choice("fresh", "shared"),
+    normalize=Choice("set", "image"),
+    limit=POSITIVE | None,
+    validation=Int(0),
+    seed=SEED,
+)
 @with_arguments_of(cifar10)
 def cifar100(root: str | os.PathLike[str] | None, *, download: bool = False, **options: Any) -> Data:
     """Return CIFAR-100: like :func:`cifar10`, with 100 classes, from ``root`` or ``root/cifar-100-python``.

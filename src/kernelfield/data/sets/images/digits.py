@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...._checks import check_int
+from ...._arguments import checked
+from ...._kinds import SHARE, Int
 from ....ops import resample
 from ...base import Data, Split
 from ...transforms.batch import Normalize
@@ -14,6 +15,7 @@ from ...transforms.split import hold_out
 __all__ = ["digit_images", "digit_sequences", "digits"]
 
 
+@checked(test_share=SHARE)
 def digit_images(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0) -> tuple[Tensor, ...]:
     """Return the digits as images.
 
@@ -38,7 +40,6 @@ def _digits(resolution: int, test_share: float, seed: int) -> tuple[Tensor, Tens
     """Return images, from 0 to 16, and labels to train on and to test, and how images are normalised."""
     from sklearn.datasets import load_digits  # noqa: PLC0415
 
-    check_int("resolution", resolution)
     raw = load_digits()
     images = torch.from_numpy(raw.images).float().unsqueeze(1)
     labels = torch.from_numpy(raw.target).long()
@@ -49,6 +50,7 @@ def _digits(resolution: int, test_share: float, seed: int) -> tuple[Tensor, Tens
     return images[held:], labels[held:], images[:held], labels[:held], normal
 
 
+@checked(test_share=SHARE)
 def digit_sequences(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0) -> tuple[Tensor, ...]:
     """Return the digits read row by row: as :func:`digit_images`, with inputs (n, 1, resolution²).
 
@@ -59,6 +61,7 @@ def digit_sequences(resolution: int = 8, *, test_share: float = 0.2, seed: int =
     return x.flatten(2), y, x_test.flatten(2), y_test
 
 
+@checked(test_share=SHARE, validation=Int(0))
 def digits(
     resolution: int = 8,
     *,

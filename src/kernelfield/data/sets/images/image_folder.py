@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
 from ...base import Data, Split
 from ...io.files import decoding, folder, open_file
 from ...io.limits import VARIABLE, check_size, max_bytes
@@ -29,6 +29,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
 
 
+@checked()
 def image_folder(
     root: str | os.PathLike[str] | None,
     *,
@@ -57,8 +58,6 @@ def image_folder(
     Returns:
         Inputs (n, 1 or 3, rows, columns), kept as bytes; classes (n,), the names of the folders in order.
     """
-    if resolution is not None:
-        check_int("resolution", resolution)
     where = folder(root, "a folder of images for each class")
     paths, labels, classes, index = list_classes(where, ENDINGS, "images", shares, seed)
     images = stack_images(paths, resolution, gray)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ...._arguments import checked
+from ...._kinds import SEED, Int
 from ....ops import resample
 from ...base import Data, Split
 from ...io.files import fetch, find, folder, read_bytes
@@ -33,6 +35,7 @@ FILES = {
 }
 
 
+@checked(permute=SEED | None, validation=Int(0))
 def mnist(
     root: str | os.PathLike[str] | None,
     *,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
 from ...base import Data, Split
 from ...io.files import decoding, find, folder, open_file
 from ...io.limits import check_size
@@ -27,6 +27,7 @@ __all__ = ["pcam"]
 _ROWS = 2048
 
 
+@checked()
 def pcam(root: str | os.PathLike[str] | None, *, samples: int | None = None) -> Data:
     """Return PatchCamelyon: 327,680 patches of lymph node sections, 96×96: is there a tumour in the middle 32×32?
 
@@ -44,7 +45,7 @@ def pcam(root: str | os.PathLike[str] | None, *, samples: int | None = None) -> 
         Inputs (n, 3, 96, 96), kept as bytes; classes (n,): 0 normal, 1 tumour.
     """
     where = folder(root, "PatchCamelyon", "pcam", "PCAM", "pcamv1")
-    most = None if samples is None else check_int("samples", samples)
+    most = samples
     # All files are looked for before the first of them is read, which may take minutes.
     files = {part: (_file(where, part, "x"), _file(where, part, "y")) for part in ("train", "valid", "test")}
     parts = [_read(*files[part], most) for part in ("train", "valid", "test")]

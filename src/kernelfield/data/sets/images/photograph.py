@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
+from ...._kinds import Int
 from ...base import Batch, Data, Split
 from ...io.files import folder
 from .image_folder import ENDINGS, read_image
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["photograph"]
 
 
+@checked(image=Int(0))
 def photograph(root: str | os.PathLike[str] | None, *, image: int = 0, repeat: int = 100) -> Data:
     """Return a photograph as a function to learn: from positions to colours.
 
@@ -33,7 +35,6 @@ def photograph(root: str | os.PathLike[str] | None, *, image: int = 0, repeat: i
         Inputs (repeat, 1, rows, columns), all of them zero: all that is given are positions. Targets
         (repeat, 3, rows, columns).
     """
-    check_int("repeat", repeat)
     where = folder(root, "a folder of photographs")
     paths = sorted(p for p in where.iterdir() if p.suffix.lower() in ENDINGS)
     if not 0 <= image < len(paths):

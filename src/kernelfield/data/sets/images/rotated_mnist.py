@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...._checks import check_choice, check_int
+from ...._arguments import checked
+from ...._checks import check_int
+from ...._kinds import NOT_NEGATIVE, SHARE, Choice, Int
 from ...base import Data, Split
 from ...io.files import decoding, find, folder, open_file
 from ...transforms import rotate as rotated
@@ -26,6 +28,7 @@ __all__ = ["mnist6_180", "mnist6_m", "rotated_digits", "rotated_mnist", "six_or_
 Pair = tuple[Tensor, Tensor]
 
 
+@checked(test_share=SHARE, validation=Int(0))
 def rotated_digits(
     resolution: int = 16, *, copies: int = 1, validation: int = 144, test_share: float = 0.2, seed: int = 0
 ) -> Data:
@@ -57,6 +60,7 @@ def rotated_digits(
     return _floats("rotated_digits", turned, tuple("0123456789"))
 
 
+@checked()
 def six_or_nine(resolution: int = 16, *, shares: tuple[float, float, float] = (0.6, 0.2, 0.2), seed: int = 0) -> Data:
     """Return sixes and nines, each as written and rotated by 180°, to be read as six or nine.
 
@@ -90,6 +94,7 @@ def six_or_nine(resolution: int = 16, *, shares: tuple[float, float, float] = (0
     return _floats("six_or_nine", parts, ("six", "nine"))
 
 
+@checked(validation=Int(0, 11_999))
 def rotated_mnist(
     root: str | os.PathLike[str] | None, *, validation: int = 2_000, published: bool = False, seed: int = 0
 ) -> Data:
@@ -151,6 +156,7 @@ def _read_amat(root: str | os.PathLike[str] | None, part: str) -> Pair:
     return images, torch.from_numpy(labels.astype(np.int64))
 
 
+@checked(turns=Choice("circle", "half"), margin=NOT_NEGATIVE)
 def mnist6_180(
     root: str | os.PathLike[str] | None, *, turns: str = "circle", margin: float = 0.0, seed: int = 0
 ) -> Data:
@@ -167,7 +173,6 @@ def mnist6_180(
         margin: degrees around ±90° without a sample, for "circle".
         seed: seed of the angles and of the validation split.
     """
-    check_choice("turns", turns, ("circle", "half"))
     if turns == "half" and margin:
         raise ValueError(f"margin must be 0 for turns='half', got {margin}")
     parts = []
@@ -180,6 +185,7 @@ def mnist6_180(
     return _bytes("mnist6_180", parts, ("six", "nine"))
 
 
+@checked()
 def mnist6_m(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
     """Return MNIST6-M: MNIST's sixes and their mirror images, to be told apart.
 

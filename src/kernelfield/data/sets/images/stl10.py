@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
+from ...._kinds import Int
 from ...base import Data, Split
 from ...io.files import fetch, find, folder, read_lines
 from ...transforms.batch import Chain, CropFlip, ResizeRotateCrop, Standardize
@@ -28,6 +29,7 @@ ARCHIVE = (
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 
 
+@checked(validation=Int(0))
 def stl10(
     root: str | os.PathLike[str] | None,
     *,
@@ -70,7 +72,7 @@ def stl10(
     normal = Standardize(tuple(float(c.mean()) for c in colours), tuple(float(c.std()) for c in colours))
     train, held = hold_out(y, validation, seed)
     plain, augmented = normal, Chain((CropFlip(12), normal))
-    if check_int("resolution", resolution) != 96:
+    if resolution != 96:
         resize = ResizeRotateCrop(resolution, resolution, augment=False)
         plain = Chain((resize, normal))  # type: ignore[assignment]
         augmented = Chain((ResizeRotateCrop(resolution, round(resolution * 17 / 16)), normal))

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...._checks import check_int
+from ...._arguments import checked
+from ...._kinds import RATE, Int
 from ...base import Data, Split
 from ...io.arrays import finite_array, read_array
 from ...io.files import folder
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["cosmic"]
 
 
+@checked(resolution=Int(2), validation=RATE)
 def cosmic(
     root: str | os.PathLike[str] | None,
     *,
@@ -57,7 +59,6 @@ def cosmic(
     parts = {"train": [files["npy_train"][i] for i in learn.tolist()], "test": files["npy_test"]}
     if count:
         parts["validation"] = [files["npy_train"][i] for i in held.tolist()]
-    check_int("resolution", resolution, 2)
     read = {name: _read(paths, resolution) for name, paths in parts.items()}
     image, _, counts = read["train"]
     seen = image[counts.unsqueeze(1)].double()

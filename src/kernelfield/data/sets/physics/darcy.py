@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...._checks import check_bool, check_counts, check_int
+from ...._arguments import checked
+from ...._kinds import FINITE, POSITIVE, Int
+from ...._object_kinds import TensorOf
 from ...base import Data, Split
 from ...io.arrays import finite_array, read_arrays
 from ...io.files import decoding, open_file
@@ -30,6 +32,7 @@ LOW, HIGH = 3.0, 12.0
 _MAT = ("piececonst_r421_N1024_smooth1.mat", "piececonst_r421_N1024_smooth2.mat")
 
 
+@checked(resolution=Int(2), test_resolution=Int(2) | None, validation=Int(0))
 def darcy(
     root: str | os.PathLike[str] | None,
     *,
@@ -63,12 +66,13 @@ def darcy(
     Returns:
         Inputs (n, 3 or 1, resolution, resolution), targets (n, 1, resolution, resolution).
     """
-    tested = resolution if test_resolution is None else check_int("test_resolution", test_resolution, 2)
+    tested = resolution if test_resolution is None else test_resolution
     read = _reader(root)
-    train, test = read("train", check_int("resolution", resolution, 2)), read("test", tested)
+    train, test = read("train", resolution), read("test", tested)
     return _build("darcy", train, test, float(train[1].std()), read.closed, coordinates, validation, seed)
 
 
+@checked(resolution=Int(2), solve_at=Int(4), validation=Int(0))
 def darcy_synthetic(
     resolution: int = 16,
     *,
@@ -97,9 +101,9 @@ def darcy_synthetic(
     >>> data.train.batch(slice(0, 2)).inputs.shape, data.train.target.shape
     (torch.Size([2, 3, 8, 8]), torch.Size([4, 1, 8, 8]))
     """
-    if check_int("solve_at", solve_at, 4) % check_int("resolution", resolution, 2):
+    if solve_at % resolution:
         raise ValueError(f"resolution must be a divisor of solve_at={solve_at}, got {resolution}")
-    counts = check_counts(train, validation, test)
+    counts = train, validation, test
     generator = torch.Generator().manual_seed(seed)
     high = permeability(sum(counts), solve_at, generator=generator)
     pressure = solve_darcy(torch.where(high, HIGH, LOW)).float()
@@ -115,6 +119,7 @@ def darcy_synthetic(
     return Data(**{**data.__dict__, "train": parts[0], "validation": parts[1]})
 
 
+@checked(smoothness=POSITIVE, inverse_length=POSITIVE)
 def permeability(
     count: int,
     resolution: int,
@@ -146,6 +151,7 @@ def permeability(
     return torch.einsum("ik,nkl,jl->nij", waves, noise, waves) >= 0
 
 
+@checked(a=TensorOf("float", "n, rows, columns"), f=FINITE | TensorOf("float", "n, rows, columns"), tolerance=POSITIVE)
 def solve_darcy(a: Tensor, f: float | Tensor = 1.0, *, tolerance: float = 1e-8) -> Tensor:
     r"""Solve :math:`-\nabla \cdot (a \nabla u) = f` with u = 0 on the edge, by finite differences.
 
@@ -325,7 +331,6 @@ def _build(
     validation: int,
     seed: int,
 ) -> Data:
-    check_bool("coordinates", coordinates)
     resolution = train[0].shape[1]
 
     def split(part: tuple[Tensor, Tensor]) -> Split:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...._checks import check_choice
+from ...._arguments import checked
+from ...._kinds import POSITIVE, TEXT, Choice
 from ...io.files import MISSING, NONFINITE, number, read_table, time_of
 from ...io.pairs import split_files
 from ...transforms.series import Series, build, samples_like
@@ -25,6 +26,7 @@ TASKS = ("auto", "classification", "regression")
 LONG = {"id", "time", "value"}
 
 
+@checked(label=TEXT, task=Choice(*TASKS), unit=POSITIVE | None, nonfinite=Choice(*NONFINITE))
 def csv_series(
     root: str | os.PathLike[str] | None,
     *,
@@ -70,8 +72,6 @@ def csv_series(
         Inputs (n, channels, length), perhaps with mask (n, length) and coords (n, length, 1); classes (n,) or values
         (n, 1).
     """
-    check_choice("task", task, TASKS)
-    check_choice("nonfinite", nonfinite, NONFINITE)
     paths = _paths(root)
     parts = []
     for path in paths:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_positive
+from ...._arguments import checked
+from ...._kinds import POSITIVE, TEXT, ListOf
 from ...base import Data, Split
 from ...io.files import find, folder, number, read_lines
 from ...transforms.batch import Normalize
@@ -32,6 +33,7 @@ MEASURED = (
 STATIC = ("Age", "Gender", "Height", "ICUType")
 
 
+@checked(sets=ListOf(TEXT), minutes=POSITIVE)
 def physionet2012(
     root: str | os.PathLike[str] | None,
     *,
@@ -63,7 +65,6 @@ def physionet2012(
         Inputs (n, 41, points), as measured, the static ones repeated, from which ``prepare`` computes the 81 channels;
         coords (n, points, 1), mask (n, points); targets (n, 1) of 0 and 1, task "multilabel".
     """
-    check_positive("minutes", minutes)
     where = folder(root, "PhysioNet 2012", "challenge-2012/1.0.0", "predicting-mortality-of-icu-patients-1.0.0")
     paths, deaths = [], []
     for name in sets:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
+from ...._kinds import Int
 from ...base import Data, Split
 from ...io.files import folder, number, read_lines
 from ...transforms.batch import Normalize
@@ -25,6 +26,7 @@ __all__ = ["physionet2019", "read_psv"]
 STATIC = ("Age", "Gender", "Unit1", "Unit2", "HospAdmTime")
 
 
+@checked(hours=Int(3))
 def physionet2019(
     root: str | os.PathLike[str] | None,
     *,
@@ -55,7 +57,6 @@ def physionet2019(
         Inputs (n, 39, hours), as measured, the static ones repeated, from which ``prepare`` computes the 75 channels;
         mask (n, hours), False after the end of a stay; targets (n, 1) of 0 and 1, task "multilabel".
     """
-    check_int("hours", hours, least=3)
     where = folder(root, "PhysioNet 2019")
     paths = sorted(where.rglob("*.psv"))
     if not paths:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...._arguments import checked
 from ...._checks import check_choice
+from ...._container_kinds import SHARES
+from ...._kinds import BOOL, POSITIVE, SEED, TEXT, Choice
 from ...._signature import with_arguments_of
 from ...io.files import NONFINITE, find, folder, number, read_lines, time_of
 from ...io.pairs import split_files
@@ -28,6 +31,17 @@ SPLITS = ("archive", "random")
 ENDINGS = (".ts", ".tsv", ".arff")
 
 
+@checked(
+    problem=TEXT | None,
+    split=Choice(*SPLITS),
+    nonfinite=Choice(*NONFINITE),
+    shares=SHARES,
+    unit=POSITIVE | None,
+    observed=BOOL,
+    standardize=BOOL,
+    normalize=Choice("channel", "step"),
+    seed=SEED,
+)
 @with_arguments_of(build, without=("name", "parts", "task", "classes", "channels", "validation_share"))
 def ts(
     root: str | os.PathLike[str] | None,
@@ -64,8 +78,6 @@ def ts(
     Returns:
         Inputs (n, channels, longest), mask (n, longest) if anything is missing; classes (n,) or values (n, 1).
     """
-    check_choice("split", split, SPLITS)
-    check_choice("nonfinite", nonfinite, NONFINITE)
     if root is not None and Path(root).is_file():
         paths = split_files(Path(root))
         name = paths[0].stem if len(paths) == 1 else re.sub(r"[_-]?train$", "", paths[0].stem, flags=re.IGNORECASE)
@@ -84,6 +96,7 @@ def ts(
     return build(name, parts, task=task, classes=classes, **options)
 
 
+@checked(split=Choice(*SPLITS), normalize=Choice("channel", "step"))
 def character_trajectories(
     root: str | os.PathLike[str] | None,
     *,

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ...._checks import check_counts, check_int
+from ...._arguments import checked
+from ...._kinds import NOT_NEGATIVE, Int
 from ...base import Data, Split
 
 __all__ = ["chirps"]
@@ -16,6 +17,7 @@ __all__ = ["chirps"]
 RATES = {"falls fast": -48.0, "falls": -24.0, "steady": 0.0, "rises": 24.0, "rises fast": 48.0}
 
 
+@checked(length=Int(128), noise=NOT_NEGATIVE, validation=Int(0))
 def chirps(
     length: int = 256,
     *,
@@ -51,8 +53,7 @@ def chirps(
     >>> data.train.inputs.shape, data.classes
     (torch.Size([10, 1, 128]), ('falls fast', 'falls', 'steady', 'rises', 'rises fast'))
     """
-    check_int("length", length, least=128)
-    count = check_counts(train, validation, test)
+    count = train, validation, test
     generator = torch.Generator().manual_seed(seed)
     rates = torch.tensor(list(RATES.values()))
     label = torch.randint(len(RATES), (sum(count),), generator=generator)

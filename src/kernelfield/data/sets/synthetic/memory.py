@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from ...._checks import check_counts, check_int
+from ...._arguments import checked
+from ...._kinds import Int
 from ...base import Data, Split
 from ...transforms.batch import AsFloat
 
 __all__ = ["adding", "copy_memory"]
 
 
+@checked(validation=Int(0))
 def copy_memory(
     T: int = 100, *, train: int = 10_000, validation: int = 1_000, test: int = 1_000, seed: int = 0
 ) -> Data:
@@ -39,7 +41,6 @@ def copy_memory(
     >>> batch.target.flatten().tolist()
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 8, 6, 1, 4, 4, 4, 8, 2, 4]
     """
-    check_int("T", T)
     generator = torch.Generator().manual_seed(seed)
 
     def draw(count: int) -> Split:
@@ -51,10 +52,11 @@ def copy_memory(
         target[:, T + 10 :] = digits
         return Split(inputs, target, prepare=AsFloat())
 
-    splits = [draw(count) for count in check_counts(train, validation, test)]
+    splits = [draw(count) for count in (train, validation, test)]
     return Data.from_splits("copy_memory", splits, "segmentation", out_channels=10)
 
 
+@checked(T=Int(2), validation=Int(0))
 def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: int = 1_000, seed: int = 0) -> Data:
     """Return the adding problem: the sum of two marked numbers among T.
 
@@ -80,7 +82,6 @@ def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: 
     >>> torch.allclose((batch.inputs[:, 0] * batch.inputs[:, 1]).sum(dim=1, keepdim=True), batch.target)
     True
     """
-    check_int("T", T, least=2)
     generator = torch.Generator().manual_seed(seed)
 
     def draw(count: int) -> Split:
@@ -92,5 +93,5 @@ def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: 
         inputs[:, 1].scatter_(1, places, 1.0)
         return Split(inputs, inputs[:, 0].gather(1, places).sum(dim=1, keepdim=True))
 
-    splits = [draw(count) for count in check_counts(train, validation, test)]
+    splits = [draw(count) for count in (train, validation, test)]
     return Data.from_splits("adding", splits, "regression", out_channels=1)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import torch
 
-from ...._checks import check_counts, check_int
+from ...._arguments import checked
+from ...._kinds import Int
 from ...base import Data, Split
 from ...transforms.batch import Standardize
 
@@ -17,6 +18,7 @@ __all__ = ["pathfinder"]
 TRIES = 1_000
 
 
+@checked(resolution=Int(16), distractors=Int(0), validation=Int(0))
 def pathfinder(
     resolution: int = 32,
     *,
@@ -56,10 +58,8 @@ def pathfinder(
     >>> data.train.inputs.shape, data.train.target.tolist()
     (torch.Size([4, 1, 32, 32]), [0, 1, 0, 1])
     """
-    check_int("resolution", resolution, least=16)
-    dashes = check_int("dashes", resolution // 5 if dashes is None else dashes)
-    check_int("distractors", distractors, least=0)
-    count = check_counts(train, validation, test)
+    dashes = resolution // 5 if dashes is None else dashes
+    count = train, validation, test
     source = np.random.default_rng(seed)
     drawn = [_draw(source, resolution, bool(i % 2), dashes, distractors) for i in range(sum(count))]
     images = torch.from_numpy(np.stack(drawn)).unsqueeze(1)

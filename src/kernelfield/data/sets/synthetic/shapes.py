@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ...._checks import check_counts, check_int
+from ...._arguments import checked
+from ...._kinds import Int
 from ...base import Data, Split
 from ...transforms.batch import Standardize
 
@@ -16,6 +17,7 @@ __all__ = ["shapes"]
 CLASSES = ("circle", "square", "triangle", "cross", "ring", "star")
 
 
+@checked(validation=Int(0))
 def shapes(resolution: int = 32, *, train: int = 2_000, validation: int = 500, test: int = 500, seed: int = 0) -> Data:
     """Return images of one shape each, with random position, size, angle, brightness and background.
 
@@ -39,8 +41,7 @@ def shapes(resolution: int = 32, *, train: int = 2_000, validation: int = 500, t
     >>> data.train.inputs.shape, data.classes[:3]
     (torch.Size([10, 1, 16, 16]), ('circle', 'square', 'triangle'))
     """
-    check_int("resolution", resolution)
-    count = check_counts(train, validation, test)
+    count = train, validation, test
     generator = torch.Generator().manual_seed(seed)
     label = torch.randint(len(CLASSES), (sum(count),), generator=generator)
     drawn = torch.rand(6, len(label), generator=generator)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...._checks import check_choice, check_counts, check_int
+from ...._arguments import checked
+from ...._kinds import NOT_NEGATIVE, Choice, Int
 from ...base import Data, Split
 from ...transforms.clouds import ChoosePoints, normalized
 
@@ -20,6 +21,7 @@ __all__ = ["random_clouds", "solids"]
 POSES = ("any", "upright", "none")
 
 
+@checked(noise=NOT_NEGATIVE, pose=Choice(*POSES), validation=Int(0))
 def solids(
     points: int = 512,
     *,
@@ -56,9 +58,7 @@ def solids(
     >>> batch.inputs.shape, batch.coords.shape
     (torch.Size([2, 6, 64]), torch.Size([2, 64, 3]))
     """
-    check_int("points", points)
-    check_choice("pose", pose, POSES)
-    count = check_counts(train, validation, test)
+    count = train, validation, test
     generator = torch.Generator().manual_seed(seed)
     label = torch.randint(len(SURFACES), (sum(count),), generator=generator)
     place = torch.empty(len(label), 2 * points, 3)
@@ -78,6 +78,7 @@ def solids(
     return Data.from_splits("solids", splits, in_channels=6 if normals else 3, size=(2, 2, 2), classes=tuple(SURFACES))
 
 
+@checked(validation=Int(0))
 def random_clouds(
     points: int = 1_000, *, dim: int = 3, train: int = 800, validation: int = 0, test: int = 200, seed: int = 0
 ) -> Data:
@@ -102,8 +103,7 @@ def random_clouds(
     >>> random_clouds(10, train=3).train.batch(slice(0, 2)).coords.shape
     torch.Size([2, 10, 3])
     """
-    check_int("points", points)
-    count = check_counts(train, validation, test)
+    count = train, validation, test
     generator = torch.Generator().manual_seed(seed)
     coords = 2 * torch.rand(sum(count), points, dim, generator=generator) - 1
     values = 2 * torch.rand(sum(count), 1, points, generator=generator) - 1

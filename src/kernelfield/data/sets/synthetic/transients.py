@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...._checks import check_counts, check_int, check_positive
+from ...._arguments import checked
+from ...._kinds import NOT_NEGATIVE, POSITIVE, Int, ListOf
 from ...base import Data, Split
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+@checked(length=Int(128), scales=ListOf(POSITIVE, count=2), speed=POSITIVE, noise=NOT_NEGATIVE, validation=Int(0))
 def transients(
     length: int = 1_024,
     *,
@@ -71,14 +73,14 @@ def transients(
     >>> transients(512, train=10, speed=0.5).train.inputs.shape
     torch.Size([10, 1, 1024])
     """
-    check_int("length", length, least=128)
-    check_positive("speed", speed)
+    if round(length / speed) < 1:
+        raise ValueError(f"speed must leave a sample of length={length}, got {speed}")
     low, high = scales
     if not 0 < low <= high or 128 * high > length:
         raise ValueError(
             f"scales must be two numbers above 0, the larger one at most length / 128 = {length / 128:g}, got {scales}"
         )
-    count = check_counts(train, validation, test)
+    count = train, validation, test
     total, generator = sum(count), torch.Generator().manual_seed(seed)
     label = torch.randint(len(KINDS), (total,), generator=generator)
     drawn = torch.rand(4, total, 1, generator=generator)

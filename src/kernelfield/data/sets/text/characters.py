@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
 from ...base import Data, Split
 from ...io.files import fetch, find, folder, read_lines
 from ...transforms.batch import AsTokens
@@ -30,6 +30,7 @@ FILES = {
 }
 
 
+@checked()
 def ptb(root: str | os.PathLike[str] | None, *, download: bool = False, length: int = 400) -> Data:
     """Return the Penn Treebank, to predict each next character: 5,095 K to train, 396 K to validate and 446 K to test.
 
@@ -58,6 +59,7 @@ def ptb(root: str | os.PathLike[str] | None, *, download: bool = False, length: 
     return _build("ptb", parts, length)
 
 
+@checked()
 def text(
     root: str | os.PathLike[str] | None,
     *,
@@ -99,7 +101,6 @@ def _characters(path: Path, spaced: bool) -> list[str]:
 
 
 def _build(name: str, parts: Sequence[Sequence[str]], length: int) -> Data:
-    check_int("length", length)
     found = {c for part in parts for c in part}
     vocabulary = [END, *sorted(found - {END})]
     if len(parts[0]) <= length:

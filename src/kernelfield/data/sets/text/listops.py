@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_choice, check_counts, check_int
+from ...._arguments import checked
+from ...._kinds import Choice, Int
 from ...base import Data, Split
 from ...io.files import find, folder, read_lines
 from ...transforms.batch import AsFloat, AsTokens, as_values
@@ -25,6 +26,7 @@ OPERATORS = ("[MAX", "[MIN", "[MED", "[SM")
 TOKENS = {"": 0, **{str(d): d + 1 for d in range(10)}, **{op: 11 + i for i, op in enumerate(OPERATORS)}, "]": 15}
 
 
+@checked(max_length=Int(4), max_depth=Int(2), max_args=Int(2), form=Choice("tokens", "values"), validation=Int(0))
 def listops(
     root: str | os.PathLike[str] | None = None,
     *,
@@ -66,11 +68,9 @@ def listops(
     >>> data.train.inputs.shape, data.vocabulary
     (torch.Size([8, 30]), 16)
     """
-    check_int("max_length", max_length, least=4 if root is not None else max(check_int("min_length", min_length), 4))
-    check_choice("form", form, ("tokens", "values"))
-    check_int("max_depth", max_depth, 2)
-    check_int("max_args", max_args, 2)
-    counts = check_counts(train, validation, test)
+    if root is None and max_length < min_length:
+        raise ValueError(f"max_length must be at least min_length={min_length}, got {max_length}")
+    counts = train, validation, test
     if root is not None:
         where = folder(root, "ListOps", "listops-1000", "lra_release/listops-1000")
         parts = [

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_choice, check_int
+from ...._arguments import checked
+from ...._kinds import Choice, Int
 from ...base import Data, Split
 from ...io.files import fetch, folder, open_file
 from ...transforms.batch import AsFloat, AsTokens, as_values
@@ -23,6 +24,7 @@ ARCHIVE = ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "m
 CLASSES = ("neg", "pos")
 
 
+@checked(form=Choice("tokens", "values"), validation=Int(0))
 def imdb(
     root: str | os.PathLike[str] | None,
     *,
@@ -51,8 +53,6 @@ def imdb(
         Token ids (n, length), kept as bytes, with mask (n, length), or values (n, 1, length); classes (n,): "neg" or
         "pos".
     """
-    check_int("length", length)
-    check_choice("form", form, ("tokens", "values"))
     if download:
         fetch(root, [ARCHIVE], unless=["aclImdb/train/pos", "aclImdb/test/pos"], unpack=True)
     where = folder(root, "the film reviews", "aclImdb")

@@ -1,0 +1,176 @@
+"""Streams, assertions, export and estimators."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import kernelfield as kf
+from kernelfield import sklearn as estimators
+from kernelfield import streaming, testing
+from kernelfield.export import export_network, read_metadata
+from kernelfield.groups import Mirror
+
+from .call import Call, forward_of
+
+_FOLDER = tempfile.TemporaryDirectory()
+_NET = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4).eval()
+_TALK = kf.CKCNN(8, 20, size=16, channels=8, blocks=1, readout="dense", vocabulary=20, norm="batch").eval()
+_CONV = nn.Conv1d(1, 1, 3, padding=1)
+
+
+def _path(name: str) -> str:
+    return str(Path(_FOLDER.name) / name)
+
+
+def _exported() -> str:
+    path = Path(_path("written.pt2"))
+    if not path.exists():
+        export_network(_CONV, path, torch.randn(1, 1, 16))
+    return str(path)
+
+
+def _with(function: Any, *inputs: Any) -> Any:
+    """Return a function that passes ``inputs`` on behind its first argument."""
+
+    def call(**options: Any) -> Any:
+        first, *others = options.items()
+        return function(first[1], *inputs, **dict(others))
+
+    own = inspect.signature(function)
+    named = [p for p in own.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    call.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
+    return call
+
+
+def _fit(build: Any, target: np.ndarray) -> Any:
+    source = np.random.default_rng(0)
+    series = source.normal(size=(12, 1, 10))
+    return lambda **options: build(**options).fit(series, target)
+
+
+def _estimator(name: str, target: np.ndarray, **options: Any) -> Call:
+    build = getattr(estimators, name)
+    fit = _fit(build, target)
+    fit.__signature__ = inspect.signature(build)
+    return Call(f"sklearn.{name}", fit, lambda: dict(options))
+
+
+_LABELS, _VALUES = np.arange(12) % 2, np.linspace(0, 1, 12)
+_TRAINED = {"channels": 4, "blocks": 1, "epochs": 1, "random_kernels": 20, "device": "cpu"}
+_SIGNAL = torch.randn(1, 1, 9)
+
+CALLS = [
+    Call("streaming.stream", streaming.stream, lambda: {"net": _NET}, lambda s: s.push(torch.randn(s.batch, 1, 3))),
+    Call("streaming.Stream", streaming.Stream, lambda: {"net": _NET}, lambda s: s.push(torch.randn(s.batch, 1, 3))),
+    Call("streaming.Stream.push", streaming.stream(_NET).push, lambda: {"block": torch.randn(1, 1, 3)}),
+    Call("streaming.distil", streaming.distil, lambda: {"net": _NET, "order": 2, "refine": 1}),
+    Call(
+        "streaming.generate",
+        streaming.generate,
+        lambda: {"net": _TALK, "prompt": [1, 2], "length": 2, "seed": 0},
+    ),
+    Call(
+        "streaming.OnlineConv",
+        streaming.OnlineConv,
+        lambda: {"kernel": torch.randn(2, 2, 5)},
+        lambda f: f(torch.randn(f.batch, f.channels, 4)),
+    ),
+    forward_of(
+        "streaming.OnlineConv", lambda: streaming.OnlineConv(torch.randn(2, 2, 5)), lambda: {"x": torch.randn(1, 2, 4)}
+    ),
+    Call(
+        "streaming.RecurrentConv",
+        streaming.RecurrentConv,
+        lambda: {"in_channels": 2, "out_channels": 3, "order": 2},
+        lambda f: f(torch.randn(2, f.in_channels, 6)),
+    ),
+    forward_of(
+        "streaming.RecurrentConv",
+        lambda: streaming.RecurrentConv(2, 3, order=2),
+        lambda: {"x": torch.randn(2, 2, 6)},
+        unchecked=frozenset(["coords"]),
+    ),
+    Call("streaming.StreamStep", streaming.StreamStep, lambda: {"net": _NET}),
+    Call("streaming.export_stream", streaming.export_stream, lambda: {"net": _NET, "path": _path("stream.pt2")}),
+    Call(
+        "testing.equivariance_error",
+        testing.equivariance_error,
+        lambda: {"model": torch.square, "group": Mirror(dim=1), "x": _SIGNAL},
+    ),
+    Call(
+        "testing.assert_equivariant",
+        testing.assert_equivariant,
+        lambda: {"model": torch.square, "group": Mirror(dim=1), "x": _SIGNAL},
+        ends_with=(AssertionError,),
+    ),
+    Call(
+        "testing.assert_causal",
+        testing.assert_causal,
+        lambda: {"model": lambda x: x.cumsum(-1), "x": _SIGNAL},
+        ends_with=(AssertionError,),
+    ),
+    Call(
+        "testing.assert_translation_equivariant",
+        testing.assert_translation_equivariant,
+        lambda: {"model": _CONV, "x": _SIGNAL, "shift": 2},
+        ends_with=(AssertionError,),
+    ),
+    Call(
+        "testing.assert_resolution_consistent",
+        testing.assert_resolution_consistent,
+        lambda: {
+            "model": lambda x, step: step * x.cumsum(-1),
+            "signal": _wave,
+            "shape": [64],
+            "steps": [0.5],
+            "rtol": 0.2,
+        },
+        ends_with=(AssertionError,),
+    ),
+    Call(
+        "testing.assert_exports",
+        testing.assert_exports,
+        lambda: {
+            "model": torch.sin,
+            "args": (torch.randn(1, 5),),
+            "check_args": [(torch.randn(1, 8),)],
+            "dynamic_shapes": ({1: torch.export.Dim("length")},),
+        },
+        ends_with=(AssertionError,),
+        unchecked=frozenset(["dynamic_shapes"]),
+    ),
+    Call("testing.count_parameters", testing.count_parameters, lambda: {"model": _NET}),
+    Call(
+        "testing.assert_compiles",
+        _with(testing.assert_compiles, torch.randn(3)),
+        lambda: {"model": torch.sin},
+        ends_with=(AssertionError,),
+    ),
+    Call(
+        "testing.assert_state_dict_round_trip",
+        _with(testing.assert_state_dict_round_trip, torch.randn(3)),
+        lambda: {"build": nn.Identity},
+        ends_with=(AssertionError,),
+    ),
+    Call(
+        "export.export_network",
+        export_network,
+        lambda: {"network": _CONV, "path": _path("net.pt2"), "example": torch.randn(1, 1, 16)},
+    ),
+    Call("export.read_metadata", read_metadata, lambda: {"path": _exported()}),
+    _estimator("RandomKernelClassifier", _LABELS, kernels=20),
+    _estimator("RandomKernelRegressor", _VALUES, kernels=20),
+    _estimator("CCNNClassifier", _LABELS, **_TRAINED),
+    _estimator("CCNNRegressor", _VALUES, **_TRAINED),
+]
+
+
+def _wave(positions: torch.Tensor) -> torch.Tensor:
+    return torch.sin(positions[..., 0] / 5)[None, None]
