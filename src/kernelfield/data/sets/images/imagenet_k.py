@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...._arguments import checked
+from ...._kinds import Int
 from ...base import Data, Split
 from ...io.files import find, folder
 from ...transforms.batch import Chain, CropFlip, Standardize
@@ -25,6 +27,7 @@ SIDES = (8, 16, 32, 64)
 TRAIN = tuple(f"train_data_batch_{i}" for i in range(1, 11))
 
 
+@checked(validation=Int(0))
 def imagenet_k(
     root: str | os.PathLike[str] | None,
     *,
