@@ -174,7 +174,8 @@ def _sound_options(path: Path, model: str) -> dict[str, Any]:
     rate = sound.usual_rate(path) if path.is_dir() else sound.RATE
     if model and configuration(model).build is WaveletNet:
         return {"rate": rate}
-    return {"rate": rate, "features": "mel", "augment": True}
+    length = {"length": sound.usual_length(path, rate)} if path.is_dir() else {}
+    return {"rate": rate, "features": "mel", "augment": True, **length}
 
 
 @checked()

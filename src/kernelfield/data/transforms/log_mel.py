@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,24 +19,28 @@ if TYPE_CHECKING:
 __all__ = ["LogMel"]
 
 
-@checked_fields(window=Int(2), scale=POSITIVE, stretch=RATE)
+@checked_fields(window=Int(2), scale=POSITIVE, floor=POSITIVE | None, stretch=RATE, shift=RATE)
 @dataclass(frozen=True)
 class LogMel:
     r"""Turn sounds (n, 1, length) into the logarithm of their mel spectra, (n, mels, frames).
 
-    .. math:: y_{mt} = \log\Big(\sum_f M_{mf} |X_{ft}|^2 + 10^{-6}\Big), \qquad
-        \tilde y_{mt} = y_{mt} - \tfrac1T \sum_{t'} y_{mt'}
+    .. math:: P_{mt} = \sum_f M_{mf} |X_{ft}|^2, \qquad
+        y_{mt} = \log\Big(\frac{P_{mt}}{\max_{m't'} P_{m't'}} + 10^{-\mathrm{floor}/10}\Big)
 
-    where X is the short-time Fourier transform with Hann windows. The mean of each band over time, which mostly tells
-    speakers, rooms and microphones apart, is left out.
+    where X is the short-time Fourier transform with Hann windows. Levels are relative to the loudest of a sound, and
+    those far below it, such as the noise of a microphone and the padding, count as silence. Without a ``floor``,
+    :math:`y_{mt} = \log(P_{mt} + 10^{-6})` less the mean of each band over time.
 
     Args:
         window: samples of a window; half of it is the step from frame to frame.
         rate: samples per second.
         mels: number of mel bands.
         scale: factor on the stored numbers; 1 / 32767 for 16-bit integers.
-        stretch: in training, sounds are played faster or slower by a random factor of up to 1 ± ``stretch``, one for
-            each batch, without a change of pitch.
+        floor: levels more than this many decibels below the loudest count as silence; None for levels in absolute
+            units.
+        stretch: in training, sounds are played faster or slower by a random factor of up to 1 ± ``stretch``, without a
+            change of pitch.
+        shift: in training, sounds are moved in time by up to this share of their length.
 
     >>> from kernelfield.data.base import Batch
     >>> LogMel(256, 8_000)(Batch(torch.randn(2, 1, 4_000)), False).inputs.shape, LogMel(256, 8_000).frames(4_000)
@@ -47,7 +51,9 @@ class LogMel:
     rate: int
     mels: int = 40
     scale: float = 1 / 32767
+    floor: float | None = None
     stretch: float = 0.0
+    shift: float = 0.0
     # Made once for each device.
     _there: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -58,7 +64,7 @@ class LogMel:
     @property
     def augments(self) -> bool:
         """Whether training samples differ from call to call."""
-        return self.stretch > 0
+        return self.stretch > 0 or self.shift > 0
 
     def frames(self, length: int) -> int:
         """Return the number of frames of a sound of ``length`` samples."""
@@ -73,19 +79,24 @@ class LogMel:
         spectrum = torch.stft(
             x[:, 0], self.window, self.window // 2, window=window, pad_mode="constant", return_complex=True
         )
-        levels = torch.log(bands @ (spectrum.real.square() + spectrum.imag.square()) + 1e-6)
-        if training and self.stretch:
-            levels = self._stretched(levels)
-        return replace(batch, inputs=levels - levels.mean(dim=-1, keepdim=True))
+        power = bands @ (spectrum.real.square() + spectrum.imag.square())
+        if self.floor is None:
+            levels = torch.log(power + 1e-6)
+            levels = levels - levels.mean(dim=-1, keepdim=True)
+        else:
+            loudest = power.amax(dim=(1, 2), keepdim=True).clamp(min=1e-9)
+            levels = torch.log(power / loudest + 10 ** (-self.floor / 10))
+        return replace(batch, inputs=self._changed(levels) if training and self.augments else levels)
 
-    def _stretched(self, levels: Tensor) -> Tensor:
-        frames = levels.shape[-1]
-        factor = 1 + self.stretch * (2 * torch.rand(()).item() - 1)
-        longer = F.interpolate(levels, max(1, round(factor * frames)), mode="linear")
-        spare = frames - longer.shape[-1]
-        if spare <= 0:  # cut on both sides
-            return longer[..., -spare // 2 :][..., :frames]
-        return F.pad(longer, (spare // 2, spare - spare // 2), mode="replicate")
+    def _changed(self, levels: Tensor) -> Tensor:
+        """Return levels (n, mels, frames), each sound stretched and moved in time by random amounts."""
+        n, mels, frames = levels.shape
+        options: dict[str, Any] = {"device": levels.device, "dtype": levels.dtype}
+        stretch, shift = 2 * torch.rand(2, n, 1, 1, **options) - 1
+        along = torch.linspace(-1, 1, frames, **options) * (1 + self.stretch * stretch) + 2 * self.shift * shift
+        bands = torch.linspace(-1, 1, mels, **options).unsqueeze(1)
+        grid = torch.stack(torch.broadcast_tensors(along, bands), dim=-1)
+        return F.grid_sample(levels.unsqueeze(1), grid, padding_mode="border", align_corners=True).squeeze(1)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_there": {}}

@@ -30,13 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["magnatagatune", "read_clips", "read_sound", "urbansound8k", "usual_rate", "wav_folder"]
+__all__ = ["magnatagatune", "read_clips", "read_sound", "urbansound8k", "usual_length", "usual_rate", "wav_folder"]
 
 ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff")
 #: samples a second of sounds of one's own
 RATE = 16_000
 #: what networks are given of a sound
 FEATURES = ("raw", "mel")
+#: levels of mel bands more than this many decibels below the loudest count as silence
+FLOOR = 50.0
 URBAN = (
     *("air_conditioner", "car_horn", "children_playing", "dog_bark", "drilling", "engine_idling", "gun_shot"),
     *("jackhammer", "siren", "street_music"),
@@ -229,7 +231,8 @@ def wav_folder(
         features: "raw" samples, or "mel": the logarithm of 40 mel bands in windows of 32 milliseconds, 16 apart; see
              :class:`~kernelfield.data.transforms.log_mel.LogMel`. A network on mel bands learns from fewer sounds
             and in a fraction of the time.
-        augment: whether training sounds are played up to 15 percent faster or slower, for "mel".
+        augment: whether training sounds are changed at random, for "mel": played up to 15 percent faster or slower, and
+            moved by up to 5 percent of their length.
         shares: shares of training, validation and test data, if ``root`` has no such folders.
         seed: seed of the split.
 
@@ -255,11 +258,11 @@ def _mel_data(
     augment: bool,
 ) -> Data:
     window = 2 * max(1, round(0.016 * rate))
-    mel = LogMel(window, rate)
+    mel = LogMel(window, rate, floor=FLOOR)
     levels = torch.cat([mel(Batch(part), False).inputs for part in clips[index[0]].split(64)])
     normal = Normalize(*moments(levels))
     prepare = Chain((mel, normal))
-    training = Chain((replace(mel, stretch=0.15), normal)) if augment else prepare
+    training = Chain((replace(mel, stretch=0.15, shift=0.05), normal)) if augment else prepare
     splits = [Split(clips[i], target[i], prepare=training if part == 0 else prepare) for part, i in enumerate(index)]
     size = (mel.frames(clips.shape[-1]),)
     return Data.from_splits(name, splits, in_channels=mel.mels, size=size, classes=classes)
@@ -275,6 +278,22 @@ def usual_rate(root: Path, count: int = 20) -> int:
     paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
     rates = Counter(_read_pcm(path)[0] or _read_other(path)[0] for path in paths[:: max(1, len(paths) // count)])
     return min(RATE, rates.most_common(1)[0][0]) if rates else RATE
+
+
+def usual_length(root: Path, rate: int, count: int = 200) -> int:
+    """Return a length in samples that nearly all sounds of a folder fit into.
+
+    It is that of the longest, or 5/4 of the 95th percentile if that is less: one long sound would otherwise pad all
+    others with silence.
+
+    Args:
+        root: the folder, with any folders in it.
+        rate: sampling rate in Hz.
+        count: how many sounds to look at.
+    """
+    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    lengths = np.array([len(read_sound(path, rate)) for path in paths[:: max(1, len(paths) // count)]])
+    return max(1, round(min(lengths.max(), 1.25 * np.percentile(lengths, 95)))) if len(lengths) else rate
 
 
 def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = None) -> Tensor:
