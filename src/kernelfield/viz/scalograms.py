@@ -53,7 +53,7 @@ def plot_scalograms(lifts: dict[str, LiftingConv], signal: Tensor, path: str | P
         grid[0, column].set_yticks([])
         for row, (name, values) in enumerate(found.items(), start=1):
             axes = grid[row, column]
-            axes.imshow(values[channel].sqrt().cpu(), aspect="auto", origin="lower", interpolation="nearest")
+            axes.imshow(values[channel].sqrt().cpu().numpy(), aspect="auto", origin="lower", interpolation="nearest")
             axes.set_yticks([])
             if column == 0:
                 axes.set_ylabel(f"{name}\nscale →", fontsize=8)

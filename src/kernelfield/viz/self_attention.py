@@ -13,6 +13,7 @@ from .._object_kinds import TensorOf
 from ..layers.group import GroupSelfAttention, GroupSignal, LiftingSelfAttention
 from .attention import picture
 from .figures import save_figure
+from .observe import observe_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +107,9 @@ def plot_position_attention(
     name = next(iter(layers)) if layer is None else layer
     if name not in layers:
         raise ValueError(f"layer must be one of {', '.join(layers)}, got {name!r}")
-    chosen, read = layers[name], _input_of(model, layers[name], image)
+    chosen = layers[name]
+    with torch.no_grad():
+        read: Any = observe_layers(model, image[None], LAYERS, lambda _, values: values)[name]
     space = read.shape[-2:]
     outside = [p for p in positions if any(i >= n for i, n in zip(p, space, strict=True))]
     if outside:
@@ -130,17 +133,3 @@ def plot_position_attention(
                 axes.set_title(f"element {h}", fontsize=7)
     save_figure(figure, path, dpi=120)
     return worst
-
-
-@torch.no_grad()
-def _input_of(model: nn.Module, layer: nn.Module, image: Tensor) -> Any:
-    """Return what a layer reads when the model sees an image."""
-    found: list[Any] = []
-    hook = layer.register_forward_pre_hook(lambda _, arguments: found.append(arguments[0]))
-    training = model.training
-    try:
-        model.eval()(image[None])
-    finally:
-        model.train(training)
-        hook.remove()
-    return found[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import ANY, PATH, Int
 from .._object_kinds import TensorOf
-from ..layers.group import GroupConv, GroupSignal, LiftingConv
+from ..layers.group import GroupConv, LiftingConv
 from ..ops import resample
 from .figures import save_figure
+from .observe import observe_layers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,32 +102,16 @@ def scale_equivariance(model: nn.Module, signal: Tensor) -> dict[str, float]:
     Returns:
         The relative error by layer name, in the order of the forward pass.
     """
-    found: list[dict[str, Tensor]] = [{}, {}]
-
-    def look(name: str, into: dict[str, Tensor]) -> Any:
-        def hook(_: nn.Module, __: Any, out: GroupSignal) -> None:
-            into[name] = out.values
-
-        return hook
-
-    layers = {
-        name: m for name, m in model.named_modules() if isinstance(m, (LiftingConv, GroupConv)) and m.group.ordered
-    }
-    if not layers:
+    kinds = (LiftingConv, GroupConv)
+    if not any(isinstance(m, kinds) and m.group.ordered for m in model.modules()):
         raise ValueError(f"model must have convolutions on dilations, got {type(model).__name__} with none")
-    training = model.training
     inputs = (signal[None], resample(signal[None], 2 * signal.shape[-1]))
-    for x, into in zip(inputs, found, strict=True):
-        hooks = [layer.register_forward_hook(look(name, into)) for name, layer in layers.items()]
-        try:
-            model.eval()(x)
-        finally:
-            model.train(training)
-            for hook in hooks:
-                hook.remove()
+    # Not layer(x), which would observe itself.
+    found = [observe_layers(model, x, kinds, lambda layer, values: layer.forward(values)) for x in inputs]
+    signals = [{name: s.values for name, s in each.items() if s.group.ordered} for each in found]
     errors = {}
-    for name, once in found[0].items():
-        twice = found[1][name]
+    for name, once in signals[0].items():
+        twice = signals[1][name]
         common = min(once.shape[2], twice.shape[2]) - 1
         if common < 1 or once.shape[3] < 4:
             continue  # one dilation, or one moment, has nothing to compare
