@@ -220,3 +220,5 @@ def test_arguments_are_checked():
         WaveletNet(stages=[Stage(4, 9, residual=True)])
     with pytest.raises(ValueError, match=r"\bx must"):
         small()(torch.randn(2, 1, 100))
+    with pytest.raises(ValueError, match=r"\bstep must"):
+        small()(torch.randn(2, 2, 100), step=1e9)

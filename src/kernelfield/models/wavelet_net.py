@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, Choice, Int, ListOf, Number
+from .._kinds import MOST, POSITIVE, RATE, Choice, Int, ListOf, Number, is_symbolic
 from .._object_kinds import Instance, TensorOf
 from ..fields import BSpline, Field
 from ..groups import Scale
@@ -152,7 +152,10 @@ class WaveletNet(nn.Module):
         if mask is not None:
             x = x * mask.unsqueeze(1).to(x.dtype)
         if step != 1:
-            x = resample(x, max(1, round(x.shape[-1] * step)))
+            length = x.shape[-1] * step
+            if not is_symbolic(x.shape[-1]) and length > MOST:
+                raise ValueError(f"step must be at most {MOST / x.shape[-1]:.4g} for {x.shape[-1]} samples, got {step}")
+            x = resample(x, max(1, round(length)))
         return self.head(self.stages(x))
 
 

@@ -175,6 +175,12 @@ def test_full_attention_is_the_chapters_formula():
     torch.testing.assert_close(conv(x).values[:, o, h], (f - minus).sum(dim=(1, 2)))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty_batches(kind):
+    conv = AttentiveGroupConv(2, 3, group=Cyclic(4), attention=kind)
+    assert conv(torch.randn(0, 2, 4, 6, 6)).shape == (0, 3, 4, 6, 6)
+
+
 @pytest.mark.parametrize("kind", KINDS[:3])
 @pytest.mark.parametrize("lifts", [True, False])
 def test_chunked_equals_unchunked(kind, lifts, monkeypatch):

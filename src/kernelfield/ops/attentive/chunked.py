@@ -54,4 +54,4 @@ def _chunk_size(x: Tensor, kernel: Tensor, boundary: str, chunk: int | None) -> 
     positions = math.prod([n - m for n, m in zip(x.shape[3:], lost, strict=True)])
     one = x.shape[1] * x.shape[2] * h * positions * x.element_size()
     count = max(1, max(CHUNK_BYTES, CHUNK_INPUTS * x.numel() * x.element_size()) // max(one, 1))
-    return (min(out, count // len(x)), len(x)) if count >= len(x) else (1, count)
+    return (min(out, count // max(1, len(x))), len(x)) if count >= len(x) else (1, count)
