@@ -73,6 +73,7 @@ NAMES = {
         "NJet",
         "RandomFourier",
         "SIREN",
+        "SharedField",
         "Table",
         "bind_field",
         "bind_start",

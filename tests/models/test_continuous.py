@@ -121,6 +121,8 @@ PUBLISHED = [
     ("ccnn_6_380", {"dim": 2, **IMAGE, "out_channels": 100}, "2M", 2_033_656, ""),
     ("ccnn_4_140_global", {"dim": 2, **IMAGE}, "200k", 196_866, "without masks, and with a linear map for a stem"),
     ("ccnn_6_380_global", {"dim": 2, **IMAGE}, "2M", 1_984_882, "without masks, and with a linear map for a stem"),
+    ("ccnn_4_140_shared", {"dim": 2, **IMAGE}, "200k", 300_290, "four layers of 128 units have 138k parameters alone"),
+    ("ccnn_6_380_shared", {"dim": 2, **IMAGE}, "2M", 2_111_090, ""),
     ("ccnn_4_140_s4", {"dim": 2, **IMAGE}, "200k", 201_042, ""),
     ("ccnn_6_380_s4", {"dim": 2, **IMAGE}, "2M", 1_999_366, ""),
     ("fccnn_4_140", {"dim": 1, **SEQUENCE}, "233k", 233_373, ""),

@@ -106,6 +106,7 @@ KERNEL_BOUNDS: dict[str, tuple[float, float]] = {
     "partial": (0.05, 1.2),
     "MLP": (0.98, 1.1),
     "NJet": (0.9, 1.0),
+    "SharedField": (0.5, 2.0),
     "Table": (0.9, 1.0),
     "BSpline": (0.9, 1.0),
 }

@@ -9,6 +9,7 @@ from .mlp import MLP, SIREN
 from .morlet import Morlet
 from .njet import NJet
 from .random_fourier import RandomFourier
+from .shared import SharedField
 from .splines import BSpline, Table, cardinal_bspline
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Morlet",
     "NJet",
     "RandomFourier",
+    "SharedField",
     "Table",
     "bind_field",
     "bind_start",

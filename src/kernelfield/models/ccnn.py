@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import POSITIVE, RATE, TEXT, Choice, Int
 from .._object_kinds import TensorOf
-from ..fields import Field, MAGNet
+from ..fields import Field, MAGNet, SharedField, build_field
 from ..layers import (
     CCNNBlock,
     Dropout,
@@ -56,6 +56,8 @@ class CCNN(nn.Module):
         channels: width.
         blocks: number of residual blocks.
         field: makes each kernel's field.
+        shared_field: one kernel network for all layers, made by ``field`` with ``hidden`` values; each layer has a
+            linear map of them (chapter 6; :class:`kernelfield.fields.SharedField`).
         hidden: width of the kernel networks.
         omega_0: published frequency scale of the kernel networks. By default a filter network's sines are spread up to
             half of the Nyquist frequency of ``size``, so that the network works at other resolutions too.
@@ -118,6 +120,7 @@ class CCNN(nn.Module):
         channels: int = 140,
         blocks: int = 4,
         field: Callable[..., Field] = MAGNet,
+        shared_field: bool = False,
         hidden: int = 32,
         omega_0: float | None = None,
         start: str | None = None,
@@ -144,11 +147,15 @@ class CCNN(nn.Module):
         norm = check_norm(norm, causal=causal, readout=readout, default="batch", dim=dim)
         #: whether samples at irregular times have to be in order
         self.orders_times = norm == "cumulative"
+        kernel_field = field_options(field, start=start, hidden=hidden, omega_0=omega_0)
+        self.kernel_network = build_field(kernel_field, dim, hidden) if shared_field else None
+        if self.kernel_network is not None:
+            kernel_field = partial(SharedField, network=self.kernel_network)
         make_conv: Callable[..., nn.Module] = partial(
             SeparableConv,
             dim=dim,
             size=size,
-            field=field_options(field, start=start, hidden=hidden, omega_0=omega_0),
+            field=kernel_field,
             sigma=sigma,
             mask=mask,
             causal=causal,

@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
 from .._container_kinds import DICT
 from .._kinds import ListOf
+from ..data.io.files import open_file
 from .figures import save_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["draw_history", "plot_history"]
+__all__ = ["architecture_table", "draw_history", "plot_history", "read_last_row"]
 
 #: panels: the quantity of each block, and the title
 PANELS = {"kernel": "points of the kernels", "resolution": "resolution", "width": "channels"}
+
+
+@checked(rows=DICT)
+def architecture_table(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a Markdown table of the architectures that trainings found, one line per network and block.
+
+    Chapter 6, tables "Found architectures".
+
+    Args:
+        rows: the last row of each history, by the network's name; see :func:`plot_history` and :func:`read_last_row`.
+
+    >>> row = {"complexity": 1.02, "depth": 1.0, "block1.kernel.0": 9.0, "block1.kernel.1": 7.0}
+    >>> row |= {"block1.resolution.0": 16.0, "block1.resolution.1": 12.0}
+    >>> row |= {f"block1.width.{part}": 8.0 for part in ("read", "middle", "written")}
+    >>> print(architecture_table({"CIFAR10": row}).splitlines()[-1])
+    | CIFAR10 | 1.02 | 1 of 1 | 9×7 | 16×12 | 8, 8, 8 |
+    """
+    lines = ["| network | complexity | block | kernel | resolution | widths |", "|---|---:|---|---|---|---|"]
+    for name, row in rows.items():
+        depth = round(row["depth"])
+        for block in range(1, depth + 1):
+            sizes = {kind: _sizes(row, f"block{block}.{kind}") for kind in ("kernel", "resolution", "width")}
+            kernel, resolution = ("×".join(sizes[kind]) for kind in ("kernel", "resolution"))
+            first = f"| {name} | {row['complexity']:.2f} " if block == 1 else "| | "
+            lines.append(f"{first}| {block} of {depth} | {kernel} | {resolution} | {', '.join(sizes['width'])} |")
+    return "\n".join(lines)
+
+
+def _sizes(row: Mapping[str, float], prefix: str) -> list[str]:
+    return [str(round(value)) for name, value in row.items() if name.startswith(f"{prefix}.")]
+
+
+@checked()
+def read_last_row(path: str | Path) -> dict[str, float]:
+    """Return the last row of a run's ``masks.csv``, for :func:`architecture_table`; empty cells are left out."""
+    with open_file(path) as file:
+        rows = list(csv.DictReader(file.read().decode("utf-8").splitlines()))
+    if not rows or "depth" not in rows[-1]:
+        raise ValueError(f"{path} must hold the sizes of a learned architecture, with a column 'depth'; found none")
+    return {name: float(value) for name, value in rows[-1].items() if value not in ("", None)}
 
 
 @checked(history=ListOf(DICT))

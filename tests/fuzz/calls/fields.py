@@ -45,6 +45,7 @@ CALLS = [
     *_field("Morlet", spread=0.5),
     *_field("NJet", order=2, spacing=0.5),
     *_field("RandomFourier", hidden=4, features=3),
+    *_field("SharedField", network=fields.RandomFourier(2, 4, hidden=4)),
     *_field("Table", size=4),
     Call("fields.Field", fields.Field, lambda: {"dim": 1, "channels": 2}),
     Call(

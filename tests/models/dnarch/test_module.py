@@ -12,7 +12,7 @@ import torch
 from kernelfield import CCNN, DNArch
 from kernelfield._step_hooks import pause_step_hooks
 from kernelfield.layers.continuous.learned_size import DelayedSizes
-from kernelfield.viz.architecture import plot_history
+from kernelfield.viz.architecture import architecture_table, plot_history, read_last_row
 from tests.contracts.models import ModelContract
 from tests.models.dnarch.nets import build, moved, signal
 
@@ -115,3 +115,17 @@ class TestMaterialised(ModelContract):
     model = staticmethod(materialised)
     arguments: ClassVar[dict[str, Any]] = {"channels": 6, "blocks": 1, "sigma": 0.1, "hidden": 8}
     dims = (1,)
+
+
+def test_found_architectures_are_tabulated_from_runs(tmp_path: Path) -> None:
+    net = DNArch(CCNN(1, 2, dim=2, size=8, channels=4, blocks=2))
+    rows = [net.record(epoch=epoch) for epoch in range(2)]
+    path = tmp_path / "masks.csv"
+    path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]))
+    assert read_last_row(path) == rows[-1]
+    lines = architecture_table({"small": read_last_row(path)}).splitlines()
+    assert len(lines) == 2 + net.architecture().depth
+    assert lines[2].split(" | ")[2:] == ["1 of 2", "1×1", "8×8", "4, 4, 4 |"]
+    path.write_text("epoch,loss\n1,2\n")
+    with pytest.raises(ValueError, match=r"masks.csv must hold"):
+        read_last_row(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from ..._arguments import checked
 from ..._kinds import POSITIVE, SHARE, Choice, ListOf, Number
 from ..._object_kinds import TensorOf
 from ..._signature import with_arguments_of
+from ...fields import RandomFourier
 from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, cutoff
 from ...masks import Mask, SigmoidMask
 from ..ccnn import CCNN
@@ -370,3 +372,15 @@ register("ccnn_4_140_global", CCNN, "CCNN_4,140 with global kernels (chapter 6's
 register("ccnn_6_380_global", CCNN, "CCNN_6,380 with global kernels (chapter 6's base)", **_CHAPTER_6, **_LARGE)
 register("dnarch_4_140", learned_ccnn, "CCNN_4,140 whose architecture is learned (chapter 6)", **_CHAPTER_6)
 register("dnarch_6_380", learned_ccnn, "CCNN_6,380 whose architecture is learned (chapter 6)", **_CHAPTER_6, **_LARGE)
+# Chapter 6's own kernels: one network for all layers, random Fourier features and four linear maps of 128 units.
+_SHARED: dict[str, Any] = {
+    "field": partial(RandomFourier, layers=4, features=128, learn_frequencies=False),
+    "shared_field": True,
+    "hidden": 128,
+    "omega_0": 16.0,  # kernels that keep their shape at other resolutions; published are thousands, by task
+}
+for _size, _large in (("4_140", {}), ("6_380", _LARGE)):
+    _options = {**_CHAPTER_6, **_large, **_SHARED}
+    _title = f"CCNN_{_size.replace('_', ',')} with one kernel network for all layers"
+    register(f"ccnn_{_size}_shared", CCNN, f"{_title} (chapter 6)", **_options)
+    register(f"dnarch_{_size}_shared", learned_ccnn, f"{_title}, its architecture learned (chapter 6)", **_options)
