@@ -53,7 +53,7 @@ def show(maker: str) -> str:
         return f"`{name}`" + (f" ({count} recipes)" if count > 1 else "")
     if kind == "figure":
         return f"`viz.{name}`"
-    folder = {"benchmark": "benchmarks/", "example": "examples/"}.get(kind, "")
+    folder = {"benchmark": "benchmarks/", "example": "examples/", "script": "scripts/"}.get(kind, "")
     return f"`{folder}{name}`"
 
 

@@ -30,8 +30,8 @@ def test_entries_name_existing_objects(entry: dict) -> None:
             module, function = name.split(".")
             assert callable(getattr(importlib.import_module(f"kernelfield.viz.{module}"), function)), maker
         else:
-            file = {"page": f"docs/{name}.md", "benchmark": f"benchmarks/{name}", "example": f"examples/{name}"}[kind]
-            assert (ROOT / file).is_file(), maker
+            folder = {"page": "docs", "benchmark": "benchmarks", "example": "examples", "script": "scripts"}[kind]
+            assert (ROOT / folder / (f"{name}.md" if kind == "page" else name)).is_file(), maker
 
 
 def test_recipes_of_chapters_are_listed() -> None:

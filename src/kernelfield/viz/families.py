@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
+from .._container_kinds import MappingOf
+from .._kinds import PATH, TEXT, Int
+from .._object_kinds import Instance, TensorOf
 from ..fields import SIREN
-from ..layers import ContinuousConv
 from .figures import save_figure
 
 if TYPE_CHECKING:
@@ -16,11 +19,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from ..layers import ContinuousConv
+
 
 __all__ = ["kernel_families", "plot_between_samples", "plot_families", "plot_output_histograms", "plot_size_accuracy"]
 
 
 @torch.no_grad()
+@checked(length=Int(2), discrete=Int(1))
 def kernel_families(length: int = 100, discrete: int = 15, seed: int = 0) -> dict[str, Tensor]:
     r"""Return kernels of four families over ``length`` steps into the past: what each can remember.
 
@@ -53,6 +59,7 @@ def kernel_families(length: int = 100, discrete: int = 15, seed: int = 0) -> dic
     }
 
 
+@checked(path=PATH)
 def plot_families(path: str | Path, **options: Any) -> None:
     """Plot kernels of recurrent units, discrete and continuous kernels over the past; save the figure.
 
@@ -75,6 +82,7 @@ def plot_families(path: str | Path, **options: Any) -> None:
 
 
 @torch.no_grad()
+@checked(layer=Instance("kernelfield.layers.ContinuousConv"), path=PATH, fine=Int(1), channel=Int(0), most=Int(2))
 def plot_between_samples(
     layer: ContinuousConv, path: str | Path, *, fine: int = 16, channel: int = 0, most: int = 64
 ) -> tuple[Tensor, Tensor]:
@@ -95,8 +103,10 @@ def plot_between_samples(
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    if not isinstance(layer, ContinuousConv) or layer.dim != 1:
-        raise ValueError(f"layer must be a continuous convolution with dim=1, got {type(layer).__name__}")
+    if layer.dim != 1:
+        raise ValueError(f"layer must have dim=1, got {layer.dim}")
+    if channel >= layer.field.channels:
+        raise ValueError(f"channel must be below the {layer.field.channels} of layer, got {channel}")
     count = min(most, layer.size[0])
     lags = torch.arange(count, dtype=layer.reach.dtype, device=layer.reach.device)
     dense = torch.arange(fine * (count - 1) + 1, dtype=lags.dtype, device=lags.device) / fine
@@ -112,6 +122,7 @@ def plot_between_samples(
 
 
 @torch.no_grad()
+@checked(models=MappingOf(Instance("torch.nn.Module")), x=TensorOf("float", empty=False), path=PATH)
 def plot_output_histograms(models: Mapping[str, nn.Module], x: Tensor, path: str | Path) -> dict[str, float]:
     """Plot histograms of what networks predict for ``x`` before training; save the figure.
 
@@ -143,6 +154,7 @@ def plot_output_histograms(models: Mapping[str, nn.Module], x: Tensor, path: str
     return spread
 
 
+@checked(points=MappingOf(), path=PATH, label=TEXT)
 def plot_size_accuracy(
     points: Mapping[str, Mapping[float, float]], path: str | Path, *, label: str = "parameters", log: bool = True
 ) -> None:

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._arguments import checked
+from .._container_kinds import DICT, MappingOf
+from .._kinds import PATH, POSITIVE, SEED, Int
+from .._object_kinds import TensorOf
 from ..fields import fit_field
 from .figures import save_figure
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_bandwidth", "plot_curve_fits", "targets_of_chapter_2"]
 
 
+@checked(errors=MappingOf(), path=PATH, kernels=MappingOf() | None)
 def plot_bandwidth(
     errors: Mapping[str, Mapping[float, float]],
     path: str | Path,
@@ -64,6 +69,7 @@ def plot_bandwidth(
     save_figure(figure, path)
 
 
+@checked(points=Int(2), seed=SEED)
 def targets_of_chapter_2(points: int = 100, seed: int = 0) -> dict[str, Tensor]:
     """Return a Gaussian, steps, sawtooths and noise, (points,) each, at positions from -1 to 1.
 
@@ -82,6 +88,7 @@ def targets_of_chapter_2(points: int = 100, seed: int = 0) -> dict[str, Tensor]:
     }
 
 
+@checked(fields=DICT, path=PATH, targets=MappingOf(TensorOf("float", "points")) | None, lr=POSITIVE, fine=Int(1))
 def plot_curve_fits(
     fields: Mapping[str, Callable[..., Field]],
     path: str | Path,

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
-from .._kinds import POSITIVE
+from .._container_kinds import MappingOf
+from .._kinds import PATH, POSITIVE
+from .._object_kinds import Instance
 from ..layers import ContinuousConv
 from ..layers.continuous.penalties import kernel_frequency, nyquist
 from .figures import save_figure
@@ -77,6 +79,7 @@ def _draw_image(axes: Any, image: torch.Tensor, step: float) -> None:
 
 
 @torch.no_grad()
+@checked(models=MappingOf(Instance("torch.nn.Module")), path=PATH, step=POSITIVE)
 def plot_frequencies(models: Mapping[str, nn.Module], path: str | Path, *, step: float = 0.5) -> dict[str, list[float]]:
     """Plot the highest frequency of every layer's kernel, and its spectrum, for several networks; save the figure.
 
@@ -139,6 +142,7 @@ def _radial_spectrum(layer: ContinuousConv, step: float, bins: int = 32) -> torc
 
 
 @torch.no_grad()
+@checked(path=PATH, step=POSITIVE)
 def plot_channel_images(model: nn.Module, path: str | Path, *, step: float = 1.0) -> None:
     """Plot the kernels of every continuous layer on a line as one image, channels by positions; save the figure.
 

@@ -16,7 +16,7 @@ from kernelfield.experiments import custom_data, datasets, losses, metrics, opti
 from kernelfield.experiments.fitting import make_fabric, split_sizes
 from kernelfield.experiments.predict import TrainedRun
 from kernelfield.experiments.results import results_table
-from kernelfield.viz import architecture, attention, clouds, examples, groups, kernels, scalograms
+from kernelfield.viz import architecture, attention, clouds, examples, families, fits, groups, kernels, scalograms
 from tests.experiments.helpers import small_data, small_recipe
 
 from .call import Call
@@ -140,6 +140,41 @@ _PLOTS: list[Call] = [
         "viz.plot_history",
         architecture.plot_history,
         lambda: {"history": [{"step": i, **_LEARNED.record()} for i in range(2)], "path": _path()},
+    ),
+    Call(
+        "viz.architecture_table",
+        architecture.architecture_table,
+        lambda: {"rows": {"a": _LEARNED.record()}},
+    ),
+    Call("viz.plot_families", families.plot_families, lambda: {"path": _path()}),
+    Call("viz.kernel_families", families.kernel_families, lambda: {"length": 20, "discrete": 4}),
+    Call(
+        "viz.plot_between_samples",
+        families.plot_between_samples,
+        lambda: {"layer": kf.CKConv(1, 2, size=8), "path": _path(), "fine": 2},
+    ),
+    Call(
+        "viz.plot_output_histograms",
+        families.plot_output_histograms,
+        lambda: {"models": {"a": kf.CKConv(1, 2, size=8)}, "x": torch.randn(2, 1, 8), "path": _path()},
+    ),
+    Call("viz.plot_size_accuracy", families.plot_size_accuracy, lambda: {"points": {"a": {1.0: 2.0}}, "path": _path()}),
+    Call("viz.plot_bandwidth", fits.plot_bandwidth, lambda: {"errors": {"a": {1.0: 2.0}}, "path": _path()}),
+    Call(
+        "viz.plot_curve_fits",
+        fits.plot_curve_fits,
+        lambda: {"fields": {"a": kf.fields.SIREN}, "path": _path(), "targets": {"b": torch.rand(9)}, "steps": 2},
+    ),
+    Call("viz.targets_of_chapter_2", fits.targets_of_chapter_2, lambda: {"points": 20}),
+    Call(
+        "viz.plot_frequencies",
+        kernels.plot_frequencies,
+        lambda: {"models": {"a": kf.CKConv(1, 2, size=8)}, "path": _path()},
+    ),
+    Call(
+        "viz.plot_channel_images",
+        kernels.plot_channel_images,
+        lambda: {"model": kf.CKConv(1, 2, size=8), "path": _path(), "step": 1.0},
     ),
     Call("viz.has_maps", attention.has_maps, lambda: {"model": _NET}),
     Call(
