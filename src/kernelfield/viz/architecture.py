@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import csv
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
 from .._container_kinds import DICT
 from .._kinds import ListOf
-from ..data.io.files import open_file
 from .figures import save_figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 __all__ = ["architecture_table", "draw_history", "plot_history", "read_last_row"]
 
@@ -55,8 +54,7 @@ def _sizes(row: Mapping[str, float], prefix: str) -> list[str]:
 @checked()
 def read_last_row(path: str | Path) -> dict[str, float]:
     """Return the last row of a run's ``masks.csv``, for :func:`architecture_table`; empty cells are left out."""
-    with open_file(path) as file:
-        rows = list(csv.DictReader(file.read().decode("utf-8").splitlines()))
+    rows = list(csv.DictReader(Path(path).read_text(encoding="utf-8").splitlines()))
     if not rows or "depth" not in rows[-1]:
         raise ValueError(f"{path} must hold the sizes of a learned architecture, with a column 'depth'; found none")
     return {name: float(value) for name, value in rows[-1].items() if value not in ("", None)}
