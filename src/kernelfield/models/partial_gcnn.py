@@ -58,6 +58,14 @@ class _Partial(nn.Module):
             if isinstance(module, Distribution):
                 module.freeze(frozen)
 
+    def draw_per_sample(self, each: bool = True) -> None:
+        """Draw elements for each sample of a batch in training, or once for all of them."""
+        if each and any(factor.finite for factor in self.group.factors):
+            raise ValueError(f"per_sample must be False for {self.group}, whose number of elements is drawn, got True")
+        for module in self.modules():
+            if isinstance(module, Distribution):
+                module.per_sample = each
+
     def sample_in_eval(self, sample: bool = True) -> None:
         """Draw elements in evaluation too, or use the same ones at every call."""
         for module in self.modules():
@@ -107,6 +115,8 @@ class PartialGCNN(_Partial):
         size: length of the input along each axis, for ``head="linear"`` and ``head="mlp"`` only.
         reduction: "mean" over the elements of a convolution's input, or "sum" as in the authors' code.
         sample_in_eval: draw elements in evaluation too, as the authors' code does.
+        per_sample: draw elements for each sample in training rather than for each batch; for continuous groups. The
+            kernels are then sampled once for every sample (chapter 11, section 6).
 
     >>> import torch
     >>> net = PartialGCNN(1, 10, group=SO2(), samples=4, channels=(4, 4, 8, 8), kernel_size=5)
@@ -141,6 +151,7 @@ class PartialGCNN(_Partial):
         size: int | None = None,
         reduction: str = "mean",
         sample_in_eval: bool = False,
+        per_sample: bool = False,
     ) -> None:
         super().__init__()
         self.group, self.head_kind = group, head
@@ -193,6 +204,7 @@ class PartialGCNN(_Partial):
         self.hidden = nn.Linear(features, hidden) if head == "mlp" else None
         self.linear = nn.Linear(hidden, out_channels)
         self.sample_in_eval(sample_in_eval)
+        self.draw_per_sample(per_sample)
 
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
@@ -223,6 +235,8 @@ class PartialGCNN13(_Partial):
         dropout: probability to drop a channel after the 2nd, 5th and 8th convolution.
         reduction: "mean" over the elements of a convolution's input, or "sum" as in the authors' code.
         sample_in_eval: draw elements in evaluation too, as the authors' code does.
+        per_sample: draw elements for each sample in training rather than for each batch; for continuous groups. The
+            kernels are then sampled once for every sample (chapter 11, section 6).
 
     >>> import torch
     >>> PartialGCNN13(1, 10, group=SO2(), samples=2, channels=4)(torch.randn(2, 1, 16, 16)).shape
@@ -241,6 +255,7 @@ class PartialGCNN13(_Partial):
         field: Callable[..., Field] = SmallKernel,
         dropout: float = 0.3,
         sample_in_eval: bool = False,
+        per_sample: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -254,6 +269,7 @@ class PartialGCNN13(_Partial):
         self.head = GroupPool("mean", "all")
         self.linear = nn.Linear(widths[-1], out_channels)
         self.sample_in_eval(sample_in_eval)
+        self.draw_per_sample(per_sample)
 
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:

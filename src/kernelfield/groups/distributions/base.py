@@ -49,6 +49,8 @@ class Distribution(nn.Module):
         self.complete = False
         #: draw elements in evaluation too
         self.sample_in_eval = False
+        #: draw elements for each sample of a batch, where they are drawn
+        self.per_sample = False
         self._adapted_to: tuple[int, ...] | None = None
         _followers.add(self)
         self.register_load_state_dict_post_hook(_adapt_after_loading)
@@ -63,6 +65,12 @@ class Distribution(nn.Module):
         A gate is 1 in value; its gradient is that of the probability to keep the element.
         """
         raise NotImplementedError
+
+    def draw_each(self, like: Tensor, batch: int) -> Tensor:
+        """Return elements of each sample of a batch, (batch, n, coords), drawn independently."""
+        if self.size() is None:
+            raise ValueError(f"per_sample must be False for {self.group}, whose number of elements is drawn, got True")
+        return torch.stack([self(like)[0] for _ in range(batch)])
 
     def limits(self) -> Tensor:
         """Return the share of the group in the support, per factor, between 0 and 1, differentiable: (factors,)."""

@@ -14,7 +14,7 @@ from ..._object_kinds import TensorOf
 from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from ...groups import Distribution, Group, Uniform
-from .correlate import BOUNDARIES, check_even, correlate
+from .correlate import BOUNDARIES, check_even, convolve, correlate
 from .kernel import GroupKernel
 from .scale import SCALE_BOUNDARIES, group_bank, lift_bank, out_group
 from .signal import SIGNAL, GroupSignal, as_signal
@@ -65,11 +65,14 @@ class BaseGroupConv(nn.Module):
         self.distribution = Uniform(group, samples) if distribution is None else distribution
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
-    def _draw(self) -> tuple[Tensor | None, Tensor | None]:
+    def _draw(self, batch: int) -> tuple[Tensor | None, Tensor | None]:
         """Return the output elements and their gates; None for all elements of a finite group."""
         if self.distribution.complete:
             return None, None
-        return self.distribution(next(self.parameters()))
+        like = next(self.parameters())
+        if self.distribution.per_sample and self.distribution.random:
+            return self.distribution.draw_each(like, batch), None
+        return self.distribution(like)
 
     def _output(self, y: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group) -> GroupSignal:
         """Return the signal of (batch, out·n, *space) or (batch, out, n, *space) values, with the bias."""
@@ -142,8 +145,10 @@ class LiftingConv(BaseGroupConv):
                 f"x must have shape (batch, {self.in_channels}, *space) with {self.group.dim} spatial axes, "
                 f"got {tuple(x.shape)}"
             )
-        elements, gates = self._draw()
-        if elements is None and self.group.convolution == "filter_bank":
+        elements, gates = self._draw(len(x))
+        if elements is not None and elements.dim() == 3:
+            y = convolve_each(self.kernel, x, elements, elements, self.boundary)
+        elif elements is None and self.group.convolution == "filter_bank":
             y = lift_bank(self.kernel, x, self.boundary)
         else:
             y = correlate(x, folded(self.kernel.flipped(elements, elements)), self.boundary)
@@ -265,26 +270,30 @@ class GroupConv(BaseGroupConv):
             flip=self.flips,
         )
 
-    @checked(x=SIGNAL, out_elements=TensorOf("float", "n, coords") | None)
+    @checked(x=SIGNAL, out_elements=TensorOf("float", "…, n, coords") | None)
     def forward(self, x: Tensor | GroupSignal, *, out_elements: Tensor | None = None) -> GroupSignal:
         r"""Convolve a signal on the group.
 
         Args:
             x: signal of values (batch, in_channels, group, \*space); or these values, at all elements of the group.
-            out_elements: (n, coords) elements at which to compute the output, instead of those of the distribution.
+            out_elements: (n, coords) elements at which to compute the output, instead of those of the distribution; or
+                (batch, n, coords), those of each sample.
         """
-        signal = as_signal(x, self.group, self.in_channels)
+        signal = as_signal(x, self.group, self.in_channels, per_sample=True)
         into = None if signal.complete else signal.elements
         group = self.distribution.group
         out, gates = into if out_elements is None else out_elements, None
         if out_elements is None and self.resample:
-            out, gates = self._draw()
+            out, gates = self._draw(len(signal.values))
         complete = into is None and out is None
         if complete and self.group.convolution == "filter_bank" and self.kernel.on_space and signal.gates is None:
             y = group_bank(self.kernel, signal.values, self.boundary, group.order or 1)
             return self._output(y, None, None, group)
-        kernel = self._sample(out, into, group)
         values = weighted(signal.values, self._measure(signal.shape[2]), signal.gates)
+        if any(elements is not None and elements.dim() == 3 for elements in (out, into)):
+            y = convolve_each(self.kernel, values.flatten(1, 2), out, into, self.boundary)
+            return self._output(y, out, gates, group)
+        kernel = self._sample(out, into, group)
         y = correlate(values.flatten(1, 2), folded(kernel), self.boundary)
         return self._output(y, out, gates, group)
 
@@ -300,6 +309,25 @@ class GroupConv(BaseGroupConv):
         if self.group.order is not None or self.reduction == "sum" or self.kernel.interactions == 1:
             return 1.0
         return self.group.weight(n)
+
+
+def convolve_each(kernel: GroupKernel, x: Tensor, out: Tensor | None, into: Tensor | None, boundary: str) -> Tensor:
+    r"""Convolve each sample with the kernel between its own elements, by one convolution with a group per sample.
+
+    Args:
+        kernel: the kernel; it is sampled once for every sample of the batch.
+        x: (batch, in · n, \*space) values.
+        out: (batch, n_out, coords) output elements, or (n_out, coords) for all samples.
+        into: (batch, n, coords) input elements, or (n, coords) for all samples, or None for all of a finite group.
+        boundary: "zero", "periodic" or "valid".
+    """
+
+    def of(elements: Tensor | None, sample: int) -> Tensor | None:
+        return elements[sample] if elements is not None and elements.dim() == 3 else elements
+
+    kernels = [folded(kernel(of(out, i), of(into, i))) for i in range(len(x))]
+    y = convolve(x.flatten(0, 1)[None], torch.cat(kernels), boundary, groups=len(x))
+    return y[0].unflatten(0, (len(x), -1))
 
 
 def folded(kernel: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ class PartialResidualBlock(nn.Module):
 
     @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
-        x = as_signal(x, self.conv1.group, self.conv1.in_channels)
+        x = as_signal(x, self.conv1.group, self.conv1.in_channels, per_sample=True)
         y = self.dropout(self.norm(self.conv1(x)).map(F.relu))
         y = self.norm(self.conv2(y)).map(F.relu)
         if self.shortcut is not None:

@@ -87,7 +87,9 @@ class SeparableGroupConv(BaseGroupConv):
         r"""Convolve a signal on the group; see :class:`GroupConv`."""
         signal = as_signal(x, self.group, self.in_channels)
         into = None if signal.complete else signal.elements
-        out, gates = self._draw()
+        if self.distribution.per_sample:
+            raise ValueError("per_sample must be False for a separable convolution, got a distribution with True")
+        out, gates = self._draw(len(signal.values))
         values = weighted(signal.values, self.group.weight(signal.shape[2]), signal.gates)
         groups = 1 if self.form == "pointwise" else self.in_channels
         y = convolve(values.flatten(1, 2), folded(self.mix(out, into)), "zero", groups)

@@ -32,7 +32,7 @@ POINTWISE = frozenset((*_ACTIVATIONS, *_MORE_ACTIVATIONS, *_ARITHMETIC, *_OPERAT
 # Not a decorator of __init__: torch.compile cannot look into a decorated constructor of a class that is no module.
 @checked(
     values=TensorOf("float", "batch, channels, group, …"),
-    elements=TensorOf("float", "group, coords") | None,
+    elements=TensorOf("float", "…, group, coords") | None,
     gates=TensorOf("float", "group") | None,
 )
 def _check_signal(values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group) -> None:
@@ -48,7 +48,8 @@ class GroupSignal:
     Args:
         values: (batch, channels, group, \*space) values.
         elements: (group, coords) elements of the group axis, in order. None stands for all elements of a finite group
-            in its own order; layers use their fastest path for such a signal.
+            in its own order; layers use their fastest path for such a signal. In (batch, group, coords) each sample has
+            elements of its own, which :class:`GroupConv` takes.
         gates: (group,) factors of the elements wherever the group axis is summed or reduced, or None. Their value is 1.
             They carry the gradient to the distribution that chose the elements.
         group: the group.
@@ -80,7 +81,7 @@ class GroupSignal:
                     f"values must have shape (batch, channels, {group.order}, *space) for {group} without elements, "
                     f"got {tuple(values.shape)}"
                 )
-        elif elements.shape != (values.shape[2], group.coords):
+        elif elements.shape not in {(values.shape[2], group.coords), (len(values), values.shape[2], group.coords)}:
             raise ValueError(
                 f"elements must have shape (group, {group.coords}) for {group} and values of shape (batch, channels, "
                 f"group, *space), got {tuple(elements.shape)} for {tuple(values.shape)}"
@@ -88,7 +89,7 @@ class GroupSignal:
 
     @property
     def elements(self) -> Tensor:
-        """The elements of the group axis: (group, coords)."""
+        """The elements of the group axis: (group, coords), or (batch, group, coords) where samples have their own."""
         if self._elements is not None:
             return self._elements
         # Elements of finite groups are whole numbers, which float32 holds exactly and bfloat16 may not.
@@ -195,7 +196,7 @@ class GroupSignal:
 
     def __repr__(self) -> str:
         shape = tuple(self.values.shape) if isinstance(self.values, Tensor) else self.values
-        held = "complete" if self._elements is None else f"{len(self._elements)} elements"
+        held = "complete" if self._elements is None else f"{self._elements.shape[-2]} elements"
         return f"GroupSignal({shape}, group={self.group}, {held})"
 
 
@@ -222,10 +223,12 @@ def _check_same_elements(a: GroupSignal, b: GroupSignal) -> None:
     # Values on a GPU are not compared: that would wait for the device.
     compared = not torch.compiler.is_compiling() and x.device.type == y.device.type == "cpu"
     if x.shape != y.shape or (compared and not torch.equal(x.to(y.dtype), y)):
-        raise ValueError(f"signals must have the same elements, got {len(x)} and {len(y)} that differ")
+        raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} that differ")
 
 
-def as_signal(x: Tensor | GroupSignal, group: Group, channels: int, dim: int | None = None) -> GroupSignal:
+def as_signal(
+    x: Tensor | GroupSignal, group: Group, channels: int, dim: int | None = None, *, per_sample: bool = False
+) -> GroupSignal:
     r"""Return ``x`` as a signal on ``group``, after checking its group, channels and axes.
 
     A tensor is taken for the values at all elements of a finite group.
@@ -235,6 +238,7 @@ def as_signal(x: Tensor | GroupSignal, group: Group, channels: int, dim: int | N
         group: the group of the layer.
         channels: channels that the layer takes.
         dim: number of axes after the group axis; those of the group's space by default.
+        per_sample: whether the layer takes a signal whose samples have elements of their own.
 
     >>> from kernelfield.groups import SO2, Cyclic
     >>> as_signal(torch.randn(2, 3, 4, 8, 8), Cyclic(4), 3)
@@ -255,6 +259,8 @@ def as_signal(x: Tensor | GroupSignal, group: Group, channels: int, dim: int | N
         if values.shape[2] != group.order:
             raise ValueError(f"x must have {group.order} elements of {group} along axis 2, got {values.shape[2]}")
         return GroupSignal(values, group=group)
+    if not (per_sample or x.complete) and x.elements.dim() == 3:
+        raise ValueError("x must have the same elements for all samples, got elements of each sample")
     if x.group is group or x.group == group:
         return x
     if x.group.kind != group.kind:
