@@ -65,13 +65,13 @@ class BaseGroupConv(nn.Module):
         self.distribution = Uniform(group, samples) if distribution is None else distribution
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
-    def _draw(self, batch: int) -> tuple[Tensor | None, Tensor | None]:
-        """Return the output elements and their gates; None for all elements of a finite group."""
+    def _draw(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the output elements for a batch and their gates; None for all elements of a finite group."""
         if self.distribution.complete:
             return None, None
         like = next(self.parameters())
         if self.distribution.per_sample and self.distribution.random:
-            return self.distribution.draw_each(like, batch), None
+            return self.distribution.draw_each(like, x.shape[0]), None
         return self.distribution(like)
 
     def _output(self, y: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group) -> GroupSignal:
@@ -145,7 +145,7 @@ class LiftingConv(BaseGroupConv):
                 f"x must have shape (batch, {self.in_channels}, *space) with {self.group.dim} spatial axes, "
                 f"got {tuple(x.shape)}"
             )
-        elements, gates = self._draw(len(x))
+        elements, gates = self._draw(x)
         if elements is not None and elements.dim() == 3:
             y = convolve_each(self.kernel, x, elements, elements, self.boundary)
         elif elements is None and self.group.convolution == "filter_bank":
@@ -284,7 +284,7 @@ class GroupConv(BaseGroupConv):
         group = self.distribution.group
         out, gates = into if out_elements is None else out_elements, None
         if out_elements is None and self.resample:
-            out, gates = self._draw(len(signal.values))
+            out, gates = self._draw(signal.values)
         complete = into is None and out is None
         if complete and self.group.convolution == "filter_bank" and self.kernel.on_space and signal.gates is None:
             y = group_bank(self.kernel, signal.values, self.boundary, group.order or 1)

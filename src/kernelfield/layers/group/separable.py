@@ -89,7 +89,7 @@ class SeparableGroupConv(BaseGroupConv):
         into = None if signal.complete else signal.elements
         if self.distribution.per_sample:
             raise ValueError("per_sample must be False for a separable convolution, got a distribution with True")
-        out, gates = self._draw(len(signal.values))
+        out, gates = self._draw(signal.values)
         values = weighted(signal.values, self.group.weight(signal.shape[2]), signal.gates)
         groups = 1 if self.form == "pointwise" else self.in_channels
         y = convolve(values.flatten(1, 2), folded(self.mix(out, into)), "zero", groups)

@@ -81,7 +81,10 @@ class GroupSignal:
                     f"values must have shape (batch, channels, {group.order}, *space) for {group} without elements, "
                     f"got {tuple(values.shape)}"
                 )
-        elif elements.shape not in {(values.shape[2], group.coords), (len(values), values.shape[2], group.coords)}:
+        elif elements.shape[-2:] != (values.shape[2], group.coords) or (
+            # The batch is compared where there is one alone: a comparison would fix its size in an exported network.
+            elements.dim() != 2 and (elements.dim() != 3 or elements.shape[0] != values.shape[0])
+        ):
             raise ValueError(
                 f"elements must have shape (group, {group.coords}) for {group} and values of shape (batch, channels, "
                 f"group, *space), got {tuple(elements.shape)} for {tuple(values.shape)}"
