@@ -29,7 +29,7 @@ from .sets.series import csv_series as tables
 from .sets.series import ts_archive as ts
 from .sets.synthetic import chirps, memory, pathfinder, shapes, solids, transients
 from .sets.text import characters as text
-from .sets.text import listops, reviews
+from .sets.text import listops, retrieval, reviews
 
 if TYPE_CHECKING:
     import os
@@ -322,6 +322,12 @@ register(
     reviews.imdb,
     "film reviews, byte by byte: praise or blame? (Long Range Arena)",
     shapes_of.tokens(2, "length", 256),
+)
+register(
+    "lra_retrieval",
+    retrieval.retrieval,
+    "two papers, byte by byte: does one cite the other? (Long Range Arena)",
+    shapes_of.token_pairs(2, "length", 256),
 )
 register(
     "darcy",

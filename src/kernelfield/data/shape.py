@@ -126,6 +126,15 @@ def tokens(out_channels: int, option: str, vocabulary: int) -> ShapeOf:
     return shape
 
 
+def token_pairs(out_channels: int, option: str, vocabulary: int) -> ShapeOf:
+    """Return the shape function of two sequences of tokens, one after the other.
+
+    >>> token_pairs(2, "length", 256)({"length": 4000}).size
+    [8000]
+    """
+    return lambda options: DataShape(1, out_channels, [2 * int(options[option])], vocabulary=vocabulary)
+
+
 def points(out_channels: int, dim: int = 3, task: str = "classification", in_channels: int = 3) -> ShapeOf:
     """Return the shape function of point clouds in [-1, 1]^dim, with three more channels under ``normals``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
@@ -26,7 +27,7 @@ from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
 from .ckcnn import field_options
-from .readout import READOUTS, Embedding, Readout, check_norm
+from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
 from .registry import register
 from .time_order import in_time_order, original_order
 
@@ -75,7 +76,8 @@ class CCNN(nn.Module):
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
         input_dropout: probability on the input.
-        readout: "mean" over positions, "last" position, or "dense".
+        readout: "mean" over positions, "last" position, "dense", or "pair": the input is two sequences, one after the
+            other, which the network reads separately and compares (chapter 6, the task Retrieval).
         vocabulary: number of tokens, if the input is (batch, length) ids.
         stem: what the input meets first, a "conv" (chapter 3) or a "linear" map of its channels (chapter 6).
         active: sizes of each block where blocks differ, one for each: what :meth:`kernelfield.DNArch.materialize` has
@@ -107,7 +109,7 @@ class CCNN(nn.Module):
         dropout=RATE,
         dropout_kind=Choice(*DROPOUT_KINDS),
         input_dropout=RATE,
-        readout=Choice(*READOUTS),
+        readout=Choice(*READOUTS, PAIR),
         stem=Choice("conv", "linear"),
     )
     def __init__(
@@ -143,6 +145,8 @@ class CCNN(nn.Module):
         arguments = {k: v for k, v in locals().items() if k not in ("self", "options", "__class__")} | options
         super().__init__()
         self.arguments: dict[str, Any] = arguments
+        if readout == PAIR and dim != 1:
+            raise ValueError(f"readout must not be 'pair' for dim={dim}: pairs are sequences, one after the other")
         causal = dim == 1 if causal is None else causal
         norm = check_norm(norm, causal=causal, readout=readout, default="batch", dim=dim)
         #: whether samples at irregular times have to be in order
@@ -196,6 +200,10 @@ class CCNN(nn.Module):
 
         With ``active`` only these parts of the blocks are computed; blocks beyond the last part are skipped.
         """
+        if self.readout.kind == PAIR:
+            if x.shape[-1] % 2 or "coords" in sampling:
+                raise ValueError(f"x must be two sequences of one length, one after the other, got {tuple(x.shape)}")
+            x, mask = torch.cat(x.chunk(2, dim=-1)), None if mask is None else torch.cat(mask.chunk(2, dim=-1))
         if self.embedding is not None:
             x = self.embedding(x)
         elif x.dim() < 3 or x.shape[1] != self.arguments["in_channels"]:

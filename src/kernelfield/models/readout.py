@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from .._checks import check_choice
 from ..layers.pointwise import NORMS, NORMS_THAT_LOOK_AHEAD, Pointwise
 
-__all__ = ["READOUTS", "Embedding", "Readout", "check_norm"]
+__all__ = ["PAIR", "READOUTS", "Embedding", "Readout", "check_norm"]
 
 READOUTS = ("mean", "last", "dense")
+#: a prediction for two inputs together
+PAIR = "pair"
 
 
 def check_norm(norm: str | None, *, causal: bool, readout: str, default: str, dim: int = 1) -> str:
@@ -82,7 +84,9 @@ class Readout(nn.Module):
     Args:
         channels: channels of the features.
         out_channels: number of predictions.
-        kind: "mean" pools over all positions, "last" reads the last one, "dense" predicts at every position.
+        kind: "mean" pools over all positions, "last" reads the last one, "dense" predicts at every position. "pair"
+            pools like "mean", takes the two halves of the batch for two inputs X₁ and X₂ of each sample, and maps
+            [X₁, X₂, X₁·X₂, X₁ - X₂] through two layers (chapter 6, the task Retrieval).
         weight: (out_channels, channels) parameter to share, such as an embedding's.
         gain: weights are drawn from N(0, gain²/channels); √2 as in chapters 3 and 5.
 
@@ -101,7 +105,8 @@ class Readout(nn.Module):
         gain: float = math.sqrt(2),
     ) -> None:
         super().__init__()
-        self.kind = check_choice("readout", kind, READOUTS)
+        self.kind = check_choice("readout", kind, (*READOUTS, PAIR))
+        self.compare = Pointwise(4 * channels, channels) if kind == PAIR else None
         self.linear = Pointwise(channels, out_channels, gain=gain)
         if weight is not None:
             tokens, width = weight.shape[:2]
@@ -134,4 +139,9 @@ class Readout(nn.Module):
         else:
             weight = seen.unsqueeze(1).to(x.dtype)
             pooled = (x * weight).sum(dim=2) / weight.sum(dim=2).clamp(min=1)
+        if self.compare is not None:
+            first, second = pooled.chunk(2)
+            # Channel by channel: a wider network's first columns belong to its first channels.
+            both = torch.stack([first, second, first * second, first - second], dim=2).flatten(1)
+            pooled = nn.functional.gelu(self.compare(both.unsqueeze(-1)).squeeze(-1))
         return self.linear(pooled.unsqueeze(-1)).squeeze(-1)

@@ -280,6 +280,8 @@ class RunningReadout(BufferedLayer):
 
     def __init__(self, readout: Readout, *, batch: int) -> None:
         super().__init__()
+        if readout.kind == "pair":
+            raise ValueError("net must read one input, got a network with readout 'pair', which compares two")
         self.kind, self.linear = readout.kind, readout.linear
         weight = readout.linear.weight
         # Sums of many thousand terms: in float32 they would be worse than the mean of one forward pass.

@@ -85,7 +85,7 @@ def outer_cost(network: CCNN) -> float:
     return (
         cost
         + linear(1, channels, arguments["out_channels"])
-        + (length * channels if arguments["readout"] == "mean" else 0)
+        + (length * channels if arguments["readout"] in ("mean", "pair") else 0)
     )
 
 
