@@ -35,10 +35,10 @@ def core() -> dict[str, Any]:
 
 
 def data() -> dict[str, Any]:
-    """Count the data sets and generate one."""
+    """List the data sets and generate one."""
     import kernelfield.data  # noqa: PLC0415
 
-    return {"count": len(kernelfield.data.list_data()), "name": kernelfield.data.load("adding", train=2).name}
+    return {"names": kernelfield.data.list_data(), "loaded": kernelfield.data.load("adding", train=2).name}
 
 
 def extra() -> dict[str, Any]:
