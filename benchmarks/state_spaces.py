@@ -13,6 +13,8 @@ plain torch, from their definitions:
 - LSSL: the state matrix is dense, of the layer's own size, and the Krylov matrix :math:`C \bar A^t \bar B` is formed
   by repeated squaring: time and memory grow with N² per channel.
 
+S4 forms all its exponentials, which its authors' fused kernel avoids: its time and memory here are upper bounds.
+
 ``--blocks`` adds chapter 3's other table: training steps of whole networks by length, with as many blocks of local
 kernels as it takes for their receptive field to reach over the input.
 """
