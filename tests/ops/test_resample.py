@@ -190,3 +190,19 @@ def test_planes_are_multiplied_from_the_left() -> None:
     y = apply_along(x, matrix, 2)
     torch.testing.assert_close(y, torch.einsum("mn,bcnk->bcmk", matrix, x))
     assert y.is_contiguous()
+
+
+@pytest.mark.parametrize(("old", "new"), [(27, 9), (27, 27), (405, 135)])
+def test_a_masked_spectrum_is_a_convolution_in_space_and_every_nth_sample(old: int, new: int) -> None:
+    """Chapter 6, appendix "Learning downsampling in the spatial domain", on both sides of the matrix path's limit."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 1, old, dtype=torch.float64)
+    mask = torch.rand(new // 2 + 1, dtype=torch.float64, requires_grad=True)
+    whole = torch.cat([mask, mask.new_zeros(old // 2 - new // 2)])
+    kernel = torch.fft.irfft(whole, n=old)  # the inverse transform of the mask
+    offsets = (torch.arange(old)[:, None] - torch.arange(old)) % old
+    filtered = torch.einsum("ij,bcj->bci", kernel[offsets], x)
+    found, expected = resample(x, new, window=[mask]), filtered[..., :: old // new]
+    torch.testing.assert_close(found, expected)
+    (ours,), (theirs,) = (torch.autograd.grad((y * x[..., :new]).sum(), mask) for y in (found, expected))
+    torch.testing.assert_close(ours, theirs)
