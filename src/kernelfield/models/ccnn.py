@@ -27,6 +27,7 @@ from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
 from .ckcnn import field_options
+from .queries import append_queries
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
 from .registry import register
 from .time_order import in_time_order, original_order
@@ -192,13 +193,22 @@ class CCNN(nn.Module):
         self.final_norm = make_norm(norm if prenorm and block != "resnet" else "none", channels)
         self.readout = Readout(channels, out_channels, readout)
 
-    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None)
+    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None, at=TensorOf("float") | None)
     def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, active: Sequence[ActiveSlice] | None = None, **sampling: Any
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        active: Sequence[ActiveSlice] | None = None,
+        at: Tensor | None = None,
+        **sampling: Any,
     ) -> Tensor:
         """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers.
 
         With ``active`` only these parts of the blocks are computed; blocks beyond the last part are skipped.
+
+        A dense network answers ``at`` any coordinates, (batch, queries, dim) or (queries, dim) in training steps, also
+        where it was given no sample: (batch, out, queries). The input may be a grid or points.
         """
         if self.readout.kind == PAIR:
             if x.shape[-1] % 2 or "coords" in sampling:
@@ -211,13 +221,19 @@ class CCNN(nn.Module):
                 f"x must have shape (batch, {self.arguments['in_channels']}, *space), got {tuple(x.shape)}"
             )
         x = self.input_dropout(seen_only(x, mask))
+        if at is not None:
+            given = {k: self.arguments[k] for k in ("dim", "norm", "readout")}
+            x, mask, sampling = append_queries(x, mask, at, **given, **sampling)
         order = None
         if self.orders_times:
             x, mask, sampling, order = in_time_order(x, mask, sampling)
         x = self.stem(x) if isinstance(self.stem, Pointwise) else self.stem(x, mask=mask, **sampling)
         x = normalise(self.norm, x, "gelu")
         x = run_blocks(self.blocks, x, active=active, mask=mask, **sampling)
-        y = self.readout(self.final_norm(x), mask)
+        x = self.final_norm(x)
+        if at is not None:
+            return self.readout(x[..., -at.shape[-2] :])
+        y = self.readout(x, mask)
         return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
 
 

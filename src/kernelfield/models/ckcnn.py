@@ -16,6 +16,7 @@ from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind
 from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
+from .queries import append_queries
 from .readout import READOUTS, Embedding, Readout, check_norm
 from .registry import register
 from .time_order import in_time_order, original_order
@@ -146,6 +147,7 @@ class CKCNN(nn.Module):
         norm = check_norm(norm, causal=causal, readout=readout, default="layer", dim=dim)
         #: whether samples at irregular times have to be in order
         self.orders_times = norm == "cumulative"
+        self.dim, self.norm_name = dim, norm
         make_conv = conv_factory(
             sigma,
             dim=dim,
@@ -181,16 +183,24 @@ class CKCNN(nn.Module):
             gain=min(1.0, 2 / math.sqrt(len(widths))) if start in (None, "siren") else 0.01 * math.sqrt(widths[-1]),
         )
 
-    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None)
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
-        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
+    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None, at=TensorOf("float") | None)
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any) -> Tensor:
+        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers.
+
+        A dense network answers ``at`` any coordinates, as :class:`CCNN` does.
+        """
         if self.embedding is not None:
             x = self.embedding(x)
         x = self.input_dropout(seen_only(x, mask))
+        if at is not None:
+            given: dict[str, Any] = {"dim": self.dim, "norm": self.norm_name, "readout": self.readout.kind}
+            x, mask, sampling = append_queries(x, mask, at, **given, **sampling)
         order = None
         if self.orders_times:
             x, mask, sampling, order = in_time_order(x, mask, sampling)
         x = run_blocks(self.blocks, x, mask=mask, **sampling)
+        if at is not None:
+            return self.readout(x[..., -at.shape[-2] :])
         y = self.readout(x, mask)
         return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
 

@@ -157,13 +157,13 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cells_compute_few_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work grows with the points, not with their square: candidates per query stay what they are."""
     counts = []
-    original = cells._ragged
+    original = cells.ragged
 
     def counting(start: torch.Tensor, length: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Tensor]:
         counts[-1] += total
         return original(start, length, total)
 
-    monkeypatch.setattr(cells, "_ragged", counting)
+    monkeypatch.setattr(cells, "ragged", counting)
     sizes = ((8_000, 20), (27_000, 30))
     for n, r in sizes:
         counts.append(0)

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from ..._arguments import checked
 from ..._checks import floats_per_axis
-from ..._kinds import POSITIVE, RATE, Choice, PerAxis
+from ..._kinds import POSITIVE, RATE, Choice, Int, PerAxis
 from ..._object_kinds import TensorOf
 from ...ops import conv
 from ...ops.fused import drop
+from ...ops.points import METHODS as POINT_METHODS
 from .point_path import convolve_points
 from .sampled_kernel import SampledKernel
-from .sampling import check_points, sample_weight, seen_only
+from .sampling import check_points, check_queries, sample_weight, seen_only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,8 @@ class ConvOptions(TypedDict, total=False):
     method: str
     gain: float | str | None
     kernel_dropout: float
+    point_method: str
+    tolerance: float
 
 
 class ContinuousConv(SampledKernel):
@@ -53,6 +56,9 @@ class ContinuousConv(SampledKernel):
         boundary: what lies beyond the signal, "zero" or "periodic".
         method: how to convolve; see :func:`kernelfield.ops.conv`.
         kernel_dropout: probability to set a value of the sampled kernel to zero, in training, on grids.
+        point_method: how to convolve values at points: "pairs", "cells", "grid" or "auto"; see
+            :func:`kernelfield.ops.point_conv`.
+        tolerance: error of the point method "grid", relative to the kernel.
         depthwise: one kernel per channel, and no mixing of channels.
         smooth: at steps finer than the training's, blur the kernel over a training step, which removes frequencies
             that training never saw (chapter 2, appendix "Dealing with high-frequency components").
@@ -63,7 +69,13 @@ class ContinuousConv(SampledKernel):
         kernel: further arguments of :class:`SampledKernel`: dim, size, field, mask, crop, causal, spread.
     """
 
-    @checked(boundary=Choice("zero", "periodic"), method=Choice("auto", "direct", "fft"), kernel_dropout=RATE)
+    @checked(
+        boundary=Choice("zero", "periodic"),
+        method=Choice("auto", "direct", "fft"),
+        kernel_dropout=RATE,
+        point_method=Choice("auto", *POINT_METHODS),
+        tolerance=POSITIVE,
+    )
     def __init__(
         self,
         in_channels: int,
@@ -73,10 +85,13 @@ class ContinuousConv(SampledKernel):
         boundary: str = "zero",
         method: str = "auto",
         kernel_dropout: float = 0.0,
+        point_method: str = "auto",
+        tolerance: float = 1e-4,
         **kernel: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, **kernel)
         self.boundary, self.method, self.kernel_dropout = boundary, method, kernel_dropout
+        self.point_method, self.tolerance = point_method, tolerance
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     @checked(
@@ -86,6 +101,8 @@ class ContinuousConv(SampledKernel):
         mask=TensorOf("bool", "batch, *space") | None,
         density=TensorOf("float", "batch|1, *space") | Choice("estimate") | None,
         kernel=TensorOf("float") | None,
+        at=TensorOf("float") | None,
+        queries=Int(0),
     )
     def forward(
         self,
@@ -98,6 +115,8 @@ class ContinuousConv(SampledKernel):
         kernel: Tensor | None = None,
         active: ActiveSlice | None = None,
         add_bias: bool = True,
+        at: Tensor | None = None,
+        queries: int = 0,
     ) -> Tensor:
         """Convolve a signal on a grid, or values at points.
 
@@ -112,18 +131,28 @@ class ContinuousConv(SampledKernel):
             kernel: the kernel for this input, if :func:`sample_kernels` has sampled it before.
             active: ``x`` has only the first of the channels, ``active.channels[0]`` of them; for depthwise layers.
             add_bias: False leaves the bias out, for callers that add it in a cheaper place.
+            at: (batch, queries, dim) or (queries, dim) coordinates of the outputs, in training steps, if they are not
+                those of the points; needs ``coords``.
+            queries: number of points, the last ones, that are asked for and have no value of their own: they get
+                outputs, and contribute nothing, whatever ``mask`` and ``density`` say of them.
 
         Returns:
-            (batch, out, *space) signal, or (batch, out, points) values at the same points.
+            (batch, out, *space) signal, or (batch, out, points) values at the same points, or at ``at``.
         """
         steps = (1.0,) * self.dim if step == 1.0 else floats_per_axis("step", step, self.dim)
         channels = self.in_channels if active is None else self._channels(active)
+        if queries:
+            at = _check_asked(x, coords, at, queries)
+            x, coords = x[..., :-queries], at[..., :-queries, :]
+            mask = None if mask is None else mask[..., :-queries]
+            density = density[..., :-queries] if isinstance(density, Tensor) else density
         points = check_points(x, coords, mask, channels, self.dim)
+        asked = None if at is None else check_queries(at, points, self.dim)
         weight = None
         if mask is not None or density is not None:
             x, weight = seen_only(x, mask), sample_weight(points, mask, density, steps, self.causal)
         if points is not None:
-            y = convolve_points(self, x, points, weight, steps, mask)
+            y = convolve_points(self, x, points, weight, steps, mask, asked)
         else:
             if not torch.compiler.is_compiling() and 0 in x.shape[2:]:
                 raise ValueError(f"x must have at least one sample along each axis, got {tuple(x.shape)}")
@@ -163,3 +192,12 @@ class ContinuousConv(SampledKernel):
         if not torch.is_autocast_enabled(x.device.type):
             kernel = kernel.to(x.dtype)
         return conv(x, kernel, causal=self.causal, boundary=self.boundary, groups=groups, method=self.method)
+
+
+def _check_asked(x: Tensor, coords: Tensor | None, at: Tensor | None, queries: int) -> Tensor:
+    """Check that the last points can be asked for; return the coordinates of all outputs."""
+    if coords is None or at is not None:
+        raise ValueError(f"queries must be 0 without coords or with at, got {queries}")
+    if queries >= x.shape[-1]:
+        raise ValueError(f"queries must be less than the {x.shape[-1]} points of x, got {queries}")
+    return coords

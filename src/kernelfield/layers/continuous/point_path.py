@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...ops import point_conv, point_sums
+from ...ops.points import choose_point_method
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from .continuous_conv import ContinuousConv
@@ -25,8 +28,9 @@ def convolve_points(
     weight: Tensor | None,
     steps: tuple[float, ...],
     mask: Tensor | None,
+    at: Tensor | None = None,
 ) -> Tensor:
-    """Return the convolution of ``x`` (batch, in, points), without bias, at the same points.
+    """Return the convolution of ``x`` (batch, in, points), without bias, at the same points or elsewhere.
 
     Args:
         layer: the convolution.
@@ -35,6 +39,7 @@ def convolve_points(
         weight: (batch, points) weight of each sample, or None.
         steps: sampling step along each axis that the weights refer to.
         mask: (batch, points) whether a sample was seen, or None.
+        at: (batch or 1, queries, dim) coordinates of the outputs, or None for those of the points.
     """
     if layer.boundary == "periodic":
         raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
@@ -44,28 +49,61 @@ def convolve_points(
     weighted = x * (measure if weight is None else (weight * measure).unsqueeze(1).to(x.dtype))
     groups, out = (layer.groups, layer.out_channels) if layer.groups == 1 else (x.shape[1], x.shape[1])
     values = layer.values if out == layer.out_channels else partial(layer.values, channels=out)
-    if uses_features(layer):
-        y = _convolve_features(layer, weighted, coords)
+    at = None if at is None else at.to(coords.dtype)
+    reach, kernel = _support(layer, values)
+    given: dict[str, Any] = {
+        "out_channels": out,
+        "groups": groups,
+        "causal": layer.causal,
+        "neighbors": layer.neighbors,
+        "mask": mask,
+        "hidden": layer.field.hidden_values(),
+        "at": at,
+        "tolerance": layer.tolerance,
+    }
+    method = layer.point_method
+    if uses_features(layer) and method in ("auto", "pairs"):
+        if method == "auto":
+            method = choose_point_method(weighted, coords, kernel, reach, **given)
+        y = _convolve_features(layer, weighted, coords, at) if method == "pairs" else None
     else:
-        y = point_conv(
-            weighted,
-            coords,
-            values,
-            layer.reach,
-            out_channels=out,
-            groups=groups,
-            causal=layer.causal,
-            neighbors=layer.neighbors,
-            mask=mask,
-            hidden=layer.field.hidden_values(),
-        )
+        y = None
+    if y is None:
+        y = point_conv(weighted, coords, kernel, reach, method=method, **given)
     if not layer.causal:
         return y
     # Half of a training step's cell lies in the future; see SampledKernel._measured. It replaces half of this sample's.
     here = values(coords.new_zeros(1)).view(groups, -1, layer.in_channels // layer.groups)
     rest = (x * (weight > 0).unsqueeze(1) - weighted if weight is not None else x - weighted) / 2
-    own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (groups, -1)))
-    return y + own.flatten(1, 2)
+    own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (groups, -1))).flatten(1, 2)
+    return y + (own if at is None else _where_equal(own, coords, at))
+
+
+def _support(layer: ContinuousConv, values: Callable[[Tensor], Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return the reach of the kernel under its mask, and the kernel as a function of offsets relative to it."""
+    if layer.kernel_support is None or torch.compiler.is_compiling():
+        return layer.reach, values
+    layer.kernel_support.refresh()
+    steps = layer.kernel_support.steps
+    if steps == layer.size:
+        return layer.reach, values
+    # A product, and not a new tensor: nothing is copied to the device.
+    share = [a / b for a, b in zip(steps, layer.size, strict=True)]
+    if len(set(share)) == 1:
+        return layer.reach * share[0], lambda offsets: values(offsets * share[0])
+    scale = layer.reach.new_tensor(share)
+    return layer.reach * scale, lambda offsets: values(offsets * scale)
+
+
+def _where_equal(own: Tensor, coords: Tensor, at: Tensor) -> Tensor:
+    """Return the values (batch, out, points) of the points that have the times ``at``; zero where none has."""
+    batch = own.shape[0]
+    times, order = coords[..., 0].expand(batch, -1).sort(dim=1)
+    asked = at[..., 0].expand(batch, -1).contiguous()
+    found = torch.searchsorted(times.contiguous(), asked).clamp(max=times.shape[1] - 1)
+    same = times.gather(1, found) == asked
+    index = order.gather(1, found).unsqueeze(1).expand(-1, own.shape[1], -1)
+    return own.gather(2, index) * same.unsqueeze(1)
 
 
 def uses_features(layer: ContinuousConv) -> bool:
@@ -75,7 +113,7 @@ def uses_features(layer: ContinuousConv) -> bool:
     return features is not None and layer.neighbors is None and 2 * (features.shape[-1] + 1) <= pairs
 
 
-def _convolve_features(layer: ContinuousConv, weighted: Tensor, coords: Tensor) -> Tensor:
+def _convolve_features(layer: ContinuousConv, weighted: Tensor, coords: Tensor, at: Tensor | None) -> Tensor:
     """Convolve with the field's features, under the mask, and apply its last linear map to the sums.
 
     The map and the sum over points commute, and there are far fewer features than pairs of channels.
@@ -88,7 +126,9 @@ def _convolve_features(layer: ContinuousConv, weighted: Tensor, coords: Tensor) 
         values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)  # the last one for the bias
         return values if layer.mask is None else values * layer.mask(offsets).unsqueeze(-1)
 
-    sums = point_sums(weighted, coords, features, layer.reach, causal=layer.causal, hidden=layer.field.hidden_values())
+    sums = point_sums(
+        weighted, coords, features, layer.reach, causal=layer.causal, hidden=layer.field.hidden_values(), at=at
+    )
     weight, bias = layer.field.readout()
     joined = torch.cat([weight, bias.unsqueeze(1)], dim=1).unflatten(0, (layer.out_channels, layer.in_channels))
     return torch.einsum("och,bchn->bon", joined.to(sums.dtype), sums)

@@ -12,7 +12,7 @@ from ..._checks import check_choice
 from ..._object_kinds import TensorOf
 from ...ops import conv, sample_density
 
-__all__ = ["check_points", "first_lag", "sample_weight", "seen_only", "smooth_kernel"]
+__all__ = ["check_points", "check_queries", "first_lag", "sample_weight", "seen_only", "smooth_kernel"]
 
 
 def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
@@ -49,6 +49,22 @@ def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels
     if mask is not None and points.shape[0] == mask.shape[0]:
         points = points.masked_fill(~mask.unsqueeze(-1), 0)
     return points
+
+
+def check_queries(at: Tensor, points: Tensor | None, dim: int) -> Tensor:
+    """Check that outputs can be computed ``at`` these coordinates; return them with a batch axis."""
+    if points is None:
+        raise ValueError("at must be None for a layer on a grid, without coords, got a tensor")
+    asked = at.unsqueeze(0) if at.dim() == 2 else at
+    if (
+        asked.dim() != 3
+        or asked.shape[-1] != dim
+        or (asked.shape[0] != 1 and points.shape[0] not in (1, asked.shape[0]))
+    ):
+        raise ValueError(
+            f"at must have shape (batch, queries, {dim}) or (queries, {dim}) to go with coords, got {tuple(at.shape)}"
+        )
+    return asked
 
 
 @checked(x=TensorOf("any", "batch, channels, *space"), mask=TensorOf("bool", "batch, *space") | None)

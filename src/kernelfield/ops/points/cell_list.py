@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["search_cells"]
+__all__ = ["ragged", "search_cells"]
 
 #: cubes per point
 CELLS_PER_POINT = 1
@@ -186,8 +186,8 @@ def _search(
         # Group queries with similar numbers of candidates, so that little padding is needed.
         by_size = held.argsort()
         for few, (ranges, total, most) in _parts(by_size, [count_rows[by_size], held[by_size]], alike=1):
-            which, row = _ragged(first_row[few], count_rows[few], ranges)
-            inner, place = _ragged(begin[row], length[row], total)
+            which, row = ragged(first_row[few], count_rows[few], ranges)
+            inner, place = ragged(begin[row], length[row], total)
             which = which[inner]
             query = some[few[which]]
             point = cells.order[sample[query], place]
@@ -207,7 +207,7 @@ def _ranges(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return, for all non-empty rows of cubes in the boxes: the query, the start in ``order``, the number of points."""
     extent = last - first + 1
-    box, rest = _ragged(torch.zeros_like(sample), extent[:, :-1].prod(dim=-1), rows)
+    box, rest = ragged(torch.zeros_like(sample), extent[:, :-1].prod(dim=-1), rows)
     begin, end = first[box, -1], last[box, -1]
     number, weight = torch.zeros_like(rest), cells.per_axis
     low, width, apart = cells.low[sample], cells.width[sample, 0], queries.new_zeros(())
@@ -232,10 +232,10 @@ def _ranges(
     return box[some], start[some], length[some]
 
 
-def _ragged(start: Tensor, length: Tensor, total: int) -> tuple[Tensor, Tensor]:
+def ragged(start: Tensor, length: Tensor, total: int) -> tuple[Tensor, Tensor]:
     """Concatenate the ranges start, start + 1, …; return the range of each element, and the elements.
 
-    >>> _ragged(torch.tensor([5, 0]), torch.tensor([2, 3]), 5)
+    >>> ragged(torch.tensor([5, 0]), torch.tensor([2, 3]), 5)
     (tensor([0, 0, 1, 1, 1]), tensor([5, 6, 0, 1, 2]))
     """
     which = torch.arange(len(start), device=start.device).repeat_interleave(length, output_size=total)

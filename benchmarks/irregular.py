@@ -1,0 +1,131 @@
+"""How do time and memory of a convolution between points grow with their number?
+
+    python benchmarks/irregular.py                                   # 1,000 to 16,000 points, CPU or GPU
+    python benchmarks/irregular.py --points 4000 16000 64000 256000 --out irregular.json
+    python benchmarks/irregular.py --dim 3 --points 1000 4000
+
+One training step (forward and backward) of one depthwise layer, with a kernel as long as the input or one under a mask,
+by each method of ``kernelfield.ops.point_conv``. Times are ratios to all pairs in the same run; pairs are left out
+above ``--most-pairs``, and their time is then extrapolated from the largest number that ran. Memory is the peak of the
+step: of the GPU, or of tensors that the profiler saw on a CPU. Exponents are fitted over the given numbers of points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kernelfield as kf
+
+
+def layer_of(kind: str, dim: int, points: int, channels: int) -> kf.layers.ContinuousConv:
+    """Return a depthwise layer with a kernel over all points, or one whose mask reaches about 32 of them."""
+    side = points ** (1 / dim)
+    field = kf.fields.MAGNet
+    if kind == "global":
+        return kf.CKConv(channels, channels, dim=dim, size=math.ceil(side), field=field, depthwise=True)
+    sigma = 32 ** (1 / dim) / (2 * 2.146 * side)
+    return kf.FlexConv(channels, channels, dim=dim, size=math.ceil(side), field=field, depthwise=True, sigma=sigma)
+
+
+def step_of(layer: torch.nn.Module, x: torch.Tensor, coords: torch.Tensor) -> None:
+    layer.zero_grad()
+    layer(x, coords=coords).square().mean().backward()
+
+
+def measure(layer: torch.nn.Module, x: torch.Tensor, coords: torch.Tensor, seconds: float) -> dict[str, float]:
+    """Return the median time of a step, and its peak memory."""
+    cuda = x.device.type == "cuda"
+    step_of(layer, x, coords)
+    times: list[float] = []
+    while sum(times) < seconds and len(times) < 20:
+        if cuda:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        step_of(layer, x, coords)
+        if cuda:
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+        step_of(layer, x, coords)
+        peak = float(torch.cuda.max_memory_allocated())
+    else:
+        peak = _peak_on_cpu(layer, x, coords)
+    return {"seconds": sorted(times)[len(times) // 2], "bytes": peak}
+
+
+def _peak_on_cpu(layer: torch.nn.Module, x: torch.Tensor, coords: torch.Tensor) -> float:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        step_of(layer, x, coords)
+    held = peak = 0
+    for event in profiler.profiler.kineto_results.events():  # type: ignore[union-attr]
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return float(peak)
+
+
+def exponent(points: list[int], values: list[float]) -> float:
+    """Return the slope of log value over log points."""
+    x, y = [math.log(n) for n in points], [math.log(v) for v in values]
+    mx, my = sum(x) / len(x), sum(y) / len(y)
+    return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum((a - mx) ** 2 for a in x)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, nargs="+", default=[1000, 4000, 16000])
+    parser.add_argument("--dim", type=int, default=1, choices=(1, 2, 3))
+    parser.add_argument("--channels", type=int, default=16)
+    parser.add_argument("--most-pairs", type=int, default=16000, help="largest number of points for all pairs")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each measurement")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    rows: list[dict[str, Any]] = []
+    for kind in ("global", "masked"):
+        for n in options.points:
+            coords = torch.rand(1, n, options.dim, device=device) * n ** (1 / options.dim)
+            x = torch.randn(1, options.channels, n, device=device)
+            layer = layer_of(kind, options.dim, n, options.channels).to(device)
+            for method in ("pairs", "auto"):
+                if method == "pairs" and n > options.most_pairs:
+                    continue
+                layer.point_method = method
+                row = {"kind": kind, "method": method, "points": n, **measure(layer, x, coords, options.seconds)}
+                rows.append(row)
+                print(
+                    f"{kind:7} {method:6} {n:8,} points: "
+                    f"{1e3 * row['seconds']:10.1f} ms {row['bytes'] / 2**20:9.1f} MiB"
+                )
+    summary: dict[str, Any] = {}
+    for kind in ("global", "masked"):
+        fast = [row for row in rows if row["kind"] == kind and row["method"] == "auto"]
+        slow = {row["points"]: row for row in rows if row["kind"] == kind and row["method"] == "pairs"}
+        known = [row["points"] for row in fast]
+        summary[kind] = {
+            "speedup": {
+                row["points"]: slow[row["points"]]["seconds"] / row["seconds"] for row in fast if row["points"] in slow
+            },
+            "time exponent": exponent(known, [row["seconds"] for row in fast]) if len(known) > 1 else None,
+            "memory exponent": exponent(known, [row["bytes"] for row in fast]) if len(known) > 1 else None,
+        }
+        print(kind, summary[kind])
+    machine = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    result = {"machine": machine, "torch": torch.__version__, "dim": options.dim, "channels": options.channels}
+    if options.out is not None:
+        options.out.write_text(json.dumps({**result, "rows": rows, "summary": summary}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

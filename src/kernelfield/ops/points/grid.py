@@ -1,0 +1,229 @@
+r"""Convolution between points on a fine grid: spread, convolve, gather.
+
+.. math::
+    k(s - t) \approx \sum_{ab} w(s/h - a)\, k\big((a - b) h\big)\, w(b - t/h)
+
+for a window w (:mod:`kernelfield.ops.points.window`) and a spacing h fine enough for the kernel. The kernel is
+evaluated on the grid alone, and the sum over b is :func:`kernelfield.ops.conv`.
+
+The kernel of a causal convolution jumps at offset zero. It is split in two by a smooth step: the near part, a few tens
+of training steps, is summed pair by pair (:mod:`kernelfield.ops.points.cells`), and the far part is smooth.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..backend import recompute
+from ..conv import conv
+from .cells import cell_pairs
+from .chunks import CHUNK_VALUES
+from .window import gather, spread, stencil, window_points
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .shape import PointConv
+
+__all__ = ["extent", "find_spacing", "grid_sum"]
+
+#: spacings to try, in training steps
+SPACINGS = (0.5, 0.25, 0.125)
+#: training steps over which the near part of a causal kernel goes over into the far one
+TRANSITION = 24.0
+#: offsets at which the interpolated kernel is compared with the kernel itself, by the number of axes
+PROBES = {2: 128, 3: 16}
+
+
+class _Split(NamedTuple):
+    """Where the near part of a causal kernel ends: it is whole up to ``begin`` and zero from ``end`` on."""
+
+    begin: float
+    end: float
+
+    def far(self, distance: Tensor) -> Tensor:
+        """Return the share of the far part at (…) distances in training steps."""
+        middle, width = (self.begin + self.end) / 2, (self.end - self.begin) / 2
+        step = torch.special.erfc(-3.1 * (distance - middle) / width) / 2
+        return torch.where(distance <= self.begin, 0.0, torch.where(distance >= self.end, 1.0, step))
+
+
+def grid_sum(c: PointConv, tolerance: float) -> Tensor:
+    """Return the convolution by way of a fine grid, (batch, out, queries)."""
+    tolerance /= c.coords.shape[-1]  # errors of the axes add up
+    span = extent(c)
+    spacing, error = find_spacing(c, tolerance, span)
+    if spacing is None:
+        raise ValueError(
+            f"method must be 'auto', 'pairs' or 'cells' for this kernel, got 'grid': interpolated between points "
+            f"{SPACINGS[-1]} training steps apart it has an error of {error:.1e}, above the tolerance"
+        )
+    split = _split(spacing, tolerance) if c.causal else None
+    y = _far(c, span, spacing, tolerance, split)
+    if split is None:
+        return y
+
+    near = torch.full_like(c.size, split.end).clamp(max=c.size)
+
+    def kernel(offsets: Tensor) -> Tensor:
+        return c.kernel(offsets * (near / c.size)) * (1 - split.far(offsets[..., 0] * near)).unsqueeze(-1)
+
+    return y + cell_pairs(c._replace(kernel=kernel, size=near)).to(y.dtype)
+
+
+@torch.no_grad()
+def extent(c: PointConv) -> list[float]:
+    """Return the largest difference of coordinates within a sample, points and queries, along each axis."""
+    low, high = _bounds(c)
+    return (high - low).amax(dim=0).clamp(min=0).tolist()
+
+
+def _bounds(c: PointConv) -> tuple[Tensor, Tensor]:
+    points = c.coords if c.mask is None else c.coords.expand(c.mask.shape[0], -1, -1)
+    low, high = points, points
+    if c.mask is not None:
+        seen = c.mask.unsqueeze(-1)
+        low, high = torch.where(seen, points, torch.inf), torch.where(seen, points, -torch.inf)
+    low, high = torch.minimum(low.amin(1), c.at.amin(1)), torch.maximum(high.amax(1), c.at.amax(1))
+    return low, high
+
+
+def _split(spacing: float, tolerance: float) -> _Split:
+    # No stencil of a later point reaches the far part, so the future has no effect at all.
+    begin = spacing * window_points(tolerance)
+    return _Split(begin, begin + TRANSITION)
+
+
+@torch.no_grad()
+def find_spacing(c: PointConv, tolerance: float, span: list[float]) -> tuple[float | None, float]:
+    """Return the largest spacing at which the window interpolates the kernel, or None, and the last error.
+
+    The error is measured: the kernel is interpolated and compared with itself, on a line in the middle between all grid
+    points, so that no jump is missed, otherwise at a few offsets.
+    """
+    error = math.inf
+    for spacing in SPACINGS:
+        split = _split(spacing, tolerance) if c.causal else None
+        cut = any(a >= b for a, b in zip(span, c.size.tolist(), strict=True))
+        sums = torch.zeros(3, dtype=torch.float64)  # squares of errors, of rounding and of the kernel
+        for at in _probes(c, span, spacing, tolerance, cut=cut):
+            exact = _sampled(c, at, split)
+            # A kernel of high frequencies is rounded itself: by how much, an offset one digit away shows.
+            moved = _sampled(c, at * (1 + torch.finfo(at.dtype).eps), split)
+            found = _interpolated(c, at, spacing, tolerance, split, cut=cut)
+            sums += torch.stack([d.double().square().mean().cpu() for d in (found - exact, moved - exact, exact)])
+        error, rounding = (sums[:2] / sums[2].clamp(min=torch.finfo(torch.float64).tiny)).sqrt().tolist()
+        if error <= tolerance + 3 * rounding:
+            return spacing, error
+    return None, error
+
+
+def _probes(c: PointConv, span: list[float], spacing: float, tolerance: float, *, cut: bool) -> Iterator[Tensor]:
+    """Yield (probes, dim) offsets in training steps at which to compare the interpolated kernel with itself."""
+    dim, n = c.coords.shape[-1], window_points(tolerance)
+    reach = [min(size, length + n * spacing) for size, length in zip(c.size.tolist(), span, strict=True)]
+    if dim == 1:
+        most = math.floor(reach[0] / spacing)
+        middle = (torch.arange(0 if c.causal else -most, most).to(c.size) + 0.5) * spacing
+        yield from middle.unsqueeze(-1).split(max(1, CHUNK_VALUES["cpu"] // c.values))
+        return
+    # Golden ratios: offsets without a pattern, and without drawing random numbers.
+    phi = {2: 1.3247179572, 3: 1.2207440846}[dim]
+    number = torch.arange(1, PROBES[dim] + 1, dtype=torch.float64).unsqueeze(-1)
+    unit = ((number * torch.tensor([phi ** -(axis + 1) for axis in range(dim)], dtype=torch.float64)) % 1).to(c.size)
+    at = (2 * unit - 1) * torch.tensor(reach).to(c.size)
+    yield at
+    if cut:  # near the end of the kernel too, where it must be small
+        yield torch.sign(at) * (c.size - 2 * spacing * (1 + unit))
+
+
+def _interpolated(
+    c: PointConv, at: Tensor, spacing: float, tolerance: float, split: _Split | None, *, cut: bool
+) -> Tensor:
+    dim = at.shape[-1]
+    first, weights = stencil(at / spacing, tolerance)
+    if dim == 1:  # in the middle between consecutive grid points, which have all but one of their neighbours in common
+        count, n = len(at), weights.shape[-1]
+        line = (first[0] + torch.arange(count + n - 1, device=at.device)).unsqueeze(-1).to(at.dtype) * spacing
+        values = _sampled(c, line, split, cut=cut)
+        return sum((weights[0, 0, t] * values[t : t + count] for t in range(n)), start=torch.zeros_like(values[:count]))
+    places = torch.cartesian_prod(*[torch.arange(weights.shape[-1], device=at.device)] * dim).view(-1, dim)
+    around = (first.unsqueeze(1) + places).to(at.dtype) * spacing  # (probes, n^dim, dim)
+    share = weights[:, 0, places[:, 0]]
+    for axis in range(1, dim):
+        share = share * weights[:, axis, places[:, axis]]
+    return (_sampled(c, around, split, cut=cut) * share.unsqueeze(-1)).sum(dim=1)
+
+
+def _sampled(c: PointConv, offsets: Tensor, split: _Split | None, *, cut: bool = False) -> Tensor:
+    """Return the values of the (far part of the) kernel at offsets in training steps, flat in the last axis."""
+    values = c.sample(offsets / c.size).flatten(-3)
+    if split is not None:
+        values = values * split.far(offsets[..., 0]).unsqueeze(-1)
+    return values * ((offsets.abs() < c.size).all(dim=-1, keepdim=True)) if cut else values
+
+
+def _far(c: PointConv, span: list[float], spacing: float, tolerance: float, split: _Split | None) -> Tensor:
+    batch, dim, n = c.x.shape[0], c.coords.shape[-1], window_points(tolerance)
+    shared = c.coords.shape[0] == c.at.shape[0] == 1 and c.mask is None
+    grids = 1 if shared else batch
+    points = [math.ceil(length / spacing) + n + 1 for length in span]
+    # The origin is a multiple of the spacing: points on a coarse grid lie on the fine one.
+    low = (_bounds(c)[0].detach() / spacing).floor() * spacing if c.mask is None else _low_of_seen(c, spacing)
+    low = (low - (n // 2 - 1) * spacing).expand(grids, dim).unsqueeze(1)
+    count = (grids, *points)
+    x = c.x.float() if c.x.dtype in (torch.float16, torch.bfloat16) else c.x
+    rows = x.permute(2, 0, 1).flatten(1) if shared else x.mT.flatten(0, 1)
+    block = torch.arange(grids, device=x.device)
+    there = (c.coords.expand(grids, -1, -1) - low) / spacing
+    if c.mask is not None:  # padding, whose values are zero, may lie outside the grid
+        there = torch.where(c.mask.unsqueeze(-1), there, float(n // 2))
+    first, weights = stencil(there.flatten(0, 1), tolerance)
+    grid = spread(rows, first, weights.to(x.dtype), count, block.repeat_interleave(c.coords.shape[1]))
+    kernel = _kernel(c, points, span, spacing, split).to(x.dtype)
+    channels = x.shape[1]
+    if shared:  # (points, batch · channels)
+        signal = grid.view(*points, batch, channels).movedim((-2, -1), (0, 1))
+    else:
+        signal = grid.view(batch, *points, channels).movedim(-1, 1)
+    y = conv(signal.contiguous(), kernel, causal=c.causal, groups=c.groups)
+    if shared:
+        lines = y.movedim((0, 1), (-2, -1)).reshape(math.prod(points), batch * c.out_channels)
+    else:
+        lines = y.movedim(1, -1).reshape(-1, c.out_channels)
+    asked = (c.at.expand(grids, -1, -1) - low) / spacing
+    first, weights = stencil(asked.flatten(0, 1), tolerance)
+    found = gather(lines, first, weights.to(x.dtype), count, block.repeat_interleave(c.at.shape[1]))
+    queries = c.at.shape[1]
+    found = found.view(queries, batch, -1).permute(1, 2, 0) if shared else found.view(batch, queries, -1).mT
+    return found.to(c.x.dtype)
+
+
+@torch.no_grad()
+def _low_of_seen(c: PointConv, spacing: float) -> Tensor:
+    low = _bounds(c)[0]
+    return (torch.where(low.isfinite(), low, 0.0) / spacing).floor() * spacing
+
+
+def _kernel(c: PointConv, points: list[int], span: list[float], spacing: float, split: _Split | None) -> Tensor:
+    """Return the kernel at all offsets between grid points, (out, in / groups, *points)."""
+    size = c.size.tolist()
+    # Offsets beyond the reach meet no pair unless the points extend further.
+    cut = any(a >= b for a, b in zip(span, size, strict=True))
+    most = [min(n - 1, math.ceil(reach / spacing) - 1) if cut else n - 1 for n, reach in zip(points, size, strict=True)]
+    lines = [torch.arange(0 if c.causal else -m, m + 1).to(c.size) * spacing for m in most]
+    offsets = torch.cartesian_prod(*lines).view(-1, len(lines))
+    step = max(1, CHUNK_VALUES.get(c.x.device.type, 1 << 26) // c.values)
+
+    def sampled(part: Tensor) -> Tensor:
+        return _sampled(c, part, split, cut=cut)
+
+    if len(offsets) <= step:
+        values = sampled(offsets)
+    else:
+        values = torch.cat([recompute(sampled, part) for part in offsets.split(step)])
+    return values.mT.reshape(c.out_channels, c.fan_in, *(len(line) for line in lines))

@@ -1,0 +1,66 @@
+"""The arguments of a convolution between points, checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["PointConv"]
+
+
+class PointConv(NamedTuple):
+    """What every way to compute :func:`kernelfield.ops.point_conv` is given.
+
+    Attributes:
+        x: (batch, in, points) values.
+        coords: (batch or 1, points, dim) coordinates of the points.
+        at: (batch or 1, queries, dim) coordinates of the outputs.
+        kernel: maps (…, dim) offsets to (…, out · in / groups) values.
+        size: (dim,) reach.
+        out_channels: number of output channels.
+        groups: number of groups of channels.
+        causal: whether outputs depend on no later point.
+        mask: (batch, points) true for points, false for padding; None if all are points.
+        hidden: values that the kernel holds at once for one offset.
+    """
+
+    x: Tensor
+    coords: Tensor
+    at: Tensor
+    kernel: Callable[[Tensor], Tensor]
+    size: Tensor
+    out_channels: int
+    groups: int
+    causal: bool
+    mask: Tensor | None
+    hidden: int
+
+    @property
+    def fan_in(self) -> int:
+        """Input channels of one group."""
+        return self.x.shape[1] // self.groups
+
+    @property
+    def values(self) -> int:
+        """Values that one offset needs."""
+        return max(self.out_channels * self.fan_in, self.hidden)
+
+    def sample(self, offsets: Tensor, meets: Tensor | None = None) -> Tensor:
+        """Return (…, groups, out / groups, in / groups) values of the kernel, zero where ``meets`` is false."""
+        values = self.kernel(offsets)
+        if values.shape[-1] != self.out_channels * self.fan_in:
+            raise ValueError(
+                f"kernel must return out_channels · in / groups = {self.out_channels} · {self.fan_in} values per "
+                f"offset for the {self.x.shape[1]} channels of x, got {values.shape[-1]}"
+            )
+        values = values if meets is None else values * meets.unsqueeze(-1)
+        return values.unflatten(-1, (self.groups, self.out_channels // self.groups, self.fan_in))
+
+    def meets(self, offsets: Tensor) -> Tensor:
+        """Return which (…, dim) offsets lie within the kernel's reach, and not in the future of a causal one."""
+        inside = (offsets.abs() < 1).all(dim=-1)
+        return inside & (offsets[..., 0] >= 0) if self.causal else inside

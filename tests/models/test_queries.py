@@ -1,0 +1,132 @@
+"""Outputs wherever they are asked for."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from kernelfield import CCNN, CKCNN, CKConv, FlexConv
+from kernelfield.fields import MAGNet
+
+NETWORKS: dict[str, Any] = {
+    "CCNN": partial(CCNN, 2, 3, channels=6, blocks=2, hidden=8, readout="dense"),
+    "global CCNN": partial(CCNN, 2, 3, channels=6, blocks=1, hidden=8, readout="dense", sigma=None),
+    "CKCNN": partial(CKCNN, 2, 3, channels=6, blocks=1, hidden=8, readout="dense", norm="batch"),
+}
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return NETWORKS[name](size=20, **options).double().eval()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_answer_at_the_points_themselves_uses_their_neighbours_only(name: str) -> None:
+    """A question at a time that has a sample too is answered without a value of its own."""
+    net = build(name)
+    x, t = torch.randn(2, 2, 15, dtype=torch.float64), torch.rand(2, 15, 1, dtype=torch.float64) * 20
+    at = torch.rand(2, 7, 1, dtype=torch.float64) * 20
+    y = net(x, coords=t, at=at)
+    assert y.shape == (2, 3, 7)
+    assert torch.isfinite(y).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_answer_depends_on_no_other_question(name: str) -> None:
+    net = build(name)
+    x, t = torch.randn(2, 2, 15, dtype=torch.float64), torch.rand(2, 15, 1, dtype=torch.float64) * 20
+    at = torch.rand(2, 6, 1, dtype=torch.float64) * 20
+    together = net(x, coords=t, at=at)
+    alone = torch.cat([net(x, coords=t, at=at[:, i : i + 1]) for i in range(6)], dim=-1)
+    assert torch.allclose(together, alone, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_answers_of_a_causal_network_depend_on_no_later_sample(name: str) -> None:
+    net = build(name)
+    x, t = torch.randn(1, 2, 15, dtype=torch.float64), torch.rand(1, 15, 1, dtype=torch.float64).sort(dim=1).values * 20
+    at = t[:, 7:8] + 1e-3
+    y = net(x, coords=t, at=at)
+    changed = x.clone()
+    changed[..., 8:] += 1
+    assert torch.allclose(net(changed, coords=t, at=at), y, atol=1e-12)
+    changed[..., :8] += 1
+    assert not torch.allclose(net(changed, coords=t, at=at), y)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_a_grid_and_its_points_give_the_same_answers(dim: int) -> None:
+    net = build("CCNN", dim=dim, causal=False)
+    x = torch.randn(1, 2, *(6,) * dim, dtype=torch.float64)
+    places = torch.cartesian_prod(*[torch.arange(6, dtype=torch.float64) * 2] * dim).view(-1, dim)
+    at = torch.rand(5, dim, dtype=torch.float64) * 12
+    on_grid = net(x, at=at, step=2.0)
+    at_points = net(x.flatten(2), coords=places, at=at, step=2.0)
+    assert torch.allclose(on_grid, at_points, atol=1e-12)
+
+
+def test_unseen_samples_have_no_effect_on_answers() -> None:
+    net = build("CCNN")
+    x, t = torch.randn(2, 2, 15, dtype=torch.float64), torch.rand(2, 15, 1, dtype=torch.float64) * 20
+    at, mask = torch.rand(2, 4, 1, dtype=torch.float64) * 20, torch.ones(2, 15, dtype=torch.bool)
+    mask[:, 10:] = False
+    wanted = net(x[..., :10], coords=t[:, :10], at=at)
+    assert torch.allclose(net(x, coords=t, mask=mask, at=at), wanted, atol=1e-12)
+    assert torch.allclose(
+        net(x, coords=t, mask=mask, density="estimate", at=at),
+        net(x[..., :10], coords=t[:, :10], density="estimate", at=at),
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("make", [CKConv, FlexConv])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("density", [None, "estimate"])
+def test_a_layer_asked_at_its_own_points_answers_as_without_asking(make: Any, causal: bool, density: Any) -> None:
+    torch.manual_seed(0)
+    layer = make(3, 4, size=20, causal=causal, field=partial(MAGNet, hidden=8)).double()
+    x, t = torch.randn(2, 3, 12, dtype=torch.float64), torch.rand(2, 12, 1, dtype=torch.float64) * 20
+    wanted = layer(x, coords=t, density=density)
+    assert torch.allclose(layer(x, coords=t, density=density, at=t), wanted, atol=1e-12)
+    order = torch.randperm(12)
+    assert torch.allclose(layer(x, coords=t, density=density, at=t[:, order]), wanted[..., order], atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["cells", "grid"])
+def test_layers_convolve_points_by_the_method_asked_for(method: str) -> None:
+    torch.manual_seed(0)
+    field = partial(MAGNet, hidden=8)
+    layer = FlexConv(3, 3, size=100, sigma=0.05, field=field, depthwise=True).double()
+    if method == "grid":
+        layer = CKConv(3, 3, size=100, field=field, depthwise=True).double()
+    x, t = torch.randn(2, 3, 80, dtype=torch.float64), torch.rand(2, 80, 1, dtype=torch.float64) * 90
+    layer.point_method = "pairs"
+    wanted = layer(x, coords=t)
+    layer.point_method = method
+    assert float(((layer(x, coords=t) - wanted).norm() / wanted.norm()).detach()) < (
+        1e-4 if method == "grid" else 1e-12
+    )
+
+
+def test_questions_that_cannot_be_answered_are_refused() -> None:
+    x, t, at = torch.randn(1, 2, 9), torch.rand(1, 9, 1), torch.rand(1, 3, 1)
+    with pytest.raises(ValueError, match=r"at .*readout='mean'"):
+        CCNN(2, 3, size=9, channels=4, blocks=1)(x, coords=t, at=at)
+    with pytest.raises(ValueError, match=r"at .*'cumulative'"):
+        CKCNN(2, 3, size=9, channels=4, blocks=1, readout="dense")(x, coords=t, at=at)
+    net = NETWORKS["CCNN"](size=9)
+    with pytest.raises(ValueError, match="at must have shape"):
+        net(x, coords=t, at=torch.rand(1, 3, 2))
+    with pytest.raises(ValueError, match="at must be finite"):
+        net(x, coords=t, at=at * torch.nan)
+    layer = CKConv(2, 2, size=9)
+    with pytest.raises(ValueError, match="at must be None"):
+        layer(x, at=at)
+    with pytest.raises(ValueError, match="at must have shape"):
+        layer(x, coords=t, at=torch.rand(4, 3, 1, 1))
+    with pytest.raises(ValueError, match="queries must be less"):
+        layer(x, coords=t, queries=9)
