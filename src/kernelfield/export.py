@@ -98,6 +98,8 @@ def export_network(
     ...     error < 1e-4, read_metadata(f"{folder}/net.pt2")["classes"]
     (True, ['a', 'b'])
     """
+    if 0 in example.shape:
+        raise ValueError(f"example must not be empty, got shape {tuple(example.shape)}")
     given = {"input": example, "coords": coords, "mask": mask, "lengths": lengths}
     examples: dict[str, Tensor] = {name: t.cpu() for name, t in given.items() if t is not None}
     for name, tensor in examples.items():
@@ -106,6 +108,12 @@ def export_network(
     if len(example) < 2:  # torch.export specialises on a batch of one
         examples = {name: torch.cat([t, t]) for name, t in examples.items()}
     named = _Named(copy.deepcopy(network).cpu().eval(), tuple(examples))
+    try:
+        with torch.no_grad():
+            named(*examples.values())
+    except RuntimeError as error:
+        what = f"{example.dtype} of shape {tuple(example.shape)}"
+        raise ValueError(f"example must be an input that the network takes, got {what}: {error}") from error
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     one_axis = example.dim() - (2 if example.is_floating_point() else 1) == 1

@@ -108,7 +108,7 @@ def is_allowed(name: str, annotation: str, value: Any) -> bool:
     takes = {kind: kind in annotation for kind in ("None", "str", "bool", "int", "float", "Tensor", "Callable", "dict")}
     takes["Tensor"] |= "Signal" in annotation
     result = False
-    if name in ("seed", "permute") and value == HUGE and isinstance(value, int):
+    if name in ("seed", "permute", "random_state") and value == HUGE and isinstance(value, int):
         return True  # seeds of any size
     if value is None:
         result = takes["None"]

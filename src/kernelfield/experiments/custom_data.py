@@ -131,7 +131,8 @@ def _network(data: Data, model: str) -> dict[str, Any]:
     """Return section ``model`` of a recipe: the name of the network and only arguments that it takes."""
     points = data.dim == 3 and data.train.coords is not None
     name = model or ("gridified_modelnet40" if points else "ccnn_4_140")
-    takes, fixed = options_of(name), configuration(name).arguments
+    fixed = configuration(name, argument="model").arguments
+    takes = options_of(name)
     every = inspect.Parameter.VAR_KEYWORD in {
         p.kind for p in inspect.signature(configuration(name).build).parameters.values()
     }

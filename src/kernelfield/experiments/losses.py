@@ -54,6 +54,9 @@ def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: floa
         raise ValueError(
             f"prediction must be {wanted} for task {task!r}, got {got}; readout of the network says which it gives"
         )
+    if task in ("multilabel", "regression", "dense-regression") and prediction.numel() != target.numel():
+        got = f"{tuple(prediction.shape)} for targets {tuple(target.shape)}"
+        raise ValueError(f"prediction must have the shape of the targets for task {task!r}, got {got}")
     if task == "classification":
         return F.cross_entropy(prediction, target, label_smoothing=label_smoothing)
     if task == "multilabel":

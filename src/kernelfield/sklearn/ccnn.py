@@ -81,7 +81,7 @@ class _TrainedNetwork(Estimator):
         validation_fraction: float = 0.0,
         patience: int | None = None,
         device: str = "auto",
-        verbose: int = 0,
+        verbose: int | bool = 0,
         random_state: int | None = 0,
     ) -> None:
         self.model = model

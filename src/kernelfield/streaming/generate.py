@@ -63,7 +63,10 @@ def generate(
     if embedding is None:
         raise ValueError(f"net must have a vocabulary, got a {type(net).__name__} that takes signals")
     device = embedding.weight.device
-    tokens = torch.as_tensor(prompt, device=device)
+    try:
+        tokens = torch.as_tensor(prompt, device=device)
+    except ValueError as error:
+        raise ValueError(f"prompt must hold sequences of one length: {error}") from error
     single = tokens.dim() == 1
     tokens = tokens.unsqueeze(0) if single else tokens
     if tokens.dim() != 2 or not tokens.numel() or tokens.is_floating_point():

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._kinds import shown
 from .._object_kinds import TensorOf
 from ..ops import conv
 
@@ -52,6 +53,13 @@ class OnlineConv(nn.Module):
     @checked(kernel=TensorOf("float", "out_channels, in_channels, taps", empty=False))
     def __init__(self, kernel: Tensor, *, groups: int = 1, batch: int = 1) -> None:
         super().__init__()
+        if kernel.is_meta or not len(kernel):
+            raise ValueError(f"kernel must have output channels on a device that holds data, got {shown(kernel)}")
+        if groups > 1 and tuple(kernel.shape[:2]) != (groups, 1):
+            raise ValueError(
+                f"groups must be 1, or the number of channels of a kernel (channels, 1, points), got {groups} for "
+                f"{shown(kernel)}"
+            )
         self.depthwise = groups > 1 or kernel.shape[:2] == (1, 1)
         kernel = kernel[..., : _last_nonzero(kernel) + 1].detach()
         if kernel.dtype in (torch.bfloat16, torch.float16):

@@ -49,7 +49,8 @@ def tensors_of(output: Any, name: str = "output") -> Iterator[tuple[str, Tensor]
 
 
 def scale_of(x: Tensor) -> float:
-    return max(float(x.detach().abs().amax()), torch.finfo(x.dtype).tiny) if x.numel() else 1.0
+    least = torch.finfo(x.dtype).tiny if x.is_floating_point() else 1.0
+    return max(float(x.detach().abs().amax()), least) if x.numel() else 1.0
 
 
 def assert_alike(what: str, got: Tensor, wanted: Tensor) -> None:

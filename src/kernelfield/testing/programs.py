@@ -50,7 +50,10 @@ def assert_compiles(
     AssertionError: does not compile as one graph: ...
     """
     torch.compiler.reset()  # graphs of earlier calls count towards the limit on recompilations
-    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+    try:
+        compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+    except RuntimeError as error:
+        raise ValueError(f"backend must be one of torch.compile's, got {backend!r}: {error}") from error
     expected = _outputs_and_gradients(model, model, args, kwargs)
     try:
         got = _outputs_and_gradients(compiled, model, args, kwargs)

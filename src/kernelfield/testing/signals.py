@@ -121,7 +121,11 @@ def assert_equivariant(
         assert_close(f"not {kind} to element {element!r}", got, wanted, rtol, atol)
 
 
-@checked(x=TensorOf("any", "batch, …, time"), times=IterableOf(Int(0)) | None, atol=NOT_NEGATIVE | None)
+@checked(
+    x=TensorOf("float", "batch, …, time", empty=False) | TensorOf("int", "batch, …, time", empty=False),
+    times=IterableOf(Int(0)) | None,
+    atol=NOT_NEGATIVE | None,
+)
 def assert_causal(
     model: Callable[[Tensor], Any],
     x: Tensor,
@@ -144,6 +148,8 @@ def assert_causal(
     Traceback (most recent call last):
     AssertionError: not causal: the output at time 0 changes by ... (allowed ...) with the input after ...
     """
+    if not len(x):
+        raise ValueError(f"x must have at least one sample, got shape {tuple(x.shape)}")
     other = _other_signal(x)
     with evaluation(model):
         expected = signal_of(model(x))
@@ -152,7 +158,7 @@ def assert_causal(
         for t in range(x.shape[-1] - 1) if times is None else times:
             got = signal_of(model(torch.cat([x[..., : t + 1], other[..., t + 1 :]], dim=-1)))
             changed = (got - expected)[..., : t + 1].abs()
-            rounding = torch.finfo(expected.dtype).eps * max(scale_of(expected), scale_of(got))
+            rounding = _rounding(expected.dtype) * max(scale_of(expected), scale_of(got))
             allowed = 64 * rounding if atol is None else atol
             by_time = changed.flatten(0, -2).amax(dim=0)
             if not bool((by_time <= allowed).all()):
@@ -161,6 +167,10 @@ def assert_causal(
                     f"not causal: the output at time {first} changes by {by_time[first].item():.3g} "
                     f"(allowed {allowed:.2g}) with the input after time {t}"
                 )
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
 
 
 def _other_signal(x: Tensor) -> Tensor:
@@ -236,7 +246,7 @@ def assert_translation_equivariant(
 @checked(
     signal=TensorOf("float", "batch, channels, *space") | CALLABLE,
     steps=IterableOf(POSITIVE | ListOf(POSITIVE), least=1),
-    shape=IterableOf(Int()) | None,
+    shape=IterableOf(Int(), least=1) | None,
     border=Int(0),
     rtol=NOT_NEGATIVE,
     atol=NOT_NEGATIVE,
@@ -284,6 +294,8 @@ def assert_resolution_consistent(
         reference = signal_of(model(_sampled(signal, shape, (1.0,) * dim), step=1.0))
         for step in steps:
             each = (float(step),) * dim if isinstance(step, (int, float)) else tuple(map(float, step))
+            if len(each) != dim:
+                raise ValueError(f"steps must have one number per axis, {dim}, got {step}")
             ours = signal_of(model(_sampled(signal, shape, each), step=step))
             theirs = reference
             for axis, (s, n) in enumerate(zip(each, shape, strict=True), start=2):
@@ -317,7 +329,13 @@ def _equivariance_pairs(
     with evaluation(model):
         y = signal_of(model(x))
         for element in elements:
-            yield element, signal_of(model(group.act(element, x))), y if invariant else act(element, y)
+            try:
+                moved = group.act(element, x)
+            except (IndexError, RuntimeError, ValueError) as error:
+                raise ValueError(
+                    f"x must be a signal that the group acts on, got shape {tuple(x.shape)}: {error}"
+                ) from error
+            yield element, signal_of(model(moved)), y if invariant else act(element, y)
 
 
 def _sampled(signal: Tensor | Callable[[Tensor], Tensor], shape: Sequence[int], step: tuple[float, ...]) -> Tensor:

@@ -27,6 +27,7 @@ class Call:
         arguments: makes its arguments, by name; new ones for every call.
         use: what a user does with the result. It returns tensors, which must be finite.
         unchecked: arguments that take anything.
+        slow: whether it takes seconds, so that it is tried with ``--slow`` alone.
         ends_with: errors that a call whose arguments are accepted may end with: an assertion, or files that are not
             there.
     """
@@ -37,6 +38,7 @@ class Call:
     use: Callable[[Any], Any] = lambda result: result
     unchecked: frozenset[str] = field(default_factory=frozenset)
     ends_with: tuple[type[Exception], ...] = ()
+    slow: bool = False
 
     def __call__(self, **changes: Any) -> Any:
         return self.function(**{**self.arguments(), **changes})

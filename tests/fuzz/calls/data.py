@@ -56,7 +56,7 @@ def _loaders() -> list[Call]:
         takes = data.describe(name)
         if takes.root == "a folder or file":
             options.setdefault("root", _EMPTY.name)
-        missing = options.get("root") == _EMPTY.name
+        missing = options.get("root") == _EMPTY.name or name in ("arrays", "csv_series")  # or targets of another task
         calls.append(
             Call(
                 f"data.load {name}",

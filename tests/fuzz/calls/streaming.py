@@ -59,7 +59,8 @@ def _estimator(name: str, target: np.ndarray, **options: Any) -> Call:
     build = getattr(estimators, name)
     fit = _fit(build, target)
     fit.__signature__ = inspect.signature(build)
-    return Call(f"sklearn.{name}", fit, lambda: dict(options))
+    # By default a training has 400 steps.
+    return Call(f"sklearn.{name}", fit, lambda: dict(options), unchecked=frozenset(["epochs"]), slow="CCNN" in name)
 
 
 _LABELS, _VALUES = np.arange(12) % 2, np.linspace(0, 1, 12)
@@ -98,7 +99,12 @@ CALLS = [
         unchecked=frozenset(["coords"]),
     ),
     Call("streaming.StreamStep", streaming.StreamStep, lambda: {"net": _NET}),
-    Call("streaming.export_stream", streaming.export_stream, lambda: {"net": _NET, "path": _path("stream.pt2")}),
+    Call(
+        "streaming.export_stream",
+        streaming.export_stream,
+        lambda: {"net": _NET, "path": _path("stream.pt2")},
+        slow=True,
+    ),
     Call(
         "testing.equivariance_error",
         testing.equivariance_error,
@@ -119,7 +125,8 @@ CALLS = [
     Call(
         "testing.assert_translation_equivariant",
         testing.assert_translation_equivariant,
-        lambda: {"model": _CONV, "x": _SIGNAL, "shift": 2},
+        # The network is the user's, and so is what it says of other shapes.
+        lambda: {"model": lambda x: x.square(), "x": _SIGNAL, "shift": 2},
         ends_with=(AssertionError,),
     ),
     Call(
@@ -145,6 +152,7 @@ CALLS = [
         },
         ends_with=(AssertionError,),
         unchecked=frozenset(["dynamic_shapes"]),
+        slow=True,
     ),
     Call("testing.count_parameters", testing.count_parameters, lambda: {"model": _NET}),
     Call(
@@ -152,6 +160,7 @@ CALLS = [
         _with(testing.assert_compiles, torch.randn(3)),
         lambda: {"model": torch.sin},
         ends_with=(AssertionError,),
+        slow=True,
     ),
     Call(
         "testing.assert_state_dict_round_trip",
@@ -163,6 +172,7 @@ CALLS = [
         "export.export_network",
         export_network,
         lambda: {"network": _CONV, "path": _path("net.pt2"), "example": torch.randn(1, 1, 16)},
+        slow=True,
     ),
     Call("export.read_metadata", read_metadata, lambda: {"path": _exported()}),
     _estimator("RandomKernelClassifier", _LABELS, kernels=20),
