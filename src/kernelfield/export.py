@@ -111,9 +111,9 @@ def export_network(
     try:
         with torch.no_grad():
             named(*examples.values())
-    except RuntimeError as error:
+    except RuntimeError as refused:
         what = f"{example.dtype} of shape {tuple(example.shape)}"
-        raise ValueError(f"example must be an input that the network takes, got {what}: {error}") from error
+        raise ValueError(f"example must be an input that the network takes, got {what}: {refused}") from refused
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     one_axis = example.dim() - (2 if example.is_floating_point() else 1) == 1
