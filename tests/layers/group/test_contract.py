@@ -11,6 +11,7 @@ from kernelfield.layers.group import (
     AttentiveLiftingConv,
     CoAttentive,
     CyclicSelfAttention,
+    GateAttention,
     GroupBatchNorm,
     GroupConv,
     GroupDropout,
@@ -95,6 +96,21 @@ class TestInputAttentiveGroupConv(GroupLayerContract):
 
     def make(self, group):
         return AttentiveGroupConv(2, 3, group=group, attention="input", attention_size=3)
+
+
+class TestCoAttentiveOfFilters(GroupLayerContract):
+    traced = False
+
+    def make(self, group):
+        return CoAttentive(GroupConv(2, 3, group=group), per="filter")
+
+
+class TestGateAttention(GroupLayerContract):
+    traced = False
+    in_channels = out_channels = 3
+
+    def make(self, group):
+        return GateAttention(3, group=group)
 
 
 class TestInputAttention(GroupLayerContract):
