@@ -117,7 +117,8 @@ class Readout(nn.Module):
                 )
             if width != channels:
                 raise ValueError(
-                    f"channels of the last block must equal in_channels={width} to share the embedding, got {channels}"
+                    f"channels of the last block must equal in_channels={width} to share the embedding of "
+                    f"vocabulary={tokens}, got {channels}"
                 )
             self.linear.weight = weight
 

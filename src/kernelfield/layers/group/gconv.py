@@ -282,6 +282,11 @@ class GroupConv(BaseGroupConv):
         signal = as_signal(x, self.group, self.in_channels, per_sample=True)
         into = None if signal.complete else signal.elements
         group = self.distribution.group
+        if out_elements is not None and (out_elements.dim() > 3 or out_elements.shape[-1] != group.coords):
+            raise ValueError(
+                f"out_elements must have shape (n, {group.coords}) or (batch, n, {group.coords}) for {group}, "
+                f"got {tuple(out_elements.shape)}"
+            )
         out, gates = into if out_elements is None else out_elements, None
         if out_elements is None and self.resample:
             out, gates = self._draw(signal.values)
