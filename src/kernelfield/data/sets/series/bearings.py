@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...._checks import check_int
+from ...._arguments import checked
+from ...._kinds import RATE, TEXT, ListOf
 from ...base import Data, Split
 from ...io.arrays import finite_array
 from ...io.files import folder
@@ -27,6 +28,7 @@ __all__ = ["bearing_faults", "read_recording"]
 CLASSES = ("healthy", "faulty")
 
 
+@checked(variables=ListOf(TEXT, least=0), validation=RATE)
 def bearing_faults(
     root: str | os.PathLike[str] | None,
     *,
@@ -57,8 +59,6 @@ def bearing_faults(
     Returns:
         Inputs (n, channels, length); class 0 is healthy, 1 faulty.
     """
-    check_int("channels", channels, least=1)
-    check_int("length", length, least=1)
     if not 0 <= validation < 1:
         raise ValueError(f"validation must be a share of at least 0 and less than 1, got {validation}")
     where = folder(root, "bearing faults")
