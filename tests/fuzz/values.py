@@ -107,6 +107,7 @@ def is_allowed(name: str, annotation: str, value: Any) -> bool:
         return True
     takes = {kind: kind in annotation for kind in ("None", "str", "bool", "int", "float", "Tensor", "Callable", "dict")}
     takes["Tensor"] |= "Signal" in annotation
+    takes["dict"] |= "Mapping" in annotation
     result = False
     if name in ("seed", "permute", "random_state") and value == HUGE and isinstance(value, int):
         return True  # seeds of any size

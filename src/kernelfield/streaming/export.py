@@ -69,6 +69,7 @@ class _OnTape(nn.Module):
         super().__init__()
         self.layer, self.name, self.tape = layer, name, tape
         self.bias = getattr(layer, "bias", None)
+        self.kind = getattr(layer, "kind", None)  # of a readout, which networks look at
 
     def forward(self, x: Tensor, mask: None = None, *, add_bias: bool = True, **_: Any) -> Tensor:  # noqa: ARG002
         dtype = x.dtype
@@ -148,7 +149,7 @@ class _PlainReadout(nn.Module):
 
     def __init__(self, linear: nn.Module) -> None:
         super().__init__()
-        self.linear = linear
+        self.linear, self.kind = linear, "dense"
 
     def forward(self, x: Tensor, mask: None = None) -> Tensor:  # noqa: ARG002
         return self.linear(x)

@@ -47,6 +47,7 @@ def kernel_families(length: int = 100, discrete: int = 15, seed: int = 0) -> dic
     generator = torch.Generator().manual_seed(seed)
     lag = torch.arange(float(length))
     weights = torch.zeros(3, length)
+    discrete = min(discrete, length)
     weights[:, :discrete] = torch.rand(3, discrete, generator=generator) * 2 - 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
