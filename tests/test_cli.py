@@ -111,7 +111,7 @@ def test_streams_of_every_kind_predict_the_same(run: Path, tmp_path: Path, endin
 
 @pytest.mark.parametrize(("lines", "says"), [(["1", "a"], "line 2"), (["1", "2 3"], "line 2"), (["1 2"], "1 channels")])
 def test_streams_of_bad_lines(run: Path, lines: list[str], says: str) -> None:
-    with pytest.raises(ValueError, match=f"^file .*{says}"):
+    with pytest.raises(ValueError, match=says):
         list(stream_input(run, "-", every=2, lines=lines))
 
 
@@ -312,7 +312,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert "root must be the folder that holds MNIST" in call(
         "train", "ch02-smnist-ckcnn-2-30", "--accelerator", "cpu", "--out", tmp_path / "a", code=NO_DATA
     )
-    wild = ("--set", "optimizer.lr=1e30", "--set", "training.log_every=1", "--set", "schedule.warmup=0")
+    wild = ("--set", "optimizer.lr=1e12", "--set", "training.log_every=1", "--set", "schedule.warmup=0")
     output = call("train", *SMALL, *wild, "--accelerator", "cpu", "--out", tmp_path / "b", code=DIVERGED)
     assert "not finite at step" in output
     assert call("--version").startswith("kernelfield ")

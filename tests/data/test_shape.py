@@ -40,7 +40,8 @@ def test_declared_shape_is_that_of_the_data(name: str, options: dict[str, Any]) 
 
 
 def test_all_data_sets_except_own_files_declare_a_shape() -> None:
-    without = {name for name in list_data() if describe(name).shape is None}
+    # Tests of own data sets register some, whose licence nobody knows.
+    without = {name for name in list_data() if describe(name).shape is None and describe(name).licence}
     assert without == {
         "arrays",
         "cloud_folder",

@@ -83,7 +83,9 @@ def orientations(group: Group, maps: Tensor) -> Tensor:
 
 
 @checked(
-    image=TensorOf("float", "channels, rows, columns"), maps=TensorOf("float", "group, rows, columns"), title=STRING
+    image=TensorOf("float", "channels, rows, columns"),
+    maps=TensorOf("float", "group, map_rows, map_columns"),
+    title=STRING,
 )
 def plot_attention(image: Tensor, maps: Tensor, group: Group, path: str | Path, *, title: str = "") -> None:
     r"""Plot the mean map over an image, with an arrow for the orientation at each position.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    if dist.is_initialized():  # by a training of another test in this process
+        dist.destroy_process_group()
     store = tmp_path_factory.mktemp("store") / "store"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     yield

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._checks import check_positive
+from ..._kinds import LARGEST, SMALLEST
 from ..base import Batch, Data, Split, TargetScale
 from ..io.files import FLOAT32_MAX
 from ..io.limits import check_size
@@ -86,6 +87,10 @@ def build(
     coords = None
     if series[0].times is not None:
         series, coords, unit = _place(series, unit)
+        if not SMALLEST <= unit <= LARGEST:
+            raise ValueError(
+                f"times of {name} must be {SMALLEST:.0e} to {LARGEST:.0e} apart, found a median gap of {unit:.3g}"
+            )
     values, mask = _padded(series)
     if task == "classification":
         target, names = class_index([s.label for s in series], classes)

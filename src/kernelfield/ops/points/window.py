@@ -72,7 +72,7 @@ def spread(x: Tensor, first: Tensor, weights: Tensor, count: tuple[int, ...], bl
 
     >>> first, weights = stencil(torch.tensor([[5.5]]), 1e-2)
     >>> spread(torch.ones(1, 1), first, weights, (1, 12), torch.zeros(1, dtype=torch.long)).sum()
-    tensor(1.)
+    tensor(1.0000)
     """
     grids, *axes = count
     base = _base(first, axes, block)
