@@ -25,8 +25,7 @@ def build(name: str, **options: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_an_answer_at_the_points_themselves_uses_their_neighbours_only(name: str) -> None:
-    """A question at a time that has a sample too is answered without a value of its own."""
+def test_there_is_one_answer_for_each_question(name: str) -> None:
     net = build(name)
     x, t = torch.randn(2, 2, 15, dtype=torch.float64), torch.rand(2, 15, 1, dtype=torch.float64) * 20
     at = torch.rand(2, 7, 1, dtype=torch.float64) * 20

@@ -61,14 +61,12 @@ def convolve_points(
         "at": at,
         "tolerance": layer.tolerance,
     }
-    method = layer.point_method
-    if uses_features(layer) and method in ("auto", "pairs"):
-        if method == "auto":
-            method = choose_point_method(weighted, coords, kernel, reach, **given)
-        y = _convolve_features(layer, weighted, coords, at) if method == "pairs" else None
+    method, features = layer.point_method, uses_features(layer)
+    if features and method == "auto":
+        method = choose_point_method(weighted, coords, kernel, reach, **given)
+    if features and method == "pairs":
+        y = _convolve_features(layer, weighted, coords, at)
     else:
-        y = None
-    if y is None:
         y = point_conv(weighted, coords, kernel, reach, method=method, **given)
     if not layer.causal:
         return y
