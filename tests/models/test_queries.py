@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from kernelfield import CCNN, CKCNN, CKConv, FlexConv
+from kernelfield import CCNN, CKCNN, CKConv, FlexConv, FlexNet, SeparableConv
 from kernelfield.fields import MAGNet
+from kernelfield.layers import CCNNBlock
 
 NETWORKS: dict[str, Any] = {
     "CCNN": partial(CCNN, 2, 3, channels=6, blocks=2, hidden=8, readout="dense"),
@@ -80,6 +81,24 @@ def test_unseen_samples_have_no_effect_on_answers() -> None:
         net(x[..., :10], coords=t[:, :10], density="estimate", at=at),
         atol=1e-12,
     )
+
+
+def test_times_of_unseen_samples_may_be_nan_in_training() -> None:
+    net = build("CCNN").train()
+    x, t = torch.randn(2, 2, 15, dtype=torch.float64), torch.rand(2, 15, 1, dtype=torch.float64) * 20
+    mask = torch.arange(15).expand(2, -1) < 10
+    y = net(x, coords=t.masked_fill(~mask.unsqueeze(-1), torch.nan), mask=mask, at=t[:, :4])
+    assert torch.isfinite(y).all()
+
+
+def test_networks_and_blocks_that_take_no_questions_refuse_them() -> None:
+    """As many questions as points have the right shape for a residual sum, and the wrong places."""
+    x, t = torch.randn(1, 3, 9), torch.rand(1, 9, 2)
+    with pytest.raises(ValueError, match="at must be None"):
+        FlexNet(3, 4, size=9, channels=4, widths=(1,))(x, coords=t, at=t)
+    block = CCNNBlock(partial(SeparableConv, dim=2, size=9), 3, 3, norm="batch")
+    with pytest.raises(ValueError, match="at must be None"):
+        block(x, coords=t, at=t)
 
 
 @pytest.mark.parametrize("make", [CKConv, FlexConv])

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from kernelfield.ops import conv, point_conv
-from kernelfield.ops.points import choose_point_method
+from kernelfield.ops.points.choose import choose_method
+from kernelfield.ops.points.shape import PointConv
 
 TOLERANCE = {"cells": 1e-10, "grid": 1e-4}
 
@@ -178,13 +179,34 @@ def test_a_kernel_that_the_window_cannot_interpolate_is_refused() -> None:
 def test_auto_takes_cells_for_short_kernels_and_the_grid_for_long_smooth_ones() -> None:
     torch.manual_seed(0)
     coords, x = torch.rand(1, 4000, 1) * 4000, torch.randn(1, 4, 4000)
-    how: dict[str, Any] = {"out_channels": 4, "groups": 4}
     long = Waves(1, 4, 6000.0, 0.0).float()
-    assert choose_point_method(x, coords, long, torch.tensor([6000.0]), **how) == "grid"
-    assert choose_point_method(x, coords, long, torch.tensor([10.0]), **how) == "cells"
-    assert choose_point_method(x[..., :100], coords[:, :100], long, torch.tensor([6000.0]), **how) == "pairs"
+
+    def chosen(kernel: Any, size: float, points: int = 4000) -> str:
+        at = coords[:, :points]
+        given = PointConv(x[..., :points], at, at, kernel, torch.tensor([size]), 4, 4, False, None, 0)
+        return choose_method(given, 1e-4)[0]
 
     def jumping(offsets: Tensor) -> Tensor:
         return torch.sign(offsets).expand(*offsets.shape[:-1], 4)
 
-    assert choose_point_method(x, coords, jumping, torch.tensor([6000.0]), **how) == "pairs"
+    assert chosen(long, 6000.0) == "grid"
+    assert chosen(long, 10.0) == "cells"
+    assert chosen(long, 6000.0, points=100) == "pairs"
+    assert chosen(jumping, 6000.0) == "pairs"
+
+
+@pytest.mark.parametrize("method", ["auto", "cells", "grid"])
+def test_coordinates_that_are_not_finite_are_refused_where_they_would_be_skipped(method: str) -> None:
+    coords = torch.rand(1, 600, 1) * 60
+    coords[0, 3] = torch.nan
+    with pytest.raises(ValueError, match="coords and at must be finite"):
+        point_conv(torch.randn(1, 1, 600), coords, torch.cos, torch.tensor([100.0]), out_channels=1, method=method)
+
+
+@pytest.mark.parametrize("method", ["pairs", "cells", "grid"])
+def test_no_points_and_no_queries(method: str) -> None:
+    size, how = torch.tensor([100.0]), {"out_channels": 1, "method": method}
+    none = point_conv(torch.randn(2, 1, 0), torch.rand(2, 0, 1), torch.cos, size, at=torch.rand(2, 3, 1), **how)
+    assert torch.equal(none, torch.zeros(2, 1, 3))
+    asked = point_conv(torch.randn(2, 1, 5), torch.rand(2, 5, 1), torch.cos, size, at=torch.rand(2, 0, 1), **how)
+    assert asked.shape == (2, 1, 0)

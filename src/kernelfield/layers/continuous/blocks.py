@@ -35,6 +35,12 @@ def _core(conv: nn.Module) -> Any:
     return conv.depthwise if isinstance(conv, SeparableConv) else conv
 
 
+def _refuse_at(sampling: dict[str, Any]) -> None:
+    """Refuse ``at``, which moves a branch away from the points of the identity it is added to."""
+    if sampling.get("at") is not None:
+        raise ValueError("at must be None for a block; CCNN and CKCNN with a dense readout take it, got a tensor")
+
+
 class TwoConvBlock(nn.Module):
     r"""Two convolutions and a shortcut, as in CKCNN, FlexTCN and FlexNet.
 
@@ -77,6 +83,7 @@ class TwoConvBlock(nn.Module):
     @checked(x=_SIGNAL, kernels=_KERNELS)
     def forward(self, x: Tensor, *, kernels: Sequence[Tensor | None] = (None, None), **sampling: Any) -> Tensor:
         """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolutions."""
+        _refuse_at(sampling)
         if len(kernels) != 2:
             raise ValueError(f"kernels must be two, one per convolution, got {len(kernels)}")
         branch = self.conv1(x, kernel=kernels[0], **sampling)
@@ -162,6 +169,7 @@ class CCNNBlock(nn.Module):
             active: the part of the residual branch to compute; the identity branch is always complete.
             sampling: step, coords, mask and density for the convolution.
         """
+        _refuse_at(sampling)
         active = self.active if active is None else active
         if active is None and x.shape[1] != self.in_channels:
             raise ValueError(f"x must have {self.in_channels} channels, got shape {tuple(x.shape)}")

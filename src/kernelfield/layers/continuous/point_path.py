@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...ops import point_conv, point_sums
-from ...ops.points import choose_point_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,23 +50,22 @@ def convolve_points(
     values = layer.values if out == layer.out_channels else partial(layer.values, channels=out)
     at = None if at is None else at.to(coords.dtype)
     reach, kernel = _support(layer, values)
-    given: dict[str, Any] = {
-        "out_channels": out,
-        "groups": groups,
-        "causal": layer.causal,
-        "neighbors": layer.neighbors,
-        "mask": mask,
-        "hidden": layer.field.hidden_values(),
-        "at": at,
-        "tolerance": layer.tolerance,
-    }
-    method, features = layer.point_method, uses_features(layer)
-    if features and method == "auto":
-        method = choose_point_method(weighted, coords, kernel, reach, **given)
-    if features and method == "pairs":
-        y = _convolve_features(layer, weighted, coords, at)
-    else:
-        y = point_conv(weighted, coords, kernel, reach, method=method, **given)
+    y = point_conv(
+        weighted,
+        coords,
+        kernel,
+        reach,
+        out_channels=out,
+        groups=groups,
+        causal=layer.causal,
+        neighbors=layer.neighbors,
+        mask=mask,
+        hidden=layer.field.hidden_values(),
+        at=at,
+        method=layer.point_method,
+        tolerance=layer.tolerance,
+        pairs=partial(_convolve_features, layer, weighted, coords, at) if uses_features(layer) else None,
+    )
     if not layer.causal:
         return y
     # Half of a training step's cell lies in the future; see SampledKernel._measured. It replaces half of this sample's.

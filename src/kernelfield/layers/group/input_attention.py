@@ -21,7 +21,32 @@ if TYPE_CHECKING:
 __all__ = ["GateAttention", "InputAttention", "hidden_width"]
 
 
-class InputAttention(nn.Module):
+class _SignalAttention(nn.Module):
+    """Base class of attention to a signal before it is convolved."""
+
+    def __init__(self, channels: int, group: Group, lifting: bool) -> None:
+        super().__init__()
+        if not group.finite:
+            raise ValueError(f"group must be finite for attention on it, got {group}")
+        self.group, self.channels, self.lifting = group, channels, lifting
+
+    @checked(x=SIGNAL)
+    def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
+        r"""Attend to a signal on the group; or, if ``lifting``, to a tensor (batch, channels, \*space)."""
+        if not self.lifting:
+            return as_signal(x, self.group, self.channels).map(self._attend)
+        if not isinstance(x, Tensor) or x.dim() != self.group.dim + 2 or x.shape[1] != self.channels:
+            raise ValueError(
+                f"x must be a tensor of shape (batch, {self.channels}, *space) for a lifting layer, "
+                f"got {tuple(x.shape)}"
+            )
+        return self._attend(x)
+
+    def _attend(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class InputAttention(_SignalAttention):
     r"""Channel and spatial attention of a signal on space or on a group, on the residual branch (chapter 8, Eq. 19).
 
     .. math::
@@ -57,10 +82,7 @@ class InputAttention(nn.Module):
         kernel_size: int = 7,
         dilation: int = 1,
     ) -> None:
-        super().__init__()
-        if not group.finite:
-            raise ValueError(f"group must be finite for attention on it, got {group}")
-        self.group, self.channels, self.lifting = group, channels, lifting
+        super().__init__(channels, group, lifting)
         hidden = hidden_width(channels, hidden, lifting)
         self.dilation = dilation
         if lifting:
@@ -81,18 +103,6 @@ class InputAttention(nn.Module):
         channel, space = input_attention_maps(*self._arguments(x), lifting=self.lifting, dilation=self.dilation)
         return (channel.squeeze(2), space.squeeze(2)) if self.lifting else (channel, space)
 
-    @checked(x=SIGNAL)
-    def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
-        r"""Attend to a signal on the group; or, if ``lifting``, to a tensor (batch, channels, \*space)."""
-        if not self.lifting:
-            return as_signal(x, self.group, self.channels).map(self._attend)
-        if not isinstance(x, Tensor) or x.dim() != self.group.dim + 2 or x.shape[1] != self.channels:
-            raise ValueError(
-                f"x must be a tensor of shape (batch, {self.channels}, *space) for a lifting layer, "
-                f"got {tuple(x.shape)}"
-            )
-        return self._attend(x)
-
     def _attend(self, x: Tensor) -> Tensor:
         y = input_attention(*self._arguments(x), lifting=self.lifting, dilation=self.dilation)
         return y.squeeze(2) if self.lifting else y
@@ -106,7 +116,7 @@ class InputAttention(nn.Module):
             return x, _matrix(self.squeeze()), _matrix(self.excite()), psi
 
 
-class GateAttention(nn.Module):
+class GateAttention(_SignalAttention):
     r"""One gate for all channels of a signal, on the residual branch: the row α_RH of chapter 8's first table.
 
     .. math:: f \mapsto (1 - \alpha)\, f, \qquad
@@ -127,10 +137,7 @@ class GateAttention(nn.Module):
 
     @checked()
     def __init__(self, channels: int, *, group: Group, lifting: bool = False) -> None:
-        super().__init__()
-        if not group.finite:
-            raise ValueError(f"group must be finite for attention on it, got {group}")
-        self.group, self.channels, self.lifting = group, channels, lifting
+        super().__init__(channels, group, lifting)
         terms = channels * (group.order or 1)
         self.kernel: nn.Module = (
             nn.Linear(channels, 1, bias=False)
@@ -145,18 +152,6 @@ class GateAttention(nn.Module):
         scores = torch.einsum("oi,bi...->bo...", weight.to(x.dtype), flat)
         gate = scores.sigmoid()
         return x.new_ones(()), gate if self.lifting else gate.unsqueeze(1)
-
-    @checked(x=SIGNAL)
-    def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
-        r"""Attend to a signal on the group; or, if ``lifting``, to a tensor (batch, channels, \*space)."""
-        if not self.lifting:
-            return as_signal(x, self.group, self.channels).map(self._attend)
-        if not isinstance(x, Tensor) or x.dim() != self.group.dim + 2 or x.shape[1] != self.channels:
-            raise ValueError(
-                f"x must be a tensor of shape (batch, {self.channels}, *space) for a lifting layer, "
-                f"got {tuple(x.shape)}"
-            )
-        return self._attend(x)
 
     def _attend(self, x: Tensor) -> Tensor:
         return x * (1 - self.maps(x)[1])

@@ -3,14 +3,13 @@
 from .density import sample_density
 from .messages import aggregate, pass_messages
 from .neighbors import Edges, bilateral_edges, nearest, nearest_nodes
-from .point_conv import METHODS, choose_point_method, point_conv, point_sums
+from .point_conv import METHODS, point_conv, point_sums
 
 __all__ = [
     "METHODS",
     "Edges",
     "aggregate",
     "bilateral_edges",
-    "choose_point_method",
     "nearest",
     "nearest_nodes",
     "pass_messages",

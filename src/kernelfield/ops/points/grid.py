@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .shape import PointConv
 
-__all__ = ["extent", "find_spacing", "grid_sum"]
+__all__ = ["GridPlan", "extent", "grid_sum", "plan_grid"]
 
 #: spacings to try, in training steps
 SPACINGS = (0.5, 0.25, 0.125)
@@ -52,18 +52,36 @@ class _Split(NamedTuple):
         return torch.where(distance <= self.begin, 0.0, torch.where(distance >= self.end, 1.0, step))
 
 
-def grid_sum(c: PointConv, tolerance: float) -> Tensor:
-    """Return the convolution by way of a fine grid, (batch, out, queries)."""
+class GridPlan(NamedTuple):
+    """A grid on which the window interpolates the kernel.
+
+    Attributes:
+        span: largest difference of coordinates along each axis, in training steps.
+        spacing: distance of grid points in training steps.
+        tolerance: error of the window along one axis.
+    """
+
+    span: list[float]
+    spacing: float
+    tolerance: float
+
+
+def plan_grid(c: PointConv, tolerance: float, span: list[float]) -> GridPlan:
+    """Return the coarsest grid for this kernel; raise a ValueError if none has the tolerance."""
     tolerance /= c.coords.shape[-1]  # errors of the axes add up
-    span = extent(c)
     spacing, error = find_spacing(c, tolerance, span)
     if spacing is None:
         raise ValueError(
             f"method must be 'auto', 'pairs' or 'cells' for this kernel, got 'grid': interpolated between points "
             f"{SPACINGS[-1]} training steps apart it has an error of {error:.1e}, above the tolerance"
         )
-    split = _split(spacing, tolerance) if c.causal else None
-    y = _far(c, span, spacing, tolerance, split)
+    return GridPlan(span, spacing, tolerance)
+
+
+def grid_sum(c: PointConv, plan: GridPlan) -> Tensor:
+    """Return the convolution by way of a fine grid, (batch, out, queries)."""
+    split = _split(plan.spacing, plan.tolerance) if c.causal else None
+    y = _far(c, *plan, split)
     if split is None:
         return y
 
@@ -79,7 +97,10 @@ def grid_sum(c: PointConv, tolerance: float) -> Tensor:
 def extent(c: PointConv) -> list[float]:
     """Return the largest difference of coordinates within a sample, points and queries, along each axis."""
     low, high = _bounds(c)
-    return (high - low).amax(dim=0).clamp(min=0).tolist()
+    span: list[float] = (high - low).amax(dim=0).clamp(min=0).tolist()
+    if not all(map(math.isfinite, span)):
+        raise ValueError(f"coords and at must be finite, got differences of up to {span}")
+    return span
 
 
 def _bounds(c: PointConv) -> tuple[Tensor, Tensor]:

@@ -14,14 +14,14 @@ from ..backend import recompute
 from .cells import cell_pairs
 from .choose import choose_method
 from .chunks import points_per_chunk
-from .grid import grid_sum
+from .grid import extent, grid_sum, plan_grid
 from .pairs import all_pairs, nearest_pairs
 from .shape import PointConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["METHODS", "choose_point_method", "point_conv", "point_sums"]
+__all__ = ["METHODS", "point_conv", "point_sums"]
 
 METHODS = ("pairs", "cells", "grid")
 
@@ -56,6 +56,7 @@ def point_conv(
     at: Tensor | None = None,
     method: str = "auto",
     tolerance: float = 1e-4,
+    pairs: Callable[[], Tensor] | None = None,
 ) -> Tensor:
     r"""Convolve values at points with a kernel that is a function of the offset between them (chapter 2, section 4.1).
 
@@ -94,6 +95,7 @@ def point_conv(
             a kernel that the window cannot interpolate; "auto" then takes another. Compiled and exported graphs use
             "pairs".
         tolerance: error of the method "grid", relative to the root mean square of the kernel.
+        pairs: returns the sum over all pairs, where there is a cheaper way than by ``kernel``; used by "pairs".
 
     Returns:
         (batch, out, queries) values.
@@ -104,55 +106,6 @@ def point_conv(
     >>> point_conv(x, t, torch.ones_like, torch.tensor([2.0]), out_channels=1, at=torch.tensor([[[2.5]]]))
     tensor([[[2.]]])
     """
-    given = _given(x, coords, kernel, size, out_channels, groups, causal, mask, hidden, at)
-    if neighbors is not None:
-        if method not in ("auto", "pairs"):
-            raise ValueError(f"method must be 'auto' or 'pairs' with neighbors={neighbors}, got {method!r}")
-        return nearest_pairs(given, neighbors)
-    if torch.compiler.is_compiling():
-        if method not in ("auto", "pairs"):
-            raise ValueError(f"method must be 'auto' or 'pairs' in a compiled or exported graph, got {method!r}")
-        return all_pairs(given)
-    if method == "auto":
-        method = choose_method(given, tolerance)
-    if method == "cells":
-        return cell_pairs(given)
-    return grid_sum(given, tolerance) if method == "grid" else all_pairs(given)
-
-
-def choose_point_method(
-    x: Tensor,
-    coords: Tensor,
-    kernel: Callable[[Tensor], Tensor],
-    size: Tensor,
-    *,
-    out_channels: int,
-    groups: int = 1,
-    causal: bool = False,
-    neighbors: int | None = None,
-    mask: Tensor | None = None,
-    hidden: int = 0,
-    at: Tensor | None = None,
-    tolerance: float = 1e-4,
-) -> str:
-    """Return the method that :func:`point_conv` takes for these arguments by default."""
-    if neighbors is not None or torch.compiler.is_compiling():
-        return "pairs"
-    return choose_method(_given(x, coords, kernel, size, out_channels, groups, causal, mask, hidden, at), tolerance)
-
-
-def _given(
-    x: Tensor,
-    coords: Tensor,
-    kernel: Callable[[Tensor], Tensor],
-    size: Tensor,
-    out_channels: int,
-    groups: int,
-    causal: bool,
-    mask: Tensor | None,
-    hidden: int,
-    at: Tensor | None,
-) -> PointConv:
     if x.shape[1] % groups or out_channels % groups:
         raise ValueError(
             f"groups must divide the {x.shape[1]} channels of x and out_channels={out_channels}, got {groups}"
@@ -160,7 +113,23 @@ def _given(
     if causal and coords.shape[-1] != 1:
         raise ValueError(f"causal must be False for {coords.shape[-1]} axes: only a line has a past, got True")
     queries = coords if at is None else at.to(coords.dtype)
-    return PointConv(x, coords, queries, kernel, size, out_channels, groups, causal, mask, hidden)
+    given = PointConv(x, coords, queries, kernel, size, out_channels, groups, causal, mask, hidden)
+    plan = None
+    only_pairs = "a compiled or exported graph" if torch.compiler.is_compiling() else ""
+    if neighbors is not None:
+        only_pairs = f"neighbors={neighbors}"
+    if only_pairs and method not in ("auto", "pairs"):
+        raise ValueError(f"method must be 'auto' or 'pairs' with {only_pairs}, got {method!r}")
+    if neighbors is not None:
+        return nearest_pairs(given, neighbors)
+    if method == "auto":
+        method, plan = ("pairs", None) if only_pairs else choose_method(given, tolerance)
+    if method == "pairs" or 0 in (coords.shape[1], queries.shape[1]):
+        return all_pairs(given) if pairs is None else pairs()
+    span = extent(given) if plan is None else plan.span  # refuses coordinates that are not finite
+    if method == "cells":
+        return cell_pairs(given)
+    return grid_sum(given, plan or plan_grid(given, tolerance, span))
 
 
 @checked(**_KINDS, at=TensorOf("float", "batch|1, queries, dim") | None)

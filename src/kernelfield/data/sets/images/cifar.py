@@ -71,17 +71,20 @@ def _build(
     return data if form in ("image", "gray") else as_sequence(data, name=f"s{name}")
 
 
-@checked(
-    form=Choice(*FORMS),
-    augment=BOOL,
-    padding=Choice(*PADDINGS),
-    resolution=Int(),
-    noise=Choice("fresh", "shared"),
-    normalize=Choice("set", "image"),
-    limit=POSITIVE | None,
-    validation=Int(0),
-    seed=SEED,
-)
+_KINDS = {
+    "form": Choice(*FORMS),
+    "augment": BOOL,
+    "padding": Choice(*PADDINGS),
+    "resolution": Int(),
+    "noise": Choice("fresh", "shared"),
+    "normalize": Choice("set", "image"),
+    "limit": POSITIVE | None,
+    "validation": Int(0),
+    "seed": SEED,
+}
+
+
+@checked(**_KINDS)
 @with_arguments_of(_build, without=("name", "train", "test", "classes"))
 def cifar10(root: str | os.PathLike[str] | None, *, download: bool = False, **options: Any) -> Data:
     """Return CIFAR-10: photographs of ten classes, 50,000 to train and 10,000 to test, 32×32.
@@ -126,17 +129,7 @@ def cifar10(root: str | os.PathLike[str] | None, *, download: bool = False, **op
     return _build("cifar10", train, test, classes, **options)
 
 
-@checked(
-    form=Choice(*FORMS),
-    augment=BOOL,
-    padding=Choice(*PADDINGS),
-    resolution=Int(),
-    noise=Choice("fresh", "shared"),
-    normalize=Choice("set", "image"),
-    limit=POSITIVE | None,
-    validation=Int(0),
-    seed=SEED,
-)
+@checked(**_KINDS)
 @with_arguments_of(cifar10)
 def cifar100(root: str | os.PathLike[str] | None, *, download: bool = False, **options: Any) -> Data:
     """Return CIFAR-100: like :func:`cifar10`, with 100 classes, from ``root`` or ``root/cifar-100-python``.
