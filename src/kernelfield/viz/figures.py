@@ -17,11 +17,12 @@ def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int = 120) -> No
 
     Args:
         figure: the figure.
-        path: file to write; its suffix sets the format.
+        path: file to write; its suffix sets the format, PNG without one.
         dpi: dots per inch.
     """
+    # matplotlib adds ".png" to a name without a suffix, and would leave the draft itself empty.
     with write_aside(path) as draft:
-        render_figure(figure, draft, dpi=dpi)
+        render_figure(figure, draft, dpi=dpi, format=draft.suffix[1:] or "png")
 
 
 def render_figure(figure: Any, file: Any, **options: Any) -> None:

@@ -44,3 +44,9 @@ def test_models_without_such_kernels_are_refused(tmp_path: Path) -> None:
         plot_channel_images(CKConv(1, 1, dim=2, size=4), tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"model .*Linear"):
         plot_frequencies({"a": torch.nn.Linear(2, 2)}, tmp_path / "a.png")
+
+
+def test_a_name_without_a_suffix_is_a_png_and_leaves_no_other_file(tmp_path: Path) -> None:
+    plot_channel_images(CCNN(1, 2, size=32, channels=4, blocks=2), tmp_path / "images")
+    assert (tmp_path / "images").read_bytes().startswith(b"\x89PNG")
+    assert [file.name for file in tmp_path.iterdir()] == ["images"]
