@@ -23,8 +23,9 @@ __all__ = ["calibrate"]
 
 METHODS = ("direct", "fft")
 MODES = ("forward", "training")
-#: points of a kernel's side: 1 to tell outputs from multiplies, close together where libraries change their code
-SIDES = {1: (1, 3, 7, 13, 15, 31, 63, 127), 2: (1, 3, 5, 9, 13, 15, 31), 3: (1, 3, 5, 7, 9, 13, 15)}
+#: points of a kernel's side: 1 to tell outputs from multiplies, close together where libraries change their code, and
+#: as long as a signal of chapter 2, whose gradients cuDNN takes tens of milliseconds for
+SIDES = {1: (1, 3, 7, 13, 15, 31, 63, 127, 511, 1021), 2: (1, 3, 5, 9, 13, 15, 31), 3: (1, 3, 5, 7, 9, 13, 15)}
 #: (batch, channels, length) of signals; channels that fill vector registers and some that do not
 SIGNALS = {
     "1d-depthwise": (
@@ -34,6 +35,7 @@ SIGNALS = {
     "1d-dense": (
         *((1, 4, 4096), (1, 64, 256), (8, 16, 256), (4, 32, 1024)),
         *((16, 8, 1024), (2, 20, 2048), (8, 1, 4096), (16, 48, 64)),
+        *((2, 10, 1020), (4, 30, 784), (4, 1, 784)),
     ),
     "2d-depthwise": (
         *((1, 8, 64), (8, 4, 16), (4, 32, 32), (1, 64, 28)),
@@ -61,14 +63,21 @@ TOLERANCE = 0.5
 MOST_ERROR = 0.6
 
 
-def calibrate(device: torch.device, seed: int) -> tuple[dict[str, Any], str]:
-    """Measure, fit, write the constants of this kind of device, and return the measurements and a table."""
-    samples = [measure(case, device) for kind in SIGNALS for case in grid(kind, device.type)]
+def calibrate(device: torch.device, seed: int, kinds: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
+    """Measure, fit, write the constants of this kind of device, and return the measurements and a table.
+
+    Args:
+        device: the device.
+        seed: noted with the results.
+        kinds: kinds of convolution, keys of ``SIGNALS``; all if empty. The constants of others stay.
+    """
+    kinds = kinds or tuple(SIGNALS)
+    samples = [measure(case, device) for kind in kinds for case in grid(kind, device.type)]
     entry: dict[str, Any] = {"machine": machine(device, seed)}
     lines = []
     for mode in MODES:
         entry[mode] = {method: {} for method in METHODS}
-        for kind in SIGNALS:
+        for kind in kinds:
             chosen = [(case, times[mode]) for case, times in samples if case.kind == kind]
             fits = {method: fit(method, chosen) for method in METHODS}
             for method, constants in fits.items():
@@ -180,7 +189,10 @@ def write(device: str, entry: dict[str, Any]) -> str:
     constants = json.loads(CONSTANTS.read_text())
     old = constants["devices"].get(device, {})
     # What is measured by other scripts stays.
-    constants["devices"][device] = entry | {mode: {**old.get(mode, {}), **entry[mode]} for mode in MODES}
+    for mode in MODES:
+        before = old.get(mode, {})
+        entry[mode] = before | {method: before.get(method, {}) | entry[mode][method] for method in METHODS}
+    constants["devices"][device] = entry
     text = json.dumps(constants, indent=1)
     # One line for the constants of a kind, not one a number.
     text = re.sub(r"\{[^{}]*\}|\[[^\[\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)

@@ -5,6 +5,7 @@
     python benchmarks/conv.py --json benchmarks/results/conv-cpu.json
     python benchmarks/conv.py --from-json benchmarks/results/conv-cpu.json --markdown docs/benchmarks/convolution.md
     python benchmarks/conv.py --calibrate           # measure the cost model behind "auto"
+    python benchmarks/conv.py --calibrate --kinds 1d-dense
     python benchmarks/conv.py --chunks              # time against CHUNK_BYTES, to choose it
 
 Every row compares, in turns, what a user gets (``auto``), our FFT (``fft``), the formula that everybody writes
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _calibrate import calibrate
+from _calibrate import SIGNALS, calibrate
 from _convolutions import Case, Problem
 from _measure import (
     check_peak_bytes,
@@ -230,13 +231,14 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, metavar="PATH", help="put the tables into this file")
     task = parser.add_mutually_exclusive_group()
     task.add_argument("--calibrate", action="store_true", help="measure and write the constants of the cost model")
+    parser.add_argument("--kinds", nargs="+", choices=tuple(SIGNALS), default=(), help="calibrate these alone")
     task.add_argument("--chunks", action="store_true", help="time against CHUNK_BYTES")
     args = parser.parse_args()
 
     device = torch.device(args.device)
     settle_allocator()
     if args.calibrate:
-        results, text = calibrate(device, args.seed)
+        results, text = calibrate(device, args.seed, tuple(args.kinds))
     elif args.chunks:
         results = chunks(device, args.quick)
         text = render_chunks(results)

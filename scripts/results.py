@@ -64,6 +64,7 @@ SHORT = ("schedule.name=cosine", "schedule.warmup=1", *FAST)
 BF16 = ("training.precision=bf16",)
 
 HALF = (*FAST, *BF16)
+DREN = ("dren", "dren-co", "dren-max", "dren-max-co")
 
 #: rows at about a third of the published epochs, with the schedules of their recipes
 THIRDS: dict[str, list[Plan]] = {
@@ -83,6 +84,22 @@ THIRDS: dict[str, list[Plan]] = {
         *(Plan(f"ch11-cifar10-se2-8-{k}", 100, HALF) for k in ("full", "partial")),
         *(Plan(f"ch11-mnist6-180-se2-8-{k}", 5, (*FAST, "optimizer.subset_lr=5")) for k in ("full", "partial")),
         *(Plan(f"ch11-mnist6-m-mirror-{k}", 16, (*FAST, "optimizer.subset_lr=5")) for k in ("full", "partial")),
+    ],
+    # All 12,000 digits and the last epoch, as in chapter 8's rows.
+    "co-attention": [
+        *(Plan(f"ch07-rotmnist-{kind}", 100, (*FAST, "data.validation=0")) for kind in DREN),
+        *(
+            Plan(f"ch07-rotmnist-{kind}", 100, (*FAST, "data.validation=0", "schedule.name=cosine"))
+            for kind in ("p4cnn", "p4cnn-co", "z2cnn")
+        ),
+    ],
+    "block-ablation": [
+        Plan(f"ch03-smnist-{kind}-4-140", 10, (*HALF, "training.eval_batch=1000", "schedule.warmup=1"))
+        for kind in ("fccnn", "s4-ccnn")
+    ],
+    "kernel-comparison": [
+        Plan(f"ch11-rotmnist-{kind}", 20, (*HALF, "schedule.warmup=2"))
+        for kind in ("se2-8-relu", "se2-8-leaky-relu", "se2-8-swish", "se2-8-gelu", "se2-8-magnet", "t2")
     ],
     "ckcnn": [Plan(f"ch02-{task}-ckcnn-2-30", 66, FAST) for task in ("smnist", "pmnist")],
     "flex": [
