@@ -25,10 +25,11 @@ MAY_IMPORT = {
     "layers": FOUNDATION,
     "models": FOUNDATION | {"layers"},
     "streaming": FOUNDATION | {"layers", "models", "export"},
+    "parallel": FOUNDATION | {"layers", "models"},
     "data": FOUNDATION,
     "viz": FOUNDATION | {"layers", "models"},
     "export": FOUNDATION | {"layers"},
-    "experiments": FOUNDATION | {"layers", "models", "streaming", "data", "viz", "export"},
+    "experiments": FOUNDATION | {"layers", "models", "streaming", "parallel", "data", "viz", "export"},
     "sklearn": FOUNDATION | {"layers", "models", "data", "experiments"},
 }
 EVERYTHING = {*MAY_IMPORT, "cli"}

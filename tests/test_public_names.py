@@ -57,6 +57,7 @@ NAMES = {
         "masks",
         "models",
         "ops",
+        "parallel",
         "stream",
         "testing",
         "wavelet_loss",
@@ -220,6 +221,15 @@ NAMES = {
         "resample_reference",
         "sample_density",
         "use_fast_paths",
+    ],
+    "kernelfield.parallel": [
+        "ConvPlan",
+        "count_bytes",
+        "gather",
+        "make_mesh",
+        "plan_conv",
+        "scatter",
+        "shard",
     ],
     "kernelfield.streaming": [
         "Distilled",

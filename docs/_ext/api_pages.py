@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MODULES = {
     "kernelfield.layers": "Layers",
     "kernelfield.models": "Networks",
+    "kernelfield.parallel": "Context parallelism",
     "kernelfield.streaming": "Streaming",
     "kernelfield.fields": "Fields",
     "kernelfield.fields.start": "Starting values of fields",

@@ -53,6 +53,7 @@ from .models import (
 if TYPE_CHECKING:
     import os
 
+    from . import parallel
     from .streaming import distil, generate, stream
 
 __all__ = [
@@ -105,6 +106,7 @@ __all__ = [
     "masks",
     "models",
     "ops",
+    "parallel",
     "stream",
     "testing",
     "wavelet_loss",
@@ -115,10 +117,12 @@ _LATER = dict.fromkeys(("distil", "generate", "stream"), "streaming")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
+    if name == "parallel":  # torch.distributed takes a while to import
+        return import_module(".parallel", __name__)
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
     return value
 

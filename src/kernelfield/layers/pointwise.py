@@ -16,6 +16,8 @@ from ..ops.fused import activate, linear, norm_with_identity
 from ..ops.fused.synced_norm import has_several_processes, synced_batch_norm
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .continuous.active_slice import ActiveSlice
 
 __all__ = [
@@ -143,8 +145,11 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
             if self.momentum is None:  # the mean over all batches seen so far
                 momentum = 1.0 / float(self.num_batches_tracked)
         running = None if mean is None or variance is None else (mean, variance)
-        if self.synchronised and self.training and has_several_processes():
-            y = activate(synced_batch_norm(input, weight, bias, running, momentum, self.eps), activation=activation)
+        groups = self.process_groups()
+        if groups is not None:
+            running = running if self.training else None
+            y = synced_batch_norm(input, weight, bias, running, momentum, self.eps, groups)
+            y = activate(y, activation=activation)
             return (y, input) if with_identity else y
         y, same = norm_with_identity(
             input,
@@ -157,6 +162,10 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
             activation=activation,
         )
         return (y, same) if with_identity else y
+
+    def process_groups(self) -> Sequence[Any] | None:
+        """Return the process groups whose statistics are used now; None for those of this process."""
+        return (None,) if self.synchronised and self.training and has_several_processes() else None
 
 
 class ChannelNorm(nn.Module):

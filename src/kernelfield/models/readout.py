@@ -126,23 +126,23 @@ class Readout(nn.Module):
         """Return (batch, out) or, dense, (batch, out, *space); positions where ``mask`` is False do not count."""
         if self.kind == "dense":
             return self.linear(x)
-        x = x.flatten(2)
-        seen = None if mask is None else mask.flatten(1)
-        if self.kind == "last":
-            if seen is None:
-                pooled = x[..., -1]
-            else:
-                index = torch.arange(x.shape[-1], device=x.device)
-                last = torch.where(seen, index, 0).amax(dim=1)
-                pooled = x.gather(2, last.view(-1, 1, 1).expand(-1, x.shape[1], 1)).squeeze(2)
-        elif seen is None:
-            pooled = x.mean(dim=2)
-        else:
-            weight = seen.unsqueeze(1).to(x.dtype)
-            pooled = (x * weight).sum(dim=2) / weight.sum(dim=2).clamp(min=1)
+        pooled = self.pool(x.flatten(2), None if mask is None else mask.flatten(1))
         if self.compare is not None:
             first, second = pooled.chunk(2)
             # Channel by channel: a wider network's first columns belong to its first channels.
             both = torch.stack([first, second, first * second, first - second], dim=2).flatten(1)
             pooled = nn.functional.gelu(self.compare(both.unsqueeze(-1)).squeeze(-1))
         return self.linear(pooled.unsqueeze(-1)).squeeze(-1)
+
+    def pool(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        """Return the mean of ``x`` (batch, channels, positions) over positions that were seen, or the last of them."""
+        if self.kind == "last":
+            if seen is None:
+                return x[..., -1]
+            index = torch.arange(x.shape[-1], device=x.device)
+            last = torch.where(seen, index, 0).amax(dim=1)
+            return x.gather(2, last.view(-1, 1, 1).expand(-1, x.shape[1], 1)).squeeze(2)
+        if seen is None:
+            return x.mean(dim=2)
+        weight = seen.unsqueeze(1).to(x.dtype)
+        return (x * weight).sum(dim=2) / weight.sum(dim=2).clamp(min=1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["drop"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["drop", "drop_factors"]
 
 _BITS = 16
 
@@ -33,12 +38,28 @@ def drop(x: Tensor, p: float, *, channels: bool = False, few_bits: bool = False)
     plain = x.device.type == "cpu" and not torch.compiler.is_compiling()
     if not (few_bits and plain and 0 < dropped < 2**_BITS) or torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return F.dropout(x, p)
-    return (x * _kept(x, dropped)).mul_(2**_BITS / (2**_BITS - dropped))
-
-
-def _kept(x: Tensor, dropped: int) -> Tensor:
-    """Return which values of ``x`` are kept, in the memory layout of ``x``."""
-    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    kept = words.view(torch.int16)[: x.numel()] >= dropped - 2 ** (_BITS - 1)
     like = torch.empty_like(x, device="meta")  # dense, in the order of x's axes
-    return kept.as_strided(x.shape, like.stride())
+    return (x * _kept(x.numel(), dropped).as_strided(x.shape, like.stride())).mul_(2**_BITS / (2**_BITS - dropped))
+
+
+def drop_factors(
+    shape: Sequence[int], p: float, device: torch.device, *, few_bits: bool = False
+) -> tuple[Tensor, float]:
+    """Return which values of a contiguous tensor are kept, and the factor of those that are.
+
+    On a CPU these are the draws of :func:`drop` for a tensor of this ``shape``.
+
+    >>> kept, factor = drop_factors((2, 3), 0.5, torch.device("cpu"))
+    >>> kept.dtype, factor
+    (torch.bool, 2.0)
+    """
+    dropped = round(p * 2**_BITS)
+    if few_bits and device.type == "cpu" and 0 < dropped < 2**_BITS:
+        return _kept(torch.Size(shape).numel(), dropped).view(shape), 2**_BITS / (2**_BITS - dropped)
+    return torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1 - p), 1 / (1 - p)
+
+
+def _kept(count: int, dropped: int) -> Tensor:
+    """Return which of ``count`` values are kept."""
+    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    return words.view(torch.int16)[:count] >= dropped - 2 ** (_BITS - 1)

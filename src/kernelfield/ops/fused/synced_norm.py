@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["has_several_processes", "synced_batch_norm"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["has_several_processes", "sum_over_processes", "synced_batch_norm"]
 
 
 def has_several_processes() -> bool:
@@ -17,19 +20,27 @@ def has_several_processes() -> bool:
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """The sum of a tensor over all processes; its gradient is the sum of their gradients."""
-
     @staticmethod
-    def forward(_ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, groups: Sequence[Any]) -> Tensor:
+        ctx.groups = groups
         total = x.clone()
-        dist.all_reduce(total)
+        for group in groups:
+            dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(_ctx: Any, grad: Tensor) -> Tensor:
-        total = grad.clone()
-        dist.all_reduce(total)
-        return total
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _SumOverProcesses.apply(grad, ctx.groups), None
+
+
+def sum_over_processes(x: Tensor, groups: Sequence[Any] = (None,)) -> Tensor:
+    """Return the sum of a tensor over processes; its gradient is the sum of their gradients.
+
+    Args:
+        x: the part of this process.
+        groups: process groups to sum over, one after the other, such as the axes of a mesh; None is all processes.
+    """
+    return _SumOverProcesses.apply(x, tuple(groups))
 
 
 def synced_batch_norm(
@@ -39,6 +50,7 @@ def synced_batch_norm(
     running: tuple[Tensor, Tensor] | None,
     momentum: float,
     eps: float,
+    groups: Sequence[Any] = (None,),
 ) -> Tensor:
     r"""Return the batch norm of ``x`` in training, with the mean and variance over the batches of all processes.
 
@@ -53,8 +65,9 @@ def synced_batch_norm(
         running: running mean and variance, which are updated; None for none.
         momentum: weight of this batch in the running statistics.
         eps: added to the variance.
+        groups: process groups to sum over; see :func:`sum_over_processes`.
     """
-    if x.is_cuda:
+    if x.is_cuda and tuple(groups) == (None,):
         from torch.nn.modules._functions import SyncBatchNorm  # noqa: PLC0415
 
         world = dist.get_world_size()
@@ -64,11 +77,11 @@ def synced_batch_norm(
     axes = [0, *range(2, x.dim())]
     shape = (-1, *(1,) * (x.dim() - 2))
     sums = torch.cat([values.sum(dim=axes), values.new_full((1,), x.numel() // x.shape[1])])
-    sums = _SumOverProcesses.apply(sums)
+    sums = sum_over_processes(sums, groups)
     count = sums[-1].detach()
     mean = sums[:-1] / count
     centred = values - mean.view(shape)
-    variance = _SumOverProcesses.apply(centred.square().sum(dim=axes)) / count
+    variance = sum_over_processes(centred.square().sum(dim=axes), groups) / count
     if running is not None:
         with torch.no_grad():
             running[0].lerp_(mean.to(running[0].dtype), momentum)

@@ -1,0 +1,106 @@
+"""Processes agree on an input before they exchange anything: an error of one is an error of all, and nobody waits."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from .scatter import space_axis
+
+if TYPE_CHECKING:
+    from .slabs import Slabs
+
+__all__ = ["agree_on_input"]
+
+#: what processes compare, in the order in which they compare it
+_NAMES = ("error", "axes", "dtype", "batch", "channels", "height", "depth", "training", "grad", "step", "random")
+_MEANING = {
+    "axes": "x must have the same number of axes on all processes",
+    "dtype": "x must have the same dtype on all processes",
+    "batch": "x must have the same batch size on all processes",
+    "channels": "x must have the same number of channels on all processes",
+    "height": "x must have the same second axis of space on all processes",
+    "depth": "x must have the same third axis of space on all processes",
+    "training": "all processes must be in training or all in evaluation",
+    "grad": "all processes must compute gradients or none",
+    "step": "step must be the same on all processes",
+    "random": "random numbers must begin alike on the processes of a context group; seed them alike",
+}
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+
+
+def agree_on_input(network: nn.Module, x: Any, sampling: dict[str, Any], slabs: Slabs) -> None:
+    """Check the slab ``x`` of every process and set ``slabs.lengths``; raise on all processes if one has to.
+
+    Processes of a context group must agree on everything but the length of their slabs. In training, all processes of
+    the mesh must have equal batches.
+    """
+    error = _error(x, sampling, slabs)
+    length, facts = (0, [1] + [0] * (len(_NAMES) - 1)) if error else _facts(network, x, sampling)
+    rows = _all_gather([*facts, length], slabs.group, slabs)
+    problem = _difference(rows)
+    if network.training and slabs.data_group is not None:
+        batches = _all_gather([int(problem is not None), facts[_NAMES.index("batch")]], slabs.data_group, slabs)
+        if problem is None and any(row[0] for row in batches):
+            problem = "another context group was given a wrong input; see the error of its processes"
+        elif problem is None and len({row[1] for row in batches}) > 1:
+            problem = f"{_MEANING['batch']}, got {[row[1] for row in batches]} along the axis 'data' of the mesh"
+    if error is not None:
+        raise error
+    if problem is not None:
+        raise ValueError(problem)
+    slabs.lengths = tuple(row[-1] for row in rows)
+
+
+def _error(x: Any, sampling: dict[str, Any], slabs: Slabs) -> Exception | None:
+    """Return what is wrong with the input of this process."""
+    if not isinstance(x, Tensor):
+        return TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+    if x.dim() < 2 or x.dtype not in _DTYPES:
+        return ValueError(f"x must be (batch, channels, *space) or (batch, length) tokens, got {tuple(x.shape)}")
+    for name in ("coords", "at"):
+        if sampling.get(name) is not None:
+            return ValueError(f"{name} must be None for a network that is split over processes, got a tensor")
+    if x.shape[space_axis(x)] == 0:
+        return ValueError(
+            f"x must have at least one sample on each of the {slabs.size} processes, got {tuple(x.shape)}"
+        )
+    return None
+
+
+def _facts(network: nn.Module, x: Tensor, sampling: dict[str, Any]) -> tuple[int, list[int]]:
+    axis = space_axis(x)
+    rest = [*x.shape[axis + 1 :], 0, 0][:2]
+    channels = x.shape[1] if axis == 2 else 0
+    step = zlib.crc32(repr(sampling.get("step", 1.0)).encode())
+    drawn = zlib.crc32(_random_state(x.device).numpy().tobytes()) if network.training else 0
+    facts = [0, x.dim(), _DTYPES.index(x.dtype), len(x), channels, *rest, int(network.training)]
+    return x.shape[axis], [*facts, int(torch.is_grad_enabled()), step, drawn]
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _all_gather(numbers: list[int], group: Any, slabs: Slabs) -> list[list[int]]:
+    own = torch.tensor(numbers, device=slabs.mesh.device_type)
+    rows = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(rows, own, group=group)
+    return torch.stack(rows).tolist()
+
+
+def _difference(rows: list[list[int]]) -> str | None:
+    """Return in which way the processes of a context group disagree; None if they agree."""
+    wrong = [rank for rank, row in enumerate(rows) if row[0]]
+    if wrong:
+        return f"process {wrong[0]} of the context group was given a wrong input; see its own error"
+    for i, name in enumerate(_NAMES):
+        values = [row[i] for row in rows]
+        if len(set(values)) > 1:
+            got = f", got {values}" if name in ("axes", "batch", "channels", "height", "depth") else ""
+            return f"{_MEANING[name]} of a context group{got}" if name != "random" else _MEANING[name]
+    return None

@@ -1,0 +1,36 @@
+"""Dropout of a part of a tensor, with the draws that one process would make for all of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ops.fused.dropout import drop_factors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["drop_part"]
+
+
+def drop_part(x: Tensor, p: float, axis: int, start: int, total: int, *, few_bits: bool = False) -> Tensor:
+    """Drop values of ``x``, which holds ``start`` and following of ``total`` entries along ``axis``.
+
+    Every process draws for all entries, one byte for each value on a CPU, and keeps its own. Processes whose random
+    numbers begin alike stay alike, and a CPU draws what :func:`kernelfield.ops.fused.drop` draws for the whole tensor.
+
+    >>> import torch
+    >>> from kernelfield.ops.fused import drop
+    >>> whole = torch.ones(2, 6)
+    >>> _ = torch.manual_seed(0)
+    >>> expected = drop(whole, 0.5)
+    >>> _ = torch.manual_seed(0)
+    >>> torch.equal(drop_part(whole[:, 2:5], 0.5, 1, 2, 6), expected[:, 2:5])
+    True
+    """
+    shape = [total if i == axis % x.dim() else n for i, n in enumerate(x.shape)]
+    # Numbers are drawn in the order of memory, in which x may be transposed.
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda i: (-strides[i], i))
+    kept, factor = drop_factors([shape[i] for i in order], p, x.device, few_bits=few_bits)
+    kept = kept.permute([order.index(i) for i in range(x.dim())]).narrow(axis, start, x.shape[axis])
+    return x * kept.to(x.dtype).mul_(factor)

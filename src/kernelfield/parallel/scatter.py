@@ -1,0 +1,109 @@
+"""Cut signals into slabs, and put slabs together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .._arguments import checked
+from .._kinds import Int
+from .._object_kinds import TensorOf
+from .collectives import exchange
+from .slabs import MESH, Slabs, split_length
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["gather", "gather_slabs", "scatter", "scatter_slabs", "space_axis"]
+
+
+def space_axis(x: Tensor) -> int:
+    """Return the first axis of space: 1 for masks and tokens, which have no channels, and 2 for signals.
+
+    >>> space_axis(torch.zeros(2, 3, 8)), space_axis(torch.zeros(2, 8, dtype=torch.bool))
+    (2, 1)
+    """
+    return 2 if x.is_floating_point() and x.dim() > 2 else 1
+
+
+@checked(x=TensorOf("any", "batch, *any"), axis=Int(1) | None, mesh=MESH)
+def scatter(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
+    r"""Return the slab of this process of a tensor that all processes of its context group have.
+
+    Nothing is sent. The gradient of ``x`` is complete on every process: that of the mean of their losses.
+
+    Args:
+        x: (batch, channels, \*space) signal, (batch, \*space) mask or (batch, length) tokens, the same on each process
+            of the context group.
+        mesh: with an axis "context"; see :func:`make_mesh`.
+        axis: the axis to cut; by default the first axis of space, 2 for signals and 1 for masks and tokens.
+
+    Returns:
+        The slab, a contiguous piece of the axis. Slabs differ by at most one in length; longer ones come first.
+
+    >>> scatter(torch.randn(2, 3, 10), make_mesh(context=4)).shape     # on the first process  # doctest: +SKIP
+    torch.Size([2, 3, 3])
+    """
+    return scatter_slabs(x, Slabs(mesh), space_axis(x) if axis is None else axis)
+
+
+def scatter_slabs(x: Tensor, slabs: Slabs, axis: int) -> Tensor:
+    """Do what :func:`scatter` does, with processes that are known."""
+    if axis >= x.dim():
+        raise ValueError(f"axis must be below the {x.dim()} axes of x, got {axis}")
+    if x.shape[axis] < slabs.size:
+        raise ValueError(
+            f"x must have at least one sample for each of the {slabs.size} processes along axis {axis}, "
+            f"got {tuple(x.shape)}"
+        )
+    return _Scatter.apply(x, slabs, axis) if x.requires_grad else _own(x, slabs, axis)
+
+
+@checked(x=TensorOf("any", "batch, *any"), axis=Int(1) | None, mesh=MESH)
+def gather(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
+    r"""Return the whole tensor of which each process of the context group has a slab.
+
+    Args:
+        x: the slab of this process; other processes have slabs of the same shape except along ``axis``.
+        mesh: with an axis "context"; see :func:`make_mesh`.
+        axis: the axis that was cut; by default the first axis of space, as in :func:`scatter`.
+
+    >>> mesh = make_mesh(context=4)                                        # doctest: +SKIP
+    >>> torch.equal(gather(scatter(x, mesh), mesh), x)                     # doctest: +SKIP
+    True
+    """
+    slabs = Slabs(mesh)
+    axis = space_axis(x) if axis is None else axis
+    own = torch.tensor([x.shape[axis]], device=mesh.device_type)
+    lengths = [torch.empty_like(own) for _ in range(slabs.size)]
+    dist.all_gather(lengths, own, group=slabs.group)
+    slabs.lengths = tuple(int(n) for n in lengths)
+    return gather_slabs(x, slabs, axis)
+
+
+def gather_slabs(x: Tensor, slabs: Slabs, axis: int) -> Tensor:
+    """Do what :func:`gather` does, with slabs of known lengths."""
+    if slabs.size == 1:
+        return x
+    shapes = [(*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in slabs.lengths]
+    return torch.cat(list(exchange([x] * slabs.size, shapes, slabs)), dim=axis)
+
+
+def _own(x: Tensor, slabs: Slabs, axis: int) -> Tensor:
+    parts = split_length(x.shape[axis], slabs.size)
+    return x.narrow(axis, sum(parts[: slabs.rank]), parts[slabs.rank]).contiguous()
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slabs: Slabs, axis: int) -> Tensor:
+        ctx.slabs, ctx.axis = Slabs(slabs.mesh), axis
+        ctx.slabs.lengths = split_length(x.shape[axis], slabs.size)
+        return _own(x, slabs, axis)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return gather_slabs(grad, ctx.slabs, ctx.axis) / ctx.slabs.size, None, None

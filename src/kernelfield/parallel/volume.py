@@ -1,0 +1,115 @@
+r"""What convolutions of split signals communicate, and which way of splitting them sends less.
+
+A signal of C channels and L samples lies on P processes, a slab of n = L/P samples on each. Per sample of the batch and
+per point of the other axes a process sends, in the forward pass,
+
+.. math::
+    \text{channels for space, depthwise:} \quad & 2\, C\, n\, (1 - 1/P) \\
+    \text{channels for space, dense:} \quad & C_\mathrm{in}\, n\, (1 - 1/P) + C_\mathrm{out}\, (L - n) \\
+    \text{halos:} \quad & C_\mathrm{in}\, h
+
+values, where h is the number of samples of other slabs that the kernel reaches. In the backward pass it sends as many
+as it received in the forward pass; with slabs of equal length the two are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .._arguments import checked
+from .._kinds import Int, ListOf
+from .collectives import segments
+from .slabs import split_length
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ConvPlan", "plan_conv"]
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """How a convolution is split.
+
+    Args:
+        method: "halo" extends each slab by samples of its neighbours; "channels" exchanges channels for space.
+        before: samples before a slab that the kernel reaches.
+        after: samples after it.
+        sent: values that each process sends in the forward pass, per sample of the batch and point of other axes.
+        received: values that each process receives, of which it sends the gradients in the backward pass.
+    """
+
+    method: str
+    before: int
+    after: int
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+
+    def bytes_sent(self, rank: int, shape: Sequence[int], itemsize: int, *, backward: bool = False) -> int:
+        r"""Return the bytes that a process sends for signals of this (batch, channels, \*space) ``shape``.
+
+        Args:
+            rank: the process.
+            shape: of the whole signal.
+            itemsize: bytes of a value.
+            backward: add those of the backward pass.
+        """
+        values = self.sent[rank] + (self.received[rank] if backward else 0)
+        return values * shape[0] * math.prod(shape[3:]) * itemsize
+
+
+@checked(lengths=ListOf(Int(1)), points=Int(1), in_channels=Int(1), out_channels=Int(1))
+def plan_conv(
+    lengths: Sequence[int],
+    points: int,
+    *,
+    in_channels: int,
+    out_channels: int,
+    depthwise: bool,
+    causal: bool = False,
+    periodic: bool = False,
+) -> ConvPlan:
+    """Return how to split a convolution along its first axis: the way that sends fewer values.
+
+    Halos must not exceed half a slab: longer ones would undo the split of memory. Fewer channels than processes leave
+    halos alone, of any length; such layers, the first ones of networks, are narrow.
+
+    Args:
+        lengths: length of each slab.
+        points: of the kernel along the axis.
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        depthwise: whether each channel has a kernel of its own.
+        causal: whether the kernel's first point is offset zero.
+        periodic: whether the axis is a circle.
+
+    >>> plan_conv((64, 64), 9, in_channels=8, out_channels=8, depthwise=True)
+    ConvPlan(method='halo', before=4, after=4, sent=(32, 32), received=(32, 32))
+    >>> plan_conv((64, 64), 255, in_channels=8, out_channels=8, depthwise=True).method
+    'channels'
+    """
+    processes, total = len(lengths), sum(lengths)
+    centre = 0 if causal else (points - 1) // 2
+    before, after = points - 1 - centre, centre
+    foreign, sent = [0] * processes, [0] * processes
+    for rank in range(processes):
+        for owner, start, stop in segments(lengths, rank, before, after, periodic)[0]:
+            if owner != rank:
+                foreign[rank] += stop - start
+                sent[owner] += in_channels * (stop - start)
+    halo = ConvPlan("halo", before, after, tuple(sent), tuple(in_channels * n for n in foreign))
+    if in_channels < processes:
+        return halo
+    ours = split_length(in_channels, processes)
+    # First each process gives away its slab of others' channels, then the others' slabs of its results.
+    away = [n * (in_channels - c) for n, c in zip(lengths, ours, strict=True)]
+    theirs = [(total - n) * c for n, c in zip(lengths, ours, strict=True)]
+    sums = [n * (processes - 1) * out_channels for n in lengths]
+    back = theirs if depthwise else [(total - n) * out_channels for n in lengths]
+    sent = [a + b for a, b in zip(away, back, strict=True)]
+    received = [a + b for a, b in zip(theirs, away if depthwise else sums, strict=True)]
+    channels = ConvPlan("channels", before, after, tuple(sent), tuple(received))
+    is_short = all(2 * extra <= n for extra, n in zip(foreign, lengths, strict=True))
+    return halo if is_short and sum(halo.sent) <= sum(channels.sent) else channels
