@@ -45,6 +45,32 @@ def test_tolerance_is_kept_and_errors_are_those_of_the_kernels() -> None:
     assert int(orders.max()) <= 32
 
 
+@pytest.mark.parametrize("frequency", [0.02, 2.5], ids=["smooth", "beyond the coarse grid"])
+def test_long_kernels(frequency: float) -> None:
+    t = torch.arange(3000, dtype=torch.float64)
+    kernels = torch.exp(-t / 500) * torch.stack([torch.cos(frequency * t), torch.sin(0.01 * t) + torch.cos(0.03 * t)])
+    fit, orders, errors = fit_kernels(kernels, tolerance=1e-5)
+    assert orders.tolist() == [1, 2]
+    torch.testing.assert_close(errors, (fit.values(3000) - kernels).norm(dim=1) / kernels.norm(dim=1))
+    assert float(errors.max()) < 1e-5
+
+
+def test_kernels_that_are_cut_above_zero_take_few_oscillations() -> None:
+    t = torch.linspace(0, 1, 300, dtype=torch.float64)
+    waves = torch.stack([torch.cos(2 * torch.pi * n * t + n) for n in (3, 8, 13)])
+    kernels = torch.exp(-2.3 * t**2) * torch.stack([waves[0] + waves[1], waves[1] + waves[2]])
+    _, orders, errors = fit_kernels(kernels, tolerance=1e-3)
+    assert float(errors.max()) < 1e-3
+    assert int(orders.max()) <= 16
+
+
+def test_a_hopeless_search_stops() -> None:
+    torch.manual_seed(0)
+    fit, _, errors = fit_kernels(torch.randn(400, 200), tolerance=1e-3, max_order=2, refine=0, stop=True)
+    assert len(errors) == len(fit.damping) < 400
+    assert float(errors.max()) > 1e-3
+
+
 def test_a_looser_tolerance_needs_fewer_oscillations() -> None:
     kernels = siren_kernels()
     loose, tight = (fit_kernels(kernels, tolerance=t)[1] for t in (1e-1, 1e-3))

@@ -37,7 +37,7 @@ class LayerReport:
         kernels: number of kernels, out · in / groups.
         order: largest number of oscillations of a kernel; 0 for a layer that was kept as it is.
         mean_order: mean number of oscillations.
-        error: relative error of the layer's kernels, of all of them together.
+        error: relative error of the layer's kernels, of all of them together; of those tried, if the layer was kept.
         worst: largest relative error of a single kernel.
         reason: why the layer was kept, or an empty text.
     """
@@ -178,7 +178,9 @@ def _distil_layer(
     if order is None and points <= 4 * max_order:
         # As many products per sample as the oscillations would need, with no error.
         return None, LayerReport(**what, **kept, reason="a short kernel")
-    fit, orders, errors = fit_kernels(values, order=order, tolerance=tolerance, refine=refine, max_order=max_order)
+    options: dict[str, Any] = {"tolerance": tolerance, "refine": refine, "max_order": max_order}
+    fit, orders, errors = fit_kernels(values, order=order, stop=order is None, **options)
+    values = values[: len(errors)]
     error = float((fit.values(points) - values).norm() / values.norm().clamp(min=1e-300))
     found: dict[str, Any] = {"error": error, "worst": float(errors.max())}
     if order is None and float(errors.max()) > tolerance:

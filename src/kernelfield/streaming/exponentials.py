@@ -7,20 +7,19 @@ row (the matrix pencil). The weights follow by least squares. Gauss-Newton steps
 then lower the error further, since a cut of small singular values is not the best fit of its order.
 
 A kernel that has not decayed at its end would get poles outside of the unit circle. So it is continued: by its
-reflection through its last point, under a window that falls to zero. Only lags of the kernel itself count as errors.
+reflection through its last point, under a window that falls to zero. A short continuation has few poles of its own, a
+long one keeps all poles inside of the circle; several lengths are tried for each kernel, and the best fit is taken.
+Only lags of the kernel itself count as errors.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["Oscillations", "fit_kernels", "fit_order"]
 
@@ -28,6 +27,12 @@ __all__ = ["Oscillations", "fit_kernels", "fit_order"]
 ORDERS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 #: values of kernels that are fitted at once; their bases and Jacobians have a hundred times as many
 CHUNK = 1 << 15
+#: lengths of the continuations that are tried, in lengths of the kernel
+CONTINUATIONS = (0.0, 0.125, 0.25, 0.5, 1.0)
+#: points of the grid on which long kernels are fitted first
+COARSE = 1024
+#: rows of a Hankel matrix that is decomposed as it is
+SMALL = 400
 #: smallest damping, in units of the inverse length of the kernel
 LEAST_DAMPING = 1e-3
 
@@ -69,7 +74,13 @@ class Oscillations:
 
 
 def fit_kernels(
-    kernels: Tensor, *, order: int | None = None, tolerance: float = 1e-3, refine: int = 20, max_order: int = 32
+    kernels: Tensor,
+    *,
+    order: int | None = None,
+    tolerance: float = 1e-3,
+    refine: int = 20,
+    max_order: int = 32,
+    stop: bool = False,
 ) -> tuple[Oscillations, Tensor, Tensor]:
     r"""Fit sampled kernels by sums of damped oscillations, each with as few of them as it needs.
 
@@ -79,6 +90,7 @@ def fit_kernels(
         tolerance: relative error that is accepted, :math:`\|k - \hat k\| \le \mathrm{tolerance}\, \|k\|`.
         refine: Gauss-Newton steps after the closed form.
         max_order: largest number of oscillations; kernels that need more have an error above the tolerance.
+        stop: stop after kernels that need more, and return only the first kernels up to them.
 
     Returns:
         The oscillations, all padded to the largest order; the order of each kernel, and its relative error.
@@ -89,60 +101,121 @@ def fit_kernels(
     >>> orders.tolist(), bool(errors.max() < 1e-6)
     ([1, 1], True)
     """
-    parts = [
-        _fit_chunk(part, order, tolerance, refine, max_order)
-        for part in kernels.detach().to("cpu", torch.float64).split(max(1, CHUNK // kernels.shape[1]))
-    ]
+    kernels = kernels.detach().to("cpu", torch.float64)
+    norms = kernels.norm(dim=1)
+    # A kernel far below the others has no influence; its own size is not the measure then.
+    scale = torch.maximum(norms, 0.01 * norms.square().mean().sqrt()).clamp(min=1e-300)
+    # An order that is given is refined as far as it goes.
+    search = partial(_fit_part, order=order, tolerance=0.0 if order else tolerance, refine=refine, max_order=max_order)
+    parts = []
+    count = max(1, CHUNK // min(kernels.shape[1], COARSE))
+    for part, wanted in zip(kernels.split(count), scale.split(count), strict=True):
+        parts.append(search(part, wanted))
+        if stop and bool((parts[-1][2] > tolerance).any()):
+            break
     most = max(fit.damping.shape[1] for fit, _, _ in parts)
     padded = zip(*(fit.padded(most).tensors() for fit, _, _ in parts), strict=True)
     joined = Oscillations(*(torch.cat(tensors) for tensors in padded))
     return joined, torch.cat([orders for _, orders, _ in parts]), torch.cat([errors for _, _, errors in parts])
 
 
-def _fit_chunk(
-    kernels: Tensor, order: int | None, tolerance: float, refine: int, max_order: int
+def _fit_part(
+    kernels: Tensor, scale: Tensor, *, order: int | None, tolerance: float, refine: int, max_order: int
 ) -> tuple[Oscillations, Tensor, Tensor]:
-    count, points = kernels.shape
-    norms = kernels.norm(dim=1)
-    # A kernel far below the others has no influence; its own size is not the measure then.
-    scale = torch.maximum(norms, 0.01 * norms.square().mean().sqrt()).clamp(min=1e-300)
-    tried: Sequence[int] = [n for n in ORDERS if n <= max_order] if order is None else [order]
-    # A kernel that is such a sum is found in its own matrix, any other better in that of its continuation.
-    own, sizes = leading_vectors(kernels, min(2 * max(tried), points // 2))
-    longer, _ = leading_vectors(continued(kernels), min(2 * max(tried), points - 1))
-    if order is None:  # no fit of fewer poles can be much better than the singular values that it leaves out
-        rest = (sizes.square().flip(1).cumsum(1).flip(1) / sizes.square().sum(dim=1, keepdim=True)).sqrt()
-        least = int((rest > 10 * tolerance).sum(dim=1).min()) // 2
-        tried = [n for n in tried if n >= least] or tried[-1:]
-    best = [torch.zeros(count, max(tried), dtype=torch.float64) for _ in range(4)]
-    best[0].fill_(0.1)
-    errors = torch.ones(count, dtype=torch.float64) * torch.inf
-    orders = torch.zeros(count, dtype=torch.int64)
-    left = torch.arange(count)
-    for n in tried:
-        chosen, wanted = kernels[left], scale[left]
-        fit = _better(chosen, fit_order(chosen, n, own[left]), fit_order(chosen, n, longer[left]))
-        error = (fit.values(points) - chosen).norm(dim=1) / wanted
-        # Steps lower the error by a factor of a few: not worth their time far from the tolerance.
-        near = (
-            torch.ones_like(error, dtype=torch.bool) if order is not None or n == tried[-1] else error < 10 * tolerance
-        )
-        if refine and bool(near.any()):
-            rows = near.nonzero().squeeze(1)
-            better = _refined(Oscillations(*(t[rows] for t in fit.tensors())), chosen[rows], refine)
+    """Fit kernels on a coarse grid if they are long; those that need all their points on the fine one."""
+    every = kernels.shape[1] // COARSE
+    if every < 2:
+        return _Search(kernels, scale, tolerance, refine).orders(order, max_order)
+    coarse = kernels[:, ::every]
+    found = _Search(coarse, scale / math.sqrt(every), 0.8 * tolerance, refine).orders(order, max_order)
+    fit, orders = _on_fine_grid(kernels, found[0], found[1], every), found[1]
+    errors = (fit.values(kernels.shape[1]) - kernels).norm(dim=1) / scale
+    # Frequencies beyond the coarse grid show as a larger error on the fine one.
+    rows = (errors > torch.maximum(1.5 * found[2], torch.tensor(tolerance))).nonzero().squeeze(1)
+    for part in rows.split(max(1, CHUNK // kernels.shape[1])) if len(rows) else ():
+        again = _Search(kernels[part], scale[part], tolerance, refine).orders(order, max_order)
+        better = again[2] < errors[part]
+        most = max(fit.damping.shape[1], again[0].damping.shape[1])
+        fit = fit.padded(most)
+        for whole, new in zip(fit.tensors(), again[0].padded(most).tensors(), strict=True):
+            whole[part[better]] = new[better]
+        orders[part[better]], errors[part[better]] = again[1][better], again[2][better]
+    return fit, orders, errors
+
+
+def _on_fine_grid(kernels: Tensor, coarse: Oscillations, orders: Tensor, every: int) -> Oscillations:
+    """Return the fit on all points for the poles of a fit on every ``every``-th of them."""
+    fit = Oscillations(coarse.damping / every, coarse.frequency / every, *(t.clone() for t in coarse.tensors()[2:]))
+    for n in orders.unique().tolist():
+        for rows in (orders == n).nonzero().squeeze(1).split(max(1, CHUNK // kernels.shape[1])):
+            part = _with_weights(kernels[rows], fit.damping[rows, :n], fit.frequency[rows, :n])
+            fit.cosine[rows, :n], fit.sine[rows, :n] = part.cosine, part.sine
+    return fit
+
+
+class _Search:
+    """The search for the fewest oscillations of some kernels.
+
+    Args:
+        kernels: (kernels, points) kernels.
+        scale: (kernels,) errors are relative to these.
+        tolerance: relative error that is accepted.
+        refine: Gauss-Newton steps after the closed form.
+    """
+
+    def __init__(self, kernels: Tensor, scale: Tensor, tolerance: float, refine: int) -> None:
+        self.kernels, self.scale, self.tolerance, self.refine = kernels, scale, tolerance, refine
+        self.points = kernels.shape[1]
+
+    def orders(self, order: int | None, max_order: int) -> tuple[Oscillations, Tensor, Tensor]:
+        """Return the best fits, their orders and their errors; for ``order`` alone if it is given."""
+        tried = [n for n in ORDERS if n <= max_order] if order is None else [order]
+        longest, count = max(tried), len(self.kernels)
+        bases = [leading_vectors(continued(self.kernels, share), 2 * longest) for share in CONTINUATIONS]
+        start = torch.zeros(count, dtype=torch.int64)
+        if order is None:  # no fit of fewer poles can be much better than the singular values that it leaves out
+            start = torch.stack([_poles_needed(sizes, 10 * self.tolerance) for _, sizes in bases]).amin(dim=0) // 2
+            start = start.clamp(max=longest)
+        best = Oscillations(*(torch.zeros(count, longest, dtype=torch.float64) for _ in range(4)))
+        best.damping.fill_(0.1)
+        errors = torch.full((count,), torch.inf, dtype=torch.float64)
+        orders = torch.zeros(count, dtype=torch.int64)
+        for n in tried:
+            left = ((errors > self.tolerance) & (start <= n)).nonzero().squeeze(1)
+            if not len(left):
+                continue
+            fit, error = self._fit(left, n, [vectors[left] for vectors, _ in bases], last=n == longest)
+            improved = error < errors[left]
+            rows = left[improved]
+            for whole, part in zip(best.tensors(), fit.padded(longest).tensors(), strict=True):
+                whole[rows] = part[improved]
+            errors[rows], orders[rows] = error[improved], n
+        most = max(1, int(orders.max()))
+        return Oscillations(*(t[:, :most].clone() for t in best.tensors())), orders, errors
+
+    def _fit(self, rows: Tensor, order: int, vectors: list[Tensor], *, last: bool) -> tuple[Oscillations, Tensor]:
+        """Return fits of one order and their errors: the best in closed form, refined if that may be enough."""
+        kernels, scale = self.kernels[rows], self.scale[rows]
+        fit = fit_order(kernels, order, vectors[0])
+        for others in vectors[1:]:
+            fit = _better(kernels, fit, fit_order(kernels, order, others))
+        error = (fit.values(self.points) - kernels).norm(dim=1) / scale
+        near = error > self.tolerance
+        if not last:  # steps lower the error by a factor of a few: not worth their time far from the tolerance
+            near &= error < 10 * self.tolerance
+        if self.refine and bool(near.any()):
+            chosen = near.nonzero().squeeze(1)
+            better = _refined(Oscillations(*(t[chosen] for t in fit.tensors())), kernels[chosen], self.refine)
             for whole, part in zip(fit.tensors(), better.tensors(), strict=True):
-                whole[rows] = part
-            error = (fit.values(points) - chosen).norm(dim=1) / wanted
-        improved = error < errors[left]
-        rows = left[improved]
-        for whole, part in zip(best, fit.padded(max(tried)).tensors(), strict=True):
-            whole[rows] = part[improved]
-        errors[rows], orders[rows] = error[improved], n
-        left = left[errors[left] > tolerance]
-        if not len(left):
-            break
-    most = max(1, int(orders.max()))
-    return Oscillations(*(t[:, :most].clone() for t in best)), orders, errors
+                whole[chosen] = part
+            error = (fit.values(self.points) - kernels).norm(dim=1) / scale
+        return fit, error
+
+
+def _poles_needed(sizes: Tensor, tolerance: float) -> Tensor:
+    """Return how many singular values (kernels, n) leave out less than a relative tolerance."""
+    rest = (sizes.square().flip(1).cumsum(1).flip(1) / sizes.square().sum(dim=1, keepdim=True).clamp(min=1e-300)).sqrt()
+    return (rest > tolerance).sum(dim=1)
 
 
 def fit_order(kernels: Tensor, order: int, vectors: Tensor) -> Oscillations:
@@ -175,22 +248,35 @@ def fit_order(kernels: Tensor, order: int, vectors: Tensor) -> Oscillations:
     return _with_weights(kernels, damping.gather(1, strongest), frequency.gather(1, strongest))
 
 
-def continued(kernels: Tensor) -> Tensor:
-    """Return kernels (kernels, points) followed by their reflection through the last point, which falls to zero."""
+def continued(kernels: Tensor, share: float) -> Tensor:
+    """Return kernels (kernels, points) followed by their reflection through the last point, which falls to zero.
+
+    Args:
+        kernels: (kernels, points) kernels.
+        share: length of what follows, in lengths of the kernel, 0 to 1.
+    """
     points = kernels.shape[1]
-    window = 0.5 + 0.5 * torch.cos(torch.arange(1, points, dtype=kernels.dtype) * (torch.pi / points))
-    return torch.cat([kernels, (2 * kernels[:, -1:] - kernels.flip(1)[:, 1:]) * window], dim=1)
+    more = round(share * (points - 1))
+    window = 0.5 + 0.5 * torch.cos(torch.arange(1, more + 1, dtype=kernels.dtype) * (torch.pi / (more + 1)))
+    return torch.cat([kernels, (2 * kernels[:, -1:] - kernels.flip(1)[:, 1 : more + 1]) * window], dim=1)
 
 
 def leading_vectors(kernels: Tensor, rank: int, powers: int = 2) -> tuple[Tensor, Tensor]:
     """Return the leading left singular vectors (kernels, rows, rank) of the kernels' Hankel matrices, and the values.
 
-    By randomised subspace iteration. Products with a Hankel matrix are correlations, computed by FFTs, so a kernel of
-    many thousand points needs no matrix of their square.
+    Small matrices are decomposed as they are, large ones by randomised subspace iteration. Products with a large Hankel
+    matrix are correlations, computed by FFTs, so a kernel of many thousand points needs no matrix of their square.
     """
     points = kernels.shape[1]
     columns = points // 2
     rows = points - columns + 1
+    rank = min(rank, columns)
+    if rows <= SMALL:
+        side = (points + 1) // 2
+        values, vectors = torch.linalg.eigh(kernels.unfold(1, side, 1)[:, :side])  # Hankel matrices are symmetric
+        largest = values.abs().topk(min(rank, side), dim=1)
+        index = largest.indices.unsqueeze(1).expand(-1, side, -1)
+        return vectors.gather(2, index), largest.values
     n = 1 << (points + max(rows, columns)).bit_length()
     spectrum = torch.fft.rfft(kernels, n=n).unsqueeze(1)
 
