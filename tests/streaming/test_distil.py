@@ -218,14 +218,26 @@ def test_training_improves_a_distilled_network() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_distils_in_the_dtype_of_the_network(dtype: torch.dtype) -> None:
-    net = ckcnn().to(dtype)
-    result = kf.distil(net, order=4, refine=0)
-    x = samples(net, 1, 100)
-    y = kf.stream(result.network).push(x)
+@pytest.mark.parametrize("step", [1.0, 0.5])
+def test_distils_in_the_dtype_of_the_network(dtype: torch.dtype, step: float) -> None:
+    net = ckcnn(sigma=0.5, readout="dense", size=300).to(dtype)
+    result = kf.distil(net, order=20)
+    x = samples(net, 1, 400)
+    y = push_all(kf.stream(result.network, step=step), x, [1, 99, 300])
     assert y.dtype == dtype
-    wanted = result.network.double()(x.double()).detach()
-    assert float((y[..., -1].double() - wanted).norm()) < 0.1 * float(wanted.norm())
+    for network in (net, result.network):
+        wanted = network(x, step=step).detach().double()
+        assert float((y.double() - wanted).norm()) < 0.05 * float(wanted.norm())
+
+
+def test_half_precision_leaves_oscillations_and_reach_as_they_are() -> None:
+    layer = conv(reach=279.0).float()
+    wanted = layer.kernel(300)
+    layer.bfloat16()
+    assert layer.bias.dtype == torch.bfloat16
+    assert layer.lags() == 279
+    assert torch.equal(layer.kernel(300), wanted)
+    assert layer.float()(torch.randn(1, 2, 5)).dtype == torch.float32
 
 
 @pytest.mark.parametrize(

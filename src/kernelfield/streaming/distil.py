@@ -14,7 +14,7 @@ from .._container_kinds import IterableOf, MappingOf
 from .._kinds import POSITIVE, Choice, Int, ListOf
 from .._object_kinds import TensorOf
 from .causality import check_causal, convolutions
-from .exponentials import fit_kernels
+from .exponentials import fit_kernels, scales
 from .recurrent_conv import RecurrentConv
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class LayerReport:
         order: largest number of oscillations of a kernel; 0 for a layer that was kept as it is.
         mean_order: mean number of oscillations.
         error: relative error of the layer's kernels, of all of them together; of those tried, if the layer was kept.
-        worst: largest relative error of a single kernel.
+        worst: largest relative error of a single kernel; a kernel below a hundredth of the mean size counts as that
+            large.
         reason: why the layer was kept, or an empty text.
     """
 
@@ -180,10 +181,8 @@ def _distil_layer(
         return None, LayerReport(**what, **kept, reason="a short kernel")
     options: dict[str, Any] = {"tolerance": tolerance, "refine": refine, "max_order": max_order}
     fit, orders, errors = fit_kernels(values, order=order, stop=order is None, **options)
-    values = values[: len(errors)]
-    error = float((fit.values(points) - values).norm() / values.norm().clamp(min=1e-300))
-    found: dict[str, Any] = {"error": error, "worst": float(errors.max())}
     if order is None and float(errors.max()) > tolerance:
+        found = {"error": _relative(fit.values(points), values[: len(errors)]), "worst": float(errors.max())}
         reason = f"{max_order} oscillations do not reach the tolerance"
         return None, LayerReport(**what, **{**kept, **found}, reason=reason)
     cut = tail == "cut" or (tail == "auto" and layer.mask is not None)
@@ -201,7 +200,14 @@ def _distil_layer(
     if layer.bias is not None and made.bias is not None:
         made.bias.copy_(layer.bias)
     mean = float(orders.double().mean())
+    # The error of the layer as it is stored, with the rounding of its parameters.
+    stored = made.kernel(points).flatten(0, 1).double().cpu()
+    found = {"error": _relative(stored, values), "worst": float(((stored - values).norm(dim=1) / scales(values)).max())}
     return made.train(layer.training), LayerReport(**what, order=int(orders.max()), mean_order=mean, **found)
+
+
+def _relative(values: Tensor, wanted: Tensor) -> float:
+    return float((values - wanted).norm() / wanted.norm().clamp(min=1e-300))
 
 
 def _rebuilt(name: str, layer: ContinuousConv, state: Mapping[str, Tensor]) -> RecurrentConv | None:

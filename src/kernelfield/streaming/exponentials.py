@@ -21,7 +21,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-__all__ = ["Oscillations", "fit_kernels", "fit_order"]
+__all__ = ["Oscillations", "fit_kernels", "fit_order", "scales"]
 
 #: numbers of oscillations that are tried one after another
 ORDERS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
@@ -102,9 +102,7 @@ def fit_kernels(
     ([1, 1], True)
     """
     kernels = kernels.detach().to("cpu", torch.float64)
-    norms = kernels.norm(dim=1)
-    # A kernel far below the others has no influence; its own size is not the measure then.
-    scale = torch.maximum(norms, 0.01 * norms.square().mean().sqrt()).clamp(min=1e-300)
+    scale = scales(kernels)
     # An order that is given is refined as far as it goes.
     search = partial(_fit_part, order=order, tolerance=0.0 if order else tolerance, refine=refine, max_order=max_order)
     parts = []
@@ -117,6 +115,15 @@ def fit_kernels(
     padded = zip(*(fit.padded(most).tensors() for fit, _, _ in parts), strict=True)
     joined = Oscillations(*(torch.cat(tensors) for tensors in padded))
     return joined, torch.cat([orders for _, orders, _ in parts]), torch.cat([errors for _, _, errors in parts])
+
+
+def scales(kernels: Tensor) -> Tensor:
+    """Return the sizes (kernels,) to which errors are relative: norms, but at least a hundredth of their mean.
+
+    A kernel far below the others has no influence; its own size is not the measure then.
+    """
+    norms = kernels.norm(dim=1)
+    return torch.maximum(norms, 0.01 * norms.square().mean().sqrt()).clamp(min=1e-300)
 
 
 def _fit_part(

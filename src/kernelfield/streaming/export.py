@@ -19,7 +19,7 @@ from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions
 from .layers import RecurrentLayer, RunningNorm, RunningReadout
 from .recurrent_conv import RecurrentConv
-from .stream import Stream, input_channels
+from .stream import Stream, input_channels, signal_dtype
 
 if TYPE_CHECKING:
     from ..layers import ContinuousConv
@@ -256,8 +256,7 @@ def _samples(net: nn.Module, batch: int) -> Tensor:
     embedding = next((m for m in net.modules() if isinstance(m, Embedding)), None)
     if embedding is not None:
         return torch.randint(0, embedding.num_embeddings, (batch, CHECKED), generator=generator)
-    dtype = next(p.dtype for p in net.parameters() if p.is_floating_point())
-    return torch.randn(batch, input_channels(net), CHECKED, generator=generator).to(dtype)
+    return torch.randn(batch, input_channels(net), CHECKED, generator=generator).to(signal_dtype(net))
 
 
 def _save_onnx(one: StreamStep, arguments: tuple[Tensor, ...], path: Path) -> None:

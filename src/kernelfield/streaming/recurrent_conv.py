@@ -16,9 +16,12 @@ from ..layers import seen_only
 from ..ops import conv
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["RecurrentConv"]
+
+#: parameters that stay in float32 in a network of half precision
+OSCILLATIONS = ("log_damping", "frequency", "cosine", "sine")
 
 
 class RecurrentConv(nn.Module):
@@ -82,6 +85,18 @@ class RecurrentConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     reach: Tensor
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RecurrentConv:
+        # In half precision a frequency would be wrong by radians after a few hundred lags, and a reach by whole lags.
+        reach = self.reach
+        kept = {name: getattr(self, name).data for name in OSCILLATIONS}
+        super()._apply(fn, recurse)
+        self.reach = reach.to(self.reach.device)
+        for name, before in kept.items():
+            after = getattr(self, name)
+            if after.dtype in (torch.bfloat16, torch.float16):
+                after.data = before.to(after.device, torch.promote_types(before.dtype, torch.float32))
+        return self
 
     @property
     def kernels(self) -> int:

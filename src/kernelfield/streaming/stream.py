@@ -21,7 +21,7 @@ from .recurrent_conv import RecurrentConv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Stream", "input_channels", "stream"]
+__all__ = ["Stream", "input_channels", "signal_dtype", "stream"]
 
 
 @checked(step=POSITIVE)
@@ -82,8 +82,7 @@ class Stream:
         embedding = next((m for m in net.modules() if isinstance(m, Embedding)), None)
         self._tokens = None if embedding is None else embedding.num_embeddings
         self._in_channels = input_channels(net)
-        like = next(p for p in net.parameters() if p.is_floating_point())
-        self._dtype, self._device = like.dtype, like.device
+        self._dtype, self._device = signal_dtype(net), next(net.parameters()).device
         self._samples = [0] * batch
 
     @property
@@ -240,6 +239,13 @@ def input_channels(net: nn.Module) -> int:
         if isinstance(getattr(module, "in_channels", None), int):
             return module.in_channels  # type: ignore[return-value]
     raise ValueError(f"net must hold a convolution or a linear map, got {type(net).__name__} without either")
+
+
+def signal_dtype(net: nn.Module) -> torch.dtype:
+    """Return the dtype of the input; oscillations stay in float32 in a network of half precision."""
+    found = [p.dtype for p in net.parameters() if p.is_floating_point()]
+    half = [dtype for dtype in found if dtype in (torch.bfloat16, torch.float16)]
+    return (half or found)[0]
 
 
 def _fingerprint(net: nn.Module, step: float) -> str:
