@@ -182,7 +182,10 @@ def _distil_layer(
     options: dict[str, Any] = {"tolerance": tolerance, "refine": refine, "max_order": max_order}
     fit, orders, errors = fit_kernels(values, order=order, stop=order is None, **options)
     if order is None and float(errors.max()) > tolerance:
-        found = {"error": _relative(fit.values(points), values[: len(errors)]), "worst": float(errors.max())}
+        found: dict[str, Any] = {
+            "error": _relative(fit.values(points), values[: len(errors)]),
+            "worst": float(errors.max()),
+        }
         reason = f"{max_order} oscillations do not reach the tolerance"
         return None, LayerReport(**what, **{**kept, **found}, reason=reason)
     cut = tail == "cut" or (tail == "auto" and layer.mask is not None)
@@ -202,7 +205,8 @@ def _distil_layer(
     mean = float(orders.double().mean())
     # The error of the layer as it is stored, with the rounding of its parameters.
     stored = made.kernel(points).flatten(0, 1).double().cpu()
-    found = {"error": _relative(stored, values), "worst": float(((stored - values).norm(dim=1) / scales(values)).max())}
+    worst = float(((stored - values).norm(dim=1) / scales(values)).max())
+    found = {"error": _relative(stored, values), "worst": worst}
     return made.train(layer.training), LayerReport(**what, order=int(orders.max()), mean_order=mean, **found)
 
 
