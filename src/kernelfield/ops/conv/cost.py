@@ -26,6 +26,8 @@ _DEVICES: dict[str, Any] = json.loads(CONSTANTS.read_text())["devices"]
 
 # Float32 values per vector register. Libraries round the number of output channels up to a multiple of it.
 _LANES = 16
+# Channels per tile of a matrix product on a GPU, which rounds the input channels up too.
+_TILE = 32
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Work:
         outputs: number of values computed.
         multiplies: real multiplications of the direct sum.
         filled: the same with the number of output channels rounded up to full vector registers.
+        tiled: the same with several input channels and the output channels rounded up to full tiles.
         butterflies: Σ n log₂ n over all transforms.
         products: complex multiplications of spectra.
         tiles: values of the spectra on tensor cores; all axes but the first are padded.
@@ -50,6 +53,7 @@ class Work:
     outputs: int
     multiplies: int
     filled: int
+    tiled: int
     butterflies: float
     products: int
     tiles: int
@@ -75,7 +79,10 @@ class Work:
             side=max(points),
             outputs=outputs,
             multiplies=multiplies,
-            filled=multiplies // out * (-(-out // _LANES) * _LANES),
+            filled=multiplies // out * _rounded_up(out, _LANES),
+            tiled=0
+            if fan_in == 1
+            else multiplies // (out * fan_in) * _rounded_up(out, _TILE) * _rounded_up(fan_in, _TILE),
             butterflies=(batch * (channels + out) + out * fan_in) * total * math.log2(total + 1),
             products=batch * out * fan_in * (total // 2 + 1),
             tiles=outputs << sum(not wraps for wraps in periodic[1:]),
@@ -145,4 +152,9 @@ def terms(method: str, work: Work, short: int) -> tuple[float, ...]:
         return 1, work.butterflies, work.products
     if method.startswith("triton"):
         return 1, work.tiles
-    return 1, work.filled, work.multiplies if work.side > short else 0, work.outputs
+    return 1, work.filled, work.multiplies if work.side > short else 0, work.outputs, work.tiled
+
+
+def _rounded_up(count: int, multiple: int) -> int:
+    """Return the least multiple that is no smaller than ``count``."""
+    return -(-count // multiple) * multiple
