@@ -27,11 +27,11 @@ __all__ = ["export_network", "quiet_exporter", "read_metadata"]
 #: name of the metadata inside of a .pt2 file, and of the property of an ONNX file that holds them
 METADATA = "kernelfield.json"
 #: inputs of an exported network, in order
-INPUTS = ("input", "coords", "mask", "lengths")
+INPUTS = ("input", "coords", "mask", "lengths", "at")
 
 
 class _Named(nn.Module):
-    """Wraps a network so that its inputs are positional: values, and those of coords, mask and lengths in use."""
+    """Wraps a network so that its inputs are positional: values, and those of coords, mask, lengths and at in use."""
 
     def __init__(self, network: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -51,6 +51,7 @@ class _Named(nn.Module):
     coords=TensorOf("float", "batch, points, dim") | None,
     mask=TensorOf("bool", "batch, *space") | None,
     lengths=TensorOf("int", "batch") | None,
+    at=TensorOf("float", "batch, queries, dim") | None,
     to=Choice("pt2", "onnx"),
     rtol=NOT_NEGATIVE,
     atol=NOT_NEGATIVE,
@@ -63,6 +64,7 @@ def export_network(
     coords: Tensor | None = None,
     mask: Tensor | None = None,
     lengths: Tensor | None = None,
+    at: Tensor | None = None,
     to: str = "pt2",
     dynamic_length: bool = True,
     metadata: Mapping[str, Any] | None = None,
@@ -71,9 +73,9 @@ def export_network(
 ) -> float:
     r"""Export a network to a file and return the largest difference between their outputs.
 
-    The exported network takes what the network is given here: always ``input``, then ``coords``, ``mask`` and
-    ``lengths`` if there is an example of them. The batch size is dynamic. In a ``.pt2`` file the length of a sequence,
-    or the number of points, is dynamic too. The file is loaded again and compared with the network, at the example's
+    The exported network takes what the network is given here: always ``input``, then ``coords``, ``mask``,
+    ``lengths`` and ``at`` if there is an example of them. The batch size is dynamic. In a ``.pt2`` file the length of a
+    sequence, or the number of points and of queries, is dynamic too. The file is loaded again and compared with the network, at the example's
     size and at others, before this function returns.
 
     Args:
@@ -83,6 +85,7 @@ def export_network(
         coords: (batch, points, dim) coordinates in training steps, for networks on irregular times or points.
         mask: (batch, \*space) or (batch, points) whether a sample was seen, for missing values and unequal lengths.
         lengths: (batch,) number of samples of each sequence, counted from its beginning; a mask for unequal lengths.
+        at: (batch, queries, dim) coordinates at which a dense network is asked, in training steps.
         to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
         dynamic_length: whether the length of a sequence, or the number of points, is dynamic; "pt2" only.
         metadata: values that JSON can hold, such as classes and normalisation, to store in the file;
@@ -100,7 +103,7 @@ def export_network(
     """
     if 0 in example.shape:
         raise ValueError(f"example must not be empty, got shape {tuple(example.shape)}")
-    given = {"input": example, "coords": coords, "mask": mask, "lengths": lengths}
+    given = {"input": example, "coords": coords, "mask": mask, "lengths": lengths, "at": at}
     examples: dict[str, Tensor] = {name: t.cpu() for name, t in given.items() if t is not None}
     for name, tensor in examples.items():
         if len(tensor) != len(example):
@@ -181,6 +184,8 @@ def _shortened(examples: dict[str, Tensor], length: int) -> dict[str, Tensor]:
             short[name] = tensor[:, :length]
         elif name == "lengths":
             short[name] = tensor.clamp(max=length)
+        elif name == "at":
+            short[name] = tensor[:, : max(2, tensor.shape[1] // 2)]
     return short
 
 

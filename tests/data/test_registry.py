@@ -22,6 +22,7 @@ SMALL = {
     "copy_memory": {"train": 4, "T": 5},
     "adding": {"train": 4, "T": 5},
     "chirps": {"train": 4},
+    "oscillators": {"train": 4},
     "shapes": {"train": 4, "resolution": 8},
     "listops": {"train": 4, "validation": 1, "test": 2, "min_length": 4, "max_length": 30},
     "pathfinder": {"train": 4, "validation": 1, "test": 2, "resolution": 24},

@@ -14,6 +14,7 @@ LOADED: list[tuple[str, dict[str, Any]]] = [
     ("copy_memory", {"T": 30, **FEW}),
     ("chirps", {"length": 128, **FEW}),
     ("transients", {"length": 512, **FEW}),
+    ("oscillators", {"length": 40, "asked": 7, **FEW}),
     ("digits", {}),
     ("digits", {"resolution": 16, "sequence": True}),
     ("rotated_digits", {}),
@@ -37,6 +38,7 @@ def test_declared_shape_is_that_of_the_data(name: str, options: dict[str, Any]) 
     declared = (shape.in_channels, shape.out_channels, tuple(shape.size), shape.task, shape.vocabulary)
     assert declared == (data.in_channels, data.out_channels, data.size, data.task, data.vocabulary)
     assert shape.irregular == (data.train.coords is not None)
+    assert shape.queries == (0 if data.train.at is None else data.train.at.shape[1])
 
 
 def test_all_data_sets_except_own_files_declare_a_shape() -> None:

@@ -15,6 +15,7 @@ from kernelfield.data.sets.images.rotated_mnist import rotated_digits, six_or_ni
 from kernelfield.data.sets.physics.darcy import darcy_synthetic
 from kernelfield.data.sets.synthetic.chirps import chirps
 from kernelfield.data.sets.synthetic.memory import adding, copy_memory
+from kernelfield.data.sets.synthetic.oscillators import oscillators
 from kernelfield.data.sets.synthetic.pathfinder import pathfinder
 from kernelfield.data.sets.synthetic.shapes import shapes
 from kernelfield.data.sets.text.listops import TOKENS, evaluate, expression, listops
@@ -113,6 +114,36 @@ def test_chirps_are_the_same_on_every_grid() -> None:
     fine, coarse = chirps(256, noise=0.0, **FEW), chirps(128, noise=0.0, **FEW)
     ratio = fine.train.inputs[..., ::2] / coarse.train.inputs
     torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio), rtol=0.01, atol=0.0)
+
+
+def test_oscillators_are_what_the_equation_says() -> None:
+    data = oscillators(200, seen=9, asked=5, train=400, validation=4, test=6)
+    split, size = data.train, 200
+    assert data.size == (size,)
+    assert (split.inputs[:, 1] == 1).all()
+    for times in (split.coords, split.at):
+        assert times is not None
+        assert (times.diff(dim=1) >= 0).all()
+        assert float(times.min()) >= 0
+        assert float(times.max()) < size
+    # At the same times, what is seen is what is asked for.
+    same = oscillators(200, seen=9, asked=9, train=400, validation=4, test=6)
+    assert torch.equal(same.train.inputs, split.inputs)
+    assert float(split.target.abs().max()) <= 1
+    assert 0.15 < float(split.target.var()) < 0.35
+
+
+def test_a_forecast_is_asked_after_what_was_seen() -> None:
+    split = oscillators(100, forecast=0.4, train=50).train
+    assert split.coords is not None
+    assert split.at is not None
+    assert float(split.coords.max()) < 60 < float(split.at.max())
+
+
+def test_noise_is_on_the_seen_values_alone() -> None:
+    clean, noisy = oscillators(train=50), oscillators(train=50, noise=0.1)
+    assert torch.equal(clean.train.target, noisy.train.target)
+    assert 0.08 < float((clean.train.inputs - noisy.train.inputs)[:, 0].std()) < 0.12
 
 
 def test_listops_expressions_have_their_values() -> None:

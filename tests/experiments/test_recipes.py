@@ -67,7 +67,7 @@ def test_all_recorded_names_still_exist() -> None:
 def settings_with_defaults(name: str) -> dict[str, Any]:
     """Return the settings expected of a recipe; settings that did not exist before hold their defaults."""
     expected, defaults = expected_settings(name), recipe_from(MINIMAL).to_dict()
-    for section in ("optimizer", "schedule", "training"):
+    for section in ("shape", "optimizer", "schedule", "training"):
         expected[section] = {**defaults[section], **expected[section]}
     return {**defaults, **expected, "name": name}
 

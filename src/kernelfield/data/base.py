@@ -17,7 +17,10 @@ from .shape import TASKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Batch", "Data", "Split", "TargetScale"]
+__all__ = ["TENSORS", "Batch", "Data", "Split", "TargetScale"]
+
+#: names of the tensors of a split
+TENSORS = ("inputs", "target", "coords", "mask", "at")
 
 
 @checked_fields(mean=ListOf(FINITE), std=ListOf(POSITIVE))
@@ -41,10 +44,11 @@ class TargetScale:
 
     @classmethod
     def of(cls, target: Tensor) -> TargetScale:
-        r"""Return the scale of targets (n, out, \*space); a constant value has standard deviation 1."""
+        r"""Return the scale of targets (n, out, \*space); NaN is left out, and a constant has standard deviation 1."""
         values = target.double().movedim(1, -1).flatten(0, -2)
-        std = values.std(dim=0, correction=0)
-        return cls(tuple(values.mean(dim=0).tolist()), tuple(torch.where(std > 1e-12, std, 1.0).tolist()))
+        mean = values.nanmean(dim=0).nan_to_num()
+        std = (values - mean).square().nanmean(dim=0).sqrt()
+        return cls(tuple(mean.tolist()), tuple(torch.where(std > 1e-12, std, 1.0).tolist()))
 
     def normal(self, target: Tensor) -> Tensor:
         r"""Return normalised targets (n, out, \*space), in float32."""
@@ -78,6 +82,7 @@ class TargetScale:
     target=TensorOf("any", "batch, …") | None,
     coords=TensorOf("float", "batch, points, dim") | None,
     mask=TensorOf("bool") | None,
+    at=TensorOf("float", "batch, queries, dim") | None,
     step=POSITIVE | ListOf(POSITIVE),
     scale=Instance("kernelfield.data.base.TargetScale") | None,
 )
@@ -92,6 +97,8 @@ class Batch:
         mask: (batch, *space) or (batch, points) whether a position was observed; False for padding and missing values.
         step: sampling step of the inputs in training steps.
         scale: scale of the target, if it is normalised; metrics and predictions are in its own unit.
+        at: (batch, queries, dim) coordinates in training steps at which the network is asked. The target is then
+            (batch, out, queries), and NaN where there is nothing to predict.
 
     >>> batch = Batch(torch.zeros(2, 1, 8), torch.tensor([0, 1]))
     >>> len(batch), batch.sampling
@@ -104,14 +111,15 @@ class Batch:
     mask: Tensor | None = None
     step: float | tuple[float, ...] = 1.0
     scale: TargetScale | None = None
+    at: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Return step, coords and mask as keyword arguments of a network."""
-        given = {"step": self.step, "coords": self.coords, "mask": self.mask}
+        """Return step, coords, mask and at as keyword arguments of a network."""
+        given = {"step": self.step, "coords": self.coords, "mask": self.mask, "at": self.at}
         return {name: value for name, value in given.items() if value is not None}
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
@@ -128,6 +136,7 @@ class Batch:
     target=TensorOf("any", "batch, …"),
     coords=TensorOf("float", "batch, points, dim") | None,
     mask=TensorOf("bool") | None,
+    at=TensorOf("float", "batch, queries, dim") | None,
     step=POSITIVE | ListOf(POSITIVE),
     prepare=CALLABLE | None,
 )
@@ -145,6 +154,7 @@ class Split:
         mask: (n, …) whether a position was observed.
         step: sampling step in training steps.
         prepare: transform of a batch: normalisation, and augmentation if ``training``.
+        at: (n, queries, dim) coordinates at which the network is asked; see :class:`Batch`.
 
     >>> split = Split(torch.arange(4.0).view(4, 1, 1), torch.arange(4))
     >>> split.batch(torch.tensor([1, 3])).target
@@ -157,6 +167,7 @@ class Split:
     mask: Tensor | None = None
     step: float | tuple[float, ...] = 1.0
     prepare: Callable[[Batch, bool], Batch] | None = None
+    at: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -165,7 +176,7 @@ class Split:
         """Return the samples at ``index`` as a prepared batch."""
         picked: dict[str, Any] = {
             name: None if (whole := getattr(self, name)) is None else whole[index]
-            for name in ("inputs", "target", "coords", "mask")
+            for name in TENSORS
         }
         batch = Batch(step=self.step, **picked)
         return batch if self.prepare is None else self.prepare(batch, training)
@@ -189,7 +200,7 @@ class Split:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Split:
         """Apply ``function`` to every tensor."""
-        held = {name: getattr(self, name) for name in ("inputs", "target", "coords", "mask")}
+        held = {name: getattr(self, name) for name in TENSORS}
         mapped: dict[str, Any] = {name: None if t is None else function(t) for name, t in held.items()}
         return replace(self, **mapped)
 

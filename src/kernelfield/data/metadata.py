@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .._arguments import checked
-from .base import Data, Split, TargetScale
+from .base import TENSORS, Data, Split, TargetScale
 from .transforms import batch as batches
 from .transforms import clouds, log_mel, to_sequence
 
@@ -62,7 +62,7 @@ def metadata(data: Data) -> dict[str, Any] | None:
     except TypeError:
         return None
     plain = {name: _to_plain(getattr(data, name)) for name in (*_PLAIN, "unit")}
-    held = {name: _layout(getattr(test, name)) for name in ("inputs", "target", "coords", "mask")}
+    held = {name: _layout(getattr(test, name)) for name in TENSORS}
     return {"format": FORMAT, **plain, "stored": held, "step": _to_plain(test.step), "prepare": prepare}
 
 

@@ -27,7 +27,7 @@ from .sets.physics import cosmic, darcy
 from .sets.series import bearings, physionet2012, physionet2019
 from .sets.series import csv_series as tables
 from .sets.series import ts_archive as ts
-from .sets.synthetic import chirps, memory, pathfinder, shapes, solids, transients
+from .sets.synthetic import chirps, memory, oscillators, pathfinder, shapes, solids, transients
 from .sets.text import characters as text
 from .sets.text import listops, retrieval, reviews
 
@@ -340,6 +340,12 @@ register(
 )
 register(
     "cosmic", cosmic.cosmic, "pixels of images of space that cosmic rays hit", shapes_of.images(1, 2, "segmentation")
+)
+register(
+    "oscillators",
+    oscillators.oscillators,
+    "damped oscillators, seen at random times and asked at others",
+    shapes_of.oscillators,
 )
 register(
     "ptb",

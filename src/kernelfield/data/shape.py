@@ -19,6 +19,7 @@ __all__ = [
     "fixed",
     "images",
     "magnatagatune",
+    "oscillators",
     "physionet2012",
     "points",
     "recordings",
@@ -30,7 +31,7 @@ __all__ = [
 TASKS = ("classification", "multilabel", "regression", "dense-regression", "segmentation", "language")
 
 
-@checked_fields(size=ListOf(Int()), task=Choice(*TASKS))
+@checked_fields(size=ListOf(Int()), task=Choice(*TASKS), queries=Int(0))
 @dataclass(frozen=True)
 class DataShape:
     """Channels, size and task of a data set.
@@ -42,6 +43,7 @@ class DataShape:
         task: what is predicted, one of ``TASKS``.
         irregular: whether samples lie at real times or points, with coordinates and a mask.
         vocabulary: number of tokens, if the inputs are (batch, length) token ids.
+        queries: number of coordinates at which the network is asked; 0 if targets belong to the samples themselves.
 
     >>> DataShape(in_channels=3, out_channels=10, size=[32, 32]).task
     'classification'
@@ -53,6 +55,7 @@ class DataShape:
     task: str = "classification"
     irregular: bool = False
     vocabulary: int | None = None
+    queries: int = 0
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"task": TASKS}
 
@@ -175,6 +178,15 @@ def physionet2012(options: dict[str, Any]) -> DataShape:
     [97]
     """
     return DataShape(81, 1, [int(48 * 60 / options["minutes"]) + 1], "multilabel", irregular=True)
+
+
+def oscillators(options: dict[str, Any]) -> DataShape:
+    """Return the shape of oscillators over ``length`` steps, asked at ``asked`` times.
+
+    >>> oscillators({"length": 100, "asked": 30}).queries
+    30
+    """
+    return DataShape(2, 1, [options["length"]], "dense-regression", irregular=True, queries=options["asked"])
 
 
 def magnatagatune(options: dict[str, Any]) -> DataShape:

@@ -112,10 +112,10 @@ def _subsample(data: Data, every: int, where: str) -> Data:
 
 def _check_shape(data: Data, recipe: Recipe) -> Data:
     shape = recipe.shape
-    wanted = (shape.in_channels, shape.out_channels, tuple(shape.size), shape.task)
-    got = (data.in_channels, data.out_channels, tuple(data.size), data.task)
+    wanted = (shape.in_channels, shape.out_channels, tuple(shape.size), shape.task, shape.queries > 0)
+    got = (data.in_channels, data.out_channels, tuple(data.size), data.task, data.train.at is not None)
     if wanted != got:
-        names = ("in_channels", "out_channels", "size", "task")
+        names = ("in_channels", "out_channels", "size", "task", "queries")
         lines = [
             f"{n} {w} in the recipe, {g} in the data" for n, w, g in zip(names, wanted, got, strict=True) if w != g
         ]
@@ -158,13 +158,21 @@ def _synthetic_split(shape: DataShape, n: int, size: tuple[int, ...], generator:
         inputs = torch.randint(shape.vocabulary, (n, *space), generator=generator)
     else:
         inputs = torch.randn(n, shape.in_channels, *space, generator=generator)
-    target = _TARGETS[shape.task](n, shape.out_channels, space, generator)
-    coords = mask = None
+    asked = (min(64, shape.queries),)
+    target = _TARGETS[shape.task](n, shape.out_channels, asked if shape.queries else space, generator)
+    coords = mask = at = None
     if shape.irregular:
-        coords = torch.rand(n, *space, len(size), generator=generator) * torch.tensor(size, dtype=torch.float32)
-        coords = coords.sort(dim=1).values if len(size) == 1 else coords
+        coords = _places(n, space[0], size, generator)
         mask = torch.rand(n, *space, generator=generator) > 0.2
-    return Split(inputs, target, coords=coords, mask=mask)
+    if shape.queries:
+        at = _places(n, asked[0], size, generator)
+    return Split(inputs, target, coords=coords, mask=mask, at=at)
+
+
+def _places(n: int, points: int, size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Return random coordinates (n, points, dim) in a box; times are sorted."""
+    places = torch.rand(n, points, len(size), generator=generator) * torch.tensor(size, dtype=torch.float32)
+    return places.sort(dim=1).values if len(size) == 1 else places
 
 
 def _classes(n: int, out: int, space: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:

@@ -152,8 +152,8 @@ def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
 def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = None) -> tuple[Path, float]:
     """Export a run's network; return the file and the largest difference of its outputs from the network's.
 
-    The exported network takes prepared samples: ``input``, ``coords`` if the run is on irregular times or points, and
-    ``mask`` there and if its data have missing values or unequal lengths. Its metadata hold the preparation, classes,
+    The exported network takes prepared samples: ``input``, ``coords`` if the run is on irregular times or points, ``mask``
+    there and if its data have missing values or unequal lengths, and ``at`` if it predicts at query times. Its metadata hold the preparation, classes,
     channels, sampling rate and version.
 
     Args:
@@ -188,10 +188,16 @@ def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, An
         return {"example": torch.randint(shape.vocabulary, (2, *shape.size))}
     space = tuple(shape.size)
     inputs: dict[str, torch.Tensor] = {}
+
+    def places(points: int) -> torch.Tensor:
+        drawn = torch.rand(2, points, len(shape.size)) * torch.tensor(shape.size, dtype=torch.float32)
+        return drawn.sort(dim=1).values if len(shape.size) == 1 else drawn
+
     if shape.irregular:
         space = (32 if stored.coords is None else stored.coords.shape[1],)
-        places = torch.rand(2, *space, len(shape.size)) * torch.tensor(shape.size, dtype=torch.float32)
-        inputs["coords"] = places.sort(dim=1).values if len(shape.size) == 1 else places
+        inputs["coords"] = places(*space)
+    if shape.queries:
+        inputs["at"] = places(shape.queries)
     # New samples at irregular times or points may have fewer of them than others in their batch.
     if masked and (stored.mask is not None or shape.irregular):
         mask = torch.ones(2, *space, dtype=torch.bool)

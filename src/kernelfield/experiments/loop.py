@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.base import TENSORS
 from ..groups import Bernoulli
 from ..layers.continuous.kernel_support import sample_full_kernels
 from .batch_norm import batches_to_use, reestimation_steps
@@ -371,7 +372,7 @@ class Loop:
 
 def resident(split: Split, device: torch.device) -> Split:
     """Return the split on the device if it takes less than half of the free memory there; otherwise unchanged."""
-    parts = [t for t in (split.inputs, split.target, split.coords, split.mask) if t is not None]
+    parts = [t for name in TENSORS if (t := getattr(split, name)) is not None]
     if device.type != "cuda" or all(t.device == device for t in parts):
         return split.to(device)
     return split.to(device) if sum(t.nbytes for t in parts) < torch.cuda.mem_get_info(device)[0] / 2 else split

@@ -16,7 +16,7 @@ from ..data.shape import TASKS
 if TYPE_CHECKING:
     from ..data.base import Batch
 
-__all__ = ["IGNORED", "TASKS", "observed_target", "target_of", "task_loss"]
+__all__ = ["IGNORED", "TASKS", "observed_target", "scored", "target_of", "task_loss"]
 
 #: target of a position that does not count; positions whose mask is False do not count either
 IGNORED = -100
@@ -33,7 +33,7 @@ def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: floa
 
     Args:
         task: classification (cross-entropy), multilabel (binary cross-entropy), regression and dense-regression
-            (squared error), segmentation and language (cross-entropy at every position; a target of -100 is left out).
+            (squared error; at queries, NaN is left out), segmentation and language (cross-entropy at every position; a target of -100 is left out).
         prediction: (batch, out) or, at every position, (batch, out, \*space).
         batch: with targets (batch,) classes; (batch, out) labels in {0, 1} or values; (batch, out, \*space) values;
             (batch, \*space) classes.
@@ -65,15 +65,27 @@ def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: floa
     if task == "regression":
         return F.mse_loss(prediction, target.to(prediction.dtype).view(prediction.shape))
     if task == "dense-regression":
-        errors = (prediction - target.to(prediction.dtype).view(prediction.shape)).square().mean(dim=1)
-        if batch.mask is None:
-            return errors.mean()
-        seen = batch.mask.to(errors.dtype)
-        return (errors * seen).sum() / seen.sum().clamp(min=1)
+        target, seen = scored(target.to(prediction.dtype).view(prediction.shape), batch)
+        errors = (prediction - target).square()
+        return errors.mean() if seen is None else (errors * seen).sum() / seen.sum().clamp(min=1)
     # The sum divided by the count, so that a batch in which nothing counts costs nothing rather than 0/0.
-    target = observed_target(target, batch.mask)
+    target = observed_target(target, None if batch.at is not None else batch.mask)
     total = F.cross_entropy(prediction, target, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
     return total / (target != IGNORED).sum().clamp(min=1)
+
+
+def scored(target: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    r"""Return values (batch, out, \*space) to predict, and 1 where they count and 0 elsewhere; None if all count.
+
+    At the samples themselves the mask of the batch decides. At queries NaN does not count: channels may be observed at
+    different times.
+    """
+    if batch.at is not None:
+        known = ~target.isnan()
+        return torch.where(known, target, 0.0), known.to(target.dtype)
+    if batch.mask is None:
+        return target, None
+    return target, batch.mask.unsqueeze(1).expand_as(target).to(target.dtype)
 
 
 def target_of(batch: Batch) -> Tensor:

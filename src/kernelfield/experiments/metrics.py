@@ -14,7 +14,7 @@ from torchmetrics.functional.classification import binary_auroc, binary_average_
 from .._arguments import checked
 from .._kinds import Choice, Int, ListOf
 from ..data.sets.clouds.shapenet_part import part_iou
-from .losses import IGNORED, TASKS, observed_target, target_of, task_loss
+from .losses import IGNORED, TASKS, observed_target, scored, target_of, task_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,13 +124,13 @@ class Meter:
         return len(scores)
 
     def _add_values(self, prediction: Tensor, batch: Batch) -> Tensor:
-        target = target_of(batch).double().view(prediction.shape)
+        target, seen = target_of(batch).double().view(prediction.shape), None
+        if self.task == "dense-regression":
+            target, seen = scored(target, batch)
         errors = prediction.double() - target
         if batch.scale is not None:
             errors = batch.scale.stretched(errors)
-        seen = torch.ones_like(errors)
-        if self.task == "dense-regression" and batch.mask is not None:
-            seen = batch.mask.unsqueeze(1).expand_as(errors).double()
+        seen = torch.ones_like(errors) if seen is None else seen
         self._means["mse"].update(errors.square(), seen)
         self._means["mae"].update(errors.abs(), seen)
         if self.task == "dense-regression":
@@ -145,7 +145,7 @@ class Meter:
     def _add_classes(self, prediction: Tensor, batch: Batch) -> Tensor:
         target = target_of(batch)
         if self.task != "classification":
-            target = observed_target(target, batch.mask)
+            target = observed_target(target, None if batch.at is not None else batch.mask)
         if self.parts:
             share, kind = part_iou(prediction, target.flatten(1), self.parts)
             known = (kind >= 0).double()

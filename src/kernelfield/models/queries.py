@@ -53,7 +53,7 @@ def append_queries(
         raise ValueError(f"at needs a network with norm 'batch', 'channel' or 'none', got {norm!r}: it mixes positions")
     if at.dim() not in (2, 3) or at.shape[-1] != dim or (at.dim() == 3 and at.shape[0] not in (1, x.shape[0])):
         raise ValueError(f"at must have shape (batch, queries, {dim}) or (queries, {dim}), got {tuple(at.shape)}")
-    if not torch.compiler.is_compiling() and not bool(at.isfinite().all()):
+    if _may_wait(at) and not bool(at.isfinite().all()):
         raise ValueError("at must be finite, got NaN or infinity")
     if coords is None:
         if x.dim() != 2 + dim:
@@ -73,3 +73,10 @@ def append_queries(
     if isinstance(sampling.get("density"), Tensor):
         how["density"] = pad(sampling["density"], (0, queries), value=1.0)
     return pad(x, (0, queries)), None if mask is None else pad(mask, (0, queries)), how
+
+
+def _may_wait(at: Tensor) -> bool:
+    """Whether the host may look at values: not in a graph, compiled, exported or captured."""
+    if torch.compiler.is_compiling():
+        return False
+    return at.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()

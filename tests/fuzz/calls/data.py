@@ -114,6 +114,7 @@ _SMALL: dict[str, dict[str, Any]] = {
     "digits": {"validation": 10},
     "image_folder": {"root": _classes("image.png")},
     "listops": {"min_length": 5, "max_length": 30, "max_depth": 3, "max_args": 4, **_FEW},
+    "oscillators": {"length": 8, "seen": 5, "asked": 4, **_FEW},
     "pathfinder": {"resolution": 16, **_FEW},
     "random_clouds": {"points": 8, **_FEW},
     "rotated_digits": {"resolution": 8, "validation": 10},

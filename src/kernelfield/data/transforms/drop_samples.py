@@ -46,7 +46,7 @@ def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0)
     kept = _kept(seen, share, seed).to(split.inputs.device)
     if form == "mask":
         return replace(split, mask=kept.view(n, *space))
-    if split.target.shape[1:] and split.target.shape[-len(space) :] == space:
+    if split.at is None and split.target.shape[1:] and split.target.shape[-len(space) :] == space:
         raise ValueError(f"form must be 'mask' for targets at every position, shape {tuple(split.target.shape)}")
     coords = _grid(space, split.step).expand(n, -1, -1) if split.coords is None else split.coords
     longest = int(kept.sum(dim=1).max())

@@ -149,7 +149,7 @@ class ContinuousConv(SampledKernel):
         points = check_points(x, coords, mask, channels, self.dim)
         asked = None if at is None else check_queries(at, points, self.dim)
         if queries and asked is not None and points is not None:  # coordinates of unseen points may be NaN
-            asked = torch.cat([points, asked[:, -queries:].expand(len(points), -1, -1)], dim=1)
+            asked = torch.cat([points, asked[:, -queries:].expand(points.shape[0], -1, -1)], dim=1)
         weight = None
         if mask is not None or density is not None:
             x, weight = seen_only(x, mask), sample_weight(points, mask, density, steps, self.causal)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["choose_method"]
 
-#: pairs below which the choice costs more than it can save
-FEW_PAIRS = 1 << 18
+#: pairs below which the choice costs more than it can save; a GPU computes many at once, and has to be waited for
+FEW_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 18}
 #: operations of one pair found by cells, relative to one of a full table: indices are read, and sums are scattered
 CELL_OVERHEAD = 2.0
 #: operations of one value that the window spreads or gathers, relative to one of the kernel
@@ -33,7 +33,7 @@ def choose_method(c: PointConv, tolerance: float) -> tuple[str, GridPlan | None]
     """
     dim, points, queries = c.coords.shape[-1], c.coords.shape[1], c.at.shape[1]
     samples = max(c.coords.shape[0], c.at.shape[0])
-    if samples * points * queries <= FEW_PAIRS:
+    if samples * points * queries <= FEW_PAIRS.get(c.x.device.type, FEW_PAIRS["cuda"]):
         return "pairs", None
     if c.x.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return "pairs", None

@@ -1,0 +1,134 @@
+"""How well does a network predict between and after samples at random times, where the answer is known?
+
+    python benchmarks/oscillators.py --out benchmarks/results/oscillators-cpu.json
+    python benchmarks/oscillators.py --steps 10 --seeds 1               # to see that it runs
+
+Damped oscillators of random frequency, decay and phase (``kernelfield.data.load("oscillators")``) are seen at 30 random
+times and asked at 100 others, between the samples (interpolation) or also after the last one (forecast: nothing is seen
+in the last 30 % of the time). A CCNN answers at query times with ``at``. It is compared with linear interpolation, and
+with a bidirectional GRU-D that reads samples and questions in the order of their times. Both networks are trained on
+the same samples in the same order for the same number of steps, with the same optimiser and schedule. Mean squared
+errors on 500 test samples; the mean answer 0 has 0.2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from _gru_d import GRUD
+from _measure import machine
+from torch import Tensor, nn
+
+import kernelfield as kf
+from kernelfield.data import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernelfield.data import Batch, Data, Split
+
+#: length of the time in training steps: about one for each sample
+LENGTH = 32
+TASKS = {"interpolation": 0.0, "forecast": 0.3}
+
+
+def ccnn(options: argparse.Namespace) -> nn.Module:
+    """Return the network of the recipe ``oscillators``."""
+    return kf.CCNN(
+        2, 1, dim=1, size=LENGTH, channels=options.channels, blocks=3, hidden=16, sigma=None, stem="linear",
+        causal=False, readout="dense",
+    )  # fmt: skip
+
+
+class GRUDAtQueries(nn.Module):
+    """A GRU-D that reads samples and questions in the order of their times; a question is an unobserved step."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.states = GRUD(1, hidden, both=True)
+        self.readout = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, inputs: Tensor, *, coords: Tensor, at: Tensor, **_: Any) -> Tensor:
+        questions = at.shape[1]
+        times, order = torch.cat([coords, at], dim=1).squeeze(2).sort(dim=1)
+        values = torch.cat([inputs[:, 0], inputs.new_zeros(len(at), questions)], dim=1)
+        seen = torch.cat([torch.ones_like(inputs[:, 0]), inputs.new_zeros(len(at), questions)], dim=1)
+        x, observed = (t.gather(1, order).unsqueeze(2) for t in (values, seen))
+        states = self.states(x, observed, times / LENGTH)
+        back = order.argsort(dim=1)[:, -questions:, None].expand(-1, -1, states.shape[2])
+        return self.readout(states.gather(1, back)).transpose(1, 2)
+
+
+def error(answer: Callable[[Batch], Tensor], split: Split) -> float:
+    """Return the mean squared error of answers on a split."""
+    batch = split.batch(slice(None))
+    assert batch.target is not None
+    return float((answer(batch) - batch.target).square().mean())
+
+
+def interpolated(batch: Batch) -> Tensor:
+    """Return linear interpolation between samples, and the nearest sample beyond them."""
+    assert batch.coords is not None
+    assert batch.at is not None
+    rows = zip(batch.at, batch.coords, batch.inputs, strict=True)
+    lines = [np.interp(at[:, 0].numpy(), coords[:, 0].numpy(), x[0].numpy()) for at, coords, x in rows]
+    return torch.from_numpy(np.stack(lines)).unsqueeze(1)
+
+
+def train(network: nn.Module, data: Data, options: argparse.Namespace, seed: int) -> dict[str, float]:
+    """Train a network and return its test error and the time of a step."""
+    optimizer = torch.optim.AdamW(network.parameters(), lr=options.lr, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.lr, total_steps=options.steps, pct_start=0.1)
+    source, start = torch.Generator().manual_seed(seed), time.process_time()
+    network.train()
+    for _ in range(options.steps):
+        batch = data.train.batch(torch.randint(len(data.train), (options.batch,), generator=source))
+        assert batch.target is not None
+        loss = (network(batch.inputs, **batch.sampling) - batch.target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    seconds = (time.process_time() - start) / options.steps
+    network.eval()
+    with torch.no_grad():
+        found = error(lambda batch: network(batch.inputs, **batch.sampling), data.test)
+    parameters = sum(p.numel() for p in network.parameters())
+    return {"mse": found, "seconds per step": round(seconds, 4), "parameters": parameters}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--channels", type=int, default=64)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    makers = {"CCNN": lambda: ccnn(options), "GRU-D": lambda: GRUDAtQueries(options.channels)}
+    result: dict[str, Any] = {"machine": machine(torch.device("cpu"), 0), "steps": options.steps, "rows": []}
+    for task in options.tasks:
+        data = load("oscillators", length=LENGTH, forecast=TASKS[task])
+        line = error(interpolated, data.test)
+        for seed in range(options.seeds):
+            row: dict[str, Any] = {"task": task, "seed": seed, "linear interpolation": line}
+            for name, make in makers.items():
+                torch.manual_seed(seed)
+                row[name] = train(make(), data, options, seed)
+                print(f"{task}, seed {seed}: {name} {row[name]['mse']:.5f}, line {line:.5f}", flush=True)
+            result["rows"].append(row)
+            if options.out is not None:
+                options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
