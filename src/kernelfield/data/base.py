@@ -175,8 +175,7 @@ class Split:
     def batch(self, index: Tensor | slice, training: bool = False) -> Batch:
         """Return the samples at ``index`` as a prepared batch."""
         picked: dict[str, Any] = {
-            name: None if (whole := getattr(self, name)) is None else whole[index]
-            for name in TENSORS
+            name: None if (whole := getattr(self, name)) is None else whole[index] for name in TENSORS
         }
         batch = Batch(step=self.step, **picked)
         return batch if self.prepare is None else self.prepare(batch, training)
