@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,6 +19,9 @@ from kernelfield.experiments.losses import task_loss
 from kernelfield.experiments.metrics import Meter
 from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.task import Task
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TINY = [
     "data.train=16", "data.validation=4", "data.test=6", "data.seen=8", "data.asked=5", "data.length=16",
