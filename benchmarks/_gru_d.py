@@ -1,4 +1,4 @@
-"""GRU-D (Che et al., 2018), a recurrent network for missing values, in plain torch: the baseline of irregular series."""
+"""GRU-D (Che et al., 2018), a recurrent network for missing values, in plain torch."""
 
 from __future__ import annotations
 

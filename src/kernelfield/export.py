@@ -75,8 +75,8 @@ def export_network(
 
     The exported network takes what the network is given here: always ``input``, then ``coords``, ``mask``,
     ``lengths`` and ``at`` if there is an example of them. The batch size is dynamic. In a ``.pt2`` file the length of a
-    sequence, or the number of points and of queries, is dynamic too. The file is loaded again and compared with the network, at the example's
-    size and at others, before this function returns.
+    sequence, or the number of points and of queries, is dynamic too. The file is loaded again and compared with the
+    network, at the example's size and at others, before this function returns.
 
     Args:
         network: a module; a copy in evaluation mode is exported.

@@ -152,9 +152,9 @@ def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
 def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = None) -> tuple[Path, float]:
     """Export a run's network; return the file and the largest difference of its outputs from the network's.
 
-    The exported network takes prepared samples: ``input``, ``coords`` if the run is on irregular times or points, ``mask``
-    there and if its data have missing values or unequal lengths, and ``at`` if it predicts at query times. Its metadata hold the preparation, classes,
-    channels, sampling rate and version.
+    The exported network takes prepared samples: ``input``, ``coords`` if the run is on irregular times or points,
+    ``mask`` there and if its data have missing values or unequal lengths, and ``at`` if it predicts at query times. Its
+    metadata hold the preparation, classes, channels, sampling rate and version.
 
     Args:
         folder: of the run.

@@ -33,7 +33,8 @@ def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: floa
 
     Args:
         task: classification (cross-entropy), multilabel (binary cross-entropy), regression and dense-regression
-            (squared error; at queries, NaN is left out), segmentation and language (cross-entropy at every position; a target of -100 is left out).
+            (squared error; at queries, NaN is left out), segmentation and language (cross-entropy at every position; a
+            target of -100 is left out).
         prediction: (batch, out) or, at every position, (batch, out, \*space).
         batch: with targets (batch,) classes; (batch, out) labels in {0, 1} or values; (batch, out, \*space) values;
             (batch, \*space) classes.
