@@ -94,12 +94,11 @@ THIRDS: dict[str, list[Plan]] = {
         ),
     ],
     "block-ablation": [
-        Plan(f"ch03-smnist-{kind}-4-140", 10, (*HALF, "training.eval_batch=1000", "schedule.warmup=1"))
-        for kind in ("fccnn", "s4-ccnn")
+        Plan(f"ch03-smnist-{kind}-4-140", 6, (*HALF, "schedule.warmup=1")) for kind in ("fccnn", "s4-ccnn", "ccnn")
     ],
     "kernel-comparison": [
-        Plan(f"ch11-rotmnist-{kind}", 20, (*HALF, "schedule.warmup=2"))
-        for kind in ("se2-8-relu", "se2-8-leaky-relu", "se2-8-swish", "se2-8-gelu", "se2-8-magnet", "t2")
+        Plan(f"ch11-rotmnist-se2-8-{kind}", 12, (*HALF, "schedule.warmup=1"))
+        for kind in ("full", "relu", "leaky-relu", "swish", "gelu", "magnet")
     ],
     "ckcnn": [Plan(f"ch02-{task}-ckcnn-2-30", 66, FAST) for task in ("smnist", "pmnist")],
     "flex": [
@@ -117,7 +116,8 @@ THIRDS: dict[str, list[Plan]] = {
 #: rows with short schedules
 SETS: dict[str, list[Plan]] = THIRDS | {
     "memory": [
-        *(Plan(f"ch02-copy-{n}", 20, SHORT) for n in (6000, 3000, 1000, 200, 100)),
+        *(Plan(f"ch02-copy-{n}", 30, (*SHORT, "optimizer.lr=0.002")) for n in (6000, 3000, 1000)),
+        *(Plan(f"ch02-copy-{n}", 20, SHORT) for n in (200, 100)),
         *(Plan(f"ch02-adding-{n}", 10, SHORT) for n in (6000, 3000, 1000, 200, 100)),
     ],
     "mnist": [
