@@ -28,6 +28,7 @@ from ..masks import Mask
 from ..models import CCNN, CKCNN, DNArch, FlexNet
 from ..models.readout import PAIR, Embedding, Readout
 from .agree import agree_on_input
+from .band_limit import SplitBlock
 from .conv import SplitConv
 from .layers import (
     SplitBatchNorm,
@@ -56,11 +57,12 @@ _SPLIT: dict[type[nn.Module], type[nn.Module]] = {
     Dropout: SplitDropout,
     Pointwise: SplitPointwise,
     Readout: SplitReadout,
+    CCNNBlock: SplitBlock,
 }
 #: modules that treat positions alike, or leave space to the modules inside of them
 _POINTWISE: tuple[type[nn.Module], ...] = (
     *(nn.Identity, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.Sequential, nn.ModuleList),
-    *(ChannelNorm, Embedding, CCNNBlock, TwoConvBlock, SeparableConv, CCNN, CKCNN, FlexNet, DNArch),
+    *(ChannelNorm, Embedding, TwoConvBlock, SeparableConv, CCNN, CKCNN, FlexNet, DNArch),
 )
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -143,13 +145,8 @@ def _check(network: nn.Module, found: list[tuple[nn.Module, type[nn.Module]]], s
     for module in network.modules():
         if isinstance(module, Readout) and module.kind == PAIR:
             raise ValueError("network must not have the readout 'pair', whose two sequences lie on different processes")
-        if isinstance(module, DNArch) and "resolution" in module.learn:
-            raise ValueError(
-                "network must not learn a resolution, a resampling over all of space, got a DNArch that does"
-            )
-        active = getattr(module, "active", None)
-        if getattr(active, "band_limit", None) is not None:
-            raise ValueError("network must not have a learned resolution, a resampling over all of space")
+        if isinstance(module, DNArch) and "resolution" in module.learn and module.fixed_shapes:
+            raise ValueError("network must not be a DNArch that learns a resolution with fixed_shapes=True, got one")
     widths = [max(m.in_channels, m.out_channels) for m, _ in found if isinstance(m, ContinuousConv)]
     if widths and max(widths) < slabs.size:
         raise ValueError(
