@@ -37,7 +37,17 @@ def test_entries_name_existing_objects(entry: dict) -> None:
 def test_recipes_of_chapters_are_listed() -> None:
     patterns = [m.split(" ")[1] for entry in ENTRIES for m in entry["made"] if m.startswith("recipe ")]
     # Rows on data that the thesis does not use have no table there.
-    own = ("fsdd", "furniture", "chair-monitor", "solids", "transients", "physionet2012", "voxels", "digits")
+    own = (
+        "fsdd",
+        "furniture",
+        "chair-monitor",
+        "solids",
+        "transients",
+        "physionet2012",
+        "voxels",
+        "digits",
+        "oscillators",
+    )
     missing = [r for r in list_recipes() if not any(o in r for o in own) and not any(fnmatch(r, p) for p in patterns)]
     assert not missing
 
