@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._checks import check_int, ints_per_axis
+from .._signature import with_arguments_of
 from ..fields import Field, RandomFourier, build_field
 from ..ops import conv
 
@@ -147,9 +148,7 @@ class RandomKernelNet(nn.Module):
         out_channels: number of predictions.
         dim: number of spatial dimensions.
         size: length of the training input.
-        kernels: number of kernels.
-        biases: thresholds per kernel.
-        field: makes the kernels' fields.
+        options: further arguments of :class:`RandomKernels`: kernels, biases, field.
 
     >>> net = RandomKernelNet(2, 3, size=30, kernels=10)
     >>> net(torch.randn(4, 2, 30)).shape
@@ -159,21 +158,14 @@ class RandomKernelNet(nn.Module):
     shift: Tensor
     scale: Tensor
 
+    @with_arguments_of(RandomKernels.__init__)
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        dim: int = 1,
-        size: int | Sequence[int],
-        kernels: int = 1000,
-        biases: int = 6,
-        field: Callable[..., Field] | None = None,
+        self, in_channels: int, out_channels: int, *, dim: int = 1, size: int | Sequence[int], **options: Any
     ) -> None:
         super().__init__()
-        given = {} if field is None else {"field": field}
-        self.features = RandomKernels(in_channels, dim=dim, size=size, kernels=kernels, biases=biases, **given)
+        self.features = RandomKernels(in_channels, dim=dim, size=size, **options)
         self.values_size = tuple(min(n, MOST_VALUES.get(dim, 4)) for n in ints_per_axis("size", size, dim))
+        kernels, biases = self.features.biases.shape
         pooled = kernels * (biases + 1)
         self.parts = (pooled, in_channels * math.prod(self.values_size))
         self.register_buffer("shift", torch.zeros(sum(self.parts)))

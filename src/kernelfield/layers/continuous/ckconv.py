@@ -6,18 +6,24 @@ from typing import TYPE_CHECKING
 
 from ..._arguments import checked
 from ..._checks import check_options
-from ..._kinds import Int
 from ..._signature import with_arguments_of
 from ...fields import SIREN, Field
 from .continuous_conv import ContinuousConv, ConvOptions
 from .sampled_kernel import SampledKernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from typing_extensions import Unpack
 
 __all__ = ["CKConv"]
+
+
+class CKConvOptions(ConvOptions, total=False):
+    """Options of :class:`CKConv`."""
+
+    dim: int
+    causal: bool
 
 
 class CKConv(ContinuousConv):
@@ -47,18 +53,15 @@ class CKConv(ContinuousConv):
     torch.Size([2, 8, 50])
     """
 
-    @checked(dim=Int(1, 3))
+    @checked()
     @with_arguments_of(ContinuousConv.__init__, SampledKernel.__init__, without=("kernel", "mask", "crop", "spread"))
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
         *,
-        dim: int = 1,
-        size: int | Sequence[int],
         field: Callable[..., Field] | Field = SIREN,
-        causal: bool = False,
-        **options: Unpack[ConvOptions],
+        **options: Unpack[CKConvOptions],
     ) -> None:
-        check_options(self, options, ConvOptions.__annotations__)
-        super().__init__(in_channels, out_channels, dim=dim, size=size, field=field, causal=causal, **options)
+        check_options(self, options, CKConvOptions.__annotations__)
+        super().__init__(in_channels, out_channels, field=field, **options)

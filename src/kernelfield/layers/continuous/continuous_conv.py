@@ -21,14 +21,17 @@ from .sampling import check_points, check_queries, sample_weight, seen_only
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from typing_extensions import Required
+
     from .active_slice import ActiveSlice
 
 __all__ = ["ContinuousConv", "ConvOptions"]
 
 
 class ConvOptions(TypedDict, total=False):
-    """Options of every continuous convolution, described in :class:`ContinuousConv`."""
+    """Options of every continuous convolution, described in :class:`ContinuousConv` and :class:`SampledKernel`."""
 
+    size: Required[int | Sequence[int]]
     bias: bool
     depthwise: bool
     boundary: str

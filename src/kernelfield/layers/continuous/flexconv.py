@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..._arguments import checked
 from ..._checks import check_options
@@ -80,7 +80,6 @@ class FlexConv(ContinuousConv):
         out_channels: int,
         *,
         dim: int = 1,
-        size: int | Sequence[int],
         field: Callable[..., Field] | Field = MAGNet,
         sigma: float | Sequence[float] = 0.0375,
         mask: Callable[..., Mask] | Mask | None = None,
@@ -108,15 +107,6 @@ class FlexConv(ContinuousConv):
         else:
             mask = own_mask(mask, dim)
             spread = min(1.0, max(float(edge.detach().abs().max()) for edge in mask.support()))
-        super().__init__(
-            in_channels,
-            out_channels,
-            dim=dim,
-            size=size,
-            field=field if isinstance(field, Field) else bind_start(field, "flexconv"),
-            mask=mask,
-            crop=crop,
-            causal=causal,
-            spread=spread,
-            **options,
-        )
+        started = field if isinstance(field, Field) else bind_start(field, "flexconv")
+        kernel: dict[str, Any] = {"dim": dim, "field": started, "mask": mask, "crop": crop, "spread": spread}
+        super().__init__(in_channels, out_channels, causal=causal, **kernel, **options)

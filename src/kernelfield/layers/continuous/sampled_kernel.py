@@ -55,7 +55,7 @@ class SampledKernel(nn.Module):
         in_channels: int,
         out_channels: int,
         *,
-        dim: int,
+        dim: int = 1,
         size: int | Sequence[int],
         field: Callable[..., Field] | Field,
         mask: Mask | None = None,

@@ -31,7 +31,7 @@ _OPTIONS = (
     "dim",
     "causal",
     *_MASK_OPTIONS,
-    *(name for name in ConvOptions.__annotations__ if name not in ("bias", "depthwise")),
+    *(name for name in ConvOptions.__annotations__ if name not in ("size", "bias", "depthwise")),
 )
 
 

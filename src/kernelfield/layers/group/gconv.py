@@ -22,20 +22,26 @@ from .signal import SIGNAL, GroupSignal, as_signal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from typing_extensions import Unpack
+    from typing_extensions import Required, Unpack
 
     from .wavelets import WaveletTransform
 
 __all__ = ["GroupConv", "LiftingConv"]
 
 
-class GroupConvOptions(TypedDict, total=False):
-    """Options of every convolution to a group, described in :class:`LiftingConv`."""
+class KernelOptions(TypedDict, total=False):
+    """Options of every convolution with a kernel on a group, described in :class:`LiftingConv`."""
 
     kernel_size: int
-    samples: int | None
     boundary: str
     bias: bool
+
+
+class GroupConvOptions(KernelOptions, total=False):
+    """Options of every convolution to a group, described in :class:`LiftingConv`."""
+
+    group: Required[Group]
+    samples: int | None
     distribution: Distribution | None
 
 
@@ -124,17 +130,14 @@ class LiftingConv(BaseGroupConv):
         in_channels: int,
         out_channels: int,
         *,
-        group: Group,
         field: Callable[..., Field] = Table,
         **options: Unpack[GroupConvOptions],
     ) -> None:
         check_options(self, options, GroupConvOptions.__annotations__)
-        super().__init__(in_channels, out_channels, group=group, **options)
+        super().__init__(in_channels, out_channels, **options)
+        shape = out_channels, in_channels
         self.kernel = GroupKernel(
-            *(group, field, out_channels, in_channels),
-            kernel_size=self.kernel_size,
-            on_group=False,
-            flip=self.flips,
+            self.group, field, *shape, kernel_size=self.kernel_size, on_group=False, flip=self.flips
         )
 
     @checked(x=TensorOf("float", "batch, .in_channels, *space", empty=False))
@@ -221,7 +224,8 @@ class GroupConv(BaseGroupConv):
     torch.Size([2, 3, 8, 9, 9])
     """
 
-    @checked(boundary=Choice(*BOUNDARIES), scale_boundary=Choice(*SCALE_BOUNDARIES), reduction=Choice("mean", "sum"))
+    @checked(scale_boundary=Choice(*SCALE_BOUNDARIES), reduction=Choice("mean", "sum"))
+    @with_arguments_of(BaseGroupConv.__init__)
     def __init__(
         self,
         in_channels: int,
@@ -229,45 +233,28 @@ class GroupConv(BaseGroupConv):
         *,
         group: Group,
         field: Callable[..., Field] = Table,
-        kernel_size: int = 3,
         samples: int | None = None,
         resample: bool = True,
-        boundary: str = "zero",
-        bias: bool = True,
         distribution: Distribution | None = None,
         interactions: int | None = None,
         scale_boundary: str = "zero",
         reduction: str = "mean",
+        **options: Unpack[KernelOptions],
     ) -> None:
+        check_options(self, options, KernelOptions.__annotations__)
         # A layer that draws nothing has no use for samples, but its distribution needs a number.
         drawn = samples if resample or group.finite else 1
         outputs = out_group(group, interactions, scale_boundary)
         distribution = Uniform(outputs, drawn) if distribution is None else distribution
-        super().__init__(
-            in_channels,
-            out_channels,
-            group=group,
-            kernel_size=kernel_size,
-            samples=drawn,
-            boundary=boundary,
-            bias=bias,
-            distribution=distribution,
-        )
+        super().__init__(in_channels, out_channels, group=group, samples=drawn, distribution=distribution, **options)
         self.resample, self.reduction = resample, reduction
         if interactions == 1 and resample and not group.finite:
             raise ValueError("interactions must be at least 2 where elements are drawn, since no two are equal, got 1")
         summed = samples if reduction == "sum" and samples else 1
-        terms = in_channels * kernel_size**group.dim * (interactions or group.order or summed)
+        terms = in_channels * self.kernel_size**group.dim * (interactions or group.order or summed)
+        sizes = {"kernel_size": self.kernel_size, "on_space": self.kernel_size > 1, "fan_in": terms}
         self.kernel = GroupKernel(
-            group,
-            field,
-            out_channels,
-            in_channels,
-            kernel_size=kernel_size,
-            on_space=kernel_size > 1,
-            fan_in=terms,
-            interactions=interactions,
-            flip=self.flips,
+            group, field, out_channels, in_channels, interactions=interactions, flip=self.flips, **sizes
         )
 
     @checked(x=SIGNAL, out_elements=TensorOf("float", "…, n, coords") | None)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..._arguments import checked
+from ..._checks import check_options
 from ..._kinds import Choice
+from ..._signature import with_arguments_of
 from ...fields import SIREN, Field
 from ...groups import learned
-from .correlate import BOUNDARIES
-from .gconv import GroupConv
+from .gconv import GroupConv, KernelOptions
 from .scale import SCALE_BOUNDARIES, out_group
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class PartialGroupConv(GroupConv):
     torch.Size([2, 6, 2, 9, 9])
     """
 
-    @checked(boundary=Choice(*BOUNDARIES), scale_boundary=Choice(*SCALE_BOUNDARIES), reduction=Choice("mean", "sum"))
+    @checked(scale_boundary=Choice(*SCALE_BOUNDARIES))
+    @with_arguments_of(GroupConv.__init__, without=("resample", "distribution"))
     def __init__(
         self,
         in_channels: int,
@@ -66,24 +68,18 @@ class PartialGroupConv(GroupConv):
         group: Group,
         samples: int | None = None,
         field: Callable[..., Field] = SIREN,
-        kernel_size: int = 3,
-        boundary: str = "zero",
-        bias: bool = True,
         interactions: int | None = None,
         scale_boundary: str = "zero",
-        reduction: str = "mean",
+        **options: Any,
     ) -> None:
+        check_options(self, options, ("reduction", *KernelOptions.__annotations__))
         super().__init__(
-            in_channels,
-            out_channels,
+            *(in_channels, out_channels),
             group=group,
             samples=None if group.finite else samples,
             field=field,
-            kernel_size=kernel_size,
-            boundary=boundary,
-            bias=bias,
             distribution=learned(out_group(group, interactions, scale_boundary), samples),
             interactions=interactions,
             scale_boundary=scale_boundary,
-            reduction=reduction,
+            **options,
         )

@@ -9,7 +9,7 @@ from ..._checks import check_options
 from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from .correlate import convolve, correlate
-from .gconv import BaseGroupConv, weighted
+from .gconv import BaseGroupConv, KernelOptions, weighted
 from .kernel import GroupKernel
 from .signal import SIGNAL, GroupSignal, as_signal
 
@@ -50,15 +50,9 @@ class ProjectionConv(BaseGroupConv):
     @checked()
     @with_arguments_of(BaseGroupConv.__init__, without=("samples", "distribution"))
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        group: Group,
-        field: Callable[..., Field] = Table,
-        **options: Any,
+        self, in_channels: int, out_channels: int, *, group: Group, field: Callable[..., Field] = Table, **options: Any
     ) -> None:
-        check_options(self, options, ("kernel_size", "boundary", "bias"))
+        check_options(self, options, KernelOptions.__annotations__)
         if not group.isometric:
             raise ValueError(f"group must preserve lengths for a convolution to space, got {group}")
         # The layer draws no elements, but its distribution needs a number of them.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Unpack
 
-    from ...groups import Group
-
 __all__ = ["SeparableGroupConv"]
 
 
@@ -58,28 +56,20 @@ class SeparableGroupConv(BaseGroupConv):
         in_channels: int,
         out_channels: int,
         *,
-        group: Group,
         field: Callable[..., Field] = Table,
         form: str = "pointwise",
         **options: Unpack[GroupConvOptions],
     ) -> None:
         check_options(self, options, GroupConvOptions.__annotations__)
-        super().__init__(in_channels, out_channels, group=group, **options)
-        self.form = form
+        super().__init__(in_channels, out_channels, **options)
+        self.form, group = form, self.group
         if form == "depthwise" and in_channels != out_channels:
             raise ValueError(
                 f"out_channels must equal in_channels={in_channels} for form='depthwise', got {out_channels}"
             )
         mixed = in_channels if form == "pointwise" else 1
-        self.mix = GroupKernel(
-            group,
-            field,
-            out_channels,
-            mixed,
-            kernel_size=1,
-            on_space=False,
-            fan_in=mixed * (group.order or 1),
-        )
+        terms = mixed * (group.order or 1)
+        self.mix = GroupKernel(group, field, out_channels, mixed, kernel_size=1, on_space=False, fan_in=terms)
         self.space = GroupKernel(group, field, out_channels, 1, kernel_size=self.kernel_size, on_group=False)
 
     @checked(x=SIGNAL)
