@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -85,16 +85,10 @@ def group_attention(
     """
     if not torch.compiler.is_compiling():
         check_attention(q, positions, elements, neighborhood, crop)
+    options: dict[str, Any] = {"neighborhood": neighborhood, "dilation": dilation, "crop": crop, "valid": valid}
     if method == "reference":
-        return group_attention_reference(
-            *(q, k, v, positions, elements),
-            neighborhood=neighborhood,
-            dilation=dilation,
-            crop=crop,
-            valid=valid,
-            keep=keep,
-        )
-    around = Neighborhood(None if neighborhood is None else tuple(neighborhood), dilation, crop, valid)
+        return group_attention_reference(q, k, v, positions, elements, keep=keep, **options)
+    around = Neighborhood.of(**options)
     if method == "triton" and (reason := unavailable(q.device)):
         raise ValueError(f"method must be one that can compute here, got 'triton', which {reason}")
     if method == "triton" or (method == "auto" and chunk is None and _prefers_triton(q, keep)):

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._checks import check_int
+from ..._signature import with_arguments_of
 from ..backend import recompute
 from ..conv.shape import is_symbolic
 from .softmax import softmax_sum
 from .windows import Neighborhood, cropped, neighbor_index, neighborhoods
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["attention_map", "chunked_attention"]
 
@@ -62,16 +60,8 @@ def chunked_attention(
     return y.unflatten(1, space).movedim(-2, 1)
 
 
-def attention_map(
-    q: Tensor,
-    k: Tensor,
-    positions: Tensor,
-    elements: Tensor,
-    *,
-    neighborhood: Sequence[int] | None = None,
-    dilation: int = 1,
-    valid: Tensor | None = None,
-) -> Tensor:
+@with_arguments_of(Neighborhood.of, without=("crop",))
+def attention_map(q: Tensor, k: Tensor, positions: Tensor, elements: Tensor, **around: Any) -> Tensor:
     r"""Return how much all queries together attend to each position, for each output element.
 
     .. math:: a(y, h) = \frac{1}{|H|\,N} \sum_x \sum_{\tilde h, \hat h} \sigma_{\hat h, y}(\ldots)
@@ -87,18 +77,17 @@ def attention_map(
     (torch.Size([2, 7, 6, 6]), True)
     """
     space = q.shape[2:-1]
-    points = None if neighborhood is None else tuple(neighborhood)
-    codes, around = (positions, elements), _on_grid(Neighborhood(points, dilation, valid=valid), q)
-    step = _chunk_size(q, codes, around)
+    codes, grid = (positions, elements), _on_grid(Neighborhood.of(crop=0, **around), q)
+    step = _chunk_size(q, codes, grid)
     parts = [
-        _weights(some, keys, keys, codes, around)[0].sum(dim=-2)
+        _weights(some, keys, keys, codes, grid)[0].sum(dim=-2)
         for some, keys in zip(q.split(step), k.split(step), strict=True)
     ]
     weights = torch.cat(parts).transpose(1, 2)  # (n, out_elements, positions, keys)
-    if neighborhood is None:
+    if grid.points is None:
         received = weights.sum(dim=2)
     else:
-        index = neighbor_index(space, neighborhood, dilation, q.device).flatten()
+        index = neighbor_index(space, grid.points, grid.dilation, q.device).flatten()
         exists = index >= 0
         received = weights.new_zeros(*weights.shape[:2], math.prod(space))
         received = received.index_add(2, index[exists], weights.flatten(2)[..., exists])

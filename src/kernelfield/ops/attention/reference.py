@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._arguments import checked
+from ..._signature import with_arguments_of
 from .check import KINDS, check_attention
-from .windows import cropped, neighbor_index, neighborhoods
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from .windows import Neighborhood, cropped, neighbor_index, neighborhoods
 
 __all__ = ["group_attention_reference"]
 
 
 @checked(**KINDS)
+@with_arguments_of(Neighborhood.of)
 def group_attention_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,
-    elements: Tensor,
-    *,
-    neighborhood: Sequence[int] | None = None,
-    dilation: int = 1,
-    crop: int = 0,
-    valid: Tensor | None = None,
-    keep: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, elements: Tensor, *, keep: Tensor | None = None, **around: Any
 ) -> Tensor:
     """Compute :func:`~kernelfield.ops.group_attention` by its formula (chapter 9, Eq. 14); arguments as there.
 
@@ -43,6 +32,7 @@ def group_attention_reference(
     >>> torch.allclose(fast, group_attention_reference(q, k, v, *codes, neighborhood=(3, 3)), atol=1e-4)
     True
     """
+    neighborhood, dilation, crop, valid = Neighborhood.of(**around)
     if not torch.compiler.is_compiling():
         check_attention(q, positions, elements, neighborhood, crop)
     space, a = q.shape[2:-1], positions.shape[-1]
@@ -50,13 +40,13 @@ def group_attention_reference(
     inner = q.shape[2:-1]
     q = q.flatten(2, -2)
     if neighborhood is None:
-        around = [t.flatten(2, -2).unsqueeze(1) for t in (k, v)]
+        seen = [t.flatten(2, -2).unsqueeze(1) for t in (k, v)]
         codes = positions
     else:
-        around = [neighborhoods(t, neighborhood, dilation, crop) for t in (k, v)]
+        seen = [neighborhoods(t, neighborhood, dilation, crop) for t in (k, v)]
         codes = positions.flatten(1, -2).unsqueeze(1)
         valid = neighbor_index(space, neighborhood, dilation, q.device, crop) >= 0
-    keys, values = (t.expand(-1, q.shape[2], -1, -1, -1) for t in around)
+    keys, values = (t.expand(-1, q.shape[2], -1, -1, -1) for t in seen)
     codes = codes.expand(-1, q.shape[2], -1, -1)
     relative = elements if elements.dim() == 4 else elements.unsqueeze(1).expand(-1, q.shape[1], -1, -1)
     scores = torch.einsum("ngpc,npmjc->npgmj", q, keys).unsqueeze(2)

@@ -33,6 +33,22 @@ class Neighborhood(NamedTuple):
     crop: int = 0
     valid: Tensor | None = None
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        neighborhood: Sequence[int] | None = None,
+        dilation: int = 1,
+        crop: int = 0,
+        valid: Tensor | None = None,
+    ) -> Neighborhood:
+        """Return the neighbourhood that the arguments of an attention describe.
+
+        >>> Neighborhood.of(neighborhood=[3, 3]).points
+        (3, 3)
+        """
+        return cls(None if neighborhood is None else tuple(neighborhood), dilation, crop, valid)
+
 
 def windows(x: Tensor, points: Sequence[int], padding: Sequence[int], dilation: int = 1) -> Tensor:
     r"""Return the samples around each position of a grid, as a view of the padded signal.
