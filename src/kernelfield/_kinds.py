@@ -271,34 +271,31 @@ class Choice(Kind):
         return names if len(self.names) == 1 else f"one of {names}"
 
 
-class _Text(Kind):
+class OfType(Kind):
+    """A value of some types that passes a test.
+
+    >>> OfType("an even int", int, lambda value: value % 2 == 0).check("count", 3)
+    Traceback (most recent call last):
+    ValueError: count must be an even int, got 3
+    """
+
+    def __init__(
+        self, words: str, types: type | tuple[type, ...], accepted: Callable[[Any], bool] = lambda _: True
+    ) -> None:
+        self.words, self.types, self.accepted = words, types, accepted
+
     def has_type(self, value: Any) -> bool:
-        return isinstance(value, str)
+        return isinstance(value, self.types)
 
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        return value != ""
+        return self.accepted(value)
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
-        return "a string that is not empty"
+        return self.words
 
 
-class _String(_Text):
-    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        return True
-
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
-        return "a string"
-
-
-class _Path(_Text):
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, (str, os.PathLike))
-
-    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        return os.fspath(value) != "" and "\0" not in os.fspath(value)
-
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
-        return "a path"
+def _is_path(value: Any) -> bool:
+    return os.fspath(value) != "" and "\0" not in os.fspath(value)
 
 
 class ListOf(Kind):
@@ -378,10 +375,10 @@ def is_symbolic(value: Any) -> bool:
 #: takes anything
 ANY = _Any()
 BOOL = _Bool()
-TEXT = _Text()
+TEXT = OfType("a string that is not empty", str, bool)
 #: text that may be empty
-STRING = _String()
-PATH = _Path()
+STRING = OfType("a string", str)
+PATH = OfType("a path", (str, os.PathLike), _is_path)
 #: number of coordinates: of space, and of a group
 DIM = Int(1, 8)
 #: seed of random numbers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ._kinds import Kind, is_symbolic, parts_of
+from ._kinds import Kind, OfType, is_symbolic, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -70,30 +70,12 @@ class _Field(Kind):
         return "a kernelfield.fields.Field or a callable that makes one from (dim, channels)"
 
 
-class _Dtype(Kind):
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, torch.dtype)
-
-    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        return value.is_floating_point
-
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
-        return "a floating-point torch.dtype"
-
-
-class _Device(Kind):
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, (str, torch.device))
-
-    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        try:
-            torch.device(value)
-        except RuntimeError:
-            return False
-        return True
-
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
-        return "a torch.device or the name of one"
+def _is_device(value: str | torch.device) -> bool:
+    try:
+        torch.device(value)
+    except RuntimeError:
+        return False
+    return True
 
 
 class TensorOf(Kind):
@@ -228,5 +210,5 @@ CALLABLE = _Callable()
 MAKER = _Maker()
 #: what makes a field: a class, a partial of one, another callable; or a field
 FIELD = _Field()
-DTYPE = _Dtype()
-DEVICE = _Device()
+DTYPE = OfType("a floating-point torch.dtype", torch.dtype, lambda dtype: dtype.is_floating_point)
+DEVICE = OfType("a torch.device or the name of one", (str, torch.device), _is_device)

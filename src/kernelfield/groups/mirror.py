@@ -13,7 +13,33 @@ from .rotation import mirror_matrix
 __all__ = ["Mirror"]
 
 
-class Mirror(Group):
+class SelfInverse(Group):
+    """Base class of groups whose elements are their own inverses, and their own coordinates on a chart.
+
+    Args:
+        dim: number of dimensions of space.
+    """
+
+    on_grid = True
+
+    @checked(dim=Int(1, 3))
+    def __init__(self, dim: int = 2) -> None:
+        self.dim = dim
+
+    def inverse(self, a: Tensor) -> Tensor:
+        return a
+
+    def log(self, a: Tensor) -> Tensor:
+        return a
+
+    def chart(self, a: Tensor) -> Tensor:
+        return a
+
+    def generator(self, v: Tensor) -> Tensor:
+        return v.new_zeros(*v.shape[:-1], self.dim, self.dim)
+
+
+class Mirror(SelfInverse):
     """The identity and the reflection of the last axis of space: left and right, on an image.
 
     An element is its sign, 1 or -1.
@@ -32,32 +58,15 @@ class Mirror(Group):
     order = 2
     identity_coords = (1.0,)
     table_size = (2,)
-    on_grid = True
-
-    @checked(dim=Int(1, 3))
-    def __init__(self, dim: int = 2) -> None:
-        self.dim = dim
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         return a * b
 
-    def inverse(self, a: Tensor) -> Tensor:
-        return a
-
     def exp(self, v: Tensor) -> Tensor:
         return torch.where(v < 0, -1.0, 1.0).to(v.dtype)
 
-    def log(self, a: Tensor) -> Tensor:
-        return a
-
-    def chart(self, a: Tensor) -> Tensor:
-        return a
-
     def matrix(self, a: Tensor) -> Tensor:
         return mirror_matrix(a[..., 0], self.dim)
-
-    def generator(self, v: Tensor) -> Tensor:
-        return v.new_zeros(*v.shape[:-1], self.dim, self.dim)
 
     def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         # Created on the device: a Python list would have to be copied there, which waits for the device.

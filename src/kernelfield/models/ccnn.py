@@ -156,16 +156,8 @@ class CCNN(nn.Module):
         self.kernel_network = build_field(kernel_field, dim, hidden) if shared_field else None
         if self.kernel_network is not None:
             kernel_field = partial(SharedField, network=self.kernel_network)
-        make_conv: Callable[..., nn.Module] = partial(
-            SeparableConv,
-            dim=dim,
-            size=size,
-            field=kernel_field,
-            sigma=sigma,
-            mask=mask,
-            causal=causal,
-            **options,
-        )
+        kernel: dict[str, Any] = {"size": size, "field": kernel_field, "sigma": sigma, "mask": mask, "causal": causal}
+        make_conv: Callable[..., nn.Module] = partial(SeparableConv, dim=dim, **kernel, **options)
         self.embedding = None
         if vocabulary is not None:
             self.embedding = Embedding(vocabulary, in_channels)

@@ -13,7 +13,7 @@ from .._object_kinds import TensorOf
 from ..layers.group import CyclicSelfAttention, GroupSignal
 from .attention import picture
 from .figures import save_figure
-from .observe import observe_layers
+from .observe import choose_layer, observe_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,13 +63,8 @@ def plot_co_attention(
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, CyclicSelfAttention)}
-    if not layers:
-        raise ValueError(f"model must have layers with co-attention, got {type(model).__name__} with none")
-    name = next(iter(layers)) if layer is None else layer
-    if name not in layers:
-        raise ValueError(f"layer must be one of {', '.join(layers)}, got {name!r}")
-    group = layers[name].group
+    name = choose_layer(model, CyclicSelfAttention, layer)
+    group: Any = model.get_submodule(name).group
     elements = group.elements(torch.float64)
     batch = torch.cat([group.act(element, image[None]) for element in elements])
     responses, weights = co_attention(model, batch)[name]

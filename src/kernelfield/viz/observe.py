@@ -9,9 +9,25 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["observe_layers"]
+__all__ = ["choose_layer", "observe_layers"]
 
 Seen = TypeVar("Seen")
+
+
+def choose_layer(model: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...], layer: str | None) -> str:
+    """Return the name of the layer to plot: ``layer``, or the first one of some kinds.
+
+    >>> net = nn.Sequential(nn.ReLU(), nn.Linear(2, 3), nn.Linear(3, 1))
+    >>> choose_layer(net, nn.Linear, None)
+    '1'
+    """
+    names = [name for name, module in model.named_modules() if isinstance(module, kinds)]
+    if not names:
+        wanted = " or ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+        raise ValueError(f"model must have a layer {wanted}, got {type(model).__name__} without one")
+    if layer is not None and layer not in names:
+        raise ValueError(f"layer must be one of {', '.join(names)}, got {layer!r}")
+    return names[0] if layer is None else layer
 
 
 def observe_layers(

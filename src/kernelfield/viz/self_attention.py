@@ -13,7 +13,7 @@ from .._object_kinds import TensorOf
 from ..layers.group import GroupSelfAttention, GroupSignal, LiftingSelfAttention
 from .attention import picture
 from .figures import save_figure
-from .observe import observe_layers
+from .observe import choose_layer, observe_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,13 +101,8 @@ def plot_position_attention(
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, LAYERS)}
-    if not layers:
-        raise ValueError(f"model must have layers of self-attention, got {type(model).__name__} with none")
-    name = next(iter(layers)) if layer is None else layer
-    if name not in layers:
-        raise ValueError(f"layer must be one of {', '.join(layers)}, got {name!r}")
-    chosen = layers[name]
+    name = choose_layer(model, LAYERS, layer)
+    chosen: Any = model.get_submodule(name)
     with torch.no_grad():
         read: Any = observe_layers(model, image[None], LAYERS, lambda _, values: values)[name]
     space = read.shape[-2:]

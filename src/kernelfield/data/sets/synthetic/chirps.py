@@ -19,13 +19,7 @@ RATES = {"falls fast": -48.0, "falls": -24.0, "steady": 0.0, "rises": 24.0, "ris
 
 @checked(length=Int(128), noise=NOT_NEGATIVE, validation=Int(0))
 def chirps(
-    length: int = 256,
-    *,
-    noise: float = 0.3,
-    train: int = 2_000,
-    validation: int = 500,
-    test: int = 500,
-    seed: int = 0,
+    length: int = 256, *, noise: float = 0.3, train: int = 2_000, validation: int = 500, test: int = 500, seed: int = 0
 ) -> Data:
     r"""Return chirps to classify by the change of their frequency.
 

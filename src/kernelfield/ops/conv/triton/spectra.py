@@ -27,7 +27,7 @@ from .tile_ops import (
 )  # fmt: skip
 
 __all__ = [
-    "given_spectrum", "gradient_kernel", "made_spectrum", "spectrum_kernel", "unit_spectrum", "write_parts",
+    "gradient_kernel", "spectrum_kernel", "spectrum_of_kernels", "write_parts",
     "write_points", "write_scales",
 ]  # fmt: skip
 
@@ -147,17 +147,10 @@ def spectrum_kernel(
     a2, b2 = load_columns(tables, 0, N2, K2, K2, SHARED)
     for tile in range(TILES):
         first = first_of(tl.program_id(0), tile, hop, S, TILES)
-        if COMPLEX:
-            kr, ki = given_spectrum(
-                kernel_ptr, first, hop, channels, m1, m2, a1, a2, tr, ti,
-                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, PACKED, PRECISION,
-            )  # fmt: skip
-        else:
-            kr, ki = made_spectrum(
-                kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
-                S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PACKED, PRECISION,
-            )  # fmt: skip
-        kr, ki, top = unit_spectrum(kr, ki, m1, m2, S, K1, SCALED)
+        kr, ki, top = spectrum_of_kernels(
+            kernel_ptr, first, hop, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
+            S, N1, N2, K1, K2, COMPLEX, REAL, TWIDDLE, UPRIGHT, SCALED, PACKED, PRECISION,
+        )  # fmt: skip
         if SCALED:
             write_scales(scales, points_scales, top, first, hop, channels, S, COMPLEX)
         s, at = spectral_indices(hop, 0, S, K1, K2, K2)
@@ -193,6 +186,28 @@ def given_spectrum(
             kr += vr * _signs(K2)[None, :]
             ki += vi * _signs(K2)[None, :]
     return kr, ki
+
+
+@triton.jit
+def spectrum_of_kernels(
+    kernel_ptr, first, hop, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
+    S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
+    COMPLEX: tl.constexpr, REAL: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr,
+    SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the spectra of kernels, COMPLEX: from their outer transform, and the factors of :func:`unit_spectrum`."""
+    if COMPLEX:
+        kr, ki = given_spectrum(
+            kernel_ptr, first, hop, channels, m1, m2, a1, a2, tr, ti,
+            S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, PACKED, PRECISION,
+        )  # fmt: skip
+    else:
+        kr, ki = made_spectrum(
+            kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
+            S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PACKED, PRECISION,
+        )  # fmt: skip
+    kr, ki, top = unit_spectrum(kr, ki, m1, m2, S, K1, SCALED)
+    return kr, ki, top
 
 
 @triton.jit(do_not_specialize=SIZES)

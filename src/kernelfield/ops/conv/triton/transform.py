@@ -33,7 +33,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .spectra import given_spectrum, made_spectrum, unit_spectrum, write_parts, write_points, write_scales
+from .spectra import spectrum_of_kernels, write_parts, write_points, write_scales
 from .tile_ops import (
     beside,
     first_of,
@@ -96,17 +96,10 @@ def _kernel(
         if SCALED and not COMPLEX:
             unit = _scale(scales, first, hop, channels, S)
     else:
-        if COMPLEX:
-            kr, ki = given_spectrum(
-                kernel_ptr, first, hop, channels, m1, m2, a1, a2, tr, ti,
-                S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, PACKED, PRECISION,
-            )  # fmt: skip
-        else:
-            kr, ki = made_spectrum(
-                kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
-                S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PACKED, PRECISION,
-            )  # fmt: skip
-        kr, ki, unit = unit_spectrum(kr, ki, m1, m2, S, K1, SCALED)
+        kr, ki, unit = spectrum_of_kernels(
+            kernel_ptr, first, hop, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
+            S, N1, N2, K1, K2, COMPLEX, REAL, TWIDDLE, UPRIGHT, SCALED, PACKED, PRECISION,
+        )  # fmt: skip
         if SCALED and COMPLEX:
             write_scales(scales, points_scales, unit, first, hop, channels, S, True)
         kr, ki = kr.to(a1.dtype), ki.to(a1.dtype)
