@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -153,25 +153,13 @@ def reproduce(
         from ..experiments.reproduce import reproduce as run_row  # noqa: PLC0415
         from ..experiments.results import result_lines  # noqa: PLC0415
 
-        chosen = ints("folds", folds)
+        options: dict[str, Any] = {"settings": settings, "note": note, "seeds": seeds, "folds": ints("folds", folds)}
+        data: dict[str, Any] = {"folder": absolute_path(folder), "download": download, "synthetic": synthetic}
         fabric = make_fabric(accelerator)
         failed = 0
         for name in recipes_of(what):
             with progress_bar(name, quiet=as_json) as on_progress:
-                result = run_row(
-                    name,
-                    results,
-                    runs,
-                    settings=settings,
-                    note=note,
-                    folder=absolute_path(folder),
-                    download=download,
-                    synthetic=synthetic,
-                    folds=chosen,
-                    seeds=seeds,
-                    fabric=fabric,
-                    on_progress=on_progress,
-                )
+                result = run_row(name, results, runs, fabric=fabric, on_progress=on_progress, **data, **options)
             failed += result["status"] != "done"
             if as_json:
                 print_json(result)

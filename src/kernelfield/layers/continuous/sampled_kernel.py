@@ -36,9 +36,9 @@ class SampledKernel(nn.Module):
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
-        dim: number of spatial dimensions, 1 to 3.
         size: reach of the kernel in training steps, one for all axes or one per axis.
         field: makes the kernel's field from ``(dim, channels)``, or is one.
+        dim: number of spatial dimensions, 1 to 3.
         mask: a mask on the kernel, or None.
         crop: sample only the mask's support.
         causal: the kernel has no lags below zero; dim 1.
@@ -55,9 +55,9 @@ class SampledKernel(nn.Module):
         in_channels: int,
         out_channels: int,
         *,
-        dim: int = 1,
         size: int | Sequence[int],
         field: Callable[..., Field] | Field,
+        dim: int = 1,
         mask: Mask | None = None,
         crop: bool = False,
         causal: bool = False,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
+
 from torch.nn import functional as F
 
 from ..._arguments import checked
 from ..._kinds import PROBABILITY
-from .signal import SIGNAL, Signal, map_values
+from .signal import ValueLayer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["GroupDropout"]
 
 
-class GroupDropout(nn.Module):
+class GroupDropout(ValueLayer):
     r"""Dropout of channels, at all elements and positions together; ``nn.Dropout`` drops single values.
 
     It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns the same type.
@@ -31,11 +35,7 @@ class GroupDropout(nn.Module):
         super().__init__()
         self.p = p
 
-    @checked(x=SIGNAL)
-    def forward(self, x: Signal) -> Signal:
-        return map_values(x, self._drop)
-
-    def _drop(self, x: Tensor) -> Tensor:
+    def transform(self, x: Tensor) -> Tensor:
         return F.dropout1d(x.flatten(2), self.p, self.training).view_as(x)
 
     def extra_repr(self) -> str:

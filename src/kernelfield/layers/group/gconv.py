@@ -37,7 +37,7 @@ class KernelOptions(TypedDict, total=False):
     bias: bool
 
 
-class GroupConvOptions(KernelOptions, total=False):
+class GroupOptions(KernelOptions, total=False):
     """Options of every convolution to a group, described in :class:`LiftingConv`."""
 
     group: Required[Group]
@@ -131,9 +131,9 @@ class LiftingConv(BaseGroupConv):
         out_channels: int,
         *,
         field: Callable[..., Field] = Table,
-        **options: Unpack[GroupConvOptions],
+        **options: Unpack[GroupOptions],
     ) -> None:
-        check_options(self, options, GroupConvOptions.__annotations__)
+        check_options(self, options, GroupOptions.__annotations__)
         super().__init__(in_channels, out_channels, **options)
         shape = out_channels, in_channels
         self.kernel = GroupKernel(

@@ -10,7 +10,7 @@ from ..._arguments import checked
 from ..._kinds import NOT_NEGATIVE, POSITIVE
 from ...ops.fused.folded_norm import folded_batch_norm, is_folded
 from ...ops.fused.synced_norm import has_several_processes, synced_batch_norm
-from .signal import SIGNAL, Signal, map_values
+from .signal import SIGNAL, Signal, ValueLayer, map_values
 
 __all__ = ["GroupBatchNorm", "GroupLayerNorm"]
 
@@ -67,7 +67,7 @@ class GroupBatchNorm(nn.BatchNorm1d):
             raise ValueError(f"x must have shape (batch, {self.num_features}, group, *space), got {tuple(x.shape)}")
 
 
-class GroupLayerNorm(nn.Module):
+class GroupLayerNorm(ValueLayer):
     r"""Normalisation of each channel of each sample over group and space, without parameters (chapter 11).
 
     It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns the same type.
@@ -85,10 +85,6 @@ class GroupLayerNorm(nn.Module):
         super().__init__()
         self.eps = eps
 
-    @checked(x=SIGNAL)
-    def forward(self, x: Signal) -> Signal:
-        return map_values(x, self._normalize)
-
-    def _normalize(self, x: Tensor) -> Tensor:
+    def transform(self, x: Tensor) -> Tensor:
         flat = x.flatten(2)
         return F.layer_norm(flat, flat.shape[2:], eps=self.eps).view_as(x)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..._arguments import checked
 from ..._kinds import Choice, Int
-from .signal import SIGNAL, GroupSignal, Signal, map_values
+from .signal import SIGNAL, GroupSignal, ValueLayer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ _POOLS: dict[tuple[str, int], Callable[..., Tensor]] = {
 }
 
 
-class SpatialPool(nn.Module):
+class SpatialPool(ValueLayer):
     r"""Pooling over windows of space, at each element, by a factor of ``size``.
 
     Windows must lie symmetrically, so that a transformed input has the same windows. Where ``size`` divides the length,
@@ -66,11 +66,7 @@ class SpatialPool(nn.Module):
         super().__init__()
         self.size, self.kind, self.dim, self.ragged = size, kind, dim, ragged
 
-    @checked(x=SIGNAL)
-    def forward(self, x: Signal) -> Signal:
-        return map_values(x, self._pool)
-
-    def _pool(self, x: Tensor) -> Tensor:
+    def transform(self, x: Tensor) -> Tensor:
         if x.dim() not in (self.dim + 2, self.dim + 3):
             raise ValueError(
                 f"x must have shape (batch, channels, group, *space) with {self.dim} spatial axes, got {tuple(x.shape)}"

@@ -10,7 +10,7 @@ from ..._kinds import Choice
 from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from .correlate import convolve
-from .gconv import BaseGroupConv, GroupConvOptions, folded, weighted
+from .gconv import BaseGroupConv, GroupOptions, folded, weighted
 from .kernel import GroupKernel
 from .signal import SIGNAL, GroupSignal, as_signal
 
@@ -58,9 +58,9 @@ class SeparableGroupConv(BaseGroupConv):
         *,
         field: Callable[..., Field] = Table,
         form: str = "pointwise",
-        **options: Unpack[GroupConvOptions],
+        **options: Unpack[GroupOptions],
     ) -> None:
-        check_options(self, options, GroupConvOptions.__annotations__)
+        check_options(self, options, GroupOptions.__annotations__)
         super().__init__(in_channels, out_channels, **options)
         self.form, group = form, self.group
         if form == "depthwise" and in_channels != out_channels:

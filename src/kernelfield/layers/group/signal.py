@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..._arguments import checked
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ...groups import Group
 
-__all__ = ["SIGNAL", "GroupSignal", "Signal", "as_signal", "map_values"]
+__all__ = ["SIGNAL", "GroupSignal", "Signal", "ValueLayer", "as_signal", "map_values"]
 
 #: the argument of layers on groups: a signal, or its values at all elements of a finite group
 SIGNAL = TensorOf("float", "batch, channels, group, …", empty=False) | Instance("kernelfield.layers.GroupSignal")
@@ -280,6 +280,18 @@ def map_values(x: Signal, function: Callable[[Tensor], Tensor]) -> Signal:
     if isinstance(x, GroupSignal):
         return x.map(function)
     return function(x)
+
+
+class ValueLayer(nn.Module):
+    """Base class of layers that transform the values of a signal and keep its elements and gates."""
+
+    @checked(x=SIGNAL)
+    def forward(self, x: Signal) -> Signal:
+        return map_values(x, self.transform)
+
+    def transform(self, x: Tensor) -> Tensor:
+        r"""Return the new values of (batch, channels, group, \*space)."""
+        raise NotImplementedError
 
 
 def _flatten(signal: GroupSignal) -> tuple[list[Any], Group]:

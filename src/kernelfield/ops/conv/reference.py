@@ -18,12 +18,7 @@ __all__ = ["conv_reference"]
 
 @checked(**KINDS)
 def conv_reference(
-    x: Tensor,
-    kernel: Tensor,
-    *,
-    causal: bool = False,
-    boundary: str | Sequence[str] = "zero",
-    groups: int = 1,
+    x: Tensor, kernel: Tensor, *, causal: bool = False, boundary: str | Sequence[str] = "zero", groups: int = 1
 ) -> Tensor:
     r"""Return :math:`y_o(t) = \sum_i \sum_j k_{oi}(j)\, x_i(t + c - j)` as one einsum; see :func:`conv`.
 

@@ -139,6 +139,14 @@ def activate_grads_kernel(
 
 
 @triton.jit
+def _store_sums(sums, once, twice, c, C, parts):
+    """Write the totals of two tiles to this program's part of the sums."""
+    spot = tl.program_id(1) * C + c
+    tl.store(sums + spot, _total(once))
+    tl.store(sums + parts * C + spot, _total(twice))
+
+
+@triton.jit
 def sums_kernel(x, sums, B, C, L, columns, parts, PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr):
     """Write Σ(x - x₀) and Σ(x - x₀)², (2, parts, channels), where x₀ is the channel's first value.
 
@@ -153,9 +161,7 @@ def sums_kernel(x, sums, B, C, L, columns, parts, PER: tl.constexpr, BB: tl.cons
         value = tl.where(there, tl.load(x + at, mask=there, other=0.0).to(tl.float32) - origin, 0.0)
         once += value
         twice += value * value
-    spot = tl.program_id(1) * C + c
-    tl.store(sums + spot, _total(once))
-    tl.store(sums + parts * C + spot, _total(twice))
+    _store_sums(sums, once, twice, c, C, parts)
 
 
 @triton.jit
@@ -198,6 +204,25 @@ def norm_kernel(
 
 
 @triton.jit
+def _norm_of_channel(statistics, weight, bias, c, C, AFFINE: tl.constexpr):
+    """Return a channel's mean, its 1/deviation, and its weight and bias."""
+    mean, inverse = tl.load(statistics + c), tl.load(statistics + C + c)
+    scale = tl.load(weight + c).to(tl.float32) if AFFINE else 1.0
+    shift = tl.load(bias + c).to(tl.float32) if AFFINE else 0.0
+    return mean, inverse, scale, shift
+
+
+@triton.jit
+def _value_and_slope(x, grad, at, there, mean, inverse, scale, shift, GELU: tl.constexpr):
+    """Return a tile of the signal before weight and bias, and of the gradient before GELU."""
+    value = (tl.load(x + at, mask=there, other=0.0).to(tl.float32) - mean) * inverse
+    slope = tl.load(grad + at, mask=there, other=0.0).to(tl.float32)
+    if GELU:
+        slope *= _gelu_slope(value * scale + shift)
+    return value, slope
+
+
+@triton.jit
 def norm_sums_kernel(
     grad, x, statistics, weight, bias, sums, B, C, L, columns, parts,
     AFFINE: tl.constexpr, GELU: tl.constexpr, PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr,
@@ -205,21 +230,14 @@ def norm_sums_kernel(
     """Write Σg and Σg·x̂, (2, parts, channels): g is the gradient before GELU, x̂ the signal before weight and bias."""
     c = tl.program_id(0)
     first = tl.program_id(1) * PER
-    mean, inverse = tl.load(statistics + c), tl.load(statistics + C + c)
-    scale = tl.load(weight + c).to(tl.float32) if AFFINE else 1.0
-    shift = tl.load(bias + c).to(tl.float32) if AFFINE else 0.0
+    mean, inverse, scale, shift = _norm_of_channel(statistics, weight, bias, c, C, AFFINE)
     once, twice = tl.full((BB, LB), 0.0, tl.float32), tl.full((BB, LB), 0.0, tl.float32)
     for i in range(PER):
         _, _, there, at = _tile(first + i, c, B, C, L, columns, BB, LB)
-        value = (tl.load(x + at, mask=there, other=0.0).to(tl.float32) - mean) * inverse
-        slope = tl.load(grad + at, mask=there, other=0.0).to(tl.float32)
-        if GELU:
-            slope *= _gelu_slope(value * scale + shift)
+        value, slope = _value_and_slope(x, grad, at, there, mean, inverse, scale, shift, GELU)
         once += slope
         twice += slope * value
-    spot = tl.program_id(1) * C + c
-    tl.store(sums + spot, _total(once))
-    tl.store(sums + parts * C + spot, _total(twice))
+    _store_sums(sums, once, twice, c, C, parts)
 
 
 @triton.jit
@@ -231,9 +249,7 @@ def norm_grads_kernel(
     """Write the gradient of x, plus that of an identity branch, and those of weight and bias, (2, channels)."""
     c = tl.program_id(0)
     first = tl.program_id(1) * PER
-    mean, inverse = tl.load(statistics + c), tl.load(statistics + C + c)
-    scale = tl.load(weight + c).to(tl.float32) if AFFINE else 1.0
-    shift = tl.load(bias + c).to(tl.float32) if AFFINE else 0.0
+    mean, inverse, scale, shift = _norm_of_channel(statistics, weight, bias, c, C, AFFINE)
     once, twice = _added(sums, c, C, parts, PARTS)
     if tl.program_id(1) == 0:
         tl.store(parameters + c, twice)
@@ -241,10 +257,7 @@ def norm_grads_kernel(
     once, twice = once / count, twice / count
     for i in range(PER):
         _, _, there, at = _tile(first + i, c, B, C, L, columns, BB, LB)
-        value = (tl.load(x + at, mask=there, other=0.0).to(tl.float32) - mean) * inverse
-        slope = tl.load(grad + at, mask=there, other=0.0).to(tl.float32)
-        if GELU:
-            slope *= _gelu_slope(value * scale + shift)
+        value, slope = _value_and_slope(x, grad, at, there, mean, inverse, scale, shift, GELU)
         slope = scale * inverse * (slope - once - value * twice)
         if IDENTITY:
             slope += tl.load(identity + at, mask=there, other=0.0).to(tl.float32)
