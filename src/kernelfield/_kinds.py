@@ -316,6 +316,13 @@ class ListOf(Kind):
         enough = len(value) >= self.least if self.count is None else len(value) == self.count
         return enough and all(self.kind.in_range(v, given) for v in value)
 
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        if type(self) is not ListOf:  # a subclass accepts less
+            return super().quick(name, bind)
+        enough = f">= {self.least}" if self.count is None else f"== {self.count}"
+        each = f"{bind(all)}({self.kind.quick('_entry_', bind)} for _entry_ in {name})"
+        return f"isinstance({name}, {bind((list, tuple))}) and {bind(len)}({name}) {enough} and {each}"
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
         count = f"of {self.count} entries" if self.count is not None else f"of at least {self.least} entries"
         return f"a list {count if self.count or self.least else ''}, each {self.kind.text(given)}".replace(" ,", ",")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +37,10 @@ class Instance(Kind):
         return isinstance(value, self._classes)
 
     def quick(self, name: str, bind: Callable[[Any], str]) -> str:
-        return f"{bind(self.has_type)}({name})"
+        if self._classes is None and not all(n.rpartition(".")[0] in sys.modules for n in self.names):
+            return f"{bind(self.has_type)}({name})"  # most calls give no such instance: nothing is imported for them
+        self._classes = tuple(map(_find, self.names))
+        return f"isinstance({name}, {bind(self._classes)})"
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return " or ".join(f"a {name}" for name in self.names)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._checks import check_coords
 from .._object_kinds import TensorOf
 from ._linear import first_outputs
 from .start import SCALING
@@ -74,13 +73,12 @@ class Field(nn.Module):
         super().__init__()
         self.dim, self.channels = dim, channels
 
-    @checked(coords=TensorOf("float"))
+    @checked(coords=TensorOf("float", "…, .dim"))
     def forward(self, coords: Tensor, channels: int | None = None) -> Tensor:
         """Return the values at ``coords``, (…, dim) to (…, channels), or the first ``channels`` of them.
 
         Autocast does not apply: in bfloat16, neighbouring positions of a long kernel would be the same number.
         """
-        check_coords(coords, self.dim)
         if channels is not None and channels > self.channels:
             raise ValueError(f"channels must be at most the field's {self.channels}, got {channels}")
         with torch.autocast(coords.device.type, enabled=False):

@@ -269,7 +269,8 @@ def _sample_all(
     lengths = tuple(x.shape[2:])
     if any(isinstance(conv, ContinuousConv) and conv.dim != len(lengths) for convs in layers for conv in convs):
         raise ValueError(f"x must have as many spatial axes as the convolutions of blocks, got {tuple(x.shape)}")
-    steps = floats_per_axis("step", sampling.get("step", 1.0), len(lengths))
+    step = sampling.get("step", 1.0)
+    steps = (1.0,) * len(lengths) if step == 1.0 else floats_per_axis("step", step, len(lengths))
     requests: list[Any] = []
     for convs, active in zip(layers, slices, strict=True):
         limit = None if active is None else active.band_limit
