@@ -307,7 +307,7 @@ def test_own_images_and_series(tmp_path: Path) -> None:
 
 def test_exit_codes(tmp_path: Path) -> None:
     message = call("train", "digits", "--set", "training.epoch=3", code=WRONG)
-    assert "'epoch' is no key of training; the closest is 'epochs'" in message
+    assert "'epoch' is not a key of training; the closest is 'epochs'" in message
     assert "the closest is 'digits'" in call("train", "digit", code=WRONG)
     assert "root must be the folder that holds MNIST" in call(
         "train", "ch02-smnist-ckcnn-2-30", "--accelerator", "cpu", "--out", tmp_path / "a", code=NO_DATA
@@ -340,7 +340,7 @@ def test_errors_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
     )
     if not torch.cuda.is_available():
         message = call("train", *SMALL, "--accelerator", "cuda", "--out", tmp_path / "a", code=WRONG)
-        assert "accelerator must be one that this machine has, got 'cuda' with devices=1" in message
+        assert "accelerator must be available on this machine, got 'cuda' with devices=1" in message
     assert not (tmp_path / "a").exists()
 
 

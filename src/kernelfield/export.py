@@ -163,7 +163,7 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
                 stored = [name for name in archive.namelist() if name.endswith(f"/{METADATA}")]
                 text = archive.read(stored[0]).decode() if stored else None
         except zipfile.BadZipFile as error:
-            raise ValueError(f"{path} must be a .pt2 or .onnx file, got another: {error}") from error
+            raise ValueError(f"{path} must be a valid .pt2 or .onnx file: {error}") from error
     if text is None:
         raise ValueError(f"{path} must be a file that export_network wrote, got one without metadata")
     return json.loads(text)

@@ -116,7 +116,7 @@ def list_(
                 typer.echo("\n".join(_lines(pattern, shown)))
             return
         if not found:
-            raise ValueError(f"{what} must have a name that matches, got {pattern!r}; see kernelfield list {what}")
+            raise ValueError(f"no {what} match {pattern!r}; see kernelfield list {what}")
         if as_json:
             print_json(found)
             return

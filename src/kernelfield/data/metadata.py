@@ -85,7 +85,7 @@ def from_metadata(values: dict[str, Any]) -> Data:
         plain = {name: _from_plain(values[name]) for name in (*_PLAIN, "unit")}
         return Data(train=empty, validation=None, test=empty, **plain)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"metadata must be those of a data set, got others: {error!r}") from error
+        raise ValueError(f"metadata must describe a data set: {error!r}") from error
 
 
 def _layout(tensor: torch.Tensor | None) -> dict[str, Any] | None:

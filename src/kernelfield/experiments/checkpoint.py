@@ -240,12 +240,12 @@ def check_weights(tensors: dict[str, Tensor], where: object) -> None:
 
     >>> check_weights({"bias": torch.tensor([0.0, float("nan")])}, "runs/a")
     Traceback (most recent call last):
-    ValueError: the checkpoint at runs/a must hold finite weights, found others in bias
+    ValueError: the checkpoint at runs/a must hold finite weights, found NaN or infinity in bias
     """
     wrong = [name for name, t in tensors.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
     if wrong:
         shown = ", ".join(wrong[:4]) + (", …" if len(wrong) > 4 else "")
-        raise ValueError(f"the checkpoint at {where} must hold finite weights, found others in {shown}")
+        raise ValueError(f"the checkpoint at {where} must hold finite weights, found NaN or infinity in {shown}")
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -137,7 +137,7 @@ def _network(data: Data, model: str) -> dict[str, Any]:
         p.kind for p in inspect.signature(configuration(name).build).parameters.values()
     }
     if fixed.get("dim", data.dim) != data.dim:
-        raise ValueError(f"model must be one for data of dim {data.dim}, got {name!r}, which is for dim {fixed['dim']}")
+        raise ValueError(f"model must take data of dim {data.dim}, got {name!r}, which takes dim {fixed['dim']}")
     wanted: dict[str, Any] = {"dropout": 0.1}
     if not model and points:
         wanted |= {"grid": 6, "channels": 48, "blocks": 2, "kernel_size": 5}
@@ -200,7 +200,7 @@ def check_network(recipe: Recipe, data: Data) -> None:
         shape = "×".join(map(str, data.size))
         kind = f"{data.task} of {data.in_channels} channels, size {shape}"
         kind += ", at points" if data.train.coords is not None else ""
-        raise ValueError(f"model must be one that can train on these data ({kind}), got {name!r}: {error}") from error
+        raise ValueError(f"model must be able to train on these data ({kind}), got {name!r}: {error}") from error
 
 
 @checked(settings=ListOf(TEXT, least=0))

@@ -79,7 +79,7 @@ def recipe_text(path: Path) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be text in UTF-8, found bytes that are not: {error}") from error
+        raise ValueError(f"{path} must be UTF-8 text: {error}") from error
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

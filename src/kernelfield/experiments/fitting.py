@@ -229,7 +229,7 @@ def fit_many(
     folders = Counter(str(job.out) for job in jobs)
     twice = [folder for folder, count in folders.items() if count > 1]
     if twice:
-        raise ValueError(f"out must be another folder for each job, got {', '.join(twice)} twice")
+        raise ValueError(f"out must be a different folder for each job, got {', '.join(twice)} twice")
     shared = _SharedData(jobs, fabric.device)
 
     def begin(job: Job) -> Generator[None, None, Run]:
@@ -292,7 +292,7 @@ def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, str
         fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=how)
     except (RuntimeError, ValueError, MisconfigurationException) as error:
         asked = f"{accelerator!r} with devices={devices}"
-        raise ValueError(f"accelerator must be one that this machine has, got {asked}: {error}") from error
+        raise ValueError(f"accelerator must be available on this machine, got {asked}: {error}") from error
     fabric.launch()
     return fabric
 

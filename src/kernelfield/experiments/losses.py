@@ -53,7 +53,7 @@ def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: floa
         wanted = f"(batch, out{', *space' if target.dim() > 1 else ''})"
         got = f"{tuple(prediction.shape)} for targets {tuple(target.shape)}"
         raise ValueError(
-            f"prediction must be {wanted} for task {task!r}, got {got}; readout of the network says which it gives"
+            f"prediction must be {wanted} for task {task!r}, got {got}; the network's readout sets its shape"
         )
     if task in ("multilabel", "regression", "dense-regression") and prediction.numel() != target.numel():
         got = f"{tuple(prediction.shape)} for targets {tuple(target.shape)}"

@@ -118,7 +118,7 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
 
     >>> recipe_from({"name": "a", "data": {"name": "digits"}, "model": {"name": "ccnn_4_140"}, "trainign": {}})
     Traceback (most recent call last):
-    ValueError: recipe: 'trainign' is no key of a recipe; the closest is 'training'
+    ValueError: recipe: 'trainign' is not a key of a recipe; the closest is 'training'
     """
     if "shape" not in mapping:
         shape = _declared_shape(mapping.get("data"), where)
@@ -132,7 +132,7 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
             raise ValueError(f"{where}: {section}.name must be given")  # noqa: TRY004
     for kind, values in made.test.items():
         if kind not in TESTS:
-            raise ValueError(f"{where}: {kind!r} is no key of test{_closest(str(kind), TESTS)}")
+            raise ValueError(f"{where}: {kind!r} is not a key of test{_closest(str(kind), TESTS)}")
         allowed = TESTS[kind]
         if allowed is not None and values != [] and not allowed.holds(values):
             raise ValueError(f"{where}: test.{kind} must be finite numbers {allowed}, got {values!r}")
@@ -204,7 +204,7 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
     3
     >>> with_settings(find_recipe("digits"), ["training.epoch=3"])
     Traceback (most recent call last):
-    ValueError: --set training.epoch=3: 'epoch' is no key of training; the closest is 'epochs'
+    ValueError: --set training.epoch=3: 'epoch' is not a key of training; the closest is 'epochs'
     """
     if isinstance(settings, dict):
         pairs = [(key, value, f"{key}={value}") for key, value in settings.items()]
@@ -237,7 +237,7 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
         if not isinstance(inner.get(part), dict):
             if part in inner or inner is mapping:
                 hint = _closest(part, [k for k, v in inner.items() if isinstance(v, dict)])
-                raise ValueError(f"--set {setting}: {part!r} is no section of a recipe{hint}")
+                raise ValueError(f"--set {setting}: {part!r} is not a section of a recipe{hint}")
             inner[part] = {}
         inner = inner[part]
     inner[last] = value
@@ -278,7 +278,7 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     known = {f.name: f for f in dataclasses.fields(kind)}
     for key in mapping:
         if key not in known:
-            raise ValueError(f"{where}: {key!r} is no key of {path or 'a recipe'}{_closest(str(key), known)}")
+            raise ValueError(f"{where}: {key!r} is not a key of {path or 'a recipe'}{_closest(str(key), known)}")
     values = {}
     for name, entry in known.items():
         full = f"{path}.{name}" if path else name

@@ -46,7 +46,7 @@ def recipes_of(what: str) -> list[str]:
     if what.isdigit():
         names = [n for n in list_recipes() if n.startswith(f"ch{int(what):02d}-")]
         if not names:
-            raise ValueError(f"chapter must be one with recipes, got {what}")
+            raise ValueError(f"chapter must have recipes, got {what}")
         return names
     names = list_recipes(what)
     return names or [find_recipe(what).name]

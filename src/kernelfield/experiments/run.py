@@ -157,7 +157,7 @@ class Run:
             synthetic: whether on synthetic data, which must not be mistaken for a run on real data.
         """
         if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"out must be a folder, there already or not, got the file {self.folder}")
+            raise ValueError(f"out must be a folder, new or existing, got the file {self.folder}")
         if not self.exists:
             return
         theirs, ours = self.recipe().to_dict(), recipe.to_dict()

@@ -59,7 +59,7 @@ def stream_input(
     opened = TrainedRun(run, select=select, data=folder)
     recipe = opened.recipe
     if recipe.shape.vocabulary is not None or len(recipe.shape.size) != 1 or recipe.shape.irregular:
-        raise ValueError(f"run must be on signals in time, on a grid, to stream, got {recipe.name}")
+        raise ValueError(f"run must be on signals on a regular time grid to stream, got {recipe.name}")
     online = Stream(opened.network, step=step)
     prepare = None if raw else _pointwise_preparation(opened.data, recipe)
     names: tuple[str, ...] = () if raw else opened.classes
@@ -116,7 +116,7 @@ def _lines(lines: Iterable[str], every: int) -> Iterator[Tensor]:
         if not row:
             continue
         if rows and len(row) != len(rows[0]):
-            raise ValueError(f"file must have as many numbers in each line, got {len(row)} in line {number}")
+            raise ValueError(f"file must have the same number of values in each line, got {len(row)} in line {number}")
         rows.append(row)
         if len(rows) == every:
             yield torch.tensor(rows).mT.unsqueeze(0)
@@ -141,9 +141,7 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
     except (ValueError, RuntimeError):  # it does not take parts
         whole, parts = example[..., :0], [example]
     if whole.shape != example.shape or not torch.allclose(whole, torch.cat(parts, dim=-1), atol=1e-5):
-        raise ValueError(
-            "raw must be True for this run, with samples prepared before: its preparation needs a sample as a whole"
-        )
+        raise ValueError("raw must be True for this run, with prepared samples: its preparation needs complete samples")
     return prepare
 
 

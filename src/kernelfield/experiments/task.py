@@ -215,7 +215,7 @@ class Task(LightningModule):
             if name == "step" and all(s == 1 for s in _each(given[name])):
                 continue
             kind = type(self.network).__name__
-            raise ValueError(f"network must take {name} for data that have one, {kind} does not")
+            raise ValueError(f"network must take {name} for data that have it, but {kind} does not")
         return {name: value for name, value in given.items() if name in self._takes}
 
 

@@ -34,7 +34,7 @@ class Product(Group):
 
     def __init__(self, *groups: Group) -> None:
         if len(groups) < 2:
-            raise ValueError(f"groups must be at least two, got {len(groups)}")
+            raise ValueError(f"groups must hold at least two groups, got {len(groups)}")
         for group in groups:
             Instance("kernelfield.groups.Group").check("groups", group)
         dims = {group.dim for group in groups}

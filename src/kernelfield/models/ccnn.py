@@ -147,7 +147,7 @@ class CCNN(nn.Module):
         super().__init__()
         self.arguments: dict[str, Any] = arguments
         if readout == PAIR and dim != 1:
-            raise ValueError(f"readout must not be 'pair' for dim={dim}: pairs are sequences, one after the other")
+            raise ValueError(f"readout must not be 'pair' for dim={dim}: it compares two sequences")
         causal = dim == 1 if causal is None else causal
         norm = check_norm(norm, causal=causal, readout=readout, default="batch", dim=dim)
         #: whether samples at irregular times have to be in order
@@ -174,7 +174,7 @@ class CCNN(nn.Module):
             make_block = partial(CCNNBlock, prenorm=prenorm, final_activation=block == "ccnn")
         if active is not None and (block == "resnet" or len(active) != blocks):
             raise ValueError(
-                f"active must be None or one slice for each of the {blocks} blocks, not of 'resnet', got {len(active)}"
+                f"active must be one slice for each of the {blocks} blocks, or None, as for 'resnet', got {len(active)}"
             )
         how: list[dict[str, Any]] = [{} for _ in range(blocks)] if active is None else [{"active": a} for a in active]
         self.blocks = nn.ModuleList(
@@ -204,7 +204,7 @@ class CCNN(nn.Module):
         """
         if self.readout.kind == PAIR:
             if x.shape[-1] % 2 or "coords" in sampling:
-                raise ValueError(f"x must be two sequences of one length, one after the other, got {tuple(x.shape)}")
+                raise ValueError(f"x must be two sequences of equal length, one after the other, got {tuple(x.shape)}")
             x, mask = torch.cat(x.chunk(2, dim=-1)), None if mask is None else torch.cat(mask.chunk(2, dim=-1))
         if self.embedding is not None:
             x = self.embedding(x)

@@ -48,9 +48,13 @@ def append_queries(
         sampling: what else the layers take.
     """
     if readout != "dense":
-        raise ValueError(f"at must be None for a network with readout={readout!r}, which has one answer; got a tensor")
+        raise ValueError(
+            f"at must be None for a network with readout={readout!r}, which predicts once per sample; got a tensor"
+        )
     if norm not in PER_POSITION:
-        raise ValueError(f"at needs a network with norm 'batch', 'channel' or 'none', got {norm!r}: it mixes positions")
+        raise ValueError(
+            f"at needs a network with norm 'batch', 'channel' or 'none', got {norm!r}, which mixes positions"
+        )
     if at.dim() not in (2, 3) or at.shape[-1] != dim or (at.dim() == 3 and at.shape[0] not in (1, x.shape[0])):
         raise ValueError(f"at must have shape (batch, queries, {dim}) or (queries, {dim}), got {tuple(at.shape)}")
     if _may_wait(at) and not bool(at.isfinite().all()):

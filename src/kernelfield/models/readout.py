@@ -45,7 +45,7 @@ def check_norm(norm: str | None, *, causal: bool, readout: str, default: str, di
             f"others look ahead; got {norm!r}"
         )
     if norm == "cumulative" and dim != 1:
-        raise ValueError(f"norm must not be 'cumulative' for dim={dim}, where there is no order of positions")
+        raise ValueError(f"norm must not be 'cumulative' for dim={dim}: only positions on a line have an order")
     return norm
 
 

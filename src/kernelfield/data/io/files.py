@@ -61,7 +61,7 @@ def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path
         raise ValueError(f"root must be the folder that holds {name}, got None")
     path = Path(root).expanduser()
     if not path.is_dir():
-        raise ValueError(f"root must be the folder that holds {name}, got {path}, which is no folder")
+        raise ValueError(f"root must be the folder that holds {name}, got {path}, which is not a folder")
     return next((path / sub for sub in inside if (path / sub).is_dir()), path)
 
 
@@ -120,7 +120,7 @@ def decoding(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     >>> with decoding("a.png", "a whole image"):
     ...     raise IndexError("no such row")
     Traceback (most recent call last):
-    ValueError: a.png must be a whole image, found a damaged one: no such row
+    ValueError: a.png must be a whole image, but is damaged: no such row
     """
     try:
         yield
@@ -130,7 +130,7 @@ def decoding(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         said = str(error) or type(error).__name__
-        raise ValueError(f"{path} must be {what}, found a damaged one: {said}") from error
+        raise ValueError(f"{path} must be {what}, but is damaged: {said}") from error
 
 
 def read_bytes(path: Path) -> bytes:
@@ -151,7 +151,7 @@ def read_lines(path: Path) -> list[str]:
     try:
         whole = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be text in UTF-8, found bytes that are not: {error}") from error
+        raise ValueError(f"{path} must be UTF-8 text: {error}") from error
     lines = whole.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -162,7 +162,7 @@ def read_table(path: Path, delimiter: str = ",") -> list[list[str]]:
     try:
         return list(rows)
     except csv.Error as error:
-        raise ValueError(f"{path}, line {rows.line_num}: expected cells of a table, found a fault: {error}") from error
+        raise ValueError(f"{path}, line {rows.line_num}: expected cells of a table: {error}") from error
 
 
 def number(

@@ -46,7 +46,7 @@ def read_ply(path: Path) -> tuple[Tensor, Tensor]:
         end = raw.find(b"end_header")
         body = raw.find(b"\n", end) + 1
         if not raw.startswith(b"ply") or end < 0 or body == 0:
-            raise ValueError("its beginning is no header of a PLY file")
+            raise ValueError("it does not begin with a PLY header")
         order, elements = _header(raw[:end].decode("ascii").split("\n"))
         # Every element takes a byte at least; one without properties would be counted to any number.
         elements = [element for element in elements if element.properties]

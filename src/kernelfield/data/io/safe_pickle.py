@@ -66,7 +66,7 @@ class _Budget:
     def spend(self, count: int = 1) -> None:
         self.left -= count
         if self.left < 0:
-            raise _RefusedError("parts that are used again and again")
+            raise _RefusedError("too many references to the same parts")
 
 
 class _Dtype:

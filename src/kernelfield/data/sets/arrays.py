@@ -166,7 +166,7 @@ def array_target(
         index = place[np.unique(target, return_inverse=True)[1].reshape(target.shape)]
         return torch.from_numpy(index.astype(np.int64)), known, len(known)
     if target.dtype.kind not in "biuf" or not np.isfinite(target).all():
-        raise ValueError(f"{path} must hold finite numbers in target for {task}, found others")
+        raise ValueError(f"{path} must hold finite numbers in target for {task}, found NaN or infinity")
     values = torch.from_numpy(np.ascontiguousarray(target, dtype=np.float32))
     if task == "dense-regression" and tuple(values.shape[1:]) == space:
         values = values.unsqueeze(1)

@@ -123,7 +123,7 @@ class Normalize:
         """Return normalised values (n, channels, …)."""
         steps = self.mean.shape[2:]
         if steps.numel() > 1 and steps != x.shape[2:]:
-            raise ValueError(f"x must have {steps[0]} steps, as what it is normalised by, got {tuple(x.shape)}")
+            raise ValueError(f"x must have {steps[0]} steps, as the statistics that normalise it, got {tuple(x.shape)}")
         if x.device not in self._there:
             self._there[x.device] = (self.mean.to(x.device), self.std.to(x.device))
         mean, std = self._there[x.device]

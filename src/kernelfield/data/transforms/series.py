@@ -140,7 +140,7 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
         raise ValueError(f"series must have {width} channels, as those of {data.name}, found {sorted(found)}")
     timed = series[0].times is not None
     if timed and data.unit is None:
-        raise ValueError(f"series must be without times, as those of {data.name}, found some with")
+        raise ValueError(f"series must be without times, as those of {data.name}, found series with times")
     if timed:
         series, coords, _ = _place(series, data.unit, points=data.test.coords is not None)
     values, mask = _padded(series)
@@ -187,7 +187,7 @@ def _place(
     last = max(float(t[-1]) for t in steps)
     even = all(np.abs(t - np.round(t)).max() < 1e-3 for t in steps)
     if points is False and not even:
-        raise ValueError(f"times of a series must be whole steps of {unit:g} from its first one, found others")
+        raise ValueError(f"times of a series must be multiples of {unit:g} after its first one, found other times")
     if points is None:
         points = not even or last >= _GRID * longest
     if not points:

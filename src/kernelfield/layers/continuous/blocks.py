@@ -38,7 +38,7 @@ def _core(conv: nn.Module) -> Any:
 def _refuse_at(sampling: dict[str, Any]) -> None:
     """Refuse ``at``, which moves a branch away from the points of the identity it is added to."""
     if sampling.get("at") is not None:
-        raise ValueError("at must be None for a block; CCNN and CKCNN with a dense readout take it, got a tensor")
+        raise ValueError("at must be None for a block, got a tensor; CCNN and CKCNN with a dense readout accept it")
 
 
 class TwoConvBlock(nn.Module):
@@ -85,7 +85,7 @@ class TwoConvBlock(nn.Module):
         """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolutions."""
         _refuse_at(sampling)
         if len(kernels) != 2:
-            raise ValueError(f"kernels must be two, one per convolution, got {len(kernels)}")
+            raise ValueError(f"kernels must have 2 entries, one per convolution, got {len(kernels)}")
         branch = self.conv1(x, kernel=kernels[0], **sampling)
         branch = self.dropout(normalise(self.norm1, branch, self.activation))
         branch = self.conv2(branch, kernel=kernels[1], **sampling)

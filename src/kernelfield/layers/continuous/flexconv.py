@@ -31,7 +31,9 @@ def own_mask(mask: Callable[..., Mask] | Mask, dim: int) -> Mask:
     found = copy.deepcopy(mask) if isinstance(mask, Mask) else mask(dim) if callable(mask) else mask
     if not isinstance(found, Mask):
         made = f"{type(mask).__name__}" if found is mask else f"{mask!r}, which makes {type(found).__name__}"
-        raise TypeError(f"mask must be a kernelfield.masks.Mask, or make one from dim, or be None; got {made}")
+        raise TypeError(
+            f"mask must be a kernelfield.masks.Mask, a callable that makes one from dim, or None, got {made}"
+        )
     return found
 
 

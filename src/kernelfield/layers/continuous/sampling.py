@@ -54,7 +54,7 @@ def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels
 def check_queries(at: Tensor, points: Tensor | None, dim: int) -> Tensor:
     """Check that outputs can be computed ``at`` these coordinates; return them with a batch axis."""
     if points is None:
-        raise ValueError("at must be None for a layer on a grid, without coords, got a tensor")
+        raise ValueError("at must be None without coords, got a tensor")
     asked = at.unsqueeze(0) if at.dim() == 2 else at
     if (
         asked.dim() != 3

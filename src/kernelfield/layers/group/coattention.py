@@ -93,7 +93,9 @@ class CyclicSelfAttention(nn.Module):
         r"""Weight the responses of a signal of values (batch, channels, group, \*space) at all elements."""
         signal = as_signal(x, self.group, self.channels)
         if not signal.complete:
-            raise ValueError(f"x must hold all elements of {self.group} in order, got {len(signal.elements)} others")
+            raise ValueError(
+                f"x must hold all elements of {self.group} in order, got {len(signal.elements)} other elements"
+            )
         return signal.map(lambda values: self.weights(values) * values)
 
     @torch.no_grad()

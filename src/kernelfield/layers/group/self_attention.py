@@ -381,7 +381,7 @@ class GroupSelfAttention(_SelfAttention):
         """
         signal = as_signal(x, self.group, self.in_channels, dim=None if coords is None else 1)
         if signal.gates is not None:
-            raise ValueError("x must have no gates for attention, which has no sum to weight with them, got gates")
+            raise ValueError("x must have no gates: attention has no sum over elements to weight, got gates")
         return self._attend(signal.values, None if signal.complete else signal.elements, coords, mask, crop)
 
     @torch.no_grad()

@@ -226,7 +226,7 @@ def _check_same_elements(a: GroupSignal, b: GroupSignal) -> None:
     # Values on a GPU are not compared: that would wait for the device.
     compared = not torch.compiler.is_compiling() and x.device.type == y.device.type == "cpu"
     if x.shape != y.shape or (compared and not torch.equal(x.to(y.dtype), y)):
-        raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} that differ")
+        raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} different ones")
 
 
 def as_signal(
@@ -263,7 +263,7 @@ def as_signal(
             raise ValueError(f"x must have {group.order} elements of {group} along axis 2, got {values.shape[2]}")
         return GroupSignal(values, group=group)
     if not (per_sample or x.complete) and x.elements.dim() == 3:
-        raise ValueError("x must have the same elements for all samples, got elements of each sample")
+        raise ValueError("x must have the same elements for all samples, got different ones per sample")
     if x.group is group or x.group == group:
         return x
     if x.group.kind != group.kind:

@@ -105,7 +105,7 @@ class DNArch(nn.Module):
         self.learn = frozenset(names)
         if "resolution" in self.learn and _causal_and_dense(network):
             raise ValueError(
-                "learn must not hold 'resolution' for a causal network with a dense readout, since resampling looks "
+                "learn must not include 'resolution' for a causal network with a dense readout, since resampling looks "
                 f"ahead; got {names}"
             )
         self.budget = None if budget is None else float(budget)

@@ -90,7 +90,7 @@ def group_attention(
         return group_attention_reference(q, k, v, positions, elements, keep=keep, **options)
     around = Neighborhood.of(**options)
     if method == "triton" and (reason := unavailable(q.device)):
-        raise ValueError(f"method must be one that can compute here, got 'triton', which {reason}")
+        raise ValueError(f"method must be available here, got 'triton', which {reason}")
     if method == "triton" or (method == "auto" and chunk is None and _prefers_triton(q, keep)):
         return _triton_attention(q, k, v, (positions, elements), around, keep)
     return chunked_attention(q, k, v, (positions, elements), around, keep, chunk)

@@ -123,7 +123,7 @@ def _make_plan(
     if method == "auto":
         return boundaries, cheapest(x, kernel, causal, boundaries)
     if method == "triton" and (reason := obstacle(x, kernel, causal, boundaries)):
-        raise ValueError(f"method must be one that can compute this convolution, got 'triton', which {reason}")
+        raise ValueError(f"method must be able to compute this convolution, got 'triton', which {reason}")
     return boundaries, method
 
 

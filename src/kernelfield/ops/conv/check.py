@@ -56,7 +56,7 @@ def _check_boundary(boundary: str | Sequence[str], causal: bool, dim: int) -> tu
     if len(boundaries) != dim:
         raise ValueError(f"boundary must be a name or {dim} names, one per spatial axis, got {boundary!r}")
     if causal and boundaries[0] == "periodic":
-        raise ValueError("boundary must be 'zero' if causal is True: on a circle nothing is past, got 'periodic'")
+        raise ValueError("boundary must be 'zero' if causal is True: a periodic axis has no past, got 'periodic'")
     return boundaries
 
 

@@ -47,7 +47,7 @@ def aggregate(messages: Tensor, edges: Edges, size: int, reduce: str = "mean") -
     """
     if messages.shape[:2] != edges.source.shape:
         raise ValueError(
-            f"messages must be one for each of the edges {tuple(edges.source.shape)}, got {tuple(messages.shape)}"
+            f"messages must have one entry per edge, shape {tuple(edges.source.shape)}, got {tuple(messages.shape)}"
         )
     if messages.device.type == "cpu" and not is_symbolic(*messages.shape) and edges.target.numel():
         largest = int(edges.target.max())

@@ -244,7 +244,7 @@ def bilateral_edges(
     batch, count = points.shape[:2]
     sizes = _check_axes(points, shape)
     if count == 0:
-        raise ValueError(f"points must be at least one in each cloud, got shape {tuple(points.shape)}")
+        raise ValueError(f"points must hold at least one point per cloud, got shape {tuple(points.shape)}")
     nodes = math.prod(sizes)
     with torch.no_grad():
         if mask is not None:

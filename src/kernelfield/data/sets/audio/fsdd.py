@@ -118,7 +118,7 @@ def _read(root: str | os.PathLike[str] | None) -> list[_Clip]:
 
 def _read_archive(path: Path) -> list[_Clip]:
     if not path.is_file():
-        raise ValueError(f"root must be the archive of the Free Spoken Digit Dataset, got {path}, which is no file")
+        raise ValueError(f"root must be the archive of the Free Spoken Digit Dataset, got {path}, which is not a file")
     wanted = ("audio", "length", "label", "speaker", "index")
     audio, length, label, speaker, index = read_arrays(path, wanted).values()
     whole = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (audio, length, label, index))

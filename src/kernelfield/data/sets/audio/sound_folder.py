@@ -58,7 +58,7 @@ def read_sound(path: Path, rate: int | None = None) -> Tensor:
     if samples is None:
         found, samples = _read_other(path)
     if not np.isfinite(samples).all():
-        raise ValueError(f"{path} must hold finite samples, found others")
+        raise ValueError(f"{path} must hold finite samples, found NaN or infinity")
     mono = torch.from_numpy(samples).mean(dim=1)
     if rate is not None and rate != found and len(mono):
         length = max(1, round(len(mono) * rate / found))
@@ -92,7 +92,7 @@ def _read_other(path: Path) -> tuple[int, np.ndarray]:
         import soundfile  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{path} is no PCM wav file; other kinds are read by soundfile: pip install 'kernelfield[data]'",
+            f"{path} is not a PCM wav file; other formats need soundfile: pip install 'kernelfield[data]'",
             name="soundfile",
         ) from error
     with open_file(path) as file, decoding(path, "a sound file"), soundfile.SoundFile(file) as sound:
@@ -302,7 +302,7 @@ def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = Non
     clips = []
     for path in paths:
         if not path.is_file():
-            raise ValueError(f"{path} must be a sound file, found none")
+            raise ValueError(f"{path} must be a sound file that can be read")
         clips.append(_integers(read_sound(path, rate)[:length]))
     longest = max(len(clip) for clip in clips) if length is None else check_int("length", length)
     # One long clip makes all of them long.

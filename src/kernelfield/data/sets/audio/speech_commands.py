@@ -112,7 +112,7 @@ def read_wav(path: Path, rate: int) -> np.ndarray:
     try:
         width, channels, found_rate, frames, raw = read_frames(path)
     except (wave.Error, EOFError) as error:
-        raise ValueError(f"{path} must be a wav file, found none: {error or 'it ends too early'}") from error
+        raise ValueError(f"{path} must be a valid wav file: {error or 'it ends too early'}") from error
     found = channels, 8 * width, found_rate
     if found != (1, 16, rate):
         raise ValueError(

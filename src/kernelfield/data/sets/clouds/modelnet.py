@@ -38,7 +38,7 @@ def _modelnet(
     parts = {part: sorted(where.glob(f"*/{part}/*.off")) for part in ("train", "test")}
     found = {path.parts[-3] for paths in parts.values() for path in paths}
     if not parts["train"] or not parts["test"]:
-        raise ValueError(f"{where} must hold kind/train/*.off and kind/test/*.off, found {len(found)} kinds of those")
+        raise ValueError(f"{where} must hold kind/train/*.off and kind/test/*.off, found {len(found)} kinds")
     if len(found) > kinds:
         raise ValueError(f"{where} must hold at most the {kinds} kinds of {name}, found {len(found)}")
     known = sorted(found)

@@ -66,7 +66,7 @@ def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, n
     where = folder(root, "ShapeNet-part", name)
     lines = read_lines(find(where, ["synsetoffset2category.txt"], "the kinds"))
     if not all(len(line.split()) == 2 for line in lines if line.strip()):
-        raise ValueError(f"{where / 'synsetoffset2category.txt'} must hold a kind and its folder a line, found others")
+        raise ValueError(f"{where / 'synsetoffset2category.txt'} must hold a kind and its folder on each line")
     kinds = {line.split()[1]: line.split()[0].lower() for line in lines if line.strip()}
     splits = {part: _read_split(where, part, points, normals) for part in ("train", "val", "test")}
     unknown = sorted(set(kinds.values()) - set(PARTS))
@@ -91,7 +91,7 @@ def _read_split(where: Path, part: str, points: int, normals: bool) -> Split:
             raise ValueError("no list of names")
     names = ["/".join(entry.split("/")[1:]) for entry in entries]
     if any(".." in name.split("/") for name in names):
-        raise ValueError(f"{listed} must list files of {where}, found others")
+        raise ValueError(f"{listed} must list files of {where}, found files elsewhere")
     clouds = []
     for name in names:
         path = where / f"{name}.txt"
@@ -103,7 +103,7 @@ def _read_split(where: Path, part: str, points: int, normals: bool) -> Split:
             raise ValueError(f"{path} must hold position, normal and label in a line, found {table.shape[1]} numbers")
         # "not all" rather than "any": NaN compares false.
         if not np.isfinite(table).all() or not np.isin(table[:, 6], np.arange(50)).all():
-            raise ValueError(f"{path} must hold finite numbers and labels of 0 to 49, found others")
+            raise ValueError(f"{path} must hold finite numbers and labels of 0 to 49, found other values")
         clouds.append(torch.from_numpy(table))
     longest = max([points, *map(len, clouds)])
     coords = torch.zeros(len(clouds), longest, 3, dtype=torch.float16)

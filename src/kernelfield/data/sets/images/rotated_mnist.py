@@ -151,7 +151,7 @@ def _read_amat(root: str | os.PathLike[str] | None, part: str) -> Pair:
     pixels, labels = rows[:, :784], rows[:, 784]
     # "not all" rather than "any": NaN compares false.
     if not ((pixels >= 0) & (pixels <= 1)).all() or not np.isin(labels, np.arange(10)).all():
-        raise ValueError(f"{path} must hold pixels between 0 and 1 and labels of 0 to 9, found others")
+        raise ValueError(f"{path} must hold pixels between 0 and 1 and labels of 0 to 9, found values outside")
     images = torch.from_numpy(np.rint(pixels * 255).astype(np.uint8)).view(-1, 1, 28, 28)
     return images, torch.from_numpy(labels.astype(np.int64))
 

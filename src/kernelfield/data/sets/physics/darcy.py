@@ -229,7 +229,9 @@ def _reader(root: str | os.PathLike[str] | None) -> Any:
         raise ValueError("root must be the folder or the .npz file that holds Darcy flow, got None")
     path = Path(root).expanduser()
     if not path.exists():
-        raise ValueError(f"root must be the folder or the .npz file that holds Darcy flow, got {path}, which is none")
+        raise ValueError(
+            f"root must be the folder or the .npz file that holds Darcy flow, got {path}, which is neither"
+        )
     if path.is_file():
         return _Npz(path)
     if any((path / name).is_file() for name in _MAT):

@@ -164,7 +164,7 @@ def read_steps(path: Path, nonfinite: str = "refuse") -> np.ndarray:
     ]
     widths = sorted({len(step) for step in steps})
     if len(widths) != 1:
-        raise ValueError(f"{path} must hold lines of one number of values each, found {widths or 'none'}")
+        raise ValueError(f"{path} must hold lines with the same number of values, found {widths or 'none'}")
     return np.array(steps).T
 
 
@@ -224,7 +224,7 @@ def read_wide(
         mark = "" if label is None else _label(row[place], path, i)
         series.append(Series(values[:, : seen[-1] + 1], mark, where=f"{path}, line {i}"))
     if not series:
-        raise ValueError(f"{path} must hold a series a line after the first, found none")
+        raise ValueError(f"{path} must hold a series on each line after the first, found none")
     return series, ["value"]
 
 
@@ -250,7 +250,7 @@ def read_long(
             raise ValueError(f"{path}, line {i}: expected one value of {channel!r} at time {time:g}, found a second")
         at[channel] = number(row[column["value"]], path, i, channel, column="value", nonfinite=nonfinite)
     if not seen:
-        raise ValueError(f"{path} must hold a measurement a line after the first, found none")
+        raise ValueError(f"{path} must hold a measurement on each line after the first, found none")
     channels = sorted({c for times in seen.values() for at in times.values() for c in at})
     series = []
     for key, times in seen.items():

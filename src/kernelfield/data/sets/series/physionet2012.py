@@ -71,7 +71,7 @@ def physionet2012(
         outcomes = _outcomes(find(where, [f"Outcomes-{name}.txt"], f"the outcomes of set {name}"))
         stays = sorted(folder(where / f"set-{name}", f"set-{name} of PhysioNet 2012").glob("*.txt"))
         if not stays:
-            raise ValueError(f"{where / f'set-{name}'} must hold one text file a stay, found none")
+            raise ValueError(f"{where / f'set-{name}'} must hold one text file per stay, found none")
         for path in stays:
             if path.stem not in outcomes:
                 raise ValueError(f"Outcomes-{name}.txt must hold a row for each stay, found none for {path}")

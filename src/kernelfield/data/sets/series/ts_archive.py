@@ -240,7 +240,7 @@ def _check(series: list[Series], header: dict[str, str], classes: tuple[str, ...
         raise ValueError(f"{path} must hold series after @data, found none")
     channels = {s.values.shape[0] for s in series}
     if len(channels) > 1:
-        raise ValueError(f"{path} must hold series of one number of channels, found {sorted(channels)}")
+        raise ValueError(f"{path} must hold series with the same number of channels, found {sorted(channels)}")
     said = header.get("dimensions", header.get("dimension", "1" if header.get("univariate") == "true" else ""))
     if said.isdecimal() and channels != {int(said)}:
         raise ValueError(f"{path} must hold series of {said} channels, as its header says, found {channels.pop()}")

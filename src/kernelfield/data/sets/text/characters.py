@@ -93,7 +93,7 @@ def _characters(path: Path, spaced: bool) -> list[str]:
     for i, line in enumerate(read_lines(path), start=1):
         found = line.split() if spaced else list(line.strip(" \r"))
         if spaced and (long := [c for c in found if len(c) > 1]):
-            raise ValueError(f"{path}, line {i}: expected single characters parted by spaces, found {long[0]!r}")
+            raise ValueError(f"{path}, line {i}: expected single characters separated by spaces, found {long[0]!r}")
         characters += [*found, END]
     if not characters:
         raise ValueError(f"{path} must hold text, found nothing")

@@ -152,13 +152,13 @@ def evaluate(tokens: Sequence[str]) -> int:
             stack.append([])
         elif token == "]":
             if not operators or not stack[-1]:
-                raise ValueError(f"an expression must close what it opens, got {' '.join(tokens)}")
+                raise ValueError(f"an expression must close every bracket it opens, got {' '.join(tokens)}")
             values = stack.pop()
             stack[-1].append(_apply(operators.pop(), values))
         else:
             stack[-1].append(int(token))
     if operators or len(stack[0]) != 1:
-        raise ValueError(f"an expression must close what it opens, got {' '.join(tokens)}")
+        raise ValueError(f"an expression must close every bracket it opens, got {' '.join(tokens)}")
     return stack[0][0]
 
 
