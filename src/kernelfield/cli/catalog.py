@@ -19,7 +19,7 @@ __all__ = ["details", "new_recipe", "summaries"]
 
 
 def summaries(what: str, pattern: str = "*") -> dict[str, str]:
-    """Return a line about each of the "models", "recipes" or "data" whose names match, by name.
+    """Return one line for each of the "models", "recipes" or "data" with a matching name, by name.
 
     >>> summaries("recipes", "digits")
     {'digits': 'Bundled digits read as a sequence, a small CCNN'}
@@ -38,7 +38,7 @@ def summaries(what: str, pattern: str = "*") -> dict[str, str]:
 
 
 def details(what: str, name: str) -> dict[str, Any]:
-    """Return what is known of a network, a data set or a recipe: its summary and its arguments with their defaults.
+    """Describe a network, a data set or a recipe: its summary, and its arguments with their defaults.
 
     >>> details("data", "chirps")["options"]["length"]["default"]
     256

@@ -96,7 +96,7 @@ def train(
 
 
 def _continued(name: str, out: Path | None, folder: Path | None, changes: list[str]) -> tuple[str, Path, Path | None]:
-    """Return the recipe file, the folder and the data's folder by which a run continues."""
+    """Return the recipe file, the run folder and the data folder with which to continue a run."""
     from ..experiments.run import Run  # noqa: PLC0415
 
     if out is not None:

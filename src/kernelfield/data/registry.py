@@ -156,7 +156,7 @@ def list_data(pattern: str = "*") -> list[str]:
 
 @checked(name=TEXT)
 def describe(name: str) -> Description:
-    """Return where a data set comes from, its licence, split and normalisation, and what it takes.
+    """Return where a data set comes from, its licence, split and normalisation, and its options.
 
     >>> describe("mnist").licence
     'CC BY-SA 3.0.'

@@ -176,7 +176,7 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
 
 
 def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, Any]:
-    """Return random samples of the kinds that the network of a run is given.
+    """Return random samples like the inputs of a run's network.
 
     Args:
         recipe: of the run.
@@ -246,7 +246,7 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
 def export_run_stream(
     folder: str | Path, to: str = "pt2", out: str | Path | None = None, *, tolerance: float = 1e-3
 ) -> tuple[Path, float, str]:
-    """Export a run's network as a stream; return the file, the largest difference, and what became of its kernels.
+    """Export a run's network as a stream; return the file, the largest difference, and how its kernels were converted.
 
     Long kernels are distilled where the tolerance allows, so that the state is small; see
     :func:`~kernelfield.streaming.distil`.

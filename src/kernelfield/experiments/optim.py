@@ -208,7 +208,7 @@ class LearningRate:
 
     @property
     def needs(self) -> str:
-        """What a plateau needs measured beside the training loss: "validation", "train" or ""."""
+        """What a plateau schedule measures besides the training loss: "validation", "train" or ""."""
         if self.settings.name != "plateau":
             return ""
         if self.settings.split == "train" and self.monitor == "loss":
@@ -216,7 +216,7 @@ class LearningRate:
         return self.settings.split
 
     def observe(self, row: dict[str, float]) -> None:
-        """Tell a plateau what was measured after an epoch.
+        """Pass the metrics of an epoch to a plateau schedule.
 
         Args:
             row: "epoch", "train_loss", and metrics by name prefixed with "val" or "train" and an underscore.
@@ -239,7 +239,7 @@ class LearningRate:
             self.scale, self.since = self.scale * self.settings.factor, row["epoch"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what changes, as plain values."""
+        """Return the state, as plain values."""
         return {"scale": self.scale, "best": self.best, "since": self.since}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

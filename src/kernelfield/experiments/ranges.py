@@ -1,4 +1,4 @@
-"""Which numbers a setting takes."""
+"""Ranges of numeric settings."""
 
 from __future__ import annotations
 

@@ -66,6 +66,6 @@ def model_of(folder: str | Path) -> dict[str, Any]:
 
 
 def source_of(folder: str | Path) -> dict[str, Any]:
-    """Return the options of a run's loader that decide what its network is given, and the loader's ``name``."""
+    """Return the ``name`` of a run's loader, and those of its options that affect the network's input."""
     recipe: Recipe = Run(Path(folder)).recipe()
     return {key: v for key, v in recipe.data.items() if key == "name" or key in _FEATURES}

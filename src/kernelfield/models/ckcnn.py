@@ -32,7 +32,7 @@ __all__ = ["CKCNN", "KERNEL_FIELDS", "FlexTCN", "conv_factory", "field_options"]
 def field_options(
     field: Callable[..., Field], *, default_start: str | None = None, start: str | None = None, **arguments: Any
 ) -> Callable[..., Field]:
-    """Bind the arguments of a kernel field that networks expose, those that are given.
+    """Bind to a kernel field those of its arguments that are given.
 
     Args:
         field: makes the field.

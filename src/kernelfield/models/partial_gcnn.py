@@ -83,7 +83,7 @@ def _make_convs(
     kernel_size: int,
     reduction: str = "mean",
 ) -> tuple[Callable[..., LiftingConv], Callable[..., GroupConv]]:
-    """Return what makes the lifting convolution of a network and its group convolutions."""
+    """Return two factories: of a network's lifting convolution, and of its group convolutions."""
     kind = PartialGroupConv if partial else GroupConv
     shared: dict[str, Any] = {"group": group, "samples": None if group.finite else samples}
     shared |= {"field": field, "kernel_size": kernel_size}

@@ -1,4 +1,4 @@
-"""Outputs wherever they are asked for: points without values, appended to those of the input."""
+"""Outputs at any coordinates: query points, which have no values, are appended to the input's points."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def append_queries(
     step: float | Sequence[float] = 1.0,
     **sampling: Any,
 ) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
-    """Return values, mask and sampling of the input's points and of the points asked for, which have no values.
+    """Return values, mask and sampling arguments of the input's points, followed by query points without values.
 
     Every layer computes outputs at all of them from the input's points alone, so that an answer depends on no other
     question. A signal on a grid becomes values at the grid's points.

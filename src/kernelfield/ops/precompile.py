@@ -92,7 +92,7 @@ class Precompilation:
         _outdated.update(line for line, fit in zip(todo, fits, strict=True) if not fit)
 
     def wait(self) -> int:
-        """Wait until all kernels are compiled; return how many are."""
+        """Wait until all kernels are compiled; return their number."""
         if self._mode is None:
             return 0
         done = [kernel.result(ignore_errors=True) for kernel in self._mode.future_kernels.values()]

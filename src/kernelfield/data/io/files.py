@@ -66,7 +66,7 @@ def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path
 
 
 def find(where: Path, names: Sequence[str], what: str) -> Path:
-    """Return the first file of ``names`` in ``where``; if there is none, name what is there in the error."""
+    """Return the first of ``names`` that exists in ``where``; an error lists the files that do."""
     for name in names:
         if (where / name).is_file():
             return where / name

@@ -60,7 +60,7 @@ def _bytes(variable: str, default: int) -> int:
 
 
 def check_size(path: str | Path, needed: int, stored: int = 0) -> None:
-    """Raise if what a file declares takes more memory than the limit.
+    """Raise if the data that a file declares exceed the memory limit.
 
     A file that is larger than the limit may take as many bytes as it has.
 

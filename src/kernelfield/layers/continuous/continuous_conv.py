@@ -178,7 +178,7 @@ class ContinuousConv(SampledKernel):
         return channels
 
     def input_lengths(self, lengths: Sequence[int]) -> Sequence[int] | None:
-        """Return the lengths that limit the kernel: on a circle every offset meets a sample, so none do."""
+        """Return the lengths that limit the kernel; none if periodic, where every offset reaches a sample."""
         return None if self.boundary == "periodic" else lengths
 
     def _grid_conv(self, x: Tensor, steps: tuple[float, ...], kernel: Tensor | None) -> Tensor:

@@ -81,7 +81,7 @@ class _Attention(nn.Module):
 
 
 class _AttentiveConv(BaseGroupConv):
-    """What both attentive convolutions add to the convolution they extend."""
+    """Base class of attentive convolutions: the branch that computes the attention."""
 
     lifting = False
     kernel: GroupKernel
@@ -122,7 +122,7 @@ class _AttentiveConv(BaseGroupConv):
             self.branch = _Attention(in_channels, out_channels, group, attention, *sizes, self.lifting)
 
     def _removed(self, x: Tensor) -> Tensor:
-        """Return what attention takes from the output."""
+        """Return the part of the output that attention removes."""
         assert isinstance(self.branch, _Attention)
         return attentive_residual(x, self.kernel(), self.branch.rendered(), self.boundary, self.chunk)
 

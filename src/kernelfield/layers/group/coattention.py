@@ -196,7 +196,7 @@ def _mirrored(group: Group) -> bool:
 
 
 def _entries(n: int, form: str, mirrored: bool) -> Tensor:
-    """Return which learned number each entry of the matrix is."""
+    """Return the index of the learned number at each entry of the matrix."""
     if form == "free":
         return torch.arange(n * n).view(n, n)
     size = n // 2 if mirrored else n

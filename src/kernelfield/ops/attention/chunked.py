@@ -129,7 +129,7 @@ def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _on_grid(around: Neighborhood, q: Tensor) -> Neighborhood:
-    """Return a neighbourhood that knows which neighbours lie on the grid: (positions, neighbours), None for all."""
+    """Return the neighbourhood with a mask of the neighbours on the grid: (positions, neighbours), None for all."""
     points, dilation, crop = around.points, around.dilation, around.crop
     if points is None:
         return around

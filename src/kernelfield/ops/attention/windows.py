@@ -19,7 +19,7 @@ _TABLES: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
 
 class Neighborhood(NamedTuple):
-    """Which keys each query sees, in the words of :func:`~kernelfield.ops.group_attention`.
+    """The keys that each query sees, by the arguments of :func:`~kernelfield.ops.group_attention`.
 
     Args:
         points: number of positions along each axis, odd; None for all positions.
@@ -128,7 +128,7 @@ def neighbor_index(
 def neighbor_tables(
     space: tuple[int, ...], points: tuple[int, ...], dilation: int, crop: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return the position of each neighbour, and the position whose neighbour each one is; -1 if there is none.
+    """Return the neighbours of each position, and the positions that each is a neighbour of; -1 for none.
 
     Both are int32, (neighbours, cropped positions) and (neighbours, positions), and cached. Arguments as in
     :func:`neighbor_index`.

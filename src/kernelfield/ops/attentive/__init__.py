@@ -28,7 +28,7 @@ def attentive_residual(
     boundary: str,
     chunk: int | None = None,
 ) -> Tensor:
-    r"""Return what attention takes away from a group convolution (chapter 8, Eq. 13 to 18).
+    r"""Return the part of a group convolution's output that attention removes (chapter 8, Eq. 13 to 18).
 
     .. math::
         \sum_{c, \tilde h} \alpha_X(x, h, \tilde h)\, \alpha_C(h, \tilde h)_c\, \tilde f_{oc}(x, h, \tilde h),

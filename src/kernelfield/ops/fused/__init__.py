@@ -1,4 +1,4 @@
-r"""What networks do between convolutions: norms, linear maps of the channels, GELU, dropout, residual sums.
+r"""Operations between convolutions: norms, linear maps of the channels, GELU, dropout, residual sums.
 
 None of these does much arithmetic, and each reads and writes a whole signal, so their cost is their number of passes
 over memory. On a GPU the operators here take as few passes as their dependences allow: bias, GELU, dropout and residual

@@ -124,7 +124,7 @@ def _read_split(where: Path, part: str, points: int, normals: bool) -> Split:
 def part_iou(
     prediction: Tensor, target: Tensor, parts: Sequence[Sequence[int]] = tuple(PARTS.values())
 ) -> tuple[Tensor, Tensor]:
-    """Return the share of agreement of each object, as the published tables have it, and which kind it is.
+    """Return the mean IoU over the parts of each object, as in the published tables, and its kind.
 
     The kind is known from the target; of the predictions only those for parts of that kind count. The intersection over
     union of a part that is neither there nor predicted is 1, and that of an object is the mean over its kind's parts.

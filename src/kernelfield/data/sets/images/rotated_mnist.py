@@ -187,7 +187,7 @@ def mnist6_180(
 
 @checked()
 def mnist6_m(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
-    """Return MNIST6-M: MNIST's sixes and their mirror images, to be told apart.
+    """Return MNIST6-M: MNIST's sixes and their mirror images, as two classes.
 
     Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0.
     Split: MNIST's own, a tenth of the training sixes held out for validation. Normalisation: zero mean and unit

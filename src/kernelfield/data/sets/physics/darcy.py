@@ -224,7 +224,7 @@ def _conjugate_gradients(apply: Any, b: Tensor, diagonal: Tensor, tolerance: flo
 
 
 def _reader(root: str | os.PathLike[str] | None) -> Any:
-    """Return what reads (x, y) of a part at a resolution, for the layout that is there."""
+    """Return a reader of (x, y) of a part at a resolution, for the layout of these files."""
     if root is None:
         raise ValueError("root must be the folder or the .npz file that holds Darcy flow, got None")
     path = Path(root).expanduser()

@@ -82,7 +82,7 @@ def solids(
 def random_clouds(
     points: int = 1_000, *, dim: int = 3, train: int = 800, validation: int = 0, test: int = 200, seed: int = 0
 ) -> Data:
-    """Return clouds of random points with a random value at each, which is also what to predict (chapter 4, 4.1).
+    """Return clouds of random points with a random value at each, which is also the target (chapter 4, 4.1).
 
     A network must carry the values through its representation of the cloud.
 

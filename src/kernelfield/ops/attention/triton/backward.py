@@ -142,7 +142,7 @@ def keys(
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
     GB: tl.constexpr, HB: tl.constexpr, MB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of keys and values at a few elements, and what every program adds to those of codes."""
+    """Write the gradients of keys and values at a few elements, and each program's share of those of the codes."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
     here = lane < lanes
     x, y = (lane // N).to(tl.int64), lane % N
@@ -245,7 +245,7 @@ def places(
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
     GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write what some samples and positions add to the gradients of the codes of one offset."""
+    """Write the share of some samples and positions in the gradients of one offset's codes."""
     i = tl.program_id(0) * L + tl.arange(0, L)
     here = i < P
     blocks = tl.cdiv(H, HB)

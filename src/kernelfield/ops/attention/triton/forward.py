@@ -1,4 +1,4 @@
-"""Group attention in Triton, forward: scores are made, compared and summed without leaving the processor.
+"""Group attention in Triton, forward: scores are computed, compared and summed in registers.
 
 One thread works on one position of one sample and head, its lane, for a few output elements h at once; the lanes of a
 warp are neighbours in memory. It goes through the query's elements g a few at a time, and twice through all neighbours
@@ -49,7 +49,7 @@ def channels(base, stride, mask, COUNT: tl.constexpr):
 
 @triton.jit
 def rows(base, first, count, stride, step, mask, factor, ROWS: tl.constexpr, COUNT: tl.constexpr):
-    """Return the channels of some elements, the last one again where there are no more."""
+    """Load the channels of some elements; indices past the end repeat the last element."""
     found = ()
     for r in tl.static_range(ROWS):
         row = base + tl.minimum(first + r, count - 1) * step
@@ -60,7 +60,7 @@ def rows(base, first, count, stride, step, mask, factor, ROWS: tl.constexpr, COU
 
 @triton.jit
 def codes_of(base, first, count, stride, step, ROWS: tl.constexpr, COUNT: tl.constexpr):
-    """Return the codes of some output elements, the last one again where there are no more."""
+    """Load the codes of some output elements; indices past the end repeat the last element."""
     found = ()
     for r in tl.static_range(ROWS):
         row = base + tl.minimum(first + r, count - 1) * step

@@ -1,4 +1,4 @@
-"""Group attention by Triton kernels, as one function: what they are given, in which sizes, and in which order."""
+"""Group attention by Triton kernels, as one autograd function: arguments, tile sizes, order of launches."""
 
 from __future__ import annotations
 

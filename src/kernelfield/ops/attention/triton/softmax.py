@@ -203,7 +203,7 @@ def fused_softmax_sum(content: Tensor, place: Tensor, element: Tensor, valid: Te
 
 
 def _dense(t: Tensor) -> Tensor:
-    """Return a tensor whose last axis is contiguous and that a new one like it has the strides of."""
+    """Return a tensor with a contiguous last axis and the strides that ``empty_like`` gives it."""
     if t.stride(-1) == 1 and torch.empty_like(t, device="meta").stride() == t.stride():
         return t
     return t.contiguous()

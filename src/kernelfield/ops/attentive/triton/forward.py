@@ -1,4 +1,4 @@
-r"""Attentive convolutions in Triton, forward: responses are compared and summed where they are made, never written.
+r"""Attentive convolutions in Triton, forward: responses are compared and summed in registers, never written.
 
 A response is :math:`r_{bjn}(x) = \sum_k w_{kjn} f_{bj}(x + k)`, of input j, a channel and an element, to the kernel of
 output n, a channel and an element. The lanes of a program are outputs n, each with its weights; what the lanes share,
@@ -24,7 +24,7 @@ SIZES = ["C", "G", "N", "HI", "WI", "HO", "WO", "tiles", "across"]
 
 @triton.jit
 def samples(plane, row, column, HI, WI, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return a window of a plane, row by row, the last row and column again where there are no more."""
+    """Load a window of a plane, row by row; indices past the end repeat the last row or column."""
     found = ()
     for i in tl.static_range(ROWS):
         line = plane + tl.minimum(row + i, HI - 1) * WI
@@ -76,7 +76,7 @@ def sums(
     x, w, alpha, total, top, which, C, G, N, HI, WI, HO, WO, tiles, across,
     KS: tl.constexpr, ALPHA: tl.constexpr, TOP: tl.constexpr, R: tl.constexpr, P: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write the sum of weighted responses over channels, and if asked for the largest of them and its channel.
+    """Write the sum of weighted responses over channels and, on request, the largest of them and its channel.
 
     Of x (b, C, G, HI, WI), w (KS², C, G, N) and weights alpha (b, C, G, N) to (b, HO, WO, G, N); of channels with one
     place more for each sample, (b, HO · WO + 1, G, N).

@@ -1,4 +1,4 @@
-"""Attention on an input in Triton: each kernel reads the signal once, for all that is asked of it at a time.
+"""Attention on an input in Triton: each kernel reads the signal once, for all its outputs.
 
 A signal is f (b, q, x) of channels and elements q = (c, g), g fastest, at positions x, in either order of memory:
 strides say in which. Maps are α (b, q) of channels and s (b, g, x) of space; statistics over channels (b, 2, g, x),
@@ -43,7 +43,7 @@ def over_space(x, mean, peak, place, Q, X, sb, sq, sp, QB: tl.constexpr, PB: tl.
 
 @triton.jit
 def _lane(G, X, LAST: tl.constexpr, L: tl.constexpr):
-    """Return elements and positions of a program's lanes, neighbours in memory, and which of them there are."""
+    """Return the elements and positions of a program's lanes, adjacent in memory, and which of them exist."""
     m = tl.program_id(1) * L + tl.arange(0, L)
     if LAST:
         return m % G, m // G, m < G * X
@@ -94,7 +94,7 @@ def subtract(x, alpha, s, y, Q, G, X, sb, sq, sp, QB: tl.constexpr, PB: tl.const
 
 @triton.jit(do_not_specialize=SIZES)
 def space_slopes(x, alpha, s, dy, dt, C, G, X, sb, sq, sp, LAST: tl.constexpr, L: tl.constexpr, UNROLL: tl.constexpr):
-    """Write the slope of what s is the sigmoid of."""
+    """Write the gradient of the argument of the sigmoid s."""
     b = tl.program_id(0).to(tl.int64)
     g, p, here = _lane(G, X, LAST, L)
     base = b * sb + g * sq + p * sp
@@ -127,7 +127,7 @@ def _slope(q, p, dfound, which, base, C, G, X, real):
 def channel_slopes(
     x, alpha, s, dy, dfound, which, da, Q, C, G, X, sb, sq, sp, QB: tl.constexpr, PB: tl.constexpr
 ):  # fmt: skip
-    """Write the slope of what α is the sigmoid of."""
+    """Write the gradient of the argument of the sigmoid α."""
     b, q = tl.program_id(0).to(tl.int64), tl.program_id(1) * QB + tl.arange(0, QB)
     total = tl.zeros((QB, PB), dtype=tl.float32)
     start = 0

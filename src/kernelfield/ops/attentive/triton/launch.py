@@ -202,7 +202,7 @@ def _tile(kernel: str, n: int, columns: int) -> tuple[int, int, dict[str, int]]:
 
 
 def _part(length: int, most: int) -> int:
-    """Return how many columns a tile has: ``most`` or half as many, and no third, as each is compiled by itself."""
+    """Return the columns of a tile: ``most`` or half as many. Each further size would have to be compiled too."""
     half = max(1, most // 2)
     return half if 5 * triton.cdiv(length, half) * half < 4 * triton.cdiv(length, most) * most else most
 

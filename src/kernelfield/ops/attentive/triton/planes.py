@@ -1,4 +1,4 @@
-"""Attentive convolutions of planes: what the kernels are given, for all samples or a few at a time."""
+"""Attentive convolutions of planes: arguments of the kernels, for all samples or a few at a time."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def line(base, row, column, H, W, stride, mask, COUNT: tl.constexpr):
 def attend(
     total, top, psi, gate, out, G, N, H, W, across, A: tl.constexpr, P: tl.constexpr, L: tl.constexpr
 ):  # fmt: skip
-    """Write the gates σ(s), (b, H, W, G, N), and the sum of what they let through, (b, H, W, N)."""
+    """Write the gates σ(s), (b, H, W, G, N), and the gated sum, (b, H, W, N)."""
     pid = tl.program_id(0)
     b, y, column = (pid // (across * H)).to(tl.int64), pid // across % H, pid % across * P
     n = tl.program_id(1) * L + tl.arange(0, L)
@@ -82,7 +82,7 @@ def gate_grad(total, gate, dout, ds, G, N, count, L: tl.constexpr):
 def spread(
     gate, dout, ds, psi, dtotal, dtop, G, N, H, W, across, A: tl.constexpr, P: tl.constexpr, L: tl.constexpr
 ):  # fmt: skip
-    """Write the slopes of sums and maxima from those of s and of what the gates let through, (b, H · W + 1, G, N)."""
+    """Write the gradients of sums and maxima from those of s and of the gated sum, (b, H · W + 1, G, N)."""
     pid = tl.program_id(0)
     b, y, column = (pid // (across * H)).to(tl.int64), pid // across % H, pid % across * P
     blocks = tl.cdiv(N, L)

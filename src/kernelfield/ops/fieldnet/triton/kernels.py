@@ -33,7 +33,7 @@ def _axis(index, first, step, size):
 def _coordinates(
     point, n1, n2, first0, first1, first2, step0, step1, step2, size0, size1, size2, D: tl.constexpr
 ):  # fmt: skip
-    """Return the coordinates of grid points, as (T, 1) columns; axes that there are not repeat the first."""
+    """Return the coordinates of grid points, as (T, 1) columns; missing axes repeat the first."""
     if D == 1:
         x0 = _axis(point, first0, step0, size0)[:, None]
         x1, x2 = x0, x0
@@ -75,7 +75,7 @@ def _matrix(p, start, unit, there, H: tl.constexpr):
 
 @triton.jit
 def _keep(q, at, value, mask, ADD: tl.constexpr):
-    """Write a part of a gradient, or add it to what the tiles before have left."""
+    """Write a part of a gradient, or add it to the sum of the earlier tiles."""
     if ADD:
         value += tl.load(q + at, mask=mask, other=0.0)
     tl.store(q + at, value, mask=mask)
@@ -280,7 +280,7 @@ def filter_grads_kernel(
 
 @triton.jit
 def _first(p, omega, unit, x0, x1, x2, there, H: tl.constexpr, D: tl.constexpr):
-    """Return what enters the first sines."""
+    """Return the arguments of the first sines."""
     return omega * (_plane(p, 0, unit, x0, x1, x2, there, D) + _row(p, H * D, unit, 1, 0, there))
 
 

@@ -1,4 +1,4 @@
-"""Launches of the kernels: packing of parameters, grids, and the function that autograd meets."""
+"""Launches of the kernels: packing of parameters, grids, and the autograd function."""
 
 from __future__ import annotations
 
