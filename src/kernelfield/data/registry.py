@@ -51,7 +51,7 @@ class Description:
         source: where it comes from.
         licence: its licence.
         split: how it is split.
-        normalisation: what is done to its values.
+        normalisation: how its values are normalised.
         root: what the user must give: "nothing", "a folder or file", or "a folder or file, or nothing".
         download: whether it can be downloaded.
         options: further arguments of :func:`load`, with defaults.

@@ -40,7 +40,7 @@ class DataShape:
         in_channels: channels of the inputs.
         out_channels: number of predictions.
         size: length of the inputs along each axis, in training steps.
-        task: what is predicted, one of ``TASKS``.
+        task: kind of target, one of ``TASKS``.
         irregular: whether samples lie at real times or points, with coordinates and a mask.
         vocabulary: number of tokens, if the inputs are (batch, length) token ids.
         queries: number of coordinates at which the network is asked; 0 if targets belong to the samples themselves.

@@ -99,7 +99,7 @@ class Schedule:
         name: "cosine" (per step), "steps" (at given epochs), "plateau" (per evaluated epoch) or "constant".
         warmup: epochs of linear growth from zero; with every schedule.
         final: where a cosine ends, in units of the learning rate.
-        factor: what a plateau or a step multiplies the learning rate by.
+        factor: multiplies the learning rate at a plateau or a step.
         patience: epochs without improvement after which a plateau lowers the learning rate.
         milestones: epochs after which "steps" lowers the learning rate.
         monitor: the quantity a plateau watches, "loss" or a metric; the metric the run is chosen by if empty.

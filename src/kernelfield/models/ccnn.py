@@ -80,7 +80,7 @@ class CCNN(nn.Module):
         readout: "mean" over positions, "last" position, "dense", or "pair": the input is two sequences, one after the
             other, which the network reads separately and compares (chapter 6, the task Retrieval).
         vocabulary: number of tokens, if the input is (batch, length) ids.
-        stem: what the input meets first, a "conv" (chapter 3) or a "linear" map of its channels (chapter 6).
+        stem: the first layer, a "conv" (chapter 3) or a "linear" map of the channels (chapter 6).
         active: sizes of each block where blocks differ, one for each: what :meth:`kernelfield.DNArch.materialize` has
             learned.
         options: further arguments of :class:`SeparableConv`: learn_mean, isotropic, boundary, smooth, neighbors,
@@ -96,7 +96,7 @@ class CCNN(nn.Module):
     torch.Size([2, 10])
 
     Attributes:
-        arguments: what the network was built with; ``CCNN(**net.arguments)`` is another one like it.
+        arguments: those that the network was built with; ``CCNN(**net.arguments)`` is another one like it.
     """
 
     @checked(

@@ -105,8 +105,8 @@ class PartialGCNN(_Partial):
         partial: whether the subsets of the group are learned.
         channels: width of the lift, of the two blocks, and of the last convolution.
         kernel_size: points of the kernels along each axis.
-        field: what the kernels are, built from (dim, channels).
-        shortcut_field: what the kernels of the shortcuts are, on the group alone.
+        field: makes the kernels' field from (dim, channels).
+        shortcut_field: makes the field of the shortcuts' kernels, on the group alone.
         pool: whether to halve the resolution after the lift and after each block.
         dropout: probability to drop a channel inside the blocks.
         head: "max"; or the ablations "t2", a last convolution on space after the mean over the group, and "linear" or
@@ -231,7 +231,7 @@ class PartialGCNN13(_Partial):
         partial: whether the subsets of the group are learned.
         channels: width of the lift and of the first convolution; the others have twice as many.
         kernel_size: points of the kernels along each axis.
-        field: what the kernels are, built from (dim, channels).
+        field: makes the kernels' field from (dim, channels).
         dropout: probability to drop a channel after the 2nd, 5th and 8th convolution.
         reduction: "mean" over the elements of a convolution's input, or "sum" as in the authors' code.
         sample_in_eval: draw elements in evaluation too, as the authors' code does.

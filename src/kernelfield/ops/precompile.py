@@ -131,7 +131,7 @@ def _submit(line: str) -> bool:
         if kernel.cache_key != entry["source"]:
             return False
         kernel.preload(entry["specialization"])
-    except Exception:  # a hint that does not fit is no error
+    except Exception:  # a hint that does not fit is not an error
         return False
     return True
 

@@ -65,7 +65,7 @@ class ContinuousConv(SampledKernel):
         depthwise: one kernel per channel, and no mixing of channels.
         smooth: at steps finer than the training's, blur the kernel over a training step, which removes frequencies
             that training never saw (chapter 2, appendix "Dealing with high-frequency components").
-        neighbors: with ``coords``, meet only this many nearest points.
+        neighbors: with ``coords``, sum over only this many nearest points.
         gain: "start" scales the kernel as the publication did whose starting values the field has
             (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
             gain² at initialisation (chapter 3, section 3.3). None leaves the field as it was drawn.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["aliasing_loss", "kernel_frequency", "kernel_l2", "kernel_norm", "nyquist"]
 
-#: which parameters :func:`kernel_norm` counts beside kernels
+#: which parameters :func:`kernel_norm` counts besides kernels
 OTHER_PARAMETERS = ("all", "biases", "none")
 
 

@@ -44,7 +44,7 @@ class SampledKernel(nn.Module):
         causal: the kernel has no lags below zero; dim 1.
         depthwise: one kernel per channel.
         smooth: blur the kernel over a training step when it is sampled finer than in training.
-        neighbors: number of points that a point meets, for the initial scale.
+        neighbors: number of points in a sum, for the initial scale.
         gain: initial scale, "start", a number or None; see :class:`ContinuousConv`.
         spread: largest initial distance of the centres of the field's envelopes from offset zero, where it has any.
     """

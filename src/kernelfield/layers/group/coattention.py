@@ -43,7 +43,7 @@ class CyclicSelfAttention(nn.Module):
         group: a finite group.
         form: "group" for the matrix above; "blocks", for a group of rotations and mirror, the chapter's arrangement of
             circulant blocks [[B, C], [C, B]], which commutes with the mirror but not with rotations; "free" for n² free
-            numbers. The last two are not equivariant (a circulant one block is), and stand for comparison.
+            numbers. The last two are not equivariant (a circulant one block is), and serve for comparison.
         fan_in: terms of the sum that made a response; sets the scale of the initial numbers. By default that of a layer
             with as many channels and one point in space, channels · n.
 

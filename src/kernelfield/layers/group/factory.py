@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["make_group_conv", "make_lifting_conv", "make_projection_conv"]
 
 #: chapter 7's attention, of the responses of a convolution: form of its matrix, and what has one of its own. "free" has
-#: no constraint that makes it equivariant, and stands for comparison
+#: no constraint that makes it equivariant, and serves for comparison
 CO_ATTENTION = {"co": ("group", "channel"), "co_filter": ("group", "filter"), "free": ("free", "channel")}
 KINDS = (*CO_ATTENTION, "full", "channel", "spatial", "input", "gate")
 
 
-#: options of attentive convolutions; others do without them
+#: options of attentive convolutions; other convolutions ignore them
 _ATTENTION_OPTIONS = ("attention_size", "dilation", "hidden")
 
 

@@ -292,7 +292,7 @@ class LiftingSelfAttention(_SelfAttention):
             members, so that no measure is left to divide by.
         size: for a global neighbourhood, the number of training steps at which the encoding's coordinate is 1.
         encoding: "relative"; "absolute", codes added to queries and keys; or "none". The two serve comparison.
-        field: what the encoding of one coordinate is, built from (dim, channels).
+        field: makes the encoding of one coordinate from (dim, channels).
         dropout: probability to drop a weight.
         value_dropout: probability to drop a value.
         chunk: samples and heads computed at once, and

@@ -29,7 +29,7 @@ _OPERATORS = ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__
 POINTWISE = frozenset((*_ACTIVATIONS, *_MORE_ACTIVATIONS, *_ARITHMETIC, *_OPERATORS))
 
 
-# Not a decorator of __init__: torch.compile cannot look into a decorated constructor of a class that is no module.
+# Not a decorator of __init__: torch.compile cannot look into a decorated constructor of a class that is not a module.
 @checked(
     values=TensorOf("float", "batch, channels, group, …"),
     elements=TensorOf("float", "…, group, coords") | None,

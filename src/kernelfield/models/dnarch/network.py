@@ -41,9 +41,9 @@ class DNArch(nn.Module):
     has in its middle and writes, and on the axis of blocks. The identity branch is never masked. At first the masks
     keep the size of the given network and all of its weights.
 
-    Only what the masks keep is computed: narrow matrix products, cropped kernels, convolutions at a low resolution, and
-    no closed blocks. The sizes change after optimiser steps, never inside ``forward``. The README beside this file has
-    a picture.
+    The forward pass computes only what the masks keep: narrow matrix products, cropped kernels, convolutions at a low
+    resolution, and no closed blocks. The sizes change after optimiser steps, never inside ``forward``. The README
+    beside this file has a picture.
 
     .. math:: y = x + m_\mathrm{depth}\, \mathrm{up}\Big[\sigma\big(m_\mathrm{out} L\, \mathrm{drop}\,
         \sigma(m_\mathrm{mid} W m_\mathrm{in} (\psi m_\mathrm{gauss}) * \mathrm{down}_{m_\mathrm{res}} N x)\big)\Big]

@@ -54,7 +54,7 @@ def group_attention(
     where :math:`q = (q_1, q_2)` is split along its channels at the widths of the codes p and e.
 
     A score is the sum of three terms, none of which depends on all of (h, h̃, ĥ, y). The fast methods compute the
-    content term once for all output elements, and sum the weights over h̃ before they meet values. They hold nothing
+    content term once for all output elements, and sum the weights over h̃ before they multiply values. They hold nothing
     that has h, h̃, ĥ and a position of the key at once, and weight values |H| times less often than the formula does.
 
     Args:

@@ -37,7 +37,7 @@ def chunked_attention(
     ``codes`` are its ``positions`` and ``elements``.
 
     The content term is computed once for all output elements, and the weights are summed over the query's elements
-    before they meet values. No tensor has an output element, two other elements and a key's position at once.
+    before they multiply values. No tensor has an output element, two other elements and a key's position at once.
     """
 
     def block(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, elements: Tensor, keep: Tensor | None) -> Tensor:

@@ -49,7 +49,7 @@ def conv(
         causal: the output depends on no later input; 1D only.
         boundary: what lies beyond the signal, "zero" or "periodic", or "valid": nothing does, and only those outputs
             are returned that see all of the kernel, length - points + 1 of them; one for all axes or one per axis.
-        groups: number of groups the channels are parted in; ``in`` of them make a depthwise convolution.
+        groups: number of groups of channels; ``in`` groups make a depthwise convolution.
         method: "direct" sums, "fft" multiplies spectra, "triton" does so on a GPU's tensor cores (depthwise
             convolutions in single and half precision), "auto" takes the one that a cost model measured on this kind of
             device expects to be the fastest.

@@ -88,7 +88,7 @@ def point_conv(
         causal: whether an output depends only on points at or before its own time; dim 1 only. Outputs before the first
             point are zero.
         neighbors: number of nearest points to sum over, the point itself included; None for all. Pair by pair.
-        mask: (batch, points) true for points, false for padding, whose values are zero and which is no neighbour.
+        mask: (batch, points) true for points, false for padding, which has zero values and is never a neighbour.
         hidden: values that the kernel holds at once for one offset, if they are more than it returns.
         at: (batch or 1, queries, dim) coordinates of the outputs; those of the points if not given.
         method: "pairs", "cells", "grid", or "auto" for the one with the smallest estimated cost. "grid" is refused for

@@ -103,7 +103,7 @@ def cifar10(root: str | os.PathLike[str] | None, *, download: bool = False, **op
             (n, 1, 1024), the task Image of the Long Range Arena; "noise-padded" (n, 96, 1000), rows of 32 pixels and
             968 steps of noise, npCIFAR10.
         augment: whether training images are shifted by up to 4 pixels and mirrored, before they become sequences.
-        padding: what an augmented image has beyond its edge, "zero" or "symmetric".
+        padding: values beyond the edge of an augmented image, "zero" or "symmetric".
         resolution: pixels per side; other than 32 by spectral resampling.
         noise: noise of the noise-padded form, "fresh" or "shared"; see
             :func:`kernelfield.data.transforms.to_sequence.noise_padded`.

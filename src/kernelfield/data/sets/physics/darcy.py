@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["darcy", "darcy_synthetic", "permeability", "solve_darcy"]
 
-#: what a permeability of one and of the other kind is in the published data
+#: the two permeabilities of the published data
 LOW, HIGH = 3.0, 12.0
 _MAT = ("piececonst_r421_N1024_smooth1.mat", "piececonst_r421_N1024_smooth2.mat")
 

@@ -40,7 +40,7 @@ def read_arff(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str,
     r"""Return the series of an ``.arff`` file, the task, and the names of the classes if it has some.
 
     The last attribute is the label. The others are the steps of one channel, or there is one relational attribute, in
-    quotes, whose channels are parted by ``\n``.
+    quotes, whose channels are separated by ``\n``.
 
     Args:
         path: the file.

@@ -1,4 +1,4 @@
-"""Time series of your own: a CSV file of one series a line, or of one measurement a line."""
+"""Time series of your own: a CSV file of one series per line, or of one measurement per line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["csv_samples", "csv_series", "read_labelled", "read_long", "read_steps", "read_wide"]
 
 TASKS = ("auto", "classification", "regression")
-#: columns by which a file of one measurement a line is known
+#: columns by which a file of one measurement per line is known
 LONG = {"id", "time", "value"}
 
 
@@ -103,14 +103,14 @@ def csv_samples(path: Path, data: Data, label: str = "label", nonfinite: str = "
     """Return the series of a CSV file as samples of a data set, to predict their labels, which may be left out.
 
     Args:
-        path: a file of either kind that :func:`csv_series` reads; one of a series a line may do without names.
+        path: a file of either kind that :func:`csv_series` reads; one of a series per line may have no names.
         data: whose series they are like.
         label: name of the column of labels, which is ignored.
         nonfinite: as of :func:`csv_series`.
 
     Returns:
         The samples; None if the file is of neither kind, for one column of labels or several of values of one channel
-        are what tells series a line from steps a line.
+        tell one series per line from one step per line.
     """
     names, rows = _read(path)
     labelled = label in names
@@ -149,7 +149,7 @@ def _check_channels(path: Path, channels: Sequence[str], data: Data) -> None:
 
 
 def read_steps(path: Path, nonfinite: str = "refuse") -> np.ndarray:
-    """Return the one series of a file of one step a line: (channels, steps), NaN where missing.
+    """Return the one series of a file of one step per line: (channels, steps), NaN where missing.
 
     A first line of names is skipped.
     """
@@ -173,7 +173,7 @@ def _are_words(cells: Sequence[str]) -> bool:
 
 
 def _count(cells: Sequence[str]) -> bool:
-    """Whether the first line of a file of one series a line counts from 0 or 1: names, not values."""
+    """Whether the first line of a file of one series per line counts from 0 or 1: names, not values."""
     return any(list(cells) == [str(i) for i in range(first, first + len(cells))] for first in (0, 1))
 
 
@@ -206,7 +206,7 @@ def _paths(root: str | os.PathLike[str] | None) -> list[Path]:
 def read_wide(
     path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None, nonfinite: str = "refuse"
 ) -> tuple[list[Series], list[str]]:
-    """Return the series of a file of one series a line, and the name of their channel; labels may be empty."""
+    """Return the series of a file of one series per line, and the name of their channel; labels may be empty."""
     place = -1 if label is None else names.index(label)
     series = []
     for i, row in enumerate(rows, start=2):
@@ -231,7 +231,7 @@ def read_wide(
 def read_long(
     path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None, nonfinite: str = "refuse"
 ) -> tuple[list[Series], list[str]]:
-    """Return the series of a file of one measurement a line, and the names of their channels; labels may be empty."""
+    """Return the series of a file of one measurement per line, and the names of their channels; labels may be empty."""
     column = {name: i for i, name in enumerate(names)}
     labels: dict[str, str] = {}
     seen: dict[str, dict[float, dict[str, float]]] = {}

@@ -124,7 +124,7 @@ class _Channels:
 def read_stay(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the times (points,) in minutes, the measurements (37, points), and age, gender, height and unit (4,).
 
-    NaN where nothing was measured; the files write -1 for what is not known of a patient. Of two values at the same
+    NaN where nothing was measured; the files write -1 for unknown values. Of two values at the same
     time the later line counts.
     """
     lines = read_lines(path)

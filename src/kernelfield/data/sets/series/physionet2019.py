@@ -38,7 +38,7 @@ def physionet2019(
 
     Source: the PhysioNet / Computing in Cardiology Challenge 2019 (Reyna et al., 2019; Goldberger et al., 2000), one
     ``.psv`` file a stay anywhere in ``root``, such as ``training/training_setA/p000001.psv``; 40,336 stays, from
-    https://physionet.org/content/challenge-2019/. No checksums of the archives could be confirmed, so that nothing is
+    https://physionet.org/content/challenge-2019/. No checksums of the archives could be confirmed, so nothing is
     downloaded. Licence: CC BY 4.0. Split: 70, 15 and 15 percent under a seed, stratified by outcome. Normalisation:
     zero mean and unit variance of each channel over the observed values of the training stays.
 

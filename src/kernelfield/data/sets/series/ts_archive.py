@@ -140,8 +140,8 @@ def read_archive(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], s
 def read_ts(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], dict[str, str], str, tuple[str, ...] | None]:
     """Return the series of a `.ts` file, its header, the task, and the names of the classes if it has some.
 
-    A header of tags (``@classLabel true a b``), ``@data``, then one series a line: channels parted by colons, values by
-    commas, the label last. With ``@timeStamps true`` values are (time, value) pairs, times numbers or dates.
+    A header of tags (``@classLabel true a b``), ``@data``, then one series per line: channels separated by colons,
+    values by commas, the label last. With ``@timeStamps true`` values are (time, value) pairs, times numbers or dates.
 
     Args:
         path: the file.

@@ -2,9 +2,9 @@
 
 One thread works on one position of one sample and head, its lane, for a few output elements h at once; the lanes of a
 warp are neighbours in memory. It goes through the query's elements g a few at a time, and twice through all neighbours
-j and key elements m: for the normaliser of each (h, g), and for the weights, summed over g before they meet a value.
+j and key elements m: for the normaliser of each (h, g), and for the weights, summed over g before they meet values.
 Content is computed once for all h of the thread, the score of a position once for all m. Nothing is exchanged between
-threads, so that nothing need be a power of two but the number of elements taken at a time; what is too many is masked.
+threads, so only the number of elements per step must be a power of two; excess elements are masked.
 Scores are in units of log 2 and in float32, whatever the inputs are.
 """
 
@@ -16,7 +16,7 @@ import triton.language as tl
 
 __all__ = ["SIZES", "forward"]
 
-# A loop over a size that is no constant is a `while`: `range` of an argument is refused by the interpreter.
+# A loop over a size that is not a constant is a `while`: `range` of an argument is refused by the interpreter.
 LOG2E = tl.constexpr(1.4426950408889634)
 FAR = tl.constexpr(1e30)
 # One kernel for all sizes of a network's maps, whatever divides them.
@@ -166,7 +166,7 @@ def forward(
                 one = best[g * HB + h] + tl.log2(tl.maximum(amount[g * HB + h], 1e-37))
                 real = here & (g0 + g < G) & (h0 + h < H)
                 tl.store(lse + ((x * H + h0 + h) * G + g0 + g) * P + i, one, mask=real)
-                norm = norm + (tl.where(real, one, FAR),)  # what is not there gets no weight
+                norm = norm + (tl.where(real, one, FAR),)  # elements that do not exist get no weight
         j = 0
         while j < J:
             at = tl.load(index + j * index_j, mask=here, other=-1)

@@ -76,7 +76,7 @@ def _forward(
                 amount = amount * tl.exp(largest - new) + added
                 largest = new
             tl.store(norms + g * H + hh, largest + tl.log(amount), mask=hh < H)
-        tl.debug_barrier()  # what one thread has stored, others load
+        tl.debug_barrier()  # a thread loads what another one stored
         for start in range(0, J, JT):
             j = start + tl.arange(0, JT)
             total = tl.zeros((HP, MP, JT), dtype=tl.float32)

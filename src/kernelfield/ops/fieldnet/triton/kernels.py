@@ -260,7 +260,7 @@ def filter_grads_kernel(
             weight, bias = _matrix(p, S + l * (H * H + H), unit, there, H)
             h = tl.dot(h, weight, input_precision=PRECISION) + bias
             h *= _filter(p, l + 1, unit, x0, x1, x2, there, F, H, D, A)
-        tl.debug_barrier()  # what one thread has written another may read
+        tl.debug_barrier()  # a thread may read what another one wrote
         slope = tl.load(grad + at, mask=here, other=0.0)
         for back in range(F - 1):
             l = F - 2 - back
@@ -331,7 +331,7 @@ def sine_grads_kernel(
             tl.store(scratch + l * H * points + at, z, mask=here)
             weight, bias = _matrix(p, S + l * (H * H + H), unit, there, H)
             z = omega * (tl.dot(_sine(z), weight, input_precision=PRECISION) + bias)
-        tl.debug_barrier()  # what one thread has written another may read
+        tl.debug_barrier()  # a thread may read what another one wrote
         slope = tl.load(grad + at, mask=here, other=0.0) * (omega * _cosine(z))
         for back in range(F - 1):
             start = S + (F - 2 - back) * (H * H + H)
