@@ -168,7 +168,7 @@ def test_export(run: Path, to: str) -> None:
 def test_lists() -> None:
     assert "ccnn_4_140" in call("list", "models")
     assert "smnist" in call("list", "data")
-    assert set(json.loads(call("list", "recipes", "ch03-smnist*", "--json"))) == {
+    assert set(json.loads(call("list", "recipes", "ch03-smnist-ccnn*", "--json"))) == {
         "ch03-smnist-ccnn-4-140",
         "ch03-smnist-ccnn-6-380",
     }
