@@ -45,6 +45,12 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no pictures at the end of runs: they take longer than the training of a tiny network."""
+    monkeypatch.setattr("kernelfield.experiments.finish.write_pictures", lambda *_: None)
+
+
 @pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     """Run a test once per dtype."""

@@ -207,6 +207,7 @@ class Pooled(torch.nn.Module):
 """
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_own_data_sets_and_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_tones.py").write_text(OWN_MODULE)
     monkeypatch.chdir(tmp_path)
@@ -262,6 +263,7 @@ def test_a_closed_pipe_ends_a_command_quietly() -> None:
     assert listing.wait() == 0
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_reproduce_writes_results_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelfield.experiments.results import results_table  # noqa: PLC0415
 
@@ -283,6 +285,7 @@ def test_reproduce_writes_results_and_failures(tmp_path: Path, monkeypatch: pyte
     assert f"{finished.relative_to(tmp_path)} stays: it holds a finished result" in again
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_own_images_and_series(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     source = np.random.default_rng(0)
@@ -344,6 +347,7 @@ def test_errors_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_runs_on_synthetic_and_real_data_share_no_folder(tmp_path: Path) -> None:
     options = ("--accelerator", "cpu", *SMALL, "--out", tmp_path / "run")
     assert "synthetic data: noise of the right shape" in call("train", "--synthetic", *options)

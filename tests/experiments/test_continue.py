@@ -87,6 +87,7 @@ def test_starting_weights_are_read_once(tmp_path: Path) -> None:
     assert make_network(longer) is not None
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_command_continues_a_run_and_starts_from_one(tmp_path: Path) -> None:
     rows = ["label," + ",".join(map(str, range(12)))]
     rows += [f"{'ab'[i % 2]}," + ",".join(str((1 - 2 * (i % 2)) * j) for j in range(12)) for i in range(20)]
