@@ -18,6 +18,8 @@ indented by two spaces, so that a row is found without parsing every family.
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -108,10 +110,16 @@ def _names(path: Path, text: str) -> list[str]:
     return _ROW.findall(listed) if rows else [path.stem]
 
 
+@functools.lru_cache(maxsize=64)
+def _parsed(name: str, text: str) -> dict[str, Any]:
+    """Return the content of a file. A family is read once for all its rows; callers must not change it."""
+    return read_yaml(text, name)
+
+
 def _rows(path: Path, text: str, names: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    family = read_yaml(text, path.name)
+    family = _parsed(path.name, text)
     if "rows" not in family:
-        return {path.stem: family}
+        return {path.stem: copy.deepcopy(family)}
     for key, value in family.items():
         if key not in ("base", "rows"):
             raise ValueError(f"{path.name}: a family has the keys base and rows, got {key!r}")
@@ -121,4 +129,4 @@ def _rows(path: Path, text: str, names: list[str] | None = None) -> dict[str, di
     for name in names or rows:
         if not isinstance(rows[name], dict):
             raise ValueError(f"{path.name}: rows.{name} must be a mapping, got {rows[name]!r}")  # noqa: TRY004
-    return {name: merge(base, rows[name]) for name in names or rows}
+    return {name: copy.deepcopy(merge(base, rows[name])) for name in names or rows}
