@@ -87,7 +87,7 @@ def test_urbansound8k(city: Path) -> None:
     with pytest.raises(ValueError, match=r"\bfold must"):
         urbansound8k(city, fold=11)
     (city / "audio" / "fold1" / "1-3.wav").unlink()
-    with pytest.raises(ValueError, match=r"1-3.wav .*found none"):
+    with pytest.raises(ValueError, match=r"1-3.wav must"):
         urbansound8k(city)
     (city / "metadata" / "UrbanSound8K.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="found no slice_file_name"):

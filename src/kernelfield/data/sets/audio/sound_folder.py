@@ -302,7 +302,7 @@ def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = Non
     clips = []
     for path in paths:
         if not path.is_file():
-            raise ValueError(f"{path} must be a sound file that can be read")
+            raise ValueError(f"{path} must be a sound file, but does not exist")
         clips.append(_integers(read_sound(path, rate)[:length]))
     longest = max(len(clip) for clip in clips) if length is None else check_int("length", length)
     # One long clip makes all of them long.
