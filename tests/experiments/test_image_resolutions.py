@@ -65,7 +65,13 @@ def test_report_and_test_command_feed_networks_resized_images() -> None:
 
 
 def test_report_and_test_command_agree_on_images(tmp_path: Path) -> None:
-    settings = {"shape.size": [8, 8], "shape.out_channels": 10, "training.epochs": 1, "training.batch": 120, "test.step": [2.0]}
+    settings = {
+        "shape.size": [8, 8],
+        "shape.out_channels": 10,
+        "training.epochs": 1,
+        "training.batch": 120,
+        "test.step": [2.0],
+    }
     recipe = with_settings(small_recipe(), {"data.resolution": 8, **settings})
     run = fit(recipe, tmp_path / "run", report=False)
     reported = run.result()["metrics"]["step 2.0"]["accuracy"]
