@@ -1,25 +1,31 @@
 """What does it cost to read a signal sample by sample: exactly, distilled, from a cache, or by recomputation?
 
-    python benchmarks/streaming.py --samples 4000 --channels 32 --blocks 2 --out benchmarks/results/streaming-cpu.json
+    python benchmarks/streaming.py --out benchmarks/results/streaming-cpu.json
     python benchmarks/streaming.py --device cuda --out benchmarks/results/streaming-h200.json
 
-A causal CCNN with global kernels, as long as the signal, predicts after every sample:
+CCNN_4,140 with global causal kernels, as long as the signal of 16,000 samples, predicts after every sample:
 
 - ``exact``: ``kf.stream`` of the network, convolutions in blocks of growing size,
-- ``distilled``: ``kf.stream`` of ``kf.distil`` of it,
-- ``compiled``: that too, with ``torch.compile`` of its step,
+- ``distilled``: ``kf.stream`` of the network with 16 oscillations in place of each kernel. They are random: the time
+  does not depend on their values,
+- ``compiled``: the step of the distilled network as one function: by ``torch.compile`` on a CPU, a CUDA graph on a GPU,
 - ``cache``: the samples so far are kept for each layer, and each new output is one sum over all of them,
 - ``recompute``: a forward pass over all samples so far.
 
-The first three read all samples. The cost of the others per sample grows with the number of samples: it is measured at
-some of them, and the total is the area under the line through these. ``operations`` are counted, of the convolutions
-alone: additions and multiplications, 2.5 n log₂ n for a real FFT of n points. Times are also given for one convolution
-without the rest of the network, whose time per sample is mostly that of calling its many small layers.
+Totals are extrapolated. The first three methods are timed over ``--measured`` samples, one by one, and the total is in
+proportion; for the exact stream these samples end with the largest of its blocks, so that no FFT is left out. The cost
+per sample of the cache and of forward passes grows with the number of samples: it is measured at 9 and 5 lengths, and
+the total is the area under the line through these. ``operations`` are counted, of the convolutions alone: additions and
+multiplications, 2.5 n log₂ n for a real FFT of n points. Times are also given for one convolution without the rest of
+the network, whose time per sample is mostly that of calling its many small layers.
+
+``state_bytes`` is what each method keeps between samples, after several numbers of them, without weights and kernels.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 import time
 from pathlib import Path
@@ -32,6 +38,7 @@ from torch import Tensor, nn
 
 import kernelfield as kf
 from kernelfield.streaming import OnlineConv, RecurrentConv, StreamStep
+from kernelfield.streaming.causality import convolutions
 from kernelfield.streaming.layers import OnlineLayer, RecurrentLayer
 from kernelfield.streaming.online_conv import BLOCK
 
@@ -91,66 +98,125 @@ def cached_cost(layers: list[CacheLayer], push: Callable[[Tensor], object], x: T
     return cost
 
 
-def network_seconds(net: nn.Module, small: nn.Module, x: Tensor) -> tuple[dict[str, float], dict[str, int]]:
-    """Return seconds to read all samples with the whole network, and the bytes of state after them."""
-    samples, seconds, memory = x.shape[-1], {}, {}
-    for name, network in (("exact", net), ("distilled", small)):
-        online = kf.stream(network)
-        push_all(online.push, x[..., :BLOCK])
-        online.reset()
-        seconds[name] = push_all(online.push, x)
-        memory[name] = online.memory
-    seconds["compiled"], memory["compiled"] = compiled_seconds(small, x), memory["distilled"]
+class Clocked:
+    """Totals for all samples, from the time of some."""
+
+    def __init__(self, x: Tensor, measured: int) -> None:
+        self.x, self.measured, self.samples = x, min(measured, x.shape[-1]), x.shape[-1]
+
+    def stream(self, online: Any, push: Callable[[Tensor], object], largest: int) -> float:
+        """Return seconds for all samples with an object that remembers; its last samples end at ``largest``."""
+        end = max(self.measured, largest)
+        warm = min(BLOCK, end - self.measured)
+        begin = end - self.measured - warm
+        if begin:
+            online(self.x[..., :begin])
+        push_all(push, self.x[..., begin : begin + warm])
+        return push_all(push, self.x[..., begin + warm : end]) * self.samples / self.measured
+
+    def step(self, push: Callable[[Tensor], object]) -> float:
+        """Return seconds for all samples with a function whose cost does not depend on time."""
+        push_all(push, self.x[..., :20])
+        return push_all(push, self.x[..., : self.measured]) * self.samples / self.measured
+
+
+def network_seconds(net: nn.Module, small: nn.Module, clocked: Clocked) -> dict[str, float]:
+    """Return seconds to read all samples with the whole network."""
+    x = clocked.x
     online = kf.stream(net)
+    layers = [layer for layer in online.network.modules() if isinstance(layer, OnlineLayer)]
+    seconds = {"exact": clocked.stream(online.push, online.push, layers[-1].conv.sizes[-1])}
+    recurrent = kf.stream(small)
+    seconds["distilled"] = clocked.step(recurrent.push)
+    seconds["compiled"] = clocked.step(compiled(small, x[..., :1]))
     caches = []
     for name, layer in list(online.network.named_modules()):
         if isinstance(layer, OnlineLayer):
-            caches.append(CacheLayer(layer.conv.kernel, samples, layer.bias))
+            caches.append(CacheLayer(layer.conv.kernel, clocked.samples, layer.bias))
             online.network.set_submodule(name, caches[-1])
-    seconds["cache"] = total(cached_cost(caches, online.network, x), samples)
-    memory["cache"] = sum(layer.samples.numel() * layer.samples.element_size() for layer in caches)
-
-    def recompute(t: int) -> float:
-        begin = clock(x.device)
-        net(x[..., :t])
-        return clock(x.device) - begin
-
-    recompute(samples)
-    seconds["recompute"] = total(recompute, samples, points=5)
-    memory["recompute"] = x.numel() * x.element_size()
-    return seconds, memory
+    seconds["cache"] = total(cached_cost(caches, online.network, x), clocked.samples)
+    seconds["recompute"] = total(lambda t: _timed(net, x[..., :t]), clocked.samples, points=5)
+    return seconds
 
 
-def compiled_seconds(small: nn.Module, x: Tensor) -> float:
-    """Return seconds to read all samples with the compiled step of a distilled network."""
-    one = StreamStep(small).to(x.device)
-    step = torch.compile(one)
-    states = [state.to(x.device) for state in one.states.values()]
+def state_bytes(net: nn.Module, small: nn.Module, samples: int) -> dict[str, dict[str, int]]:
+    """Return the bytes that each method keeps after some numbers of samples."""
+    exact, distilled = kf.stream(net), kf.stream(small)
+    found: dict[str, dict[str, int]] = {}
+    convolutions = [layer for layer in exact.network.modules() if isinstance(layer, OnlineLayer)]
+    width = sum(layer.conv.channels for layer in convolutions)
+    x = torch.randn(1, 1, samples, device=next(net.parameters()).device)
+    before = 0
+    for n in (samples // 16, samples // 4, samples):
+        exact.push(x[..., before:n])
+        distilled.push(x[..., before:n])
+        before = n
+        kept = {"exact": exact.memory, "distilled": distilled.memory, "compiled": distilled.memory}
+        found[str(n)] = {**kept, "cache": 4 * n * width, "recompute": 4 * n}
+    return found
 
-    def push(sample: Tensor) -> None:
-        _, *states[:] = step(sample, *states)
 
-    push_all(push, x[..., :3])
-    return push_all(push, x)
+def compiled(small: nn.Module, sample: Tensor) -> Callable[[Tensor], object]:
+    """Return the step of a distilled network as one function that keeps its states."""
+    one = StreamStep(small).to(sample.device)
+    states = [state.to(sample.device) for state in one.states.values()]
+    if sample.device.type != "cuda":
+        step = torch.compile(one)
+
+        def push(sample: Tensor) -> Tensor:
+            y, *states[:] = step(sample, *states)
+            return y
+
+        return push
+    held = sample.clone()
+
+    def advance() -> Tensor:
+        y, *after = one(held, *states)
+        for state, new in zip(states, after, strict=True):
+            state.copy_(new)
+        return y
+
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            advance()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = advance()
+
+    def replay(sample: Tensor) -> Tensor:
+        held.copy_(sample)
+        graph.replay()
+        return y
+
+    return replay
 
 
-def layer_seconds(conv: Any, recurrent: RecurrentConv, x: Tensor) -> dict[str, float]:
+def layer_seconds(conv: Any, recurrent: RecurrentConv, clocked: Clocked) -> dict[str, float]:
     """Return seconds to read all samples with one convolution."""
     kernel = conv.kernel()
-    wide = x.expand(-1, kernel.shape[0], -1).contiguous()
+    wide = Clocked(clocked.x.expand(-1, kernel.shape[0], -1).contiguous(), clocked.measured)
     online = OnlineConv(kernel, groups=kernel.shape[0])
-    small = RecurrentLayer(recurrent, step=1.0, batch=1)
-    for layer in (online, small):
-        push_all(layer, wide[..., :BLOCK])
-    online.reset()
-    online.time = 0
-    cache = CacheLayer(kernel, x.shape[-1])
+    cache = CacheLayer(kernel, wide.samples)
     return {
-        "exact": push_all(online, wide),
-        "distilled": push_all(small, wide),
-        "cache": total(cached_cost([cache], cache, wide), x.shape[-1]),
-        "recompute": total(lambda t: _timed(conv, wide[..., :t]), x.shape[-1], points=5),
+        "exact": wide.stream(online, online, online.sizes[-1]),
+        "distilled": wide.step(RecurrentLayer(recurrent, step=1.0, batch=1)),
+        "compiled": wide.step(compiled(recurrent, wide.x[..., :1])),
+        "cache": total(cached_cost([cache], cache, wide.x), wide.samples),
+        "recompute": total(lambda t: _timed(conv, wide.x[..., :t]), wide.samples, points=5),
     }
+
+
+def with_oscillations(net: nn.Module, order: int) -> nn.Module:
+    """Return a copy of a network with random oscillations in place of each kernel, as ``kf.distil`` would fit them."""
+    small = copy.deepcopy(net)
+    for name, layer in convolutions(net).items():
+        options: dict[str, Any] = {"order": order, "depthwise": layer.groups > 1, "bias": layer.bias is not None}
+        made = RecurrentConv(layer.in_channels, layer.out_channels, **options)
+        small.set_submodule(name, made.to(layer.reach.device).eval())
+    return small
 
 
 def _timed(call: Callable[[Tensor], object], x: Tensor) -> float:
@@ -181,6 +247,7 @@ def operations(samples: int, order: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=16_000)
+    parser.add_argument("--measured", type=int, default=2_048, help="samples that the streams read one by one")
     parser.add_argument("--channels", type=int, default=140)
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--order", type=int, default=16)
@@ -192,25 +259,26 @@ def main() -> None:
     device = torch.device(options.device)
     arguments = {"size": options.samples, "channels": options.channels, "blocks": options.blocks, "sigma": None}
     net = kf.CCNN(1, 10, field=kf.fields.SIREN, **arguments).eval().to(device)
-    small = kf.distil(net, order=options.order, refine=0).network
-    x = torch.randn(1, 1, options.samples, device=device)
-    seconds, memory = network_seconds(net, small, x)
-    alone = layer_seconds(net.blocks[0].conv.depthwise, small.blocks[0].conv.depthwise, x)
+    small = with_oscillations(net, options.order)
+    clocked = Clocked(torch.randn(1, 1, options.samples, device=device), options.measured)
+    seconds = network_seconds(net, small, clocked)
+    alone = layer_seconds(net.blocks[0].conv.depthwise, small.blocks[0].conv.depthwise, clocked)
     counted = operations(options.samples, options.order)
+    memory = state_bytes(net, small, options.samples)
     rows = [
         [
             name,
             number(seconds[name]),
             ratio(seconds[name] / seconds["exact"]),
-            number(alone.get(name)),
-            ratio(alone[name] / alone["exact"] if name in alone else None),
+            number(alone[name]),
+            ratio(alone[name] / alone["exact"]),
             ratio(counted.get(name, counted["distilled"]) / counted["exact"]),
-            number(memory[name] / 2**10),
+            *(number(kept[name] / 2**10) for kept in memory.values()),
         ]
         for name in METHODS
     ]
-    header = ["method", "network s", "/ exact", "one convolution s", "/ exact", "operations / exact", "state KiB"]
-    print(table(header, rows))
+    header = ["method", "network s", "/ exact", "one convolution s", "/ exact", "operations / exact"]
+    print(table([*header, *(f"KiB after {n}" for n in memory)], rows))
     if options.out:
         settings = {key: value for key, value in vars(options).items() if key != "out"}
         found = {"network_seconds": seconds, "conv_seconds": alone, "operations": counted, "state_bytes": memory}

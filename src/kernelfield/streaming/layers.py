@@ -151,7 +151,7 @@ class RecurrentLayer(BufferedLayer):
     def forward(self, x: Tensor, *, add_bias: bool = True, **_: Any) -> Tensor:
         """Return (batch, out, n) for the next samples (batch, in, n)."""
         pieces = []
-        for piece in x.double().split(self.chunk, dim=-1):
+        for piece in (x.double(),) if x.shape[-1] <= self.chunk else x.double().split(self.chunk, dim=-1):
             states = tuple(getattr(self, name) for name in self.state_names)
             y, states = self.advance(piece, states)
             pieces.append(y)

@@ -133,8 +133,10 @@ class OnlineConv(nn.Module):
             )
         else:
             y = samples.flatten(1) @ lags.flatten(0, 1)
+        place = self.pending[..., self.time % self.pending.shape[-1]]
+        y = (place + y).unsqueeze(-1)
+        place.zero_()
         self.time += 1
-        y = self._take(self.time - 1, 1) + y.unsqueeze(-1)
         if self.time % BLOCK == 0:
             self._finish_block()
         return y

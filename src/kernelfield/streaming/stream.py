@@ -15,6 +15,7 @@ from .._object_kinds import TensorOf
 from ..layers import CumulativeNorm, SeparableConv
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions
+from .inference import with_fixed_layers
 from .layers import OnlineLayer, RecurrentLayer, RunningNorm, RunningReadout, StatefulLayer
 from .recurrent_conv import RecurrentConv
 
@@ -221,7 +222,7 @@ def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
         return replaced[""]
     for name, module in replaced.items():
         network.set_submodule(name, module)
-    return network
+    return with_fixed_layers(network)
 
 
 def _fold_bias(module: nn.Module) -> None:

@@ -1,0 +1,105 @@
+"""Pointwise layers as a stream calls them: one sample after another, with weights that do not change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..layers import BatchNorm, Pointwise
+from ..ops.fused import activate
+
+__all__ = ["FixedNorm", "FixedPointwise", "with_fixed_layers"]
+
+
+class FixedPointwise(Pointwise):
+    """A :class:`~kernelfield.layers.Pointwise` whose call costs little beside its product.
+
+    A network that reads single samples spends most of its time in calls. This layer leaves out the checks and the
+    choice of a fused kernel, and maps one sample by a product of a matrix and a vector.
+
+    Args:
+        layer: the layer; its tensors are shared.
+    """
+
+    def __init__(self, layer: Pointwise) -> None:
+        nn.Module.__init__(self)
+        self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        *,
+        offset: Tensor | None = None,
+        active: Any = None,
+        activation: str | None = None,
+        residual: Tensor | None = None,
+        **dropout: Any,
+    ) -> Tensor:
+        """Return (batch, out, n) for the next samples (batch, in, n); arguments as in ``Pointwise``."""
+        if x.shape[-1] != 1 or offset is not None or active is not None or x.dim() != 3:
+            epilogue = {"activation": activation, "residual": residual, **dropout}
+            return super().forward(x, offset=offset, active=active, **epilogue)
+        y = F.linear(x.squeeze(-1), self.weight, self.bias).unsqueeze(-1)
+        if activation is not None:
+            y = F.gelu(y) if activation == "gelu" else F.relu(y)
+        return y if residual is None else y.add_(residual)
+
+
+class FixedNorm(BatchNorm):
+    """A :class:`~kernelfield.layers.BatchNorm` in evaluation mode: one product and one sum per value.
+
+    Args:
+        norm: the norm, with running statistics.
+    """
+
+    def __init__(self, norm: BatchNorm) -> None:
+        nn.Module.__init__(self)
+        self.num_features = norm.num_features
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        dtype = torch.promote_types(norm.running_var.dtype, torch.float32)
+        scale = torch.rsqrt(norm.running_var.to(dtype) + norm.eps)
+        scale = scale if norm.weight is None else scale * norm.weight
+        shift = -norm.running_mean.to(dtype) * scale
+        shift = shift if norm.bias is None else shift + norm.bias
+        self.register_buffer("scale", scale.to(dtype).unsqueeze(-1), persistent=False)
+        self.register_buffer("shift", shift.to(dtype).unsqueeze(-1), persistent=False)
+
+    scale: Tensor
+    shift: Tensor
+
+    def forward(  # type: ignore[override]
+        self,
+        input: Tensor,  # noqa: A002
+        *,
+        active: Any = None,
+        activation: str | None = None,
+        with_identity: bool = False,
+    ) -> Any:
+        """Return the normalised values of the next samples; arguments as in ``BatchNorm``."""
+        scale, shift = self.scale, self.shift
+        if active is not None and active.channels is not None:
+            scale, shift = scale[: active.channels[0]], shift[: active.channels[0]]
+        y = torch.addcmul(shift, input, scale)
+        y = y if y.dtype == input.dtype else y.to(input.dtype)
+        y = y if activation is None else activate(y, activation=activation)
+        return (y, input) if with_identity else y
+
+
+def with_fixed_layers(network: nn.Module) -> nn.Module:
+    """Replace the pointwise maps and batch norms of a network in evaluation mode, in place, and return it."""
+    for name, module in list(network.named_modules()):
+        made: nn.Module | None = None
+        if type(module) is Pointwise:
+            made = FixedPointwise(module)
+        elif type(module) is BatchNorm and module.running_mean is not None:
+            made = FixedNorm(module)
+        if made is not None and name == "":
+            return made.eval()
+        if made is not None:
+            network.set_submodule(name, made.eval())
+    return network
