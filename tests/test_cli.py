@@ -109,7 +109,10 @@ def test_streams_of_every_kind_predict_the_same(run: Path, tmp_path: Path, endin
     assert found[-1]["class"] == whole["class"]
 
 
-@pytest.mark.parametrize(("lines", "says"), [(["1", "a"], "line 2"), (["1", "2 3"], "line 2"), (["1 2"], "1 channels")])
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [(["1", "a"], "line 2"), (["1", "2 3"], "line 2"), (["1 2"], "1 channels"), (["1", "nan"], "sample 2")],
+)
 def test_streams_of_bad_lines(run: Path, lines: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         list(stream_input(run, "-", every=2, lines=lines))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kernelfield import CCNN, CKCNN, create_model
 from kernelfield.layers import ContinuousConv
 from kernelfield.models.registry import configuration
+from kernelfield.streaming.stream import signal_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +45,8 @@ def samples(network: nn.Module, batch: int, length: int) -> Tensor:
     """Return an input for a network: signals in its dtype, or token ids."""
     if getattr(network, "embedding", None) is not None:
         return torch.randint(0, network.embedding.num_embeddings, (batch, length))
-    dtype = next(network.parameters()).dtype
     assert isinstance(network, (CCNN, CKCNN))
-    return torch.randn(batch, 2, length, dtype=dtype)
+    return torch.randn(batch, 2, length, dtype=signal_dtype(network))
 
 
 @torch.no_grad()

@@ -32,17 +32,18 @@ def build(name: str) -> nn.Module:
     return settled(kf.CCNN(2, 3, size=40, channels=4, blocks=1, hidden=4))
 
 
+@pytest.mark.parametrize("step", [1.0, 0.5])
 @pytest.mark.parametrize("name", ["distilled", "cut", "tokens", "kept"])
-def test_one_step_is_a_function_of_sample_and_state(name: str) -> None:
+def test_one_step_is_a_function_of_sample_and_state(name: str, step: float) -> None:
     net = build(name)
-    one = StreamStep(net, 2)
+    one = StreamStep(net, 2, step=step)
     x = samples(net, 2, 30)
     states = list(one.states.values())
     outputs = []
     for sample in x.split(1, dim=-1):
         y, *states = one(sample, *states)
         outputs.append(y)
-    assert_equal_outputs(torch.stack(outputs, dim=-1), kf.stream(net, 2).push(x))
+    assert_equal_outputs(torch.stack(outputs, dim=-1), kf.stream(net, 2, step=step).push(x))
     assert all(not state.any() for state in one.states.values())
 
 
@@ -74,6 +75,34 @@ def test_exported_streams_predict_sample_by_sample(to: str, name: str, tmp_path:
         y = torch.stack([exported.push(sample) for sample in x.split(1, dim=-1)], dim=-1)
         torch.testing.assert_close(y, wanted, rtol=1e-4, atol=1e-4)
         exported.reset()
+
+
+def test_streams_in_half_precision(tmp_path: Path) -> None:
+    net = build("distilled").bfloat16()
+    export_stream(net, tmp_path / "stream.pt2")
+    y = ExportedStream(tmp_path / "stream.pt2").push(samples(net, 1, 1))
+    assert y.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match=r"^net .*ONNX"):
+        export_stream(net, tmp_path / "stream.onnx", to="onnx")
+
+
+@pytest.mark.parametrize("sample", [torch.randn(1, 3, 1), torch.randn(1, 2, 2), torch.randn(1, 2, 1).double()])
+def test_a_wrong_sample_leaves_the_stream_as_it_was(sample: torch.Tensor, exported: ExportedStream) -> None:
+    exported.reset()
+    x = torch.ones(1, 2, 1)
+    first, second = exported.push(x), exported.push(x)
+    exported.reset()
+    assert torch.equal(exported.push(x), first)
+    with pytest.raises(ValueError, match=r"^sample "):
+        exported.push(sample)
+    assert torch.equal(exported.push(x), second)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportedStream:
+    path = tmp_path_factory.mktemp("exported") / "stream.pt2"
+    export_stream(build("kept"), path)
+    return ExportedStream(path)
 
 
 def test_a_wrong_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

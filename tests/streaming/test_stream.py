@@ -239,6 +239,24 @@ def test_a_state_of_another_network_is_refused() -> None:
         kf.stream(net, 2).load_state_dict(online.state_dict())
 
 
+def test_an_incomplete_state_leaves_the_stream_as_it_was() -> None:
+    net = ccnn(size=90)
+    x = samples(net, 1, 100)
+    online, other = kf.stream(net), kf.stream(net)
+    online.push(x)
+    for damage in ("missing", "shape", "dtype"):
+        state = kf.stream(net).state_dict()
+        last = list(state["layers"])[-1]
+        if damage == "missing":
+            del state["layers"][last]
+        else:
+            total = state["layers"][last]["total"]
+            state["layers"][last]["total"] = total[:, 1:] if damage == "shape" else total.float()
+        with pytest.raises(ValueError, match=r"^state .*total"):
+            online.load_state_dict(state)
+    assert_unchanged(online, x, torch.cat([other.push(x), other.push(x)], dim=2)[..., 100:])
+
+
 @pytest.mark.parametrize("streams", [[2], [-1], ["a"]])
 def test_streams_out_of_the_batch_are_refused(streams: Any) -> None:
     online = kf.stream(ccnn(size=20), 2)

@@ -66,6 +66,9 @@ def stream_input(
     for block in _blocks(source, recipe, every, lines):
         if block.shape[1] != recipe.shape.in_channels:
             raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
+        if not bool(block.isfinite().all()):
+            first = online.samples[0] + int((~block.isfinite()).any(dim=1).flatten().nonzero()[0]) + 1
+            raise ValueError(f"{source} must hold finite numbers, got NaN or infinity in sample {first}")
         outputs = online.push(block if prepare is None else prepare(block))
         yield {"samples": online.samples[0], **_said(outputs[0, :, -1], recipe, names)}
 
@@ -171,7 +174,8 @@ def heard_accuracy(
     batch = split.batch(slice(0, most)).to("cpu")
     if batch.target is None or batch.target.dim() != 1 or batch.target.is_floating_point():
         return None
-    online, length = Stream(network, len(batch)), batch.inputs.shape[-1]
+    step = float(batch.step if isinstance(batch.step, (int, float)) else batch.step[0])
+    online, length = Stream(network, len(batch), step=step), batch.inputs.shape[-1]
     cuts = [round(length * i / points) for i in range(points + 1)]
     found: dict[str, list[float]] = {"heard": [], "accuracy": []}
     for a, b in itertools.pairwise(cuts):

@@ -154,10 +154,24 @@ class Stream:
             raise ValueError("state must come from a stream of the same network, weights and step, got another's")
         if len(state["closed"]) != self.batch:
             raise ValueError(f"state must come from a batch of {self.batch} streams, got {len(state['closed'])}")
+        self._check_layers(state["layers"])
         for name, layer in self._stateful.items():
             layer.load_state(state["layers"][name])
         self._closed, self._samples = list(state["closed"]), list(state["samples"])
         return self
+
+    def _check_layers(self, layers: Any) -> None:
+        """Raise unless all tensors of a state are there, before any of them is read."""
+        for name, layer in self._stateful.items():
+            given = layers.get(name) if isinstance(layers, dict) else None
+            for key, tensor in layer.state().items():
+                found = given.get(key) if isinstance(given, dict) else None
+                if not isinstance(found, Tensor) or found.shape != tensor.shape or found.dtype != tensor.dtype:
+                    shape = tuple(found.shape) if isinstance(found, Tensor) else None
+                    raise ValueError(
+                        f"state must hold {key} of layer {name!r}, {tensor.dtype} of shape {tuple(tensor.shape)}, got "
+                        f"{shape}"
+                    )
 
     @checked()
     def to(self, device: torch.device | str) -> Stream:
@@ -197,7 +211,7 @@ class Stream:
             raise ValueError(f"block must have shape ({shape}), got {tuple(block.shape)}")
         if block.device.type != self._device.type:
             raise ValueError(f"block must be on the stream's device, {self._device}, got {block.device}")
-        if tokens and block.numel() and block.device.type == "cpu":
+        if tokens and block.numel():
             low, high = int(block.min()), int(block.max())
             if low < 0 or high >= self._tokens:  # type: ignore[operator]
                 raise ValueError(f"block must hold token ids from 0 to {self._tokens - 1}, got {low} to {high}")  # type: ignore[operator]
