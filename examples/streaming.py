@@ -19,7 +19,7 @@ import kernelfield as kf
 from kernelfield.data.sets.audio.fsdd import fsdd
 from kernelfield.data.sets.synthetic.chirps import chirps
 
-EPOCHS, CLIPS, SURE, NOISE, CHANNELS = 10, 12, 0.9, 0.1, 24
+EPOCHS, CLIPS, SURE, NOISE, CHANNELS = 6, 12, 0.9, 0.1, 24
 
 
 def load(path: str | None) -> tuple[list, list[str]]:

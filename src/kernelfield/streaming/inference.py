@@ -29,7 +29,7 @@ class FixedPointwise(Pointwise):
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.weight, self.bias = layer.weight, layer.bias
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Tensor,
         *,
@@ -72,7 +72,7 @@ class FixedNorm(BatchNorm):
     scale: Tensor
     shift: Tensor
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         input: Tensor,  # noqa: A002
         *,
