@@ -34,9 +34,9 @@ from kernelfield.experiments.datasets import recipe_data
 from kernelfield.experiments.run import make_network
 
 RECIPE = "ch05-smnist-flextcn-2"
-#: clips of 6,000 samples at 8 kHz, averages of this many
+#: clips of 4,000 samples at 8 kHz, averages of this many
 POOL = 4
-CLIP = 6_000
+CLIP = 4_000
 Batches = list[tuple[Tensor, Tensor]]
 
 
@@ -64,7 +64,7 @@ def trained_on_speech(archive: str, epochs: int, seed: int, weights: Path | None
 
     torch.manual_seed(seed)
     (x, target), test = clips(data.train), clips(data.test)
-    network = kf.CCNN(1, 10, size=CLIP // POOL, channels=32, blocks=2, dropout=0.1)
+    network = kf.CCNN(1, 10, size=CLIP // POOL, channels=24, blocks=2, dropout=0.1)
     batches = list(zip(test[0].split(100), test[1].split(100), strict=True))
     if weights is not None and weights.exists():
         network.load_state_dict(torch.load(weights))
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--mnist", default=".data/mnist", help="folder of MNIST")
     parser.add_argument("--fsdd", help="archive or folder of the Free Spoken Digit Dataset")
     parser.add_argument("--samples", type=int, default=10_000, help="test digits of MNIST")
-    parser.add_argument("--epochs", type=int, default=15, help="of training on spoken digits")
+    parser.add_argument("--epochs", type=int, default=8, help="of training on spoken digits")
     parser.add_argument(
         "--weights", type=Path, help="file of the weights of the network on spoken digits, to keep them"
     )

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import kernelfield as kf
+from kernelfield.layers import CumulativeNorm
 from kernelfield.masks import SigmoidMask
+from kernelfield.streaming import StreamStep
 from tests.models.registered import CAUSAL, small_by_default
 from tests.streaming.networks import assert_equal_outputs, forward_after, samples, settled, streamable
 from tests.streaming.test_online_conv import partitions
@@ -79,6 +81,22 @@ def test_streams_a_sequence_of_layers() -> None:
     x = torch.randn(1, 2, 30)
     with torch.no_grad():
         assert_equal_outputs(push_all(kf.stream(net), x, [9, 21]), net(x))
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["a layer", "a block"])
+def test_what_is_used_twice_has_two_states(within: bool) -> None:
+    layer, norm = kf.CKConv(2, 2, size=20, causal=True), CumulativeNorm(2)
+    block = nn.Sequential(layer, norm, nn.GELU())
+    net = (nn.Sequential(block, block) if within else nn.Sequential(layer, norm, nn.GELU(), layer, norm)).eval()
+    x = torch.randn(1, 2, 30)
+    with torch.no_grad():
+        wanted = net(x)
+    assert_equal_outputs(push_all(kf.stream(net), x, [9, 21]), wanted)
+    one = StreamStep(net)
+    states = list(one.states.values())
+    for i, sample in enumerate(x.split(1, dim=-1)):
+        y, *states = one(sample, *states)
+        torch.testing.assert_close(y, wanted[..., i], rtol=1e-4, atol=1e-5)
 
 
 def test_streams_a_materialized_architecture() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -14,7 +15,7 @@ from .recurrent_conv import RecurrentConv
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["check_causal", "convolutions"]
+__all__ = ["check_causal", "convolutions", "separate"]
 
 #: modules that only call others
 _CONTAINERS = (CKCNN, CCNN, TwoConvBlock, CCNNBlock, SeparableConv, nn.ModuleList, nn.Sequential)
@@ -40,6 +41,27 @@ _POINTWISE = (
 def convolutions(network: nn.Module) -> dict[str, ContinuousConv | RecurrentConv]:
     """Return the long convolutions of a network by name, in order."""
     return {name: m for name, m in network.named_modules() if isinstance(m, (ContinuousConv, RecurrentConv))}
+
+
+def separate(network: nn.Module) -> nn.Module:
+    """Give each place at which a layer is used a copy of its own, in place, and return the network.
+
+    A layer with a state needs one state for each place.
+    """
+    _separate(network, {id(network)})
+    return network
+
+
+def _separate(parent: nn.Module, seen: set[int]) -> None:
+    for key, child in list(parent._modules.items()):  # noqa: SLF001 (named_children leaves out the second place)
+        if child is None:
+            continue
+        own = copy.deepcopy(child) if id(child) in seen else child
+        if own is not child:
+            parent._modules[key] = own  # noqa: SLF001
+        seen.add(id(own))
+        if isinstance(own, _CONTAINERS):
+            _separate(own, seen)
 
 
 def check_causal(network: nn.Module) -> None:

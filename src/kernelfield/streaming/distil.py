@@ -13,7 +13,7 @@ from .._arguments import checked
 from .._container_kinds import IterableOf, MappingOf
 from .._kinds import POSITIVE, Choice, Int, ListOf
 from .._object_kinds import TensorOf
-from .causality import check_causal, convolutions
+from .causality import check_causal, convolutions, separate
 from .exponentials import fit_kernels, scales
 from .recurrent_conv import RecurrentConv
 
@@ -116,7 +116,7 @@ def distil(
     read.
 
     Args:
-        net: a causal network, which is not changed.
+        net: a causal network, which is not changed. A layer that it uses twice becomes two.
         order: number of oscillations of every kernel. If not given, each kernel has as few as ``tolerance`` allows, and
             a layer is kept as it is if it needs more than ``max_order``, or if its kernels are too short to gain.
         tolerance: relative error of a kernel that is accepted.
@@ -142,7 +142,7 @@ def distil(
     True
     """
     check_causal(net)
-    network = copy.deepcopy(net)
+    network = separate(copy.deepcopy(net))
     rows = []
     for name, layer in convolutions(network).items():
         if isinstance(layer, RecurrentConv):

@@ -16,7 +16,7 @@ from .._object_kinds import TensorOf
 from ..export import quiet_exporter
 from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
-from .causality import check_causal, convolutions
+from .causality import check_causal, convolutions, separate
 from .layers import RecurrentLayer, RunningNorm, RunningReadout
 from .recurrent_conv import RecurrentConv
 from .stream import Stream, input_channels, signal_dtype
@@ -105,7 +105,7 @@ class StreamStep(nn.Module):
     def __init__(self, net: nn.Module, batch: int = 1, *, step: float = 1.0) -> None:
         super().__init__()
         check_causal(net)
-        network = copy.deepcopy(net).eval().requires_grad_(False).cpu()
+        network = separate(copy.deepcopy(net)).eval().requires_grad_(False).cpu()
         tape = _Tape()
         layers: dict[str, Any] = {}
         with torch.no_grad():

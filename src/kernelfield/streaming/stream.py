@@ -14,7 +14,7 @@ from .._kinds import POSITIVE, Int, ListOf
 from .._object_kinds import TensorOf
 from ..layers import CumulativeNorm, SeparableConv
 from ..models.readout import Embedding, Readout
-from .causality import check_causal, convolutions
+from .causality import check_causal, convolutions, separate
 from .inference import with_fixed_layers
 from .layers import OnlineLayer, RecurrentLayer, RunningNorm, RunningReadout, StatefulLayer
 from .recurrent_conv import RecurrentConv
@@ -219,7 +219,7 @@ class Stream:
 
 def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
     """Return a copy of a network in evaluation mode whose convolutions, cumulative norms and readout remember."""
-    network = copy.deepcopy(net).eval().requires_grad_(False)
+    network = separate(copy.deepcopy(net)).eval().requires_grad_(False)
     replaced: dict[str, nn.Module] = {}
     with torch.no_grad():
         for module in network.modules():
