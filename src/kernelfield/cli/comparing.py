@@ -1,0 +1,102 @@
+"""Commands on several trainings: compare and sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from .app import Accelerator, DataFolder, Download, Json, Seeds, Settings, Synthetic, app
+from .common import FAILED, absolute_path, errors, print_json
+
+__all__ = ["compare", "sweep"]
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of finished runs.")],
+    out: Annotated[Path, typer.Option(help="Page to write, with a table and curves.")] = Path("comparison.html"),
+    as_json: Json = False,
+) -> None:
+    """Compare finished runs: their scores, the settings in which they differ, and their curves side by side."""
+    with errors():
+        from ..experiments.comparison import (  # noqa: PLC0415
+            compare_runs,
+            comparison_lines,
+            comparison_table,
+            write_comparison_page,
+        )
+
+        found = compare_runs(list(runs))
+        page = write_comparison_page(out, found)
+        if as_json:
+            print_json([{"run": run.name, "settings": run.settings, "result": run.result} for run in found])
+            return
+        typer.echo("\n".join([*comparison_lines(comparison_table(found)), f"page: {page}"]))
+
+
+@app.command()
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or file.")],
+    over: Annotated[
+        list[str],
+        typer.Option(metavar="A.B=…", help="Values v1,v2,… or, for a sampler, a range low:high or low:high:log."),
+    ],
+    out: Annotated[Optional[Path], typer.Option(help="Folder; runs/sweep-RECIPE by default.")] = None,  # noqa: UP045
+    settings: Settings = None,
+    sampler: Annotated[str, typer.Option(help="grid, or tpe or random of Optuna.")] = "grid",
+    trials: Annotated[Optional[int], typer.Option(min=1, help="Trials that a sampler draws.")] = None,  # noqa: UP045
+    seeds: Seeds = 1,
+    at_once: Annotated[Optional[int], typer.Option(min=1, help="Trainings side by side.")] = None,  # noqa: UP045
+    folder: DataFolder = None,
+    download: Download = False,
+    synthetic: Synthetic = False,
+    accelerator: Accelerator = "auto",
+    as_json: Json = False,
+) -> None:
+    """Train a recipe under many settings, side by side; the best is the one with the best validation score.
+
+    An interrupted sweep continues if the command is repeated.
+    """
+    with errors():
+        from ..experiments.comparison import comparison_lines, comparison_table  # noqa: PLC0415
+        from ..experiments.fitting import make_fabric  # noqa: PLC0415
+        from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
+        from ..experiments.sweep import read_over  # noqa: PLC0415
+        from ..experiments.sweep import sweep as run_sweep  # noqa: PLC0415
+
+        chosen = with_settings(find_recipe(recipe), settings or [])
+        found = run_sweep(
+            chosen,
+            Path("runs") / f"sweep-{chosen.name}" if out is None else out,
+            read_over(over),
+            sampler=sampler,
+            trials=trials,
+            seeds=seeds,
+            at_once=at_once,
+            fabric=make_fabric(accelerator),
+            on_result=None if as_json else _print_result,
+            folder=absolute_path(folder),
+            download=download,
+            synthetic=synthetic,
+        )
+        failed = len(found.finished) < len(found.results)
+        if as_json:
+            rows = [{"settings": s, **r} for s, r in zip(found.trials, found.results, strict=True)]
+            print_json(rows)
+        elif found.finished:
+            typer.echo("\n".join(comparison_lines(comparison_table(found.compared()))))
+            typer.echo(f"page: {found.folder / 'sweep.html'}")
+        if failed:
+            raise typer.Exit(FAILED)
+
+
+def _print_result(number: int, settings: list[str], result: dict[str, Any]) -> None:
+    if result["status"] == "done":
+        metric = result["metric"]
+        score = (result.get("chosen", {}).get("validation") or {}).get(metric)
+        said = f"validation {metric} {score:.4f}" if score is not None else "done"
+    else:
+        said = f"{result['status']}: {result['error']}"
+    typer.echo(f"trial {number}: {' '.join(settings)}: {said}", err=True)

@@ -1,0 +1,181 @@
+"""Runs beside each other: one row of a table for each, and their curves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._arguments import checked
+from .._kinds import PATH, ListOf
+from .metrics import is_better
+from .results import SHARES
+from .run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "ComparedRun",
+    "by_validation",
+    "compare_runs",
+    "comparison_lines",
+    "comparison_table",
+    "shown",
+    "write_comparison_page",
+]
+
+#: sections of a recipe that say nothing about how a network was trained
+_LABELS = ("name", "title", "chapter", "published", "notes")
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run in a comparison.
+
+    Args:
+        name: shortest end of its path that no other run has.
+        result: its result; of several seeds, their mean.
+        settings: the values of its recipe in which the compared runs differ, by ``section.key``.
+        curves: metrics per epoch; one list for each seed.
+    """
+
+    name: str
+    result: dict[str, Any]
+    settings: dict[str, Any]
+    curves: list[list[dict[str, float]]] = field(repr=False)
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that the run was judged by."""
+        return str(self.result["metric"])
+
+    @property
+    def validation(self) -> float | None:
+        """Score on validation data, by which runs are chosen; None if all data was trained on."""
+        found = self.result.get("chosen", {}).get("validation") or {}
+        return found.get(self.metric)
+
+    @property
+    def test(self) -> float:
+        """Score on test data."""
+        return float(self.result["metrics"]["test"][self.metric])
+
+
+@checked(folders=ListOf(PATH))
+def compare_runs(folders: Sequence[str | Path]) -> list[ComparedRun]:
+    """Return finished runs with their results, the settings in which they differ, and their curves.
+
+    Args:
+        folders: folders of runs, or of several seeds of one recipe.
+    """
+    paths = [Path(folder) for folder in folders]
+    twice = {str(path) for path in paths if sum(path.resolve() == other.resolve() for other in paths) > 1}
+    if twice:
+        raise ValueError(f"folders must be different runs, got {', '.join(sorted(twice))} twice")
+    parts = [_parts(path) for path in paths]
+    results = [Run(path).result() for path in paths]
+    for path, result in zip(paths, results, strict=True):
+        if result.get("status") != "done":
+            raise ValueError(f"folders must be finished runs, got {path}, which is {result.get('status')}")
+    recipes = [_flat({k: v for k, v in runs[0].recipe().to_dict().items() if k not in _LABELS}) for runs in parts]
+    names = _short_names(paths)
+    found = []
+    for name, runs, result, recipe in zip(names, parts, results, recipes, strict=True):
+        keys = sorted({key for other in recipes for key in (*recipe, *other) if recipe.get(key) != other.get(key)})
+        settings = {key: recipe.get(key) for key in keys if key != "training.seed"}
+        found.append(ComparedRun(name, result, settings, [run.read_rows("metrics.csv") for run in runs]))
+    return found
+
+
+def write_comparison_page(path: str | Path, runs: Sequence[ComparedRun], title: str = "Comparison") -> Path:
+    """Write a page of HTML with the table and the curves of runs; return its path.
+
+    Args:
+        path: file to write.
+        runs: as :func:`compare_runs` returns them.
+        title: heading of the page.
+    """
+    from ..viz.comparison import write_comparison  # noqa: PLC0415
+
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"path must be in a folder that exists, got {path}")
+    curves = {run.name: run.curves for run in runs}
+    metrics = list(dict.fromkeys(run.metric for run in runs))
+    return write_comparison(path, title, comparison_table(runs), curves, metrics)
+
+
+def comparison_table(runs: Sequence[ComparedRun]) -> list[list[str]]:
+    """Return the head and one row of text for each run, the best validation score first."""
+    keys = list(dict.fromkeys(key for run in runs for key in run.settings))
+    head = ["run", "validation", "test", "parameters", "epochs", "seconds", *keys]
+    return [head, *(_cells(run, keys) for run in by_validation(runs))]
+
+
+def comparison_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table as aligned lines.
+
+    >>> comparison_lines([["run", "test"], ["a", "90.00 %"]])
+    ['run  test', 'a    90.00 %']
+    """
+    head = rows[0]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def by_validation(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Return runs in the order of their validation scores, the best first; runs without one are last."""
+
+    def key(run: ComparedRun) -> tuple[bool, float]:
+        score = run.validation
+        if score is None:
+            return True, 0.0
+        return False, -score if is_better(run.metric, 1.0, 0.0) else score
+
+    return sorted(runs, key=key)
+
+
+def shown(metric: str, value: float | None) -> str:
+    """Return a score as text: shares in percent."""
+    if value is None:
+        return "none"
+    return f"{100 * value:.2f} %" if metric in SHARES else f"{value:.4g}"
+
+
+def _cells(run: ComparedRun, keys: list[str]) -> list[str]:
+    result = run.result
+    test = shown(run.metric, run.test)
+    if "deviation" in result:
+        test += f" ± {shown(run.metric, result['deviation']['test'][run.metric])}"
+    cells = [run.name, shown(run.metric, run.validation), f"{run.metric} {test}", f"{result['parameters']:,}"]
+    cells += [str(result["epochs"]), f"{result['seconds']:.0f}"]
+    return cells + [str(run.settings.get(key, "")) for key in keys]
+
+
+def _parts(folder: Path) -> list[Run]:
+    """Return the run in a folder, or the runs of its seeds."""
+    if Run(folder).exists:
+        return [Run(folder)]
+    seeds = sorted(folder.glob("seed-*/recipe.yaml"), key=lambda path: int(path.parent.name.partition("-")[2]))
+    if not seeds:
+        raise ValueError(f"folders must be folders of runs, got {folder}, which holds none")
+    return [Run(path.parent) for path in seeds]
+
+
+def _flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested sections as one level of ``a.b`` keys."""
+    found: dict[str, Any] = {}
+    for key, value in mapping.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _short_names(paths: list[Path]) -> list[str]:
+    """Return the shortest ends of paths that tell them apart."""
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]

@@ -1,0 +1,184 @@
+"""Sweeps and comparisons: the same table whether interrupted or not, chosen by validation data."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kernelfield.cli import WRONG, app
+from kernelfield.experiments.comparison import (
+    compare_runs,
+    comparison_lines,
+    comparison_table,
+    write_comparison_page,
+)
+from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.seeds import fit_seeds
+from kernelfield.experiments.sweep import Range, grid, read_over, sweep
+
+from .helpers import small_data, small_recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OVER = {"optimizer.lr": ["0.001", "0.02"], "model.dropout": ["0.0", "0.3"]}
+
+
+def scores(results: list[dict[str, Any]]) -> list[Any]:
+    return [(r["status"], r["metrics"], r["chosen"]["validation"]) for r in results]
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("sweep") / "sweep"
+    return sweep(small_recipe("training.epochs=2"), folder, OVER, at_once=2, data=small_data())
+
+
+def test_a_grid_trains_every_combination(complete: Any) -> None:
+    assert complete.trials == grid(OVER)
+    assert [result["status"] for result in complete.results] == ["done"] * 4
+    assert len({json.dumps(score) for score in scores(complete.results)}) > 1
+    assert (complete.folder / "sweep.html").stat().st_size > 10_000
+
+
+def test_trials_are_what_they_are_alone(complete: Any, tmp_path: Path) -> None:
+    alone = fit(small_recipe("training.epochs=2", *complete.trials[2]), tmp_path / "a", data=small_data(), report=False)
+    assert alone.result()["metrics"] == complete.results[2]["metrics"]
+
+
+def test_an_interrupted_sweep_continues_to_the_same_table(complete: Any, tmp_path: Path) -> None:
+    recipe, calls = small_recipe("training.epochs=2"), iter(range(10_000))
+    stopped = sweep(recipe, tmp_path / "s", OVER, at_once=2, data=small_data(), should_stop=lambda: next(calls) > 9)
+    assert {result["status"] for result in stopped.results} != {"done"}
+    resumed = sweep(recipe, tmp_path / "s", OVER, at_once=2, data=small_data())
+    assert scores(resumed.results) == scores(complete.results)
+
+
+def test_the_best_by_validation_comes_first(complete: Any) -> None:
+    runs = complete.compared()
+    table = comparison_table(runs)
+    best = max(run.validation for run in runs)
+    assert table[1][1] == f"{100 * best:.2f} %"
+    assert table[0][-2:] == ["optimizer.lr", "model.dropout"]
+    assert len(comparison_lines(table)) == 5
+
+
+def test_a_failed_trial_does_not_end_the_others(tmp_path: Path) -> None:
+    recipe = small_recipe("training.epochs=1")
+    found = sweep(recipe, tmp_path / "s", {"optimizer.lr": ["0.01", "1e9"]}, data=small_data())
+    assert [result["status"] for result in found.results] == ["done", "failed"]
+    assert "not finite" in found.results[1]["error"]
+
+
+def test_several_seeds_have_a_mean(tmp_path: Path) -> None:
+    recipe = small_recipe("training.epochs=1")
+    found = sweep(recipe, tmp_path / "s", {"optimizer.lr": ["0.01"]}, seeds=2, data=small_data())
+    assert found.results[0]["seed"] == [0, 1]
+    assert len(found.compared()[0].curves) == 2
+
+
+def test_wrong_settings_are_refused_before_any_training(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'lrr'"):
+        sweep(small_recipe(), tmp_path / "s", {"optimizer.lrr": ["0.1"]}, data=small_data())
+    assert not list((tmp_path / "s").glob("trial-*"))
+
+
+def test_a_folder_of_another_sweep_is_refused(complete: Any) -> None:
+    with pytest.raises(ValueError, match="out must be the folder of the same sweep"):
+        sweep(small_recipe("training.epochs=2"), complete.folder, {"optimizer.lr": ["0.1"]}, data=small_data())
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="out must be a new folder"):
+        sweep(small_recipe(), tmp_path, OVER, data=small_data())
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("text", ["optimizer.lr", "=1,2", "a.b=", "a.b=2:1", "a.b=0:1:log", "a.b=1:x", "a.b=1:2:3"])
+def test_unreadable_values_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--over"):
+        read_over([text])
+
+
+def test_commas_in_brackets_do_not_split() -> None:
+    assert read_over(["model.field=MLP(hidden=8, depth=2),SIREN"]) == {
+        "model.field": ["MLP(hidden=8, depth=2)", "SIREN"]
+    }
+
+
+def test_a_grid_takes_no_range() -> None:
+    with pytest.raises(ValueError, match=r"--over.*optimizer\.lr"):
+        grid({"optimizer.lr": Range(0.1, 1.0)})
+
+
+class TestSamplers:
+    def test_draws_continue_alike(self, tmp_path: Path) -> None:
+        pytest.importorskip("optuna")
+        over = read_over(["optimizer.lr=0.001:0.1:log", "training.batch=4:12"])
+        recipe, options = small_recipe("training.epochs=1"), {"sampler": "tpe", "trials": 4, "at_once": 2}
+        whole = sweep(recipe, tmp_path / "a", over, data=small_data(), **options)
+        first = sweep(recipe, tmp_path / "b", over, data=small_data(), **{**options, "trials": 2})
+        assert first.trials == whole.trials[:2]
+        rest = sweep(recipe, tmp_path / "b", over, data=small_data(), **options)
+        assert rest.trials == whole.trials
+        assert scores(rest.results) == scores(whole.results)
+        assert len({tuple(point) for point in whole.trials}) == 4
+
+    def test_trials_are_asked_for(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="trials must be given"):
+            sweep(small_recipe(), tmp_path / "s", OVER, sampler="tpe", data=small_data())
+
+
+class TestComparison:
+    def test_runs_differ_in_what_is_shown(self, tmp_path: Path) -> None:
+        for name, lr in (("a", "0.001"), ("b", "0.02")):
+            fit(
+                small_recipe("training.epochs=1", f"optimizer.lr={lr}"),
+                tmp_path / name,
+                data=small_data(),
+                report=False,
+            )
+        fit_seeds(small_recipe("training.epochs=1"), tmp_path / "c", seeds=2, data=small_data(), report=False)
+        runs = compare_runs([tmp_path / name for name in "abc"])
+        assert [run.name for run in runs] == ["a", "b", "c"]
+        assert [run.settings["optimizer.lr"] for run in runs] == [0.001, 0.02, 0.01]
+        assert set(runs[0].settings) == {"optimizer.lr"}
+        assert [len(run.curves) for run in runs] == [1, 1, 2]
+        page = write_comparison_page(tmp_path / "page.html", runs).read_text(encoding="utf-8")
+        assert "optimizer.lr" in page
+        assert "data:image/png" in page
+
+    def test_the_same_run_twice_is_refused(self, complete: Any) -> None:
+        folder = complete.folder / "trial-000"
+        with pytest.raises(ValueError, match="folders"):
+            compare_runs([folder, folder])
+
+    def test_a_folder_without_a_run_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="folders"):
+            compare_runs([tmp_path])
+
+
+class TestCommands:
+    def test_sweep_and_compare(self, tmp_path: Path) -> None:
+        folder = str(tmp_path / "sweep")
+        over = ["--over", "optimizer.lr=0.01,0.02", "--set", "training.epochs=1", "--synthetic", "--out", folder]
+        swept = CliRunner().invoke(app, ["sweep", "digits", *over, "--accelerator", "cpu"])
+        assert swept.exit_code == 0, swept.output
+        assert "optimizer.lr" in swept.output
+        page = str(tmp_path / "page.html")
+        runs = [f"{folder}/trial-000", f"{folder}/trial-001"]
+        compared = CliRunner().invoke(app, ["compare", *runs, "--out", page, "--json"])
+        assert compared.exit_code == 0, compared.output
+        assert [row["settings"] for row in json.loads(compared.output)] == [
+            {"optimizer.lr": 0.01},
+            {"optimizer.lr": 0.02},
+        ]
+
+    def test_wrong_values_have_the_exit_code_of_wrong_arguments(self) -> None:
+        found = CliRunner().invoke(app, ["sweep", "digits", "--over", "optimizer.lr"])
+        assert found.exit_code == WRONG
+        assert "--over" in found.output
