@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
-from kernelfield import CCNN
+from kernelfield import CCNN, load_run
+from kernelfield.cli import WRONG
 from kernelfield.data import Batch, Split
 from kernelfield.data.base import TargetScale
 from kernelfield.data.metadata import from_metadata, metadata
@@ -19,6 +22,7 @@ from kernelfield.experiments.losses import task_loss
 from kernelfield.experiments.metrics import Meter
 from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.task import Task
+from tests.commands import call
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,3 +128,73 @@ def test_a_network_learns_to_answer_between_samples() -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert evaluate(task, data.test).compute()["mse"] < 0.6 * before
+
+
+@pytest.fixture(scope="module")
+def forecasts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two channels measured at different times, whose last third is predicted."""
+    folder = tmp_path_factory.mktemp("forecasts")
+    source = np.random.default_rng(0)
+    lines = ["id,time,channel,value"]
+    for i in range(24):
+        for channel in "xy":
+            times = 50 * i + np.sort(source.uniform(0, 10, size=6))
+            lines += [f"{i},{t:.3f},{channel},{100 + np.sin(t - 50 * i):.4f}" for t in times]
+    (folder / "long.csv").write_text("\n".join(lines) + "\n")
+    small = ("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=8")
+    call(
+        *("train", folder / "long.csv", "--set", "data.forecast=0.3", "--epochs", 1, *small),
+        *("--accelerator", "cpu", "--out", folder / "run"),
+    )
+    return folder
+
+
+def test_a_long_table_trains_to_forecast(forecasts: Path) -> None:
+    recipe = find_recipe(forecasts / "run" / "recipe.yaml")
+    assert recipe.shape.task == "dense-regression"
+    assert recipe.shape.queries == 4
+    assert recipe.shape.in_channels == 4
+    assert "test" in call("test", forecasts / "run")
+    assert json.loads(call("test", forecasts / "run", "--data", forecasts / "long.csv", "--json"))["test"]["mse"] > 0
+
+
+def test_predictions_at_times_that_are_asked_for(forecasts: Path) -> None:
+    run, file = forecasts / "run", forecasts / "long.csv"
+    rows = json.loads(call("predict", run, file, "--at", "60,61.5", "--json"))
+    assert len(rows) == 24 * 2
+    assert [row["time"] for row in rows[:2]] == [60, 61.5]
+    assert rows[2]["series"] == "1"
+    assert all(50 < value < 150 for row in rows[2:4] for value in row["values"])  # in the unit of the data
+    # A prediction does not depend on what else is asked for, nor on padding.
+    (forecasts / "at.csv").write_text("id,time\n" + "".join(f"{i},60\n" for i in range(24)) + "3,70\n")
+    own = json.loads(call("predict", run, file, "--at", forecasts / "at.csv", "--json"))
+    assert len(own) == 25
+    assert own[1]["values"] == pytest.approx(rows[2]["values"], abs=1e-4)
+    call("predict", run, file, "--at", "60,61.5", "--out", forecasts / "out.csv")
+    assert (forecasts / "out.csv").read_text().splitlines()[0] == "file,sample,series,time,value 0,value 1"
+
+
+def test_predictions_without_times_or_at_wrong_ones(forecasts: Path, tmp_path: Path) -> None:
+    run, file = forecasts / "run", forecasts / "long.csv"
+    assert "at must" in call("predict", run, file, code=WRONG)
+    assert "at, line 1" in call("predict", run, file, "--at", "nan", code=WRONG)
+    (tmp_path / "at.csv").write_text("id,time\n0,1\n")
+    assert "series '1'" in call("predict", run, file, "--at", tmp_path / "at.csv", code=WRONG)
+
+
+def test_a_run_with_labels_takes_no_query_times(tmp_path: Path) -> None:
+    rows = [f"{i},{t},{i % 2},{'ab'[i % 2]}" for i in range(20) for t in (0, 0.31, 1.7)]
+    (tmp_path / "long.csv").write_text("\n".join(["id,time,value,label", *rows]) + "\n")
+    small = ("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=8")
+    call("train", tmp_path / "long.csv", "--epochs", 1, *small, "--accelerator", "cpu", "--out", tmp_path / "run")
+    assert "at must be None" in call("predict", tmp_path / "run", tmp_path / "long.csv", "--at", "1", code=WRONG)
+
+
+def test_arrays_are_predicted_at_coordinates(run: Path) -> None:
+    opened = load_run(run)
+    inputs = torch.randn(2, 2, 16)
+    rows = opened.predict(inputs, at=[[1.0], [2.5], [40.0]])
+    assert [row["time"] for row in rows] == [1.0, 2.5, 40.0] * 2
+    assert all(len(row["values"]) == 1 for row in rows)
+    with pytest.raises(ValueError, match=r"at must have shape \(queries, 1\)"):
+        opened.predict(inputs, at=[[1.0, 2.0]])

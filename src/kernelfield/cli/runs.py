@@ -84,6 +84,14 @@ def predict(
     every: Annotated[int, typer.Option(help="With --stream: samples between predictions.")] = 1,
     out: Annotated[Optional[Path], typer.Option(help="File to write, .csv or .json, with all classes.")] = None,  # noqa: UP045
     step: Annotated[float, typer.Option(help="Sampling step of the input, in training steps.")] = 1.0,
+    at: Annotated[
+        str,
+        typer.Option(
+            metavar="TIMES|FILE",
+            help="When to predict: times such as 0.5,1,2, a .csv or .parquet of columns time and perhaps id, or an "
+            ".npy of coordinates in training steps.",
+        ),
+    ] = "",
     raw: Annotated[bool, typer.Option("--raw", help="The input is already normalised.")] = False,
     select: Select = None,
     folder: DataFolder = None,
@@ -101,15 +109,17 @@ def predict(
         if stream:
             from ..experiments.stream_input import stream_input  # noqa: PLC0415
 
-            if len(files) != 1 or out is not None:
-                raise ValueError("--stream takes one file, or - for standard input, and no --out")
+            if len(files) != 1 or out is not None or at:
+                raise ValueError("--stream takes one file, or - for standard input, and neither --out nor --at")
             where = absolute_path(folder)
             for row in stream_input(run, files[0], every=every, step=step, raw=raw, select=select, folder=where):
                 typer.echo(json.dumps(row) if as_json else prediction_line({"file": files[0], "sample": 0, **row}))
             return
         check_out(out)
         opened = TrainedRun(run, select=select, data=absolute_path(folder))
-        found = opened.predict(files, step=step, raw=raw, on_batch=time_left("predict", "files", quiet=as_json))
+        found = opened.predict(
+            files, step=step, at=at or None, raw=raw, on_batch=time_left("predict", "files", quiet=as_json)
+        )
         if out is not None:
             write_predictions(out, found)
             typer.echo(f"{out}: {len(found):,} predictions", err=as_json)

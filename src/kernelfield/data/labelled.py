@@ -17,7 +17,7 @@ from .sets.clouds import cloud_folder as clouds
 from .sets.images import image_folder as images
 from .sets.series.csv_series import read_labelled
 from .sets.series.ts_archive import read_archive
-from .transforms.series import samples_like
+from .transforms.series import answers, samples_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def _series(data: Data, path: Path, source: dict[str, Any]) -> Split:
     if source["name"] == "ts":
         series, _, _ = read_archive(file, nonfinite)
     else:
-        series = read_labelled(file, data, str(source.get("label", "label")), nonfinite)
+        series = read_labelled(file, data, source)
     return _with_target(data, samples_like(data, series), _series_target(data, series, file))
 
 
@@ -70,6 +70,8 @@ def _test_file(path: Path, source: dict[str, Any]) -> Path:
 
 
 def _series_target(data: Data, series: Sequence[Series], file: Path) -> Tensor:
+    if data.task == "dense-regression":
+        return answers(series)
     if data.task == "regression":
         return torch.tensor([[float(s.label)] for s in series])
     return _known([s.label for s in series], data, file)
@@ -84,7 +86,7 @@ def _known(labels: Sequence[str], data: Data, where: Path) -> Tensor:
 
 
 def _with_target(data: Data, batch: Batch, target: Tensor) -> Split:
-    return Split(batch.inputs, target, batch.coords, batch.mask, data.test.step, data.test.prepare)
+    return Split(batch.inputs, target, batch.coords, batch.mask, data.test.step, data.test.prepare, batch.at)
 
 
 def _listed(data: Data, path: Path, endings: tuple[str, ...], what: str) -> tuple[list[Path], Tensor]:

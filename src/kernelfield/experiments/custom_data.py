@@ -36,7 +36,15 @@ POSITIONS = 40_000_000
 #: validation samples from which on the best epoch is selected rather than the last
 ENOUGH = 100
 #: loaders by the suffix of a file
-SUFFIXES = {".csv": "csv_series", ".tsv": "csv_series", ".ts": "ts", ".arff": "ts", ".npz": "arrays", ".txt": "text"}
+SUFFIXES = {
+    ".csv": "csv_series",
+    ".tsv": "csv_series",
+    ".parquet": "csv_series",
+    ".ts": "ts",
+    ".arff": "ts",
+    ".npz": "arrays",
+    ".txt": "text",
+}
 #: loaders of folders of files by the suffixes of these, the first that is found counts
 FOLDERS = {"image_folder": folders.ENDINGS, "wav_folder": sound.ENDINGS, "cloud_folder": clouds.ENDINGS}
 
@@ -51,8 +59,8 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
     suffix = path.suffix.lower()
     if path.is_dir():
         # Problems of the archives, and tables with a fixed split, are several files in a folder.
-        files = {"ts": "*_TRAIN.*", "csv_series": "train.csv"}
-        found = [kind for kind, pattern in files.items() if any(path.glob(pattern))]
+        files = {"*_TRAIN.*": "ts", "train.csv": "csv_series", "train.parquet": "csv_series"}
+        found = [kind for pattern, kind in files.items() if any(path.glob(pattern))]
         kind = found[0] if found else "ts" if any(path.glob("*.ts")) else _inside(path)
     elif suffix == ".tsv" and not _has_names(path):
         kind = "ts"  # as the UCR archive has it: a label, then the values
@@ -105,6 +113,8 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
     shape |= {"size": list(data.size), "task": data.task, "irregular": data.train.coords is not None}
     if data.vocabulary is not None:
         shape["vocabulary"] = data.vocabulary
+    if data.train.at is not None:
+        shape["queries"] = data.train.at.shape[1]
     network = _network(data, model)
     on_grid = tuple(data.size) == tuple(data.train.inputs.shape[2:])  # and no features of it
     steps = data.train.coords is None and data.vocabulary is None and on_grid and min(data.size) >= 4
@@ -144,6 +154,9 @@ def _network(data: Data, model: str) -> dict[str, Any]:
     elif not model:
         # Half the width, since a few hundred samples are more usual here than fifty thousand.
         wanted |= {"channels": 70}
+    if not model and data.train.at is not None:
+        # Questions lie between samples, or far after them: kernels see both ways and as far as the series is long.
+        wanted |= {"channels": 64, "blocks": 3, "hidden": 16, "stem": "linear", "causal": False, "sigma": None}
     dense = data.task in ("dense-regression", "segmentation", "language")
     if dense != (takes.get("readout") == "dense"):
         wanted["readout"] = "dense" if dense else _plain_readout(name)

@@ -14,10 +14,12 @@ from torch import Tensor
 from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from ..data.base import Batch
+from ..data.sets.series.long_table import QueryTimes, read_queries
 from .evaluation import NonFiniteOutputs
 from .finished_run import run_metadata
 from .run import Run, make_task
-from .sample_files import ENDINGS, check_samples, prepare_samples, read_file
+from .sample_files import ENDINGS, ask, check_samples, prepare_samples, read_file
+from .task import takes_argument
 from .training_settings import SELECT
 
 if TYPE_CHECKING:
@@ -90,12 +92,13 @@ class TrainedRun:
         batch = check_samples(Batch(**held, step=step), self.recipe, self.data, "inputs")
         return prepare_samples(batch, self.data)
 
-    @checked(source=ANY, step=POSITIVE)
+    @checked(source=ANY, step=POSITIVE, at=ANY)
     def predict(
         self,
         source: Source,
         *,
         step: float = 1.0,
+        at: Any = None,
         raw: bool = False,
         on_batch: Callable[[int, int], None] | None = None,
     ) -> list[dict[str, Any]]:
@@ -105,28 +108,54 @@ class TrainedRun:
             source: an array (n, channels, ...); or a file, a folder, a pattern such as ``"new/*.wav"``, or a list of
                 these; see :func:`find_files`.
             step: sampling step of the inputs in training steps.
+            at: where to predict, for networks with an output at each position. Of series with times: times in the unit
+                of the file, as numbers, as text "0.5,1,2", or as a file of columns ``time`` and perhaps ``id``.
+                Otherwise (queries, dim) or (n, queries, dim) coordinates in training steps, or an .npy file of them.
             raw: take inputs as they are, without the preparation of the run.
             on_batch: called after each batch with the number of files done and of all files.
 
         Returns:
             For each sample ``class``, its ``probability`` and the ``probabilities`` of all classes by name; or
             ``values`` of a regression; or ``classes`` at each position. ``file`` and ``sample``, its number in the
-            file, say where it comes from.
+            file, say where it comes from. With ``at``, there is one for each sample and query, with its ``time`` or
+            ``place``, and with the ``series``, its id in the file.
         """
         data = None if raw else self.data
+        queries = self._queries(at)
+        asked: dict[str, list[tuple[str, np.ndarray]]] = {}
         if not isinstance(source, (str, Path, list, tuple)):
-            batch = Batch(torch.as_tensor(source), step=step)
-            return [row for _, _, row in self._rows([("", check_samples(batch, self.recipe, data, "inputs"))], data)]
+            batch = check_samples(Batch(torch.as_tensor(source), step=step), self.recipe, data, "inputs")
+            if queries is not None:
+                batch = ask(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
+            rows = self._rows([("", batch)], data)
+            return [part for _, sample, row in rows for part in _each_query(row, asked.get(""), sample)]
         files = find_files(source)
-        read = ((str(path), replace(read_file(path, self.recipe, data), step=step)) for path in files)
+
+        def read(path: Path) -> Batch:
+            listed = None if queries is None else asked.setdefault(str(path), [])
+            return replace(read_file(path, self.recipe, data, queries, listed), step=step)
+
         found = []
         done: dict[str, int] = {}
-        for file, sample, row in self._rows(read, data):
+        for file, sample, row in self._rows(((str(path), read(path)) for path in files), data):
             if file not in done and on_batch is not None:
                 on_batch(len(done), len(files))
             done[file] = sample
-            found.append({"file": file, "sample": sample, **row})
+            found += [{"file": file, "sample": sample, **part} for part in _each_query(row, asked.get(file), sample)]
         return found
+
+    def _queries(self, at: Any) -> QueryTimes | None:
+        """Return the times asked for; raise if the network needs some, or takes none."""
+        if at is None:
+            if self.recipe.shape.queries:
+                raise ValueError("at must say when to predict, for the run predicts at query times; got None")
+            return None
+        if not takes_argument(self.network, "at") or self.recipe.model.get("readout") != "dense":
+            kind = self.recipe.model["name"]
+            raise ValueError(f"at must be None for a network with one prediction for each sample, {kind}, got {at!r}")
+        if isinstance(at, (str, Path)):
+            return read_queries(at)
+        return QueryTimes(torch.as_tensor(at).double().numpy())
 
     def _rows(self, read: Iterable[tuple[str, Batch]], data: Data | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """Yield file, number in the file and prediction of each sample, a batch at a time."""
@@ -164,6 +193,20 @@ class TrainedRun:
         if task in ("segmentation", "language"):
             return [{"classes": row} for row in outputs.argmax(dim=1).tolist()]
         return [{"values": row} for row in (outputs if scale is None else scale.undo(outputs)).tolist()]
+
+
+def _each_query(row: dict[str, Any], asked: list[tuple[str, np.ndarray]] | None, sample: int) -> list[dict[str, Any]]:
+    """Return a prediction at several places as one row for each of them; padded ones are left out."""
+    if asked is None:
+        return [row]
+    key, places = asked[sample]
+    named = {"series": key} if key else {}
+    kind = "time" if places.ndim == 1 else "place"
+    cells = {name: [[value[i] for value in values] for i in range(len(places))] for name, values in row.items()}
+    return [
+        {**named, kind: place, **{name: values[i] for name, values in cells.items()}}
+        for i, place in enumerate(places.tolist())
+    ]
 
 
 def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data.base import Data
+    from ..data.sets.series.long_table import QueryTimes
     from .recipe import Recipe
 
-__all__ = ["check_samples", "prepare_samples", "read_file", "read_samples", "stored_shape"]
+__all__ = ["ask", "check_samples", "prepare_samples", "read_file", "read_samples", "stored_shape"]
 
 #: endings of the files that hold samples
-ENDINGS = (".npy", ".npz", ".csv", ".ts", ".tsv", ".arff", ".off", ".ply", *folders.ENDINGS, *sound.ENDINGS)
+ENDINGS = (".npy", ".npz", ".csv", ".ts", ".tsv", ".parquet", ".arff", ".off", ".ply", *folders.ENDINGS, *sound.ENDINGS)
 
 
 def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.0) -> Batch:
@@ -40,7 +41,9 @@ def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.
     return prepare_samples(replace(read_file(path, recipe, data), step=step), data)
 
 
-def read_file(path: Path, recipe: Recipe, data: Data | None) -> Batch:
+def read_file(
+    path: Path, recipe: Recipe, data: Data | None, at: QueryTimes | None = None, asked: list[Any] | None = None
+) -> Batch:
     r"""Return the samples in a file as they are stored, before their preparation.
 
     Args:
@@ -51,12 +54,16 @@ def read_file(path: Path, recipe: Recipe, data: Data | None) -> Batch:
             .tsv or .arff file; an image; a sound; or a point cloud. NaN is a missing value.
         recipe: of the run.
         data: of the run, or its metadata; None if the samples are prepared already.
+        at: times at which predictions are asked for: of series in the unit of their file, else in training steps.
+        asked: list that is given the id and the times of each sample, if ``at`` is given.
     """
     if not path.exists():
         raise FileNotFoundError(f"file must exist, got {path}")
     shape = recipe.shape
     wanted = stored_shape(recipe, data)
-    batch = _read(path, recipe, data, wanted)
+    batch = _read(path, recipe, data, wanted, at, asked)
+    if at is not None and batch.at is None:
+        batch = ask(batch, at, len(shape.size), asked)
     if shape.irregular and batch.coords is None:
         raise ValueError(
             f"file must say where its samples lie, for the run is on irregular times or points: a .csv of columns id, "
@@ -64,6 +71,28 @@ def read_file(path: Path, recipe: Recipe, data: Data | None) -> Batch:
             f"coords (n, points, {len(shape.size)}) in training steps and perhaps mask (n, points); got {path.name}"
         )
     return check_samples(batch, recipe, data, f"file {path.name}")
+
+
+def ask(batch: Batch, at: QueryTimes, dim: int, asked: list[Any] | None = None) -> Batch:
+    """Return samples with the coordinates at which predictions are asked for, in training steps.
+
+    Args:
+        batch: the samples.
+        at: (queries,), (queries, dim) or (n, queries, dim) coordinates, the same for all or each sample's own.
+        dim: number of axes.
+        asked: list that is given an empty id and the coordinates of each sample.
+    """
+    if at.common is None:
+        raise ValueError(
+            "at must be coordinates, the same for all samples; ids need a table of series, got times by id"
+        )
+    places = at.common[:, None] if at.common.ndim == 1 else at.common
+    if places.shape[-1] != dim or places.ndim > 3 or (places.ndim == 3 and len(places) != len(batch)):
+        raise ValueError(f"at must have shape (queries, {dim}) or ({len(batch)}, queries, {dim}), got {places.shape}")
+    each = np.broadcast_to(places, (len(batch), *places.shape[-2:]))
+    if asked is not None:
+        asked += [("", row[:, 0] if dim == 1 else row) for row in each]
+    return replace(batch, at=torch.tensor(each, dtype=torch.float32))
 
 
 def stored_shape(recipe: Recipe, data: Data | None) -> tuple[Any, ...]:
@@ -103,7 +132,9 @@ def prepare_samples(batch: Batch, data: Data | None) -> Batch:
     return replace(batch, inputs=torch.where(batch.inputs.isnan(), 0.0, batch.inputs)) if gaps else batch
 
 
-def _read(path: Path, recipe: Recipe, data: Data | None, wanted: tuple[Any, ...]) -> Batch:
+def _read(
+    path: Path, recipe: Recipe, data: Data | None, wanted: tuple[Any, ...], at: QueryTimes | None, asked: Any
+) -> Batch:
     suffix = path.suffix.lower()
     if suffix in clouds.ENDINGS and recipe.data["name"] == "cloud_folder" and data is not None:
         assert data.test.coords is not None  # of clouds
@@ -111,8 +142,8 @@ def _read(path: Path, recipe: Recipe, data: Data | None, wanted: tuple[Any, ...]
         return Batch(coords.new_zeros(1, 0, coords.shape[1]), coords=coords)
     if suffix in (".npy", ".npz"):
         return _read_arrays(path, wanted, str(recipe.data.get("nonfinite", "refuse")))
-    if suffix in (".csv", ".ts", ".tsv", ".arff"):
-        return _read_series(path, recipe, data)
+    if suffix in (".csv", ".ts", ".tsv", ".arff", ".parquet"):
+        return _read_series(path, recipe, data, at, asked)
     if suffix in folders.ENDINGS:
         if len(wanted) != 3:
             raise ValueError(f"file must hold a sequence for this network, got the image {path.name}")
@@ -157,7 +188,7 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     return Batch(inputs, coords=coords, mask=mask)
 
 
-def _read_series(path: Path, recipe: Recipe, data: Data | None) -> Batch:
+def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes | None, asked: Any) -> Batch:
     from ..data.sets.series.csv_series import csv_samples, read_steps  # noqa: PLC0415
     from ..data.sets.series.ts_archive import read_archive  # noqa: PLC0415
     from ..data.transforms.series import samples_like  # noqa: PLC0415
@@ -169,7 +200,8 @@ def _read_series(path: Path, recipe: Recipe, data: Data | None) -> Batch:
             raise ValueError(f"file must be a .ts file only for a run on series and without --raw, got {path.name}")
         return samples_like(data, read_archive(path, nonfinite)[0])
     if data is not None and of_series:
-        found = csv_samples(path, data, str(recipe.data.get("label", "label")), nonfinite)
+        timed = at if data.unit is not None else None
+        found = csv_samples(path, data, str(recipe.data.get("label", "label")), nonfinite, timed, asked)
         if found is not None:
             return found
     return Batch(torch.from_numpy(read_steps(path, nonfinite)).unsqueeze(0))

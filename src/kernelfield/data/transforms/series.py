@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ from .split import class_index, divide, moments, pad
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Series", "build", "samples_like"]
+__all__ = ["Series", "answers", "build", "samples_like"]
 
 #: a grid of more steps than this for each measured time is mostly empty and costs more than points
 _GRID = 8
@@ -36,12 +36,18 @@ class Series:
         label: its class or its value, as written.
         times: (length,) times, ascending; None for evenly spaced ones.
         where: its file and line, for errors.
+        key: its id in the file.
+        at: (queries,) times at which it is asked for; None if it has a label instead.
+        answers: (targets, queries) values there, NaN where there is nothing to predict; None where they are not known.
     """
 
     values: np.ndarray
     label: str
     times: np.ndarray | None = None
     where: str = ""
+    key: str = ""
+    at: np.ndarray | None = None
+    answers: np.ndarray | None = None
 
 
 def build(
@@ -54,7 +60,7 @@ def build(
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     validation_share: float = 0.15,
     unit: float | None = None,
-    observed: bool = False,
+    observed: bool | None = False,
     standardize: bool = False,
     normalize: str = "channel",
     seed: int = 0,
@@ -68,13 +74,14 @@ def build(
     Args:
         name: name of the data set.
         parts: one list of series to split; training and test series; or training, validation and test series.
-        task: "classification" or "regression".
+        task: "classification", "regression", or "dense-regression" for series that are asked for at other times.
         classes: names of the classes, in order; by default those found, sorted.
         channels: names of the channels, if known.
         shares: shares of training, validation and test data, if there is one list.
         validation_share: share of the training series held out, if there are two lists.
         unit: time of one training step; the median gap between neighbouring times if not given.
-        observed: whether to add, for each channel, one that is 1 where it was observed.
+        observed: whether to add, for each channel, one that is 1 where it was observed; None adds them if channels are
+            observed at different times.
         standardize: whether to normalise the targets of a regression to zero mean and unit variance over the training
             series; metrics and predictions stay in their own unit.
         normalize: whether values are normalised by "channel" or by "step"; see :func:`moments`.
@@ -86,29 +93,38 @@ def build(
         raise ValueError(f"series of {name} must all have the same number of channels, found {sorted(widths)}")
     coords = None
     if series[0].times is not None:
-        series, coords, unit = _place(series, unit)
+        series, coords, unit = _place(series, unit, points=True if task == "dense-regression" else None)
         if not SMALLEST <= unit <= LARGEST:
             raise ValueError(
                 f"times of {name} must be {SMALLEST:.0e} to {LARGEST:.0e} apart, found a median gap of {unit:.3g}"
             )
     values, mask = _padded(series)
+    if observed is None:
+        missing = values.isnan()
+        observed = bool((missing.any(dim=1) & ~missing.all(dim=1)).any())
+    at, names = None, ()
     if task == "classification":
         target, names = class_index([s.label for s in series], classes)
+    elif task == "dense-regression":
+        at, target = _questions(series, unit or 1.0), answers(series)
     else:
-        target, names = torch.tensor([[_target(s)] for s in series]), ()
+        target = torch.tensor([[_target(s)] for s in series])
     index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
-    if standardize and task == "regression":
+    if standardize and task != "classification":
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
-    every = Split(values, target, coords=coords, mask=None if bool(mask.all()) else mask, prepare=prepare)
-    # Points reach from 0 to the last coordinate, both included.
-    size = values.shape[-1] if coords is None else int(np.ceil(float(coords.max()))) + 1
+    every = Split(values, target, coords=coords, mask=None if bool(mask.all()) else mask, prepare=prepare, at=at)
+    # Points reach from 0 to the last coordinate, both included; questions may lie before and after.
+    size = values.shape[-1]
+    if coords is not None:
+        low, high = (0.0, float(coords.max())) if at is None else (float(at.min()), float(at.max()))
+        size = int(np.ceil(max(float(coords.max()), high) - min(0.0, low))) + 1
     return Data.from_splits(
         name,
         [every.take(i) for i in index],
         task,
         in_channels=values.shape[1] * (2 if observed else 1),
-        out_channels=len(names) if task == "classification" else 1,
+        out_channels=len(names) if task == "classification" else target.shape[1],
         size=(size,),
         classes=names,
         channels=tuple(channels),
@@ -141,10 +157,39 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
     timed = series[0].times is not None
     if timed and data.unit is None:
         raise ValueError(f"series must be without times, as those of {data.name}, found series with times")
+    at = None
     if timed:
-        series, coords, _ = _place(series, data.unit, points=data.test.coords is not None)
+        series, coords, unit = _place(series, data.unit, points=data.test.coords is not None)
+        at = None if series[0].at is None else _questions(series, unit)
     values, mask = _padded(series)
-    return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask)
+    return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask, at=at)
+
+
+def _questions(series: Sequence[Series], unit: float) -> Tensor:
+    """Return the times asked for, (n, queries, 1) in units after the first time of each series, the last repeated."""
+    longest = max(0 if s.at is None else len(s.at) for s in series)
+    found = np.zeros((len(series), longest, 1))
+    for row, s in zip(found, series, strict=True):
+        if s.at is None or not len(s.at):
+            continue
+        first = 0.0 if s.times is None else s.times[0]
+        row[:, 0] = (s.at[-1] - first) / unit
+        row[: len(s.at), 0] = (s.at - first) / unit
+    return torch.from_numpy(found).float()
+
+
+def answers(series: Sequence[Series]) -> Tensor:
+    """Return what is asked for, (n, targets, queries), NaN where there is nothing to predict."""
+    given = [s.answers for s in series]
+    longest = max(0 if a is None else a.shape[1] for a in given)
+    widths = {a.shape[0] for a in given if a is not None}
+    if len(widths) != 1 or not longest:
+        raise ValueError(f"series must be asked for the same channels, at one time at least, found {sorted(widths)}")
+    found = np.full((len(given), widths.pop(), longest), np.nan, dtype=np.float32)
+    for row, a in zip(found, given, strict=True):
+        if a is not None:
+            row[:, : a.shape[1]] = a
+    return torch.from_numpy(found)
 
 
 def _padded(series: Sequence[Series]) -> tuple[Tensor, Tensor]:
@@ -197,7 +242,7 @@ def _place(
         for s, t in zip(series, steps, strict=True):
             values = np.full((s.values.shape[0], round(float(t[-1])) + 1), np.nan)
             values[:, np.round(t).astype(int)] = s.values
-            placed.append(Series(values, s.label, where=s.where))
+            placed.append(replace(s, values=values))
         return placed, None, unit
     coords = torch.zeros(len(steps), longest, 1)
     for i, t in enumerate(steps):

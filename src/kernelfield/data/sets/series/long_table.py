@@ -1,0 +1,208 @@
+"""Tables of one measurement per line: id, time, channel, value; their labels, and values to predict at other times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...io.files import number, read_table, time_of
+from ...io.parquet import read_parquet
+from ...transforms.series import Series
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["LONG", "QueryTimes", "aligned", "ask_last", "ask_listed", "cell_label", "read_cells", "read_labels",
+           "read_long", "read_queries"]  # fmt: skip
+
+#: columns by which a file of one measurement per line is known
+LONG = {"id", "time", "value"}
+
+
+def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns of a CSV, TSV or parquet file, and its rows."""
+    suffix = path.suffix.lower()
+    rows = read_parquet(path) if suffix == ".parquet" else read_table(path, "\t" if suffix == ".tsv" else ",")
+    return ([n.strip() for n in rows[0]], rows[1:]) if rows else ([], [])
+
+
+def read_long(
+    path: Path,
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    label: str | None,
+    nonfinite: str = "refuse",
+    labels: Mapping[str, str] | None = None,
+) -> tuple[list[Series], list[str]]:
+    """Return the series of a file of one measurement per line, and the names of their channels.
+
+    Args:
+        path: the file, for errors.
+        names: names of its columns.
+        rows: its rows.
+        label: name of the column of labels; None if there is none.
+        nonfinite: as of :func:`~.csv_series.csv_series`.
+        labels: labels by id, of another file.
+    """
+    column = {name: i for i, name in enumerate(names)}
+    marks: dict[str, str] = {}
+    seen: dict[str, dict[float, dict[str, float]]] = {}
+    for i, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        if len(row) != len(names):
+            raise ValueError(f"{path}, line {i}: expected {len(names)} fields, found {len(row)}")
+        key, mark = row[column["id"]].strip(), "" if label is None else cell_label(row[column[label]], path, i)
+        if labels is not None and key not in labels:
+            raise ValueError(f"{path}, line {i}: expected an id of the file of labels, found {key!r}")
+        mark = mark if labels is None else labels[key]
+        if marks.setdefault(key, mark) != mark:
+            raise ValueError(f"{path}, line {i}: expected label {marks[key]!r} for series {key!r}, found {mark!r}")
+        time = time_of(row[column["time"]], path, i)
+        channel = row[column["channel"]].strip() if "channel" in column else "value"
+        at = seen.setdefault(key, {}).setdefault(time, {})
+        if channel in at:
+            raise ValueError(f"{path}, line {i}: expected one value of {channel!r} at time {time:g}, found a second")
+        at[channel] = number(row[column["value"]], path, i, channel, column="value", nonfinite=nonfinite)
+    if not seen:
+        raise ValueError(f"{path} must hold a measurement on each line after the first, found none")
+    channels = sorted({c for times in seen.values() for at in times.values() for c in at})
+    series = []
+    for key, times in seen.items():
+        order = sorted(times)
+        values = np.array([[times[t].get(c, np.nan) for t in order] for c in channels])
+        series.append(Series(values, marks[key], np.array(order), f"{path}, series {key}", key))
+    return series, channels
+
+
+def aligned(series: Series, found: Sequence[str], channels: Sequence[str]) -> Series:
+    """Return a series with all channels that any file has; those it lacks are missing."""
+    if list(found) == list(channels):
+        return series
+    values = np.full((len(channels), series.values.shape[1]), np.nan)
+    for row, name in zip(series.values, found, strict=True):
+        values[channels.index(name)] = row
+    return replace(series, values=values)
+
+
+def read_labels(path: Path, label: str) -> dict[str, str]:
+    """Return the labels of series by id: a file of columns ``id`` and ``label``."""
+    names, rows = read_cells(path)
+    if "id" not in names or label not in names:
+        raise ValueError(f"{path}, line 1: expected columns id and {label}, found {', '.join(names[:6]) or 'nothing'}")
+    place, mark = names.index("id"), names.index(label)
+    found: dict[str, str] = {}
+    for i, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        if len(row) != len(names):
+            raise ValueError(f"{path}, line {i}: expected {len(names)} fields, found {len(row)}")
+        key = row[place].strip()
+        if key in found:
+            raise ValueError(f"{path}, line {i}: expected one label for series {key!r}, found a second")
+        found[key] = cell_label(row[mark], path, i)
+    return found
+
+
+def cell_label(text: str, path: Path, line: int) -> str:
+    """Return a label without blanks around it; raise if it is empty."""
+    if not text.strip():
+        raise ValueError(f"{path}, line {line}: expected a label, found none")
+    return text.strip()
+
+
+def ask_listed(series: Sequence[Series], path: Path, nonfinite: str = "refuse") -> tuple[list[Series], list[str]]:
+    """Return series with the values of a second file, one measurement per line, as what is asked for; and its channels.
+
+    Series that the file does not name have nothing to predict and are left out.
+    """
+    names, rows = read_cells(path)
+    if not set(names) >= LONG:
+        raise ValueError(f"{path}, line 1: expected columns id, time, value, found {', '.join(names[:6]) or 'nothing'}")
+    asked, channels = read_long(path, names, rows, None, nonfinite)
+    answers = {s.key: s for s in asked}
+    known = {s.key for s in series}
+    unknown = [s.key for s in asked if s.key not in known]
+    if len(unknown) == len(asked):
+        raise ValueError(f"targets must name series of the data, got {path}, whose id {unknown[0]!r} is no series")
+    found = [replace(s, at=answers[s.key].times, answers=answers[s.key].values) for s in series if s.key in answers]
+    return found, channels
+
+
+def ask_last(series: Sequence[Series], share: float) -> list[Series]:
+    """Return series without the last share of their times, at which their values are asked for.
+
+    Of n times, the last ``share`` · n, at least one, are asked for. A series of one time is left out.
+    """
+    found = []
+    for s in series:
+        n = s.values.shape[1]
+        kept = min(n - 1, round(n * (1 - share)))
+        if kept < 1 or s.times is None:
+            continue
+        values, times = s.values[:, :kept], s.times[:kept]
+        found.append(replace(s, values=values, times=times, at=s.times[kept:], answers=s.values[:, kept:]))
+    if not found:
+        raise ValueError(f"forecast must leave times to predict from, got {share} of series of one time")
+    return found
+
+
+class QueryTimes:
+    """Times at which predictions are asked for: the same for all series, or each series' own.
+
+    Args:
+        common: (queries,) times of all series, or (queries, dim) or (n, queries, dim) coordinates.
+        by_series: times of each series by its id, in place of ``common``.
+    """
+
+    def __init__(self, common: np.ndarray | None = None, by_series: Mapping[str, np.ndarray] | None = None) -> None:
+        self.common, self.by_series = common, by_series
+        for times in (common,) if by_series is None else by_series.values():
+            if times is None or times.size == 0 or not np.isfinite(times).all():
+                shown = "none" if times is None or times.size == 0 else "NaN or infinity"
+                raise ValueError(f"at must hold finite times, at least one, got {shown}")
+
+    def of(self, series: Series) -> np.ndarray:
+        """Return the times asked of a series."""
+        if self.by_series is None:
+            assert self.common is not None
+            if self.common.ndim != 1:
+                raise ValueError(f"at must be (queries,) times for series, got shape {self.common.shape}")
+            return self.common
+        if series.key not in self.by_series:
+            raise ValueError(f"at must name times for each series, got none for series {series.key!r}")
+        return self.by_series[series.key]
+
+
+def read_queries(given: str | Path) -> QueryTimes:
+    """Return the times of a list such as "0.5,1,2", or of a file.
+
+    Args:
+        given: numbers or dates with commas between them; a CSV or parquet file with a column ``time``, and perhaps
+            ``id``; or an .npy array of coordinates in training steps.
+
+    >>> read_queries("1,2.5").common
+    array([1. , 2.5])
+    """
+    path = Path(given)
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        from ...io.arrays import read_array  # noqa: PLC0415
+
+        return QueryTimes(np.asarray(read_array(path), dtype=np.float64))
+    if suffix not in (".csv", ".tsv", ".parquet"):
+        return QueryTimes(np.array([time_of(cell, Path("at"), 1) for cell in str(given).split(",") if cell.strip()]))
+    names, rows = read_cells(path)
+    if "time" not in names:
+        raise ValueError(f"{path}, line 1: expected a column time, found {', '.join(names[:6]) or 'nothing'}")
+    place = names.index("time")
+    lines = [(i, row) for i, row in enumerate(rows, start=2) if row]
+    if "id" not in names:
+        return QueryTimes(np.array([time_of(row[place], path, i) for i, row in lines]))
+    found: dict[str, list[float]] = {}
+    for i, row in lines:
+        found.setdefault(row[names.index("id")].strip(), []).append(time_of(row[place], path, i))
+    return QueryTimes(by_series={key: np.array(times) for key, times in found.items()})

@@ -1,0 +1,177 @@
+"""Tables of one measurement a line: channels at their own times, labels and targets in a second file, parquet."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernelfield.data.labelled import labelled_split
+from kernelfield.data.sets.series.csv_series import csv_series
+from kernelfield.data.sets.series.long_table import read_queries
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(path: Path, *rows: str, names: str = "id,time,channel,value") -> Path:
+    path.write_text("\n".join([names, *rows]) + "\n")
+    return path
+
+
+def series(n: int = 20) -> list[str]:
+    """Return series whose channel x is measured at 0, 1.5 and 4, and y at 0.7 and 3.1, from 100 i on."""
+    times = {"x": (0, 1.5, 4), "y": (0.7, 3.1)}
+    return [f"s{i},{100 * i + t},{c},{i + t}" for i in range(n) for c in times for t in times[c]]
+
+
+def test_channels_at_different_times_are_not_interpolated(tmp_path: Path) -> None:
+    labels = write(tmp_path / "labels.csv", *(f"s{i},{'ab'[i % 2]}" for i in range(20)), names="id,label")
+    data = csv_series(write(tmp_path / "long.csv", *series()), labels=labels, unit=1)
+    assert data.in_channels == 4  # and one for each that says where it was observed
+    batch = data.train.batch(slice(0, 1))
+    assert torch.allclose(batch.coords.flatten(), torch.tensor([0, 0.7, 1.5, 3.1, 4]), atol=1e-4)
+    assert batch.inputs[0, 2:].tolist() == [[1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]
+    assert (batch.inputs[0, :2][batch.inputs[0, 2:] == 0] == 0).all()
+    assert csv_series(tmp_path / "long.csv", labels="labels.csv", observed=False).in_channels == 2
+
+
+def test_channels_observed_together_have_no_further_ones(tmp_path: Path) -> None:
+    rows = [f"{i},{t},{c},{i + t},{i % 2}" for i in range(20) for t in (0, 0.3, 1.1) for c in "xy"]
+    data = csv_series(write(tmp_path / "long.csv", *rows, names="id,time,channel,value,label"))
+    assert data.in_channels == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["s0,a", "s0,b"], r"labels.csv, line 3: .*'s0'"),
+        (["s0,a", "s1,"], r"labels.csv, line 3: .*label"),
+        (["s0,a"], r"long.csv, line \d+: .*'s1'"),
+    ],
+)
+def test_bad_files_of_labels(tmp_path: Path, rows: list[str], message: str) -> None:
+    write(tmp_path / "labels.csv", *rows, names="id,label")
+    with pytest.raises(ValueError, match=message):
+        csv_series(write(tmp_path / "long.csv", *series()), labels="labels.csv")
+
+
+def test_the_last_share_of_a_series_is_asked_for(tmp_path: Path) -> None:
+    data = csv_series(write(tmp_path / "long.csv", *series()), forecast=0.4, unit=1)
+    assert data.task == "dense-regression"
+    assert (data.in_channels, data.out_channels) == (4, 2)
+    batch = data.train.batch(slice(0, 1))
+    assert torch.allclose(batch.coords.flatten(), torch.tensor([0, 0.7, 1.5]), atol=1e-4)
+    assert torch.allclose(batch.at.flatten(), torch.tensor([3.1, 4.0]), atol=1e-4)
+    assert batch.target.isnan().tolist() == [[[True, False], [False, True]]]
+    assert data.size == (5,)
+
+
+def test_targets_of_a_second_file(tmp_path: Path) -> None:
+    asked = [f"s{i},{100 * i + t},z,{i}" for i in range(20) for t in ((-2, 9) if i else (5,))]
+    write(tmp_path / "asked.csv", *asked)
+    data = csv_series(write(tmp_path / "long.csv", *series()), targets="asked.csv", unit=1, standardize=True)
+    assert data.out_channels == 1
+    assert data.size == (12,)  # from -2 to 9
+    every = [data.train, data.validation, data.test]
+    at = torch.cat([split.at for split in every])
+    target = torch.cat([split.target for split in every])
+    one = target.isnan().any(dim=2).flatten()
+    assert int(one.sum()) == 1
+    assert torch.allclose(at[one].flatten(), torch.tensor([5.0, 5.0]), atol=1e-4)
+    assert torch.allclose(at[~one], torch.tensor([[-2.0], [9.0]]), atol=1e-3)
+    scaled = data.train.batch(slice(None)).target
+    assert abs(float(scaled.nanmean())) < 0.1
+    # New files are read in the same way.
+    source = {"name": "csv_series", "targets": "asked.csv", "unit": 1}
+    again = labelled_split(data, tmp_path / "long.csv", source)
+    assert again.at.shape == (20, 2, 1)
+    assert again.target.shape == (20, 1, 2)
+
+
+def test_forecasts_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "long.csv", *series())
+    write(tmp_path / "other.csv", "q,1,x,2")
+    with pytest.raises(ValueError, match=r"targets .*'q'"):
+        csv_series(path, targets="other.csv")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        csv_series(path, targets="nowhere.csv")
+    with pytest.raises(ValueError, match=r"forecast must"):
+        csv_series(path, targets="other.csv", forecast=0.5)
+    with pytest.raises(ValueError, match=r"task must be 'forecast'"):
+        csv_series(path, task="regression", forecast=0.5)
+    with pytest.raises(ValueError, match=r"task must be 'forecast'"):
+        csv_series(path, task="forecast")
+    with pytest.raises(ValueError, match=r"forecast must"):
+        csv_series(write(tmp_path / "short.csv", "a,0,x,1", "b,0,x,1"), forecast=0.5)
+    with pytest.raises(ValueError, match=r"wide.csv, line 1: .*id, time"):
+        csv_series(write(tmp_path / "wide.csv", "a,1,2", names="label,0,1"), forecast=0.5)
+
+
+@pytest.mark.parametrize("time", ["nan", "inf", "", "noon"])
+def test_times_that_are_not_finite_are_refused_with_their_line(tmp_path: Path, time: str) -> None:
+    with pytest.raises(ValueError, match=r"long.csv, line 3"):
+        csv_series(write(tmp_path / "long.csv", "a,0,x,1", f"a,{time},x,1"), forecast=0.5)
+
+
+def test_query_times(tmp_path: Path) -> None:
+    assert read_queries("3, 1.5").common.tolist() == [3, 1.5]
+    assert read_queries(write(tmp_path / "at.csv", "1", "2", names="time")).common.tolist() == [1, 2]
+    own = read_queries(write(tmp_path / "own.csv", "a,1", "b,5", "a,2", names="id,time"))
+    assert {key: times.tolist() for key, times in own.by_series.items()} == {"a": [1, 2], "b": [5]}
+    np.save(tmp_path / "at.npy", np.ones((4, 2)))
+    assert read_queries(tmp_path / "at.npy").common.shape == (4, 2)
+    for bad in ("nan", "1,inf", "", "soon"):
+        with pytest.raises(ValueError, match="at"):
+            read_queries(bad)
+    with pytest.raises(ValueError, match=r"bad.csv, line 1: .*time"):
+        read_queries(write(tmp_path / "bad.csv", "1", names="when"))
+
+
+class Column:
+    """A column of the stand-in for pyarrow's table."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+
+    def to_pylist(self) -> list[Any]:
+        return self.values
+
+
+def test_parquet_files_are_read_as_csv_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "long.csv", *series())
+    names, *rows = [line.split(",") for line in path.read_text().splitlines()]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    table = types.SimpleNamespace(
+        column_names=names,
+        columns=[
+            Column(columns[0]),
+            Column([*map(float, columns[1])]),
+            Column(columns[2]),
+            Column([*map(float, columns[3])]),
+        ],
+    )
+    stub = types.ModuleType("pyarrow.parquet")
+    stub.read_table = lambda source: table if source.read() == b"PAR1" else None  # type: ignore[attr-defined]
+    package = types.ModuleType("pyarrow")
+    package.parquet = stub  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyarrow", package)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", stub)
+    (tmp_path / "long.parquet").write_bytes(b"PAR1")
+    one, other = (csv_series(tmp_path / f"long.{kind}", forecast=0.4) for kind in ("csv", "parquet"))
+    assert torch.equal(one.train.inputs.nan_to_num(), other.train.inputs.nan_to_num())
+    assert torch.equal(one.train.at, other.train.at)
+    (tmp_path / "broken.parquet").write_bytes(b"none")
+    with pytest.raises(ValueError, match=r"broken.parquet"):
+        csv_series(tmp_path / "broken.parquet", forecast=0.4)
+
+
+def test_parquet_files_name_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "long.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ModuleNotFoundError, match="pyarrow"):
+        csv_series(tmp_path / "long.parquet", forecast=0.4)
