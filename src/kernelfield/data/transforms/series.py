@@ -102,7 +102,8 @@ def build(
     if observed is None:
         missing = values.isnan()
         observed = bool((missing.any(dim=1) & ~missing.all(dim=1)).any())
-    at, names = None, ()
+    at: Tensor | None = None
+    names: tuple[str, ...] = ()
     if task == "classification":
         target, names = class_index([s.label for s in series], classes)
     elif task == "dense-regression":
