@@ -11,6 +11,7 @@ from .._version import __version__
 
 __all__ = [
     "Accelerator",
+    "Context",
     "DataFolder",
     "Download",
     "Json",
@@ -45,6 +46,7 @@ Seeds = Annotated[int, typer.Option(min=1, help="Seeds to train side by side; th
 Synthetic = Annotated[
     bool, typer.Option("--synthetic", help="Train on synthetic data of the right shape, to try the command.")
 ]
+Context = Annotated[int, typer.Option(min=1, help="Processes that share every sample, a slab of it each.")]
 Select = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(help="Weights: best (by validation), last or average (of the last epochs); as the recipe says."),

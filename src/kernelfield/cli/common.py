@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "import_own", "ints", "is_data", "is_run",
     "print_json",
-    "print_result", "print_sizes", "recipe_and_data", "recipe_of", "short_settings", "stop",
+    "print_result", "print_sizes", "recipe_and_data", "recipe_of", "shared_by", "short_settings", "stop",
 ]  # fmt: skip
 
 FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
@@ -161,6 +161,23 @@ def stop(message: str, code: int) -> None:
     """Print a message and exit with ``code``."""
     typer.echo(f"kernelfield: {message}", err=True)
     raise typer.Exit(code)
+
+
+def shared_by(context: int) -> tuple[Any, bool]:
+    """Return the mesh of processes that share every sample, and whether this is the first of them, which prints.
+
+    The command starts the processes, CPU processes of this machine, if torchrun has not done so.
+    """
+    from ..experiments.processes import context_mesh, is_launched, launch  # noqa: PLC0415
+
+    if context == 1:
+        return None, True
+    if not is_launched():
+        raise typer.Exit(launch(sys.argv[1:], context))
+    from ..experiments.fitting import make_fabric  # noqa: PLC0415
+
+    fabric = make_fabric("cpu", devices=context)
+    return context_mesh(fabric, context), fabric.global_rank == 0
 
 
 @contextmanager

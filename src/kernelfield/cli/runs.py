@@ -8,8 +8,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import DataFolder, Json, NewData, RunFolder, Select, app
-from .common import absolute_path, errors, print_json
+from .app import Context, DataFolder, Json, NewData, RunFolder, Select, app
+from .common import absolute_path, errors, print_json, shared_by
 
 __all__ = ["export", "inspect", "predict"]
 
@@ -23,6 +23,7 @@ def _test(
     folder: NewData = None,
     split: Annotated[str, typer.Option(help="With --data: all samples, or only the test split of them.")] = "all",
     select: Select = None,
+    context: Context = 1,
     as_json: Json = False,
 ) -> None:
     """Test a trained network, as trained or at another resolution, with missing samples, on turned images.
@@ -34,15 +35,20 @@ def _test(
         from ..experiments.progress import time_left  # noqa: PLC0415
 
         wanted = {kind: values for kind, values in (("step", step), ("drop", drop), ("turn", turn)) if values}
+        mesh, leads = shared_by(context)
+        quiet = as_json or not leads
         found = run_test(
             run,
             wanted,
             folder=absolute_path(folder),
             split=split,
             select=select,
-            on_batch=time_left("test", "samples", quiet=as_json),
-            on_data=lambda data: None if as_json else typer.echo(f"{len(data.test):,} test samples", err=True),
+            mesh=mesh,
+            on_batch=time_left("test", "samples", quiet=quiet),
+            on_data=lambda data: None if quiet else typer.echo(f"{len(data.test):,} test samples", err=True),
         )
+        if not leads:
+            return
         if as_json:
             print_json(found)
         for name, metrics in found.items() if not as_json else ():
@@ -94,6 +100,7 @@ def predict(
     ] = "",
     raw: Annotated[bool, typer.Option("--raw", help="The input is already normalised.")] = False,
     select: Select = None,
+    context: Context = 1,
     folder: DataFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -116,10 +123,12 @@ def predict(
                 typer.echo(json.dumps(row) if as_json else prediction_line({"file": files[0], "sample": 0, **row}))
             return
         check_out(out)
-        opened = TrainedRun(run, select=select, data=absolute_path(folder))
-        found = opened.predict(
-            files, step=step, at=at or None, raw=raw, on_batch=time_left("predict", "files", quiet=as_json)
-        )
+        mesh, leads = shared_by(context)
+        opened = TrainedRun(run, select=select, data=absolute_path(folder), mesh=mesh)
+        left = time_left("predict", "files", quiet=as_json or not leads)
+        found = opened.predict(files, step=step, at=at or None, raw=raw, on_batch=left)
+        if not leads:
+            return
         if out is not None:
             write_predictions(out, found)
             typer.echo(f"{out}: {len(found):,} predictions", err=as_json)

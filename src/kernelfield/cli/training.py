@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
-from .app import Accelerator, DataFolder, Download, Json, Log, Out, Seeds, Settings, Synthetic, app
+from .app import Accelerator, Context, DataFolder, Download, Json, Log, Out, Seeds, Settings, Synthetic, app
 from .common import (
     FAILED,
     WRONG,
@@ -54,6 +55,8 @@ def train(
     devices: Annotated[int, typer.Option(min=1, help="Devices, or CPU processes, per machine.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
+    context: Context = 1,
+    restarts: Annotated[int, typer.Option(min=0, help="How often to start again after a process died.")] = 0,
     log: Log = None,
     as_json: Json = False,
 ) -> None:
@@ -66,7 +69,9 @@ def train(
         from functools import partial  # noqa: PLC0415
 
         from ..experiments.fitting import fit, make_fabric  # noqa: PLC0415
+        from ..experiments.processes import is_launched, launch  # noqa: PLC0415
         from ..experiments.progress import progress_bar  # noqa: PLC0415
+        from ..experiments.run import fresh_folder  # noqa: PLC0415
         from ..experiments.seeds import fit_seeds  # noqa: PLC0415
 
         if folder is not None and is_data(recipe):
@@ -75,6 +80,10 @@ def train(
         if is_run(recipe):
             recipe, out, folder = _continued(recipe, out, folder, changes)
         chosen, data = recipe_and_data(recipe, model, changes, absolute_path(start_from))
+        if devices > 1 and nodes == 1 and not is_launched():
+            # The same folder after a restart.
+            given = [] if out is not None else ["--out", str(fresh_folder(Path("runs") / chosen.name))]
+            raise typer.Exit(launch([*sys.argv[1:], *given], devices, restarts))
         fabric = make_fabric(accelerator, devices, nodes, strategy)
         train_recipe = fit if seeds == 1 else partial(fit_seeds, seeds=seeds)
         with progress_bar(chosen.name, quiet=as_json) as on_progress:
@@ -86,6 +95,7 @@ def train(
                 download=download,
                 synthetic=synthetic,
                 fabric=fabric,
+                context=context,
                 log=log or (),
                 on_data=print_sizes(quiet=as_json),
                 on_message=None if as_json else lambda line: typer.echo(line, err=True),

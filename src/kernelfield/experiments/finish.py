@@ -10,6 +10,7 @@ import torch
 from ..models import DNArch
 from .evaluation import evaluate
 from .plain_json import write_json
+from .processes import split_over
 from .robustness import other_data_tests, run_tests
 from .run import machine, make_task
 from .worst import worst_samples
@@ -62,6 +63,8 @@ def finish(
 ) -> None:
     """Test the selected network, that of the best epoch by validation and that of the last one; write the result.
 
+    Processes that share their samples test together; the first one writes.
+
     Args:
         run: folder to write to.
         recipe: of the training.
@@ -72,9 +75,11 @@ def finish(
         last: what :func:`score_last_epoch` returned.
         averaged: validation metrics of the averaged weights, if these are selected.
     """
-    write_rows(run, loop)
+    leads = loop.fabric.global_rank == 0
+    if leads:
+        write_rows(run, loop)
     device, state = loop.fabric.device, loop.state
-    network = run.network(recipe).to(device)
+    network = split_over(run.network(recipe).to(device), loop.mesh)
     task = make_task(recipe, network, data)
     batch = recipe.training.eval_batch or recipe.training.batch
     test = data.test.to(device)
@@ -82,10 +87,13 @@ def finish(
     skipped: dict[str, str] = {}
     best = None
     if recipe.training.select != "best" and state.best_step not in (0, state.step):
-        best = evaluate(make_task(recipe, run.network(recipe, "best").to(device), data), test, batch).compute()
+        other = split_over(run.network(recipe, "best").to(device), loop.mesh)
+        best = evaluate(make_task(recipe, other, data), test, batch).compute()
     tests = {"test": meter.compute(), **run_tests(task, data, recipe.test, batch=batch, device=device, skipped=skipped)}
     if data.name != "synthetic":
         tests |= other_data_tests(task, recipe, data, batch=batch, device=device, skipped=skipped, **where)
+    if not leads:
+        return
     result: dict[str, Any] = {
         "status": "done",
         "recipe": recipe.name,
@@ -128,7 +136,9 @@ def finish(
         write_json(run.folder / "confusion.json", confusion, indent=None)
     write_json(run.folder / "result.json", result)
     if report:
-        write_pictures(run, task, data, result, batch)
+        # One process draws, with a network that needs no other.
+        whole = task if loop.mesh is None else make_task(recipe, run.network(recipe), data)
+        write_pictures(run, whole, data, result, batch)
 
 
 def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], batch: int) -> None:

@@ -11,6 +11,7 @@ import torch
 from .._arguments import checked
 from .._atomic import write_aside
 from .._kinds import POSITIVE, TEXT, Choice
+from .._object_kinds import Instance
 from ..data.io.files import decoding
 from ..data.labelled import OWN, labelled_split
 from ..data.metadata import from_metadata, metadata
@@ -19,12 +20,15 @@ from .datasets import recipe_data
 from .evaluation import evaluate
 from .finish import write_pictures
 from .plain_json import read_json
+from .processes import split_over
 from .robustness import run_tests
 from .run import PICTURES, Run, make_task
 from .training_settings import SELECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch.distributed.device_mesh import DeviceMesh
 
     from ..data.base import Data
     from .folder_lock import FolderLock
@@ -42,7 +46,12 @@ __all__ = [
 ]
 
 
-@checked(folder=TEXT | None, split=Choice("all", "test"), select=Choice(*SELECT) | None)
+@checked(
+    folder=TEXT | None,
+    split=Choice("all", "test"),
+    select=Choice(*SELECT) | None,
+    mesh=Instance("torch.distributed.DeviceMesh") | None,
+)
 def run_test(
     run: str | Path,
     wanted: dict[str, Any],
@@ -50,6 +59,7 @@ def run_test(
     folder: str | None = None,
     split: str = "all",
     select: str | None = None,
+    mesh: DeviceMesh | None = None,
     on_batch: Callable[[int, int], None] | None = None,
     on_data: Callable[[Data], None] | None = None,
 ) -> dict[str, dict[str, float]]:
@@ -61,6 +71,7 @@ def run_test(
         folder: new data to test on; for a registered data set, the folder of its files.
         split: of new data, "all" samples, or only the "test" samples that the run would split off.
         select: which weights; see :meth:`Run.network`.
+        mesh: processes that share every sample; see :func:`~.processes.context_mesh`.
         on_batch: called after each batch of a plain test with the number of samples done and of all samples.
         on_data: called with the data before the test.
     """
@@ -73,7 +84,7 @@ def run_test(
         data = run_data(opened, recipe, folder)
     if on_data is not None:
         on_data(data)
-    task = make_task(recipe, opened.network(recipe, select), data)
+    task = make_task(recipe, split_over(opened.network(recipe, select), mesh), data)
     batch = recipe.training.eval_batch or recipe.training.batch
     if wanted:
         return run_tests(task, data, wanted, batch=batch)

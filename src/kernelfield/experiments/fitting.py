@@ -23,6 +23,7 @@ from .kernels_ahead import KernelsAhead
 from .loggers import Loggers
 from .loop import Loop, TrainingInterrupted, resident
 from .plain_json import write_json
+from .processes import launched_sizes, wait_for_rendezvous
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task
 from .side_by_side import Stepwise, side_by_side
@@ -51,6 +52,7 @@ def fit(
     download: bool = False,
     synthetic: bool = False,
     fabric: Fabric | None = None,
+    context: int = 1,
     report: bool = True,
     log: Sequence[str] = (),
     on_data: Callable[[Data], None] | None = None,
@@ -74,6 +76,7 @@ def fit(
         download: let the loader of the data download missing files.
         synthetic: train on synthetic data of the recipe's shape.
         fabric: devices, processes and precision; see :func:`make_fabric`.
+        context: number of processes that share every sample, each with a slab of it; see :mod:`kernelfield.parallel`.
         report: whether to write report.html and kernels.png.
         log: loggers beside those of ``training.log``; see :class:`~.loggers.Loggers`.
         on_data: called with the data before the training begins.
@@ -129,21 +132,21 @@ def fit(
             name=recipe.name,
             on_progress=progress,
             should_stop=should_stop,
+            context=context,
         )
         kernels.wait()
         if fabric.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(fabric.device)
-        state = yield from loop.steps()
+        yield from loop.steps()
         fabric.barrier()
-        if leads and loop.captured is not None:
-            run.log(loop.captured.summary)
         last, averaged = score_last_epoch(loop, data), loop.average_last()
-        if leads:
+        fabric.barrier()  # the first process has written the network that is tested
+        if leads or loop.mesh is not None:
             files = {} if synthetic else {"folder": folder, "download": download}
             finish(run, recipe, data, loop, report, files, last, averaged)
+        if leads:
             kernels.write()
-            run.log(f"finished after {state.seconds:.1f} s")
-            loggers.close(run.result())
+            _end(run, loop, loggers)
         fabric.barrier()
     return run
 
@@ -178,6 +181,14 @@ def _begin(
         run.log(line)
         if on_message is not None:
             on_message(line)
+
+
+def _end(run: Run, loop: Loop, loggers: Loggers) -> None:
+    """Log how the training ended."""
+    if loop.captured is not None:
+        run.log(loop.captured.summary)
+    run.log(f"finished after {loop.state.seconds:.1f} s")
+    loggers.close(run.result())
 
 
 def _log_progress(run: Run, now: Progress) -> None:
@@ -272,6 +283,8 @@ class _SharedData:
 def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, strategy: str = "auto") -> Fabric:
     """Return a launched Fabric of Lightning: one process per device, on one or several machines.
 
+    Processes that torchrun has started are as many as it says, whatever ``devices`` and ``nodes``.
+
     Args:
         accelerator: "auto", "cpu" or "cuda".
         devices: devices, or CPU processes, per machine.
@@ -282,6 +295,7 @@ def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, str
     from lightning.fabric import Fabric  # noqa: PLC0415
     from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: PLC0415
 
+    devices, nodes = launched_sizes() or (devices, nodes)
     how: Any = "ddp" if devices * nodes > 1 and strategy == "auto" else strategy
     if strategy == "fsdp":
         from lightning.fabric.strategies import ModelParallelStrategy  # noqa: PLC0415
@@ -293,6 +307,8 @@ def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, str
     except (RuntimeError, ValueError, MisconfigurationException) as error:
         asked = f"{accelerator!r} with devices={devices}"
         raise ValueError(f"accelerator must be available on this machine, got {asked}: {error}") from error
+    if devices * nodes > 1:
+        wait_for_rendezvous()
     fabric.launch()
     return fabric
 

@@ -18,6 +18,7 @@ from .loop_checkpoint import resume_loop, save_best, save_loop, save_weights
 from .loop_state import Clock, Progress, State
 from .metrics import is_better
 from .optim import Average, make_optimizer
+from .processes import context_mesh, split_over
 from .side_by_side import exhaust, matmul_precision
 from .sync_norms import synchronise_norms
 
@@ -63,6 +64,7 @@ class Loop:
         should_stop: asked after every step. If it returns true, the loop writes a checkpoint and raises
             :class:`TrainingInterrupted`. Several processes stop together as soon as one of them is asked to; on GPUs
             they ask each other every tenth step.
+        context: number of processes that share every sample, each with a slab of it; see :mod:`kernelfield.parallel`.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Loop:
         name: str = "",
         on_progress: Callable[[Progress], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
+        context: int = 1,
     ) -> None:
         from lightning.fabric import Fabric  # noqa: PLC0415
 
@@ -84,14 +87,21 @@ class Loop:
         self.settings, self.folder, self.name = settings, folder, name
         self.on_progress, self.should_stop = on_progress, should_stop
         world = self.fabric.world_size
+        #: processes that share samples; None if each has its own
+        self.mesh = context_mesh(self.fabric, context)
+        #: number of groups of processes with samples of their own, and which of them this process is in
+        self.groups, self.group = world // context, self.fabric.global_rank // context
         self.batch = min(settings.batch, len(train))
-        if self.batch % world:
-            raise ValueError(f"training.batch must be a multiple of the {world} processes, got {self.batch}")
+        if self.batch % self.groups:
+            what = "processes" if context == 1 else f"groups of {context} processes"
+            raise ValueError(f"training.batch must be a multiple of the {self.groups} {what}, got {self.batch}")
+        if settings.compile and context > 1:
+            raise ValueError(f"training.compile must be false for context={context}, got true")
         self.per_epoch = len(train) // self.batch
         self.total = self.per_epoch * settings.epochs
         task.steps_per_epoch, task.epochs = self.per_epoch, settings.epochs
         if world > 1:
-            task.network = synchronise_norms(task.network)
+            task.network = split_over(synchronise_norms(task.network), self.mesh)
         task.to(self.fabric.device)
         if settings.compile:
             task.network.compile()
@@ -122,8 +132,8 @@ class Loop:
         self.captured = CapturedStep(self._work, task.network) if self._may_capture() else None
         self.lr = 0.0
         self._clock = Clock()
-        # The seed itself draws the weights. Each process has another seed for all that is drawn in training.
-        torch.manual_seed((settings.seed + 1) * 1_000_003 + self.fabric.global_rank)
+        # The seed itself draws the weights. Each group has another seed for all that is drawn in training.
+        torch.manual_seed((settings.seed + 1) * 1_000_003 + self.group)
 
     # Steps
 
@@ -173,13 +183,13 @@ class Loop:
         return bool(torch.as_tensor(self.fabric.all_gather(torch.tensor(float(stop)))).any())
 
     def _epoch(self) -> Iterator[Batch]:
-        """Yield the remaining batches of the epoch, the share of this process in each."""
+        """Yield the remaining batches of the epoch, the share of this process's group in each."""
         generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.state.epoch)
         order = torch.randperm(len(self.train), generator=generator)
         order = order.to(self.train.inputs.device)
-        share = self.batch // self.fabric.world_size
+        share = self.batch // self.groups
         while self.state.position < self.per_epoch:
-            start = self.state.position * self.batch + self.fabric.global_rank * share
+            start = self.state.position * self.batch + self.group * share
             batch = self.train.batch(order[start : start + share], training=True)
             self.state.position += 1
             yield batch.to(self.fabric.device)
@@ -350,7 +360,7 @@ class Loop:
         """Re-estimate batch-norm statistics, those of the averaged weights if there are any."""
         batches = batches_to_use(self.settings, self.total, self.per_epoch)
         # The same samples on every process; a share of the batch, so that they fit.
-        batch, seed = self.batch // self.fabric.world_size, self.settings.seed * 1_000_003 + self.state.epoch
+        batch, seed = self.batch // self.groups, self.settings.seed * 1_000_003 + self.state.epoch
         with self.average or contextlib.nullcontext():
             yield from reestimation_steps(
                 self.task, self.train, batch=batch, batches=batches, seed=seed, precision=self._precision

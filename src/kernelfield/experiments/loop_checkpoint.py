@@ -111,9 +111,9 @@ def resume_loop(loop: Loop) -> bool:
 
 
 def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
-    """Return the loss sums and random states of every process, those of other processes as "rng.cpu.1" and so on.
+    """Return the loss sums and random states of every group of processes, those of others as "rng.cpu.1" and so on.
 
-    Every process must call this.
+    Every process must call this. Processes that share their samples draw the same numbers and have the same losses.
     """
     own = {"losses": loop.losses, "rng.cpu": torch.get_rng_state()}
     if loop.fabric.device.type == "cuda":
@@ -125,28 +125,29 @@ def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
         here = tensor.to(loop.fabric.device)
         each = [torch.empty_like(here) for _ in range(loop.fabric.world_size)]
         torch.distributed.all_gather(each, here)
-        gathered |= {_of_process(name, rank): t.cpu() for rank, t in enumerate(each)}
+        firsts = each[:: loop.fabric.world_size // loop.groups]
+        gathered |= {_of_group(name, group): t.cpu() for group, t in enumerate(firsts)}
     return gathered
 
 
 def _restore_own_tensors(loop: Loop, tensors: dict[str, torch.Tensor]) -> None:
     """Continue the loss sums and random numbers of this process where they were.
 
-    A process that did not exist when the checkpoint was written starts with new random numbers.
+    A group that did not exist when the checkpoint was written starts with new random numbers.
     """
-    rank, device = loop.fabric.global_rank, loop.fabric.device
-    losses, cpu, cuda = (tensors.get(_of_process(name, rank)) for name in ("losses", "rng.cpu", "rng.cuda"))
+    group, device = loop.group, loop.fabric.device
+    losses, cpu, cuda = (tensors.get(_of_group(name, group)) for name in ("losses", "rng.cpu", "rng.cuda"))
     if losses is None:
         losses = tensors["losses"].clone()
-        losses[:2] = 0  # the first process has counted them
+        losses[:2] = 0  # the first group has counted them
     loop.losses.copy_(losses)
     if cpu is None:
-        torch.manual_seed(((loop.settings.seed + 1) * 1_000_003 + rank) * 1_000_003 + loop.state.step)
+        torch.manual_seed(((loop.settings.seed + 1) * 1_000_003 + group) * 1_000_003 + loop.state.step)
     else:
         torch.set_rng_state(cpu)
     if cuda is not None and device.type == "cuda":
         torch.cuda.set_rng_state(cuda, device)
 
 
-def _of_process(name: str, rank: int) -> str:
-    return name if rank == 0 else f"{name}.{rank}"
+def _of_group(name: str, group: int) -> str:
+    return name if group == 0 else f"{name}.{group}"

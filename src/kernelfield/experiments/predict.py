@@ -13,10 +13,12 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
+from .._object_kinds import Instance
 from ..data.base import Batch
 from ..data.sets.series.long_table import QueryTimes, read_queries
 from .evaluation import NonFiniteOutputs
 from .finished_run import run_metadata
+from .processes import split_over
 from .run import Run, make_task
 from .sample_files import ENDINGS, ask, check_samples, prepare_samples, read_file
 from .task import takes_argument
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
+    from torch.distributed.device_mesh import DeviceMesh
 
     from ..data.base import Data
     from .recipe import Recipe
@@ -48,6 +51,7 @@ class TrainedRun:
         select: which weights: "best" by validation, "last", or "average" of the last epochs; as the run's recipe
             says if not given.
         data: folder or file of the training data, for a run that does not store its preprocessing.
+        mesh: processes that share every sample; see :func:`~.processes.context_mesh`.
 
     Attributes:
         network: the network, in evaluation mode, on the CPU.
@@ -55,11 +59,18 @@ class TrainedRun:
         classes: names of the classes; empty if there are none.
     """
 
-    @checked(select=Choice(*SELECT) | None, data=TEXT | None)
-    def __init__(self, folder: str | Path, *, select: str | None = None, data: str | None = None) -> None:
+    @checked(select=Choice(*SELECT) | None, data=TEXT | None, mesh=Instance("torch.distributed.DeviceMesh") | None)
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        select: str | None = None,
+        data: str | None = None,
+        mesh: DeviceMesh | None = None,
+    ) -> None:
         self.run = Run(Path(folder))
         self.recipe: Recipe = self.run.recipe()
-        self.network = self.run.network(self.recipe, select)
+        self.network = split_over(self.run.network(self.recipe, select), mesh)
         self._folder = data
 
     def __repr__(self) -> str:

@@ -1,0 +1,127 @@
+"""Processes of a training: the launcher of torch, the place where they meet, and groups that share their samples."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning.fabric import Fabric
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["context_mesh", "is_launched", "launch", "launched_sizes", "split_over", "wait_for_rendezvous"]
+
+#: seconds that a process waits for the first one to answer
+PATIENCE = 60.0
+
+
+def is_launched() -> bool:
+    """Return whether torchrun, Slurm or another launcher has started this process as one of several."""
+    return any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "LOCAL_RANK", "SLURM_PROCID"))
+
+
+def launched_sizes() -> tuple[int, int] | None:
+    """Return the processes per machine and the machines that torchrun has started; None without torchrun."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    return local, int(os.environ["WORLD_SIZE"]) // local
+
+
+def launch(arguments: Sequence[str], processes: int, restarts: int = 0) -> int:
+    """Run ``kernelfield`` with these arguments as several processes of this machine, as torchrun does.
+
+    If a process dies, torch's launcher ends the others, and starts all of them again up to ``restarts`` times. A
+    training then resumes from its last checkpoint.
+
+    Args:
+        arguments: of the command.
+        processes: how many.
+        restarts: how often to start again.
+
+    Returns:
+        The exit code of the first process that failed; 0 if none did. A line on standard error names it.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=restarts,
+        monitor_interval=0.5,
+    )
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    try:
+        elastic_launch(config, sys.executable)("-m", "kernelfield", *arguments)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        code = failure.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        others = f"; the other {processes - 1} were ended" if processes > 1 else ""
+        print(f"process {rank} of {processes} (pid {failure.pid}) {how}{others}", file=sys.stderr)  # noqa: T201
+        return code if code > 0 else 128 - code
+    except SignalException as error:  # to this process; the launcher has ended the others
+        return 128 + error.sigval
+    return 0
+
+
+def wait_for_rendezvous() -> None:
+    """Wait until the first process answers where the environment says it is; raise if it does not.
+
+    The environment variables MASTER_ADDR, MASTER_PORT and RANK are those of torch.distributed. Without them, or on the
+    first process, there is nothing to wait for.
+    """
+    host, port, rank = (os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+    if host is None or port is None or rank in (None, "0"):
+        return
+    patience = float(os.environ.get("KERNELFIELD_RENDEZVOUS_SECONDS", PATIENCE))
+    end = time.monotonic() + patience
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except OSError as error:
+            if time.monotonic() < end:
+                time.sleep(0.5)
+                continue
+            raise ConnectionError(
+                f"process {rank} of {os.environ.get('WORLD_SIZE', 'several')} found no first process at "
+                f"MASTER_ADDR={host}, MASTER_PORT={port} in {patience:.0f} s: {error}"
+            ) from error
+        return
+
+
+def context_mesh(fabric: Fabric, context: int) -> DeviceMesh | None:
+    """Return the mesh of all processes, of which groups of ``context`` share their samples; None for groups of one."""
+    if fabric.world_size % context:
+        raise ValueError(f"context must divide the number of processes, {fabric.world_size}, got {context}")
+    if context == 1:
+        return None
+    from ..parallel import make_mesh  # noqa: PLC0415
+
+    return make_mesh(context, device_type=fabric.device.type)
+
+
+def split_over(network: nn.Module, mesh: DeviceMesh | None) -> nn.Module:
+    """Return the network, which takes whole signals and computes them on all processes of a context group.
+
+    Gradients are not averaged here: Lightning's DDP and FSDP do that over all processes.
+    """
+    if mesh is None:
+        return network
+    from ..parallel import shard  # noqa: PLC0415
+
+    return shard(network, mesh, full=True, average_gradients=False)
