@@ -45,3 +45,4 @@ def test_layers_of_a_network_are_replaced() -> None:
     fixed = with_fixed_layers(net)
     assert [type(layer) for layer in fixed] == [FixedPointwise, FixedNorm, nn.GELU]
     torch.testing.assert_close(fixed(x), wanted)
+    assert "FixedNorm(3)" in repr(fixed)

@@ -17,6 +17,7 @@ from ..export import quiet_exporter
 from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions, separate
+from .inference import with_fixed_layers
 from .layers import RecurrentLayer, RunningNorm, RunningReadout
 from .recurrent_conv import RecurrentConv
 from .stream import Stream, input_channels, signal_dtype
@@ -132,7 +133,7 @@ class StreamStep(nn.Module):
                 self._sizes.append((name, len(layer.state_names)))
                 label = name.replace(".", "_") or "layer"
                 self.states |= {f"{label}_{key}": getattr(layer, key).clone() for key in layer.state_names}
-        self.network, self._tape = network, tape
+        self.network, self._tape = with_fixed_layers(network), tape
 
     def forward(self, sample: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         """Return the prediction (batch, out) after a sample (batch, in, 1), or token (batch, 1), and the new states."""

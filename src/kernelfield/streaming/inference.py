@@ -89,6 +89,9 @@ class FixedNorm(BatchNorm):
         y = y if activation is None else activate(y, activation=activation)
         return (y, input) if with_identity else y
 
+    def extra_repr(self) -> str:
+        return str(self.num_features)
+
 
 def with_fixed_layers(network: nn.Module) -> nn.Module:
     """Replace the pointwise maps and batch norms of a network in evaluation mode, in place, and return it."""
