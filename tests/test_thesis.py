@@ -47,6 +47,7 @@ def test_recipes_of_chapters_are_listed() -> None:
         "voxels",
         "digits",
         "oscillators",
+        "unet",
     )
     missing = [r for r in list_recipes() if not any(o in r for o in own) and not any(fnmatch(r, p) for p in patterns)]
     assert not missing

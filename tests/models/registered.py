@@ -136,6 +136,7 @@ _FAMILIES: dict[str, Any] = {
     "GroupResNet": _planes(8, channels=(2, 3, 4), in_channels=3),
     "GroupNIN": _planes(8, channels=(3,) * 8, in_channels=3),
     "GroupResNetV1": _planes(8, channels=(2, 3, 4), in_channels=3),
+    "GroupUNet": _planes(9, channels=2, in_channels=2, out_channels=3),
     "GroupDenseNet": _planes(96, growth=2, in_channels=3),
     "PartialGCNN": _planes(14, channels=(2, 2, 3, 3), kernel_size=3, in_channels=1),
     "augerino_gcnn": _planes(14, channels=(2, 2, 3, 3), kernel_size=3, in_channels=1),

@@ -47,6 +47,7 @@ from .group import (
     SelfAttentionBlock,
     SeparableGroupConv,
     SpatialPool,
+    SpatialUpsample,
     WaveletTransform,
     wavelet_loss,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "SeparableConv",
     "SeparableGroupConv",
     "SpatialPool",
+    "SpatialUpsample",
     "TwoConvBlock",
     "WaveletTransform",
     "aliasing_loss",

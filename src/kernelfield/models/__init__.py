@@ -9,6 +9,7 @@ from .dren import GroupNIN, GroupResNetV1
 from .flexnet import FlexNet
 from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
 from .gridified import GridifiedNet
+from .group_unet import GroupUNet
 from .gsanet import GSANet
 from .image_field import ImageField
 from .named_parts import import_network
@@ -33,6 +34,7 @@ __all__ = [
     "GroupNIN",
     "GroupResNet",
     "GroupResNetV1",
+    "GroupUNet",
     "ImageField",
     "PartialGCNN",
     "PartialGCNN13",

@@ -183,6 +183,7 @@ CALLS = [
     *_pair("GroupDropout", dict, _signal()),
     *_pair("GroupPool", dict, _signal()),
     *_pair("SpatialPool", dict, _signal()),
+    *_pair("SpatialUpsample", dict, _signal()),
     Call(
         "layers.GroupKernel",
         layers.GroupKernel,

@@ -63,6 +63,7 @@ CALLS = [
     *_net("GCNN", _small(group=groups.Cyclic(4), channels=2), _x(2, 28, 28)),
     *_net("GroupAllCNN", _small(group=groups.Cyclic(4), channels=2), _x(2, 16, 16)),
     *_net("GroupResNet", _small(group=groups.Cyclic(4), channels=(2, 3), blocks=1), _x(2, 8, 8)),
+    *_net("GroupUNet", _small(group=groups.Cyclic(4), channels=2, depth=1), _x(2, 6, 6)),
     *_net("GroupNIN", _small(group=groups.Cyclic(4), channels=(2,) * 8), _x(2, 8, 8)),
     *_net("GroupResNetV1", _small(group=groups.Cyclic(4), channels=(2, 3), blocks=1), _x(2, 8, 8)),
     *_net("GroupDenseNet", _small(group=groups.Cyclic(4), growth=2, blocks=2), _x(2, 12, 12)),

@@ -28,6 +28,7 @@ from kernelfield.layers.group import (
     SelfAttentionBlock,
     SeparableGroupConv,
     SpatialPool,
+    SpatialUpsample,
 )
 
 from ...contracts.group_layers import GROUPS, GroupLayerContract, ShapelessGroupLayerContract
@@ -197,6 +198,13 @@ class TestSpatialPool(TestGroupLayerNorm):
 
     def make(self, group):
         return SpatialPool(2)
+
+
+class TestSpatialUpsample(TestGroupLayerNorm):
+    out_size = 12
+
+    def make(self, group):
+        return SpatialUpsample()
 
 
 @pytest.mark.parametrize("kind", ["max", "mean", "sum"])

@@ -16,6 +16,7 @@ from .residual import GroupResidualBlock, PartialResidualBlock, SelfAttentionBlo
 from .self_attention import GroupSelfAttention, LiftingSelfAttention
 from .separable import SeparableGroupConv
 from .signal import GroupSignal
+from .upsample import SpatialUpsample
 from .wavelets import WaveletTransform, wavelet_loss
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "SelfAttentionBlock",
     "SeparableGroupConv",
     "SpatialPool",
+    "SpatialUpsample",
     "WaveletTransform",
     "make_group_conv",
     "make_lifting_conv",

@@ -1,0 +1,135 @@
+"""Dense prediction on a group: an equivariant U-Net, exact on the grid."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .._arguments import checked
+from .._kinds import RATE, Choice, Int
+from .._object_kinds import TensorOf
+from .._signature import with_arguments_of
+from ..groups import Cyclic, Dihedral, Trivial
+from ..layers.dropout import Dropout
+from ..layers.group import (
+    GroupBatchNorm,
+    GroupPool,
+    SpatialPool,
+    SpatialUpsample,
+    make_group_conv,
+    make_lifting_conv,
+)
+from .gcnn import _conv_options
+from .registry import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..layers.group.signal import GroupSignal
+
+__all__ = ["GroupUNet"]
+
+_IMAGES = TensorOf("float", "batch, channels, *space", empty=False)
+
+
+class _Stage(nn.Module):
+    """Two convolutions of 3 samples, each with norm and ReLU; dropout after the second."""
+
+    def __init__(self, first: nn.Module, second: nn.Module, channels: int, dropout: float) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList((first, second))
+        self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(2))
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(conv(x)).map(F.relu)
+        return x.map(self.dropout)  # type: ignore[union-attr]
+
+
+class GroupUNet(nn.Module):
+    r"""A U-Net whose layers are group convolutions: a value for every position, which turns with the input.
+
+    Stages of two group convolutions at ``depth + 1`` resolutions; max-pooling between them on the way down, linear
+    interpolation and the signal of the same resolution on the way up. The maximum or mean over the group and a
+    pointwise map end it. With f the network and g an element of the group,
+
+    .. math:: f(g \cdot x) = g \cdot f(x),
+
+    exact to rounding on the grid, for lengths of any parity. The output is a set of scalar fields: classes of pixels, a
+    pressure, a height; not the components of a vector.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: values per position.
+        group: a finite group.
+        channels: width of the first stage; each further one has twice as many.
+        depth: number of times that the resolution is halved.
+        dropout: probability to drop a value.
+        readout: "max" or "mean" over the group.
+        bias: whether convolutions have one.
+        attention: as in :class:`GCNN`.
+
+    >>> net = GroupUNet(1, 2, group=Cyclic(4), channels=4, depth=2)
+    >>> net(torch.randn(2, 1, 12, 13)).shape
+    torch.Size([2, 2, 12, 13])
+    """
+
+    @checked(depth=Int(1), dropout=RATE, readout=Choice("max", "mean"))
+    @with_arguments_of(_conv_options)
+    def __init__(
+        self,
+        in_channels: int = 1,
+        out_channels: int = 1,
+        *,
+        channels: int = 8,
+        depth: int = 2,
+        dropout: float = 0.0,
+        readout: str = "mean",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        options = _conv_options(**options)
+        dim = options["group"].dim
+        conv: Callable[..., nn.Module] = functools.partial(make_group_conv, kernel_size=3, **options)
+        widths = [channels << level for level in range(depth + 1)]
+        lift = make_lifting_conv(in_channels, channels, kernel_size=3, **options)
+        firsts = [lift, *(conv(before, after) for before, after in itertools.pairwise(widths))]
+        self.down = nn.ModuleList(
+            _Stage(first, conv(width, width), width, dropout) for first, width in zip(firsts, widths, strict=True)
+        )
+        self.up = nn.ModuleList(
+            _Stage(conv(width + 2 * width, width), conv(width, width), width, dropout)
+            for width in reversed(widths[:-1])
+        )
+        self.pool, self.upsample = SpatialPool(2, dim=dim), SpatialUpsample(dim=dim)
+        self.readout = GroupPool(readout, "group")
+        self.last = nn.Linear(channels, out_channels)
+        self.depth = depth
+
+    @checked(x=_IMAGES)
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return the values at every position of (batch, in_channels, \*space): (batch, out_channels, \*space)."""
+        shortest = min(x.shape[2:])
+        if type(shortest) is int and shortest < 1 << self.depth:
+            raise ValueError(
+                f"x must have at least {1 << self.depth} samples per axis for depth={self.depth}, got {shortest}"
+            )
+        signal, skipped = self.down[0](x), []
+        for stage in self.down[1:]:
+            skipped.append(signal)
+            signal = stage(self.pool(signal))
+        for stage in self.up:
+            finer = skipped.pop()
+            signal = self.upsample(signal, finer.shape[3:])
+            signal = stage(finer.replace(torch.cat([finer.values, signal.values], dim=1)))
+        return self.last(self.readout(signal).movedim(1, -1)).movedim(-1, 1)
+
+
+for _name, _group, _channels in (("z2", Trivial(), 16), ("p4", Cyclic(4), 8), ("p4m", Dihedral(4), 6)):
+    register(f"unet_{_name}", GroupUNet, f"dense prediction: {_name} U-Net", group=_group, channels=_channels)
