@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..data.base import Data
     from .task import Task
 
-__all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task"]
+__all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task", "network_arguments"]
 
 #: file that marks a run on synthetic data
 SYNTHETIC = "synthetic.txt"
@@ -49,6 +49,16 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
     >>> sum(p.numel() for p in make_network(find_recipe("digits")).parameters())
     9263
     """
+    arguments = network_arguments(recipe, data)
+    torch.manual_seed(recipe.training.seed)
+    try:
+        return create_model(recipe.model["name"], **arguments)
+    except TypeError as error:
+        raise ValueError(f"model of recipe {recipe.name!r}: {error}") from error
+
+
+def network_arguments(recipe: Recipe, data: Data | None = None) -> dict[str, Any]:
+    """Return the arguments with which a recipe's network is created, for its data's shape."""
     shape = recipe.shape
     size = tuple(shape.size) if data is None else tuple(data.size)
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in recipe.model.items() if key != "name"}
@@ -56,12 +66,7 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
     given |= {"dim": len(size), "size": size if len(set(size)) > 1 else size[0]}
     if shape.vocabulary is not None:
         given["vocabulary"] = shape.vocabulary
-    given = _accepted(recipe.model["name"], given)
-    torch.manual_seed(recipe.training.seed)
-    try:
-        return create_model(recipe.model["name"], **{**given, **options})
-    except TypeError as error:
-        raise ValueError(f"model of recipe {recipe.name!r}: {error}") from error
+    return {**_accepted(recipe.model["name"], given), **options}
 
 
 @checked()

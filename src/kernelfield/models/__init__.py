@@ -4,6 +4,7 @@ from .augerino import Augerino
 from .ccnn import CCNN
 from .cifar_resnet import CIFARResNet
 from .ckcnn import CKCNN, FlexTCN
+from .classifier import Classifier
 from .dnarch import DNArch
 from .dren import GroupNIN, GroupResNetV1
 from .flexnet import FlexNet
@@ -14,6 +15,7 @@ from .gsanet import GSANet
 from .image_field import ImageField
 from .named_parts import import_network
 from .partial_gcnn import PartialGCNN, PartialGCNN13
+from .pretrained import describe_weight
 from .random_kernels import RandomKernelNet, RandomKernels
 from .registry import create_model, list_models, register
 from .wavelet_net import WaveletNet
@@ -24,6 +26,7 @@ __all__ = [
     "GCNN",
     "Augerino",
     "CIFARResNet",
+    "Classifier",
     "DNArch",
     "FlexNet",
     "FlexTCN",
@@ -42,6 +45,7 @@ __all__ = [
     "RandomKernels",
     "WaveletNet",
     "create_model",
+    "describe_weight",
     "import_network",
     "list_models",
     "register",

@@ -10,16 +10,20 @@ from .._arguments import checked
 from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
 from ..groups import O2, SO2, Distribution, Trivial, learned, warp
+from .classifier import Classifier
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .registry import register
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..groups import Group
+    from ..layers.group import GroupSignal
 
 __all__ = ["Augerino"]
 
 
-class Augerino(nn.Module):
+class Augerino(Classifier):
     r"""Any network, averaged over inputs transformed by elements of a learned distribution.
 
     .. math:: y(x) = \frac1n \sum_{i=1}^n f(g_i\, x), \qquad g_i \sim p(g)
@@ -48,12 +52,44 @@ class Augerino(nn.Module):
     @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
     def forward(self, x: Tensor) -> Tensor:
         """Return the average of the network's outputs over the drawn elements."""
+        return self._each(x, self.net).mean(dim=0)
+
+    def _each(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the outputs of a function for each drawn element, (elements, batch, ...)."""
         elements, gates = self.distribution(x)
         moved = warp(x, self.group.matrix(elements))
-        y = self.net(moved.flatten(0, 1)).unflatten(0, moved.shape[:2])
-        if gates is not None:
-            y = y * gates.view(-1, *[1] * (y.dim() - 1))
-        return y.mean(dim=0)
+        y = function(moved.flatten(0, 1)).unflatten(0, moved.shape[:2])
+        return y if gates is None else y * gates.view(-1, *[1] * (y.dim() - 1))
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the features."""
+        return self._classifier().head_hidden_size
+
+    @property
+    def num_classes(self) -> int:
+        """Number of predictions; 0 if the classifier was removed."""
+        return self._classifier().num_classes
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Return pooled features of each transformed input, (batch, num_features, elements)."""
+        net = self._classifier()
+        pooled = self._each(x, lambda moved: net.forward_head(net.forward_features(moved), pre_logits=True))
+        return pooled.movedim(0, -1)
+
+    def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
+        """Return the average of the predictions over the elements, or that of the features."""
+        assert isinstance(features, Tensor)
+        pooled = features.mean(dim=-1)
+        return pooled if pre_logits else self._classifier().linear(pooled)
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        self._classifier().reset_classifier(num_classes)
+
+    def _classifier(self) -> PartialGCNN | PartialGCNN13:
+        if not isinstance(self.net, (PartialGCNN, PartialGCNN13)):
+            raise TypeError(f"net must be a PartialGCNN or PartialGCNN13 for features, got {type(self.net).__name__}")
+        return self.net
 
     def regulariser(self) -> Tensor:
         """Return minus the fraction of the group in the support, summed over its factors."""

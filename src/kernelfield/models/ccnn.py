@@ -27,6 +27,7 @@ from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
 from .ckcnn import field_options
+from .classifier import ReadoutClassifier
 from .queries import append_queries
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
 from .registry import register
@@ -43,7 +44,7 @@ __all__ = ["CCNN"]
 BLOCKS = ("ccnn", "s4", "resnet")
 
 
-class CCNN(nn.Module):
+class CCNN(ReadoutClassifier):
     """The continuous CNN: nothing in it depends on the input's length, resolution or dimensionality.
 
     A separable convolution from the input's channels, norm and GELU; residual blocks (:class:`CCNNBlock`); a norm;
@@ -202,6 +203,31 @@ class CCNN(nn.Module):
         A dense network answers ``at`` any coordinates, (batch, queries, dim) or (queries, dim) in training steps, also
         where it was given no sample: (batch, out, queries). The input may be a grid or points.
         """
+        x, mask, order = self._features(x, mask=mask, active=active, at=at, **sampling)
+        if at is not None:
+            return self.readout(x[..., -at.shape[-2] :])
+        y = self.readout(x, mask)
+        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
+
+    def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
+        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as of :meth:`forward`."""
+        features, _, order = self._features(x, **sampling)
+        return features if order is None else original_order(order, features)
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        super()._replace_classifier(num_classes)
+        self.arguments["out_channels"] = num_classes
+
+    def _features(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        active: Sequence[ActiveSlice] | None = None,
+        at: Tensor | None = None,
+        **sampling: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the input of the readout, its mask, and the order of the samples if they were sorted by time."""
         if self.readout.kind == PAIR:
             if x.shape[-1] % 2 or "coords" in sampling:
                 raise ValueError(f"x must be two sequences of equal length, one after the other, got {tuple(x.shape)}")
@@ -222,11 +248,7 @@ class CCNN(nn.Module):
         x = self.stem(x) if isinstance(self.stem, Pointwise) else self.stem(x, mask=mask, **sampling)
         x = normalise(self.norm, x, "gelu")
         x = run_blocks(self.blocks, x, active=active, mask=mask, **sampling)
-        x = self.final_norm(x)
-        if at is not None:
-            return self.readout(x[..., -at.shape[-2] :])
-        y = self.readout(x, mask)
-        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
+        return self.final_norm(x), mask, order
 
 
 for _size, _about, _sizes in (

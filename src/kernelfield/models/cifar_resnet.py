@@ -15,6 +15,7 @@ from ..fields import Field, MAGNet, Table
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate
 from .ckcnn import conv_factory, field_options
+from .classifier import ReadoutClassifier
 from .readout import Readout
 from .registry import register
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["CIFARResNet"]
 
 
-class CIFARResNet(nn.Module):
+class CIFARResNet(ReadoutClassifier):
     r"""The residual network of He et al. for small images, with kernels that are fields (chapter 5, appendix).
 
     .. math:: y = \sigma\big(N_2(C_2\, \sigma(N_1(C_1 x))) + S x\big)
@@ -107,10 +108,14 @@ class CIFARResNet(nn.Module):
     @checked(x=TensorOf("float", "batch, channels, *space", empty=False), step=PerAxis(POSITIVE))
     def forward(self, x: Tensor, *, step: float | Sequence[float] = 1.0) -> Tensor:
         """Return predictions (batch, out) for ``x`` (batch, in, *space), whose sampling step is ``step``."""
+        return self.readout(self.forward_features(x, step=step))
+
+    def forward_features(self, x: Tensor, *, step: float | Sequence[float] = 1.0) -> Tensor:
+        """Return features (batch, channels, *space) of ``x``, before pooling."""
         x = normalise(self.norm, self.stem(x, step=step), "relu")
         for block in self.blocks:
             x = block(x, step=step)
-        return self.readout(x)
+        return x
 
 
 class _Block(nn.Module):

@@ -16,6 +16,7 @@ from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind
 from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
+from .classifier import ReadoutClassifier
 from .queries import append_queries
 from .readout import READOUTS, Embedding, Readout, check_norm
 from .registry import register
@@ -57,7 +58,7 @@ def conv_factory(
     return partial(CKConv, **arguments) if sigma is None else partial(FlexConv, sigma=sigma, **arguments)
 
 
-class CKCNN(nn.Module):
+class CKCNN(ReadoutClassifier):
     """A residual network of continuous kernel convolutions (chapter 2).
 
     Each block convolves twice with kernels as long as the input: conv, norm, ReLU, dropout, twice, sum, ReLU.
@@ -189,6 +190,21 @@ class CKCNN(nn.Module):
 
         A dense network answers ``at`` any coordinates, as :class:`CCNN` does.
         """
+        x, mask, order = self._features(x, mask=mask, at=at, **sampling)
+        if at is not None:
+            return self.readout(x[..., -at.shape[-2] :])
+        y = self.readout(x, mask)
+        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
+
+    def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
+        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as of :meth:`forward`."""
+        features, _, order = self._features(x, **sampling)
+        return features if order is None else original_order(order, features)
+
+    def _features(
+        self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the input of the readout, its mask, and the order of the samples if they were sorted by time."""
         if self.embedding is not None:
             x = self.embedding(x)
         x = self.input_dropout(seen_only(x, mask))
@@ -198,11 +214,7 @@ class CKCNN(nn.Module):
         order = None
         if self.orders_times:
             x, mask, sampling, order = in_time_order(x, mask, sampling)
-        x = run_blocks(self.blocks, x, mask=mask, **sampling)
-        if at is not None:
-            return self.readout(x[..., -at.shape[-2] :])
-        y = self.readout(x, mask)
-        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
+        return run_blocks(self.blocks, x, mask=mask, **sampling), mask, order
 
 
 class FlexTCN(CKCNN):

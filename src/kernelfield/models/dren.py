@@ -23,6 +23,7 @@ from ..layers.group import (
     make_lifting_conv,
     make_projection_conv,
 )
+from .classifier import GroupClassifier
 from .gcnn import _IMAGES, _conv_options
 from .registry import register
 
@@ -35,7 +36,7 @@ __all__ = ["GroupNIN", "GroupResNetV1"]
 _SIZES = (5, 1, 1, 5, 1, 1, 3, 1, 1)
 
 
-class GroupNIN(nn.Module):
+class GroupNIN(GroupClassifier):
     """Network in Network on a group (chapter 7, section 5): r-NIN, or NIN with the trivial group.
 
     Three stages of a convolution and two pointwise ones, each followed by ReLU; pooling by 2 and dropout between the
@@ -75,7 +76,8 @@ class GroupNIN(nn.Module):
         self.convs = nn.ModuleList(
             make_group_conv(channels[i - 1], channels[i], kernel_size=_SIZES[i], **options) for i in range(1, 8)
         )
-        self.last = make_projection_conv(channels[7], out_channels, kernel_size=1, **options)
+        make_last = functools.partial(make_projection_conv, kernel_size=1, **options)
+        self._set_classifier(make_last, channels[7], out_channels, "mean")
         dim = options["group"].dim
         self.pools = nn.ModuleList([SpatialPool(2, "max", dim=dim), SpatialPool(2, "mean", dim=dim)])
         self.dropout = Dropout(dropout)
@@ -86,15 +88,22 @@ class GroupNIN(nn.Module):
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> GroupSignal:
+        """Return the features of all layers but the last, a signal on the group."""
         signal: GroupSignal = self.lift(x).map(F.relu)
         for i, conv in enumerate(self.convs, start=1):
             if _SIZES[i] > 1:
                 signal = self.pools[i // 3 - 1](signal).map(self.dropout)
             signal = conv(signal).map(F.relu)
-        return self.last(signal).flatten(2).mean(dim=2)
+        return signal
+
+    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
+        return self.last(features).flatten(2).mean(dim=2)
 
 
-class GroupResNetV1(nn.Module):
+class GroupResNetV1(GroupClassifier):
     """A post-activation ResNet on a group (chapter 7, section 5): r-ResNet-20, or ResNet-20 with the trivial group.
 
     Each block is convolution, norm, ReLU, convolution, norm; a shortcut is added, and ReLU follows. Where the
@@ -138,13 +147,20 @@ class GroupResNetV1(nn.Module):
             for block in range(blocks):
                 self.blocks.append(_Block(width, wide, pool=stage > 0 and block == 0, **options))
                 width = wide
-        self.last = make_projection_conv(width, out_channels, kernel_size=1, **options)
+        make_last = functools.partial(make_projection_conv, kernel_size=1, **options)
+        self._set_classifier(make_last, width, out_channels, "mean")
 
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        signal = self.blocks(self.norm(self.lift(x)).map(F.relu))
-        return self.last(signal).flatten(2).mean(dim=2)
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> GroupSignal:
+        """Return the features of the last block, a signal on the group."""
+        return self.blocks(self.norm(self.lift(x)).map(F.relu))
+
+    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
+        return self.last(features).flatten(2).mean(dim=2)
 
 
 class _Block(nn.Module):

@@ -13,6 +13,7 @@ from ..fields import SIREN, Field, MAGNet, NJet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
 from .ckcnn import KERNEL_FIELDS, conv_factory, field_options
+from .classifier import ReadoutClassifier
 from .readout import READOUTS, Readout
 from .registry import register
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FlexNet"]
 
 
-class FlexNet(nn.Module):
+class FlexNet(ReadoutClassifier):
     """A stem, residual blocks of growing width, and an average over the image.
 
     Args:
@@ -109,9 +110,12 @@ class FlexNet(nn.Module):
     @checked(x=TensorOf("float", "batch, channels, *space", empty=False), mask=TensorOf("bool") | None)
     def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
         """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
+        return self.readout(self.forward_features(x, mask=mask, **sampling), mask)
+
+    def forward_features(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
+        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as of :meth:`forward`."""
         x = normalise(self.norm, self.stem(x, mask=mask, **sampling), "relu")
-        x = run_blocks(self.blocks, x, mask=mask, **sampling)
-        return self.readout(x, mask)
+        return run_blocks(self.blocks, x, mask=mask, **sampling)
 
 
 register("flexnet_16", FlexNet, "FlexNet-16: 7 blocks, 16 layers (chapter 5)")

@@ -19,12 +19,14 @@ from ..layers.group import (
     GroupBatchNorm,
     GroupPool,
     GroupResidualBlock,
+    GroupSignal,
     SpatialPool,
     make_group_conv,
     make_lifting_conv,
     make_projection_conv,
 )
 from ..layers.group.factory import KINDS
+from .classifier import GroupClassifier
 from .registry import register
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def _conv_options(*, group: Group, bias: bool = False, attention: str | None = N
     return {"group": group, "bias": bias, "attention": attention}
 
 
-class GCNN(nn.Module):
+class GCNN(GroupClassifier):
     """The rotated-MNIST network of chapter 8 (section 4.1): seven convolutions without padding, from 28² to 1².
 
     Lift 3², norm, ReLU, dropout; group 3², norm, ReLU; max-pool 2; four times group 3², norm, ReLU, dropout; then 4² to
@@ -88,7 +90,7 @@ class GCNN(nn.Module):
         self.convs = nn.ModuleList(conv(channels, channels, kernel_size=3) for _ in range(5))
         self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(6))
         last = conv if readout == "max" else functools.partial(make_projection_conv, **options)
-        self.last = last(channels, out_channels, kernel_size=4)
+        self._set_classifier(functools.partial(last, kernel_size=4), channels, out_channels, "max")
         self.pool = SpatialPool(2, dim=options["group"].dim)
         self.dropout = Dropout(dropout)
         self.readout = readout
@@ -97,16 +99,23 @@ class GCNN(nn.Module):
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> GroupSignal:
+        """Return features on the group, 4² positions of an input of 28²."""
         signal = self.norms[0](self.lift(x)).map(F.relu).map(self.dropout)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True)):
             signal = norm(conv(signal))
             # Maximum and ReLU commute; in this order there is less to rectify.
             signal = self.pool(signal).map(F.relu) if i == 0 else signal.map(F.relu).map(self.dropout)
-        logits = self.last(signal)
+        return signal
+
+    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
+        logits = self.last(features)
         return self.head(logits) if self.readout == "max" else logits.flatten(2).mean(dim=2)
 
 
-class GroupAllCNN(nn.Module):
+class GroupAllCNN(GroupClassifier):
     """All-CNN-C on a group (chapter 8, section 4.2): nine convolutions, strides replaced by max-pooling.
 
     Every convolution is followed by norm and ReLU; the third and sixth by pooling before the norm and dropout after.
@@ -130,13 +139,16 @@ class GroupAllCNN(nn.Module):
         options = _conv_options(**options)
         wide = 2 * channels
         self.lift = make_lifting_conv(in_channels, channels, **options)
-        widths = [channels, channels, channels, wide, wide, wide, wide, wide, out_channels]
-        sizes = [3, 3, 3, 3, 3, 3, 1, 1]
+        widths = [channels, channels, channels, wide, wide, wide, wide, wide]
+        sizes = [3, 3, 3, 3, 3, 3, 1]
         self.convs = nn.ModuleList(
             make_group_conv(i, o, kernel_size=k, hidden=max(1, i // 16), **options)
             for i, o, k in zip(widths[:-1], widths[1:], sizes, strict=True)
         )
+        make_last = functools.partial(make_group_conv, kernel_size=1, hidden=max(1, wide // 16), **options)
+        self._set_classifier(make_last, wide, out_channels, "mean")
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
+        self.last_norm = GroupBatchNorm(out_channels)
         self.pool = SpatialPool(2, dim=options["group"].dim)
         self.head = GroupPool("mean", "all")
         self.dropout_in, self.dropout = Dropout(0.2), Dropout(0.5)
@@ -144,16 +156,27 @@ class GroupAllCNN(nn.Module):
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> GroupSignal:
+        """Return the features of all layers but the last, a signal on the group."""
         signal = self.norms[0](self.lift(self.dropout_in(x))).map(F.relu)
         for layer, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True), start=2):
             pooled = layer in (3, 6)
             signal = conv(signal)
             signal = norm(self.pool(signal) if pooled else signal).map(F.relu)
             signal = signal.map(self.dropout) if pooled else signal
-        return self.head(signal)
+        return signal
+
+    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
+        return self.head(self.last_norm(self.last(features)).map(F.relu))
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        super()._replace_classifier(num_classes)
+        self.last_norm = self._like_self(GroupBatchNorm(max(1, num_classes)))
 
 
-class GroupResNet(nn.Module):
+class GroupResNet(GroupClassifier):
     """A ResNet on a group (chapter 8, section 4.2): a stem, stages of pre-activation blocks, a linear head.
 
     Args:
@@ -191,19 +214,26 @@ class GroupResNet(nn.Module):
                 self.blocks.append(GroupResidualBlock(width, wide, pool=pool, **options))
                 width = wide
         self.norm = GroupBatchNorm(width)
-        self.last = make_group_conv(width, out_channels, kernel_size=1, hidden=2, **options)
+        make_last = functools.partial(make_group_conv, kernel_size=1, hidden=2, **options)
+        self._set_classifier(make_last, width, out_channels, "mean")
         self.head = GroupPool("mean", "all")
 
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        signal = self.norm(self.blocks(self.lift(x))).map(F.relu)
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> GroupSignal:
+        """Return the features after the last norm, a signal on the group."""
+        return self.norm(self.blocks(self.lift(x))).map(F.relu)
+
+    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
         # The head is linear: after the mean over space it sees one position instead of all.
-        signal = signal.map(torch.mean, dim=tuple(range(3, signal.dim())), keepdim=True)
-        return self.head(self.last(signal))
+        pooled = features.map(torch.mean, dim=tuple(range(3, features.dim())), keepdim=True)  # type: ignore[union-attr]
+        return self.head(self.last(pooled))
 
 
-class GroupDenseNet(nn.Module):
+class GroupDenseNet(GroupClassifier):
     """The DenseNet for PatchCamelyon on a group (chapter 8, section 4.3), without padding.
 
     A stem, then five times: norm, ReLU, convolution 3² to ``growth`` channels, concatenated in front of its input
@@ -253,19 +283,27 @@ class GroupDenseNet(nn.Module):
         self.pool = SpatialPool(2, "mean", dim=options["group"].dim)
         width = widths[-1] + growth
         self.norm = GroupBatchNorm(width)
-        self.last = conv(width, out_channels, kernel_size=1, attention_size=3)
+        make_last = functools.partial(conv, kernel_size=1, attention_size=3)
+        self._set_classifier(make_last, width, out_channels, "mean")
         self.head = GroupPool("mean", "all")
 
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> GroupSignal:
+        """Return the features after the last norm, a signal on the group."""
         signal = self.lift(x)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             if i > 0:
                 signal = self.between_norms[i - 1](signal).map(F.relu)
                 signal = self.pool(self.between[i - 1](signal))
             signal = signal.replace(_join(conv(norm(signal).map(F.relu)).values, signal.values))
-        return self.head(self.last(self.norm(signal).map(F.relu)))
+        return self.norm(signal).map(F.relu)
+
+    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
+        return self.head(self.last(features))
 
 
 def _join(new: Tensor, old: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from .._signature import with_arguments_of
 from ..fields import Field, Table
 from ..layers import CCNNBlock, Degridify, Gridify, MessageLayer, SeparableConv, make_norm, run_blocks
 from ..layers.pointwise import NORMS
+from .classifier import ReadoutClassifier
 from .readout import Readout
 from .registry import register
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["GridifiedNet"]
 
 
-class GridifiedNet(nn.Module):
+class GridifiedNet(ReadoutClassifier):
     """Gridify, residual blocks of a CCNN on the grid, and an average or :class:`Degridify` (chapter 4, section 2.6).
 
     Args:
@@ -112,13 +113,19 @@ class GridifiedNet(nn.Module):
             mask: (batch, points) True at points, False at padding.
             edges: between these points and the grid, as ``gridify.edges`` gives them, if they are known already.
         """
+        return self.readout(self.forward_features(x, coords=coords, mask=mask, edges=edges))
+
+    def forward_features(
+        self, x: Tensor | None, *, coords: Tensor, mask: Tensor | None = None, edges: Edges | None = None
+    ) -> Tensor:
+        """Return features on the grid (batch, channels, *grid) or, dense, at the points (batch, channels, points)."""
         if edges is None:
             edges = self.gridify.edges(coords, mask)
         y = self.gridify(x, coords, mask=mask, edges=edges)
         y = self.norm(run_blocks(self.blocks, y))
         if self.degridify is not None:
             y = self.degridify(y, coords, mask=mask, edges=edges)
-        return self.readout(y)
+        return y
 
 
 _MODELNET: dict[str, Any] = {"in_channels": 6, "out_channels": 40, "dropout": 0.1}

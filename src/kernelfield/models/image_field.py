@@ -6,11 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._arguments import checked
 from .._object_kinds import TensorOf
 from ..fields import SIREN, FourierFilter, GaborFilter, MAGNet, build_field
+from .classifier import Classifier
 from .registry import register
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ImageField"]
 
 
-class ImageField(nn.Module):
+class ImageField(Classifier):
     r"""A field sampled at the positions of its input; the values of the input are ignored (chapter 5, appendix).
 
     .. math:: y_c(i) = \psi_c\big(2 i / (n - 1) - 1\big)

@@ -20,11 +20,13 @@ from ..layers.group import (
     GroupConv,
     GroupDropout,
     GroupPool,
+    GroupSignal,
     LiftingConv,
     PartialGroupConv,
     PartialResidualBlock,
     SpatialPool,
 )
+from .classifier import Classifier
 from .registry import register
 
 if TYPE_CHECKING:
@@ -39,10 +41,35 @@ SmallKernel = functools.partial(SIREN, hidden=8, omega_0=10.0, start="partial")
 _IMAGES = TensorOf("float", "batch, channels, *space", empty=False)
 
 
-class _Partial(nn.Module):
+class _Partial(Classifier):
     """Base class of networks with learned distributions over a group."""
 
     group: Group
+    linear: nn.Module
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the features."""
+        return self._channels
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Length of the vector that the last linear map reads."""
+        return self._hidden
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 0 if the classifier was removed."""
+        return self._out_channels
+
+    def _set_classifier(self, channels: int, hidden: int, out_channels: int) -> None:
+        """Make the last linear map, of ``hidden`` values that are pooled from ``channels`` channels."""
+        self._channels, self._hidden, self._out_channels = channels, hidden, out_channels
+        self.linear = nn.Linear(hidden, out_channels)
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        made = nn.Linear(self._hidden, num_classes) if num_classes else nn.Identity()
+        self.linear, self._out_channels = self._like_self(made), num_classes
 
     def distributions(self) -> list[Distribution]:
         """Return the learned distributions p(u), in order of depth; none of a fully equivariant network."""
@@ -202,22 +229,32 @@ class PartialGCNN(_Partial):
         self.head = None if flat else GroupPool("max", "all")
         hidden = channels[3] if head == "mlp" else features
         self.hidden = nn.Linear(features, hidden) if head == "mlp" else None
-        self.linear = nn.Linear(hidden, out_channels)
+        self._set_classifier(channels[3], hidden, out_channels)
         self.sample_in_eval(sample_in_eval)
         self.draw_per_sample(per_sample)
 
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> GroupSignal:
+        """Return the features of the last convolution, a signal on the group."""
         signal = self.pool(self.norm_in(self.lift(x))).map(F.relu)
         for block in self.blocks:
             signal = block(signal)
         signal = self.last(signal.values.mean(dim=2) if self.head_kind == "t2" else signal)
-        signal = self.norm_out(signal).map(F.relu)
+        return self.norm_out(signal).map(F.relu)
+
+    def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
+        """Return predictions from a signal on the group, or what the last linear map reads."""
+        assert isinstance(features, GroupSignal)
         if self.head is not None:
-            return self.linear(self.head(signal))
-        flat = signal.values.flatten(1)
-        return self.linear(flat if self.hidden is None else F.relu(self.hidden(flat)))
+            pooled = self.head(features)
+        else:
+            flat = features.values.flatten(1)
+            pooled = flat if self.hidden is None else F.relu(self.hidden(flat))
+        return pooled if pre_logits else self.linear(pooled)
 
 
 class PartialGCNN13(_Partial):
@@ -267,13 +304,17 @@ class PartialGCNN13(_Partial):
         self.group = options["group"]
         self.pool, self.dropout = SpatialPool(2, dim=self.group.dim), GroupDropout(dropout)
         self.head = GroupPool("mean", "all")
-        self.linear = nn.Linear(widths[-1], out_channels)
+        self._set_classifier(widths[-1], widths[-1], out_channels)
         self.sample_in_eval(sample_in_eval)
         self.draw_per_sample(per_sample)
 
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> GroupSignal:
+        """Return the features of the last convolution, a signal on the group."""
         signal = self.norms[0](self.lift(x)).map(F.relu)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True), start=1):
             signal = norm(conv(signal)).map(F.relu)
@@ -281,7 +322,12 @@ class PartialGCNN13(_Partial):
                 signal = self.pool(signal)
             if i in (2, 5, 8):
                 signal = self.dropout(signal)
-        return self.linear(self.head(signal))
+        return signal
+
+    def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
+        """Return predictions from a signal on the group, or its mean, which the last linear map reads."""
+        pooled = self.head(features)
+        return pooled if pre_logits else self.linear(pooled)
 
 
 for _name, _group, _samples in (("se2", SO2(), 8), ("e2", O2(), 8), ("mirror", Mirror(), None)):

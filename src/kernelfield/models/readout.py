@@ -106,8 +106,11 @@ class Readout(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = check_choice("readout", kind, (*READOUTS, PAIR))
+        self.channels, self.out_channels, self.gain = channels, out_channels, gain
         self.compare = Pointwise(4 * channels, channels) if kind == PAIR else None
-        self.linear = Pointwise(channels, out_channels, gain=gain)
+        self.linear: nn.Module = Pointwise(channels, out_channels, gain=gain)
+        #: whether the linear map shares the weight of an embedding
+        self.tied = weight is not None
         if weight is not None:
             tokens, width = weight.shape[:2]
             if tokens != out_channels:
@@ -124,15 +127,30 @@ class Readout(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return (batch, out) or, dense, (batch, out, *space); positions where ``mask`` is False do not count."""
+        y = self.pooled(x, mask)
+        return self.linear(y) if self.kind == "dense" else self.linear(y.unsqueeze(-1)).squeeze(-1)
+
+    def pooled(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return what the linear map reads: (batch, channels) or, dense, ``x`` itself."""
         if self.kind == "dense":
-            return self.linear(x)
+            return x
         pooled = self.pool(x.flatten(2), None if mask is None else mask.flatten(1))
         if self.compare is not None:
             first, second = pooled.chunk(2)
             # Channel by channel: a wider network's first columns belong to its first channels.
             both = torch.stack([first, second, first * second, first - second], dim=2).flatten(1)
             pooled = nn.functional.gelu(self.compare(both.unsqueeze(-1)).squeeze(-1))
-        return self.linear(pooled.unsqueeze(-1)).squeeze(-1)
+        return pooled
+
+    def reset(self, out_channels: int) -> None:
+        """Replace the linear map by a fresh one for ``out_channels`` predictions; by the identity for 0."""
+        if self.tied:
+            raise ValueError(
+                f"num_classes must stay {self.out_channels}: the classifier shares the weight of the embedding, "
+                f"got {out_channels}"
+            )
+        self.out_channels = out_channels
+        self.linear = Pointwise(self.channels, out_channels, gain=self.gain) if out_channels else nn.Identity()
 
     def pool(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """Return the mean of ``x`` (batch, channels, positions) over positions that were seen, or the last of them."""

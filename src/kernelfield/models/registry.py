@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
-from .._kinds import TEXT
+from .._kinds import TEXT, Int
 from .._object_kinds import MAKER
 from .named_parts import resolve_parts
 
@@ -66,12 +66,21 @@ def configuration(name: str, *, argument: str = "name") -> Configuration:
     return _CONFIGURATIONS[name]
 
 
-@checked(name=TEXT)
-def create_model(name: str, **overrides: Any) -> nn.Module:
-    """Build a named network, with ``overrides`` of its arguments.
+@checked(name=TEXT, num_classes=Int(1) | None)
+def create_model(name: str, *, pretrained: bool = False, num_classes: int | None = None, **overrides: Any) -> nn.Module:
+    """Build a named network, with ``overrides`` of its arguments, fresh or with pretrained weights.
 
     Fields, masks and groups may be given by name, with or without arguments: ``field="SIREN"``,
     ``mask="GaussianMask(sigma=0.1)"``, ``group="Cyclic(4)"``.
+
+    Args:
+        name: one of :func:`list_models`; or MODEL.TAG, one of ``list_models(pretrained=True)``, which has the arguments
+            of that weight.
+        pretrained: load the weights of that tag, or of the model's default tag. The network is in training mode, as
+            a fresh one; its ``pretrained_config`` holds recipe, preprocessing, classes and score of the weight.
+        num_classes: number of classes, another name of ``out_channels``. If a weight has another number, all its
+            tensors but the classifier's are loaded.
+        overrides: arguments of the network.
 
     >>> net = create_model("ccnn_4_140", dim=1, size=784, in_channels=1, out_channels=10)
     >>> sum(p.numel() for p in net.parameters())
@@ -82,7 +91,17 @@ def create_model(name: str, **overrides: Any) -> nn.Module:
     >>> create_model("p4cnn", chanels=20)
     Traceback (most recent call last):
     TypeError: 'p4cnn' has no argument chanels; the closest is channels
+    >>> create_model("flextcn_2.smnist", pretrained=True).pretrained_config["classes"][:3]
+    ['0', '1', '2']
     """
+    if num_classes is not None and overrides.get("out_channels", num_classes) != num_classes:
+        raise ValueError(f"num_classes must be out_channels={overrides['out_channels']} or None, got {num_classes}")
+    if pretrained or ("." in name and ":" not in name):
+        from .pretrained import create_from_weight  # noqa: PLC0415
+
+        return create_from_weight(name, pretrained=pretrained, num_classes=num_classes, overrides=overrides)
+    if num_classes is not None:
+        overrides["out_channels"] = num_classes
     chosen = configuration(name)
     arguments = resolve_parts({**chosen.arguments, **overrides})
     _check_arguments(name, chosen.build, arguments, list(overrides))
@@ -118,10 +137,16 @@ def options_of(name: str) -> dict[str, Any]:
 
 
 @checked(pattern=TEXT)
-def list_models(pattern: str = "*") -> list[str]:
-    """Return the names that match ``pattern``, sorted.
+def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
+    """Return the names that match ``pattern``, sorted; with ``pretrained`` those of weights, MODEL.TAG.
 
     >>> list_models("ccnn_?_??")
     ['ccnn_4_16', 'ccnn_4_32', 'ccnn_4_48']
+    >>> list_models("flextcn_2.*", pretrained=True)
+    ['flextcn_2.smnist']
     """
+    if pretrained:
+        from .pretrained import list_weights  # noqa: PLC0415
+
+        return list_weights(pattern)
     return sorted(name for name in _CONFIGURATIONS if fnmatch(name, pattern))

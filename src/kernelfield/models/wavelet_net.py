@@ -17,6 +17,7 @@ from ..fields import BSpline, Field
 from ..groups import Scale
 from ..layers.group import GroupBatchNorm, GroupConv, GroupPool, GroupSignal, LiftingConv, SpatialPool
 from ..ops import resample
+from .classifier import Classifier
 from .registry import register
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Stage(NamedTuple):
     bias: bool = False
 
 
-class WaveletNet(nn.Module):
+class WaveletNet(Classifier):
     r"""A network on raw time series, equivariant to translation and scale (chapter 10, sections 4 and 5).
 
     It consists of a lifting convolution to a window of dilations, convolutions on translations and dilations, and a
@@ -147,6 +148,10 @@ class WaveletNet(nn.Module):
             step: their sampling step, in training steps.
             mask: (batch, time) true where observed; the rest is set to zero.
         """
+        return self.head(self.forward_features(x, step=step, mask=mask))
+
+    def forward_features(self, x: Tensor, *, step: float = 1.0, mask: Tensor | None = None) -> Tensor | GroupSignal:
+        """Return features (batch, channels, time), on dilations too if there are some; arguments as of ``forward``."""
         if x.dim() != 3 or x.shape[1] != self.in_channels:
             raise ValueError(f"x must have shape (batch, {self.in_channels}, time), got {tuple(x.shape)}")
         if mask is not None:
@@ -156,7 +161,30 @@ class WaveletNet(nn.Module):
             if not is_symbolic(x.shape[-1]) and length > MOST:
                 raise ValueError(f"step must be at most {MOST / x.shape[-1]:.4g} for {x.shape[-1]} samples, got {step}")
             x = resample(x, max(1, round(length)))
-        return self.head(self.stages(x))
+        return self.stages(x)
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the features."""
+        return self.head.width
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Length of the vector that the last linear map reads."""
+        return self.head.hidden_size
+
+    @property
+    def num_classes(self) -> int:
+        """Number of predictions; 0 if the classifier was removed."""
+        return self.head.out
+
+    def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
+        """Return predictions from features, or what the last linear map reads."""
+        return self.head(features, pre_logits)
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        self.head.reset(num_classes)
+        self._like_self(self.head)
 
 
 class _Layer(nn.Module):
@@ -224,17 +252,33 @@ class _Head(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, self.width, self.out = kind, width, out
         self.largest = GroupPool("max", "group")
         self.dropout = nn.Dropout(dropout)
         if kind == "conv":
             last = Stage(out, kernel_size=1, interactions=interactions)
+            self._how = last, group, field
             self.conv, self.group = _conv(width, last, group, field, lift=False)
+            self.hidden_size = width
             return
         widths = [width * self.TIMES if kind == "dense" else width, *hidden, out]
+        self.hidden_size = widths[-2]
         self.linear = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
-    def forward(self, x: Tensor | GroupSignal) -> Tensor:
+    def reset(self, out: int) -> None:
+        """Replace the last map by a fresh one for ``out`` predictions; by the identity for 0."""
+        self.out = out
+        if self.kind != "conv":
+            self.linear[-1] = nn.Linear(self.hidden_size, out) if out else nn.Identity()
+        elif out:
+            last, group, field = self._how
+            self.conv, self.group = _conv(self.width, last._replace(channels=out), group, field, lift=False)
+        else:
+            self.conv = nn.Identity()
+
+    def forward(self, x: Tensor | GroupSignal, pre_logits: bool = False) -> Tensor:
+        if self.kind == "conv" and (pre_logits or not self.out):
+            return self.largest(x).mean(dim=-1) if isinstance(x, GroupSignal) else x.mean(dim=-1)
         if self.kind == "conv":
             # The convolution is linear, so apply it after the mean over time, to one position instead of all.
             if isinstance(x, GroupSignal):
@@ -245,6 +289,8 @@ class _Head(nn.Module):
         if self.kind == "linear":
             y = self.dropout(y)
         for i, linear in enumerate(self.linear):
+            if pre_logits and i == len(self.linear) - 1:
+                break
             y = linear(y)
             if i < len(self.linear) - 1:
                 y = self.dropout(F.relu(y))

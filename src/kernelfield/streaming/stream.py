@@ -192,7 +192,7 @@ class Stream:
 
     def _nothing(self, block: Tensor) -> Tensor:
         readout = next((m for m in self.network.modules() if isinstance(m, RunningReadout)), None)
-        channels = self._in_channels if readout is None else readout.linear.out_channels
+        channels = self._in_channels if readout is None else readout.out_channels
         return torch.empty(self.batch, channels, 0, dtype=self._dtype, device=block.device)
 
     def _check(self, block: Tensor) -> None:

@@ -1,0 +1,219 @@
+"""Weight files from finished runs and from checkpoints, and the test score of a weight."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._arguments import checked
+from .._kinds import STRING, TEXT, Int
+from .._object_kinds import Instance
+from .._version import __version__
+from ..data.metadata import metadata
+from ..models.pretrained import create_from_weight, describe_weight, find_weight, write_weight
+from ..models.pretrained.weight_file import SUFFIX
+from .checkpoint import latest_checkpoint, load_network, read_checkpoint
+from .datasets import recipe_data
+from .evaluation import evaluate
+from .plain_json import read_json, to_json
+from .recipe import Recipe, find_recipe, recipe_from, with_settings
+from .run import Run, make_network, make_task, network_arguments
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..data.base import Data
+
+__all__ = ["CHECKED", "Trained", "make_weight", "read_trained", "score_network", "weight_recipe", "weight_score"]
+
+#: first test samples on which the score of a weight is recorded a second time, for a quick check
+CHECKED = 500
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained network and how it was trained.
+
+    Args:
+        recipe: recipe with all settings and the seed of this network.
+        network: the network, in evaluation mode.
+        step: number of training steps.
+        result: result of the run, as in ``results/``; empty if there is none.
+    """
+
+    recipe: Recipe
+    network: nn.Module
+    step: int
+    result: dict[str, Any]
+
+
+@checked(recipe=TEXT | None)
+def read_trained(path: str | Path, *, result: str | Path | None = None, recipe: str | None = None) -> Trained:
+    """Return the network of a finished run, of a folder of checkpoints or of one checkpoint.
+
+    Args:
+        path: folder of a run; or a checkpoint; or a folder with ``checkpoints/`` in it, whose best one is taken.
+        result: JSON file of the result, which has the settings and, for several seeds, the numbers of each. The seed is
+            that of the folder ``seed-N``. A run has its own.
+        recipe: name of the recipe, if it is not the one that the checkpoint names.
+    """
+    path = Path(path)
+    run = Run(path)
+    found = read_json(Path(result)) if result is not None else run.result() if run.finished else {}
+    checkpoint = path
+    if not (path / "values.json").exists():
+        folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+        kind = run.recipe().training.select if run.exists else "best"
+        latest = latest_checkpoint(folder, kind) or latest_checkpoint(folder, "best") or latest_checkpoint(folder)
+        if latest is None:
+            raise FileNotFoundError(f"path must be a run or a checkpoint, got {path} without one")
+        checkpoint = latest
+    tensors, values = read_checkpoint(checkpoint)
+    step = int(values.get("state", {}).get("step", 0))
+    if run.exists:
+        chosen = run.recipe()
+    else:
+        seed = next((int(p.removeprefix("seed-")) for p in checkpoint.parts if p.startswith("seed-")), 0)
+        chosen = with_settings(find_recipe(recipe or values["recipe"]), list(found.get("settings", [])))
+        chosen = replace(chosen, training=replace(chosen.training, seed=seed))
+        found = _of_seed(found, seed)
+    wanted = found.get("best_step")
+    if wanted is not None and found.get("selected", "best") == "best" and wanted != step:
+        raise ValueError(
+            f"path must hold the checkpoint of the result, which is of step {wanted}, got {checkpoint} of step {step}"
+        )
+    network = make_network(chosen)
+    averaged = {"network." + k.removeprefix("average."): t for k, t in tensors.items() if k.startswith("average.")}
+    load_network(network, tensors | averaged, checkpoint)
+    return Trained(chosen, network.eval(), step, found)
+
+
+def _of_seed(result: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return the result of one seed of several."""
+    one = result.get("seeds", {}).get(str(seed))
+    if one is None:
+        seeds = result.get("seed", seed)
+        if result and seeds != seed:
+            raise ValueError(f"result must have a seed {seed}, as the checkpoint, got {seeds}")
+        return result
+    return {**result, **one, "seed": seed}
+
+
+@checked(
+    trained=Instance("kernelfield.experiments.weight.Trained"),
+    name=TEXT,
+    folder=TEXT | None,
+    samples=Int(1),
+    notes=STRING,
+)
+def make_weight(
+    trained: Trained,
+    name: str,
+    out: str | Path,
+    *,
+    folder: str | None = None,
+    samples: int = CHECKED,
+    default: bool = False,
+    notes: str = "",
+) -> Path:
+    """Write the weight file of a trained network and return its path.
+
+    The score is the recorded one of the run or, if there is none, that on all test samples. The score on the first
+    ``samples`` test samples is stored beside it.
+
+    Args:
+        trained: the network.
+        name: MODEL.TAG; the model must be the recipe's.
+        out: folder of weight files.
+        folder: of the data's files.
+        samples: number of test samples of the quick check.
+        default: whether this is the weight that the model's name alone stands for.
+        notes: what a reader should know about this weight.
+    """
+    recipe, result = trained.recipe, trained.result
+    model, dot, tag = name.partition(".")
+    if model != recipe.model["name"] or not dot or not tag or "/" in tag:
+        raise ValueError(f"name must be {recipe.model['name']}.TAG, the model of the recipe, got {name!r}")
+    data = recipe_data(recipe, folder=folder)
+    metric = make_task(recipe, trained.network, data).metric
+    first = min(samples, len(data.test))
+    score: dict[str, Any] = {"metric": metric, "split": "test", "samples": len(data.test)}
+    recorded = result.get("metrics", {}).get("test", {}).get(metric)
+    score["value"] = score_network(trained.network, recipe, data)[metric] if recorded is None else recorded
+    score["first"] = {"samples": first, "value": score_network(trained.network, recipe, data, first)[metric]}
+    machine = result.get("machine", {})
+    description = {
+        "name": name,
+        "title": recipe.title,
+        "chapter": recipe.chapter,
+        "notes": notes,
+        "default": default,
+        "model": model,
+        "arguments": network_arguments(recipe),
+        "parameters": sum(p.numel() for p in trained.network.parameters()),
+        "task": recipe.shape.task,
+        "classes": list(data.classes),
+        "recipe": recipe.to_dict(),
+        "preprocessing": metadata(data),
+        "score": score,
+        "training": {
+            "seed": recipe.training.seed,
+            "epochs": result.get("epochs", recipe.training.epochs),
+            "steps": trained.step,
+            "seconds": result.get("seconds"),
+            "device": machine.get("device", "unknown"),
+            "torch": machine.get("torch", torch.__version__),
+            "date": machine.get("date", ""),
+        },
+        "version": __version__,
+    }
+    path = Path(out) / f"{name}{SUFFIX}"
+    return write_weight(path, trained.network.state_dict(), json.loads(to_json(description)))
+
+
+@checked(samples=Int(1) | None)
+def score_network(network: nn.Module, recipe: Recipe, data: Data, samples: int | None = None) -> dict[str, float]:
+    """Return the metrics of a network on the first test samples, or on all.
+
+    Args:
+        network: the network.
+        recipe: names the task and the metrics.
+        data: has the test split.
+        samples: number of samples.
+    """
+    split = data.test if samples is None else data.test.take(torch.arange(min(samples, len(data.test))))
+    task = make_task(recipe, network, data)
+    return evaluate(task, split, min(recipe.training.eval_batch or recipe.training.batch, 100)).compute()
+
+
+@checked(name=TEXT)
+def weight_recipe(name: str) -> Recipe:
+    """Return the recipe that a weight was trained by.
+
+    Args:
+        name: of the weight, MODEL.TAG.
+    """
+    return recipe_from(describe_weight(name)["recipe"], name)
+
+
+@checked(name=TEXT, folder=TEXT | None, samples=Int(1) | None)
+def weight_score(name: str, *, folder: str | None = None, samples: int | None = CHECKED) -> tuple[float, float]:
+    """Return the score of a weight as measured now and as recorded.
+
+    Args:
+        name: of the weight, MODEL.TAG.
+        folder: of the data's files.
+        samples: first test samples; the default is the number of the quick check. None for all of them.
+    """
+    description = describe_weight(name)
+    score = description["score"]
+    if samples is not None:
+        samples = score["first"]["samples"]
+    recipe = weight_recipe(name)
+    network = create_from_weight(find_weight(name).name.removesuffix(SUFFIX)).eval()
+    found = score_network(network, recipe, recipe_data(recipe, folder=folder), samples)[score["metric"]]
+    return found, score["value"] if samples is None else score["first"]["value"]

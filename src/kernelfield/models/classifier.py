@@ -1,0 +1,170 @@
+"""Feature extraction and new classifiers, with the names that timm gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .._kinds import Int
+from ..layers.group import GroupPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..layers.group import GroupSignal
+    from .readout import Readout
+
+    Module = TypeVar("Module", bound=nn.Module)
+
+__all__ = ["Classifier", "GroupClassifier", "ReadoutClassifier"]
+
+
+class Classifier(nn.Module):
+    """Base class of networks: features, the classifier that reads them, and a way to replace it.
+
+    ``net(x)`` is ``net.forward_head(net.forward_features(x))``. A network without a classifier refuses these methods.
+
+    >>> import torch
+    >>> from kernelfield import create_model
+    >>> net = create_model("p4cnn", out_channels=10).eval()
+    >>> features = net.forward_features(torch.randn(2, 1, 28, 28))
+    >>> features.shape, net.num_features                        # four rotations, 4² positions
+    (torch.Size([2, 10, 4, 4, 4]), 10)
+    >>> net.forward_head(features, pre_logits=True).shape
+    torch.Size([2, 10])
+    >>> net.reset_classifier(3)
+    >>> net(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 3])
+    """
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the features."""
+        raise self._refusal("num_features")
+
+    @property
+    def num_classes(self) -> int:
+        """Number of predictions; 0 if the classifier was removed."""
+        raise self._refusal("num_classes")
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Length of the vector that the last linear map reads."""
+        return self.num_features
+
+    def forward_features(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Return the features before pooling, (batch, num_features, ...) or a signal on a group.
+
+        The arguments are those of ``forward``.
+        """
+        raise self._refusal("forward_features")
+
+    def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:  # noqa: ARG002
+        """Return predictions from features.
+
+        Args:
+            features: as :meth:`forward_features` returns them.
+            pre_logits: return the pooled features (batch, head_hidden_size) that the last linear map would read.
+        """
+        raise self._refusal("forward_head")
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replace the classifier by a fresh one.
+
+        Args:
+            num_classes: number of classes; 0 removes the classifier, and the network returns pooled features.
+        """
+        Int(0).check("num_classes", num_classes)
+        self._replace_classifier(num_classes)
+
+    def _replace_classifier(self, num_classes: int) -> None:  # noqa: ARG002
+        raise self._refusal("reset_classifier")
+
+    def _like_self(self, module: Module) -> Module:
+        """Return a new module with the device, dtype and mode of this network."""
+        parameter = next(self.parameters())
+        return module.to(device=parameter.device, dtype=parameter.dtype).train(self.training)
+
+    def _refusal(self, method: str) -> TypeError:
+        return TypeError(f"{method} needs a network with a classifier, got {type(self).__name__}, which has none")
+
+
+class GroupClassifier(Classifier):
+    """Base class of networks whose classifier is a group convolution, after which group and space are pooled.
+
+    A subclass has ``last``, the convolution, and calls :meth:`_set_classifier`.
+    """
+
+    last: nn.Module
+
+    def _set_classifier(self, make: Callable[..., nn.Module], channels: int, out_channels: int, pool: str) -> None:
+        """Make the classifier, and keep what makes another.
+
+        Args:
+            make: makes the convolution from channels in and out.
+            channels: of the features.
+            out_channels: number of classes.
+            pool: reduction over group and space, "max" or "mean".
+        """
+        self._make_last, self._channels, self._out_channels = make, channels, out_channels
+        self.last = make(channels, out_channels)
+        self.pool_features = GroupPool(pool, "all")
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the features."""
+        return self._channels
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 0 if the classifier was removed."""
+        return self._out_channels
+
+    def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
+        """Return predictions from a signal on the group, or its invariant pooled features."""
+        if pre_logits or not self._out_channels:
+            return self.pool_features(features)
+        return self._classify(features)
+
+    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
+        """Return the logits of a signal on the group."""
+        raise NotImplementedError
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        made = self._make_last(self._channels, num_classes) if num_classes else nn.Identity()
+        self.last, self._out_channels = self._like_self(made), num_classes
+
+
+class ReadoutClassifier(Classifier):
+    """Base class of networks that end in a :class:`~kernelfield.models.readout.Readout`."""
+
+    readout: Readout
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the features."""
+        return self.readout.channels
+
+    @property
+    def num_classes(self) -> int:
+        """Number of predictions, at every position for a dense readout; 0 if the classifier was removed."""
+        return self.readout.out_channels
+
+    def forward_head(
+        self, features: Tensor | GroupSignal, *, pre_logits: bool = False, mask: Tensor | None = None
+    ) -> Tensor:
+        r"""Return predictions from features; positions where ``mask`` is False do not count.
+
+        Args:
+            features: as :meth:`forward_features` returns them.
+            pre_logits: return pooled features; a dense readout does not pool.
+            mask: (batch, \*space) whether a position was seen.
+        """
+        assert isinstance(features, torch.Tensor)
+        return self.readout.pooled(features, mask) if pre_logits else self.readout(features, mask)
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        self.readout.reset(num_classes)
+        self._like_self(self.readout)

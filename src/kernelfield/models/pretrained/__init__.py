@@ -1,0 +1,16 @@
+"""Pretrained weights: files, the catalogue of those at hand, and networks built from them."""
+
+from .catalog import find_weight, list_weights, weight_folders
+from .load import create_from_weight, describe_weight
+from .weight_file import read_description, read_weight, write_weight
+
+__all__ = [
+    "create_from_weight",
+    "describe_weight",
+    "find_weight",
+    "list_weights",
+    "read_description",
+    "read_weight",
+    "weight_folders",
+    "write_weight",
+]

@@ -1,0 +1,75 @@
+"""Where weight files lie, and which there are."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from fnmatch import fnmatch
+from pathlib import Path
+
+from .weight_file import SUFFIX, read_description
+
+__all__ = ["FOLDERS", "find_weight", "list_weights", "weight_folders"]
+
+#: environment variable: further folders of weight files, separated as those of PATH
+FOLDERS = "KERNELFIELD_WEIGHTS"
+_PACKAGE = Path(__file__).parents[2]
+
+
+def weight_folders() -> list[Path]:
+    """Return the folders that are searched, in this order.
+
+    First those of the environment variable ``KERNELFIELD_WEIGHTS``; then ``weights/`` inside the installed package,
+    where a wheel has them; then ``weights/`` of the repository, if the package runs from a checkout.
+    """
+    own = [Path(part).expanduser() for part in os.environ.get(FOLDERS, "").split(os.pathsep) if part]
+    checkout = [_PACKAGE.parents[1] / "weights"] if _PACKAGE.parent.name == "src" else []
+    return [folder for folder in (*own, _PACKAGE / "weights", *checkout) if folder.is_dir()]
+
+
+def list_weights(pattern: str = "*") -> list[str]:
+    """Return the names of all weights, MODEL.TAG, that match ``pattern``, sorted.
+
+    >>> "flextcn_2.smnist" in list_weights("flextcn*")
+    True
+    """
+    return sorted(name for name in _files() if fnmatch(name, pattern))
+
+
+def find_weight(name: str) -> Path:
+    """Return the file of a weight, MODEL.TAG; or of a model's default, the one marked so or the first by name.
+
+    >>> find_weight("flextcn_2.mnist")
+    Traceback (most recent call last):
+    ValueError: name must be one of list_models(pretrained=True), got 'flextcn_2.mnist'; the closest is 'flextcn_2...'
+    """
+    files = _files()
+    if name in files:
+        return files[name]
+    of_model = sorted(known for known in files if known.partition(".")[0] == name)
+    if of_model:
+        marked = [known for known in of_model if read_description(files[known]).get("default") is True]
+        return files[(marked or of_model)[0]]
+    raise ValueError(f"name must be one of list_models(pretrained=True), got {name!r}{_near(name, list(files))}")
+
+
+def _near(name: str, known: list[str]) -> str:
+    """Return the end of an error: the names that are close, those of the same model first."""
+    model = name.partition(".")[0]
+    same = sorted(other for other in known if other.partition(".")[0] == model)
+    close = difflib.get_close_matches(name, same or known, n=3, cutoff=0.4) or same
+    if close:
+        return f"; the closest {'is' if len(close) == 1 else 'are'} {', '.join(map(repr, close))}"
+    if not known:
+        return f": there are no weight files; the environment variable {FOLDERS} names folders that have some"
+    return f": {model!r} has no weights"
+
+
+def _files() -> dict[str, Path]:
+    """Return the weight files by name; of two that have the same name the one in the earlier folder."""
+    found: dict[str, Path] = {}
+    for folder in weight_folders():
+        for path in sorted(folder.glob(f"*.*{SUFFIX}")):
+            if not path.name.startswith("."):
+                found.setdefault(path.name.removesuffix(SUFFIX), path)
+    return found

@@ -1,0 +1,107 @@
+"""The contract of features and classifiers: every registered network."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from kernelfield import CCNN, create_model
+from kernelfield.models import Augerino, ImageField
+from kernelfield.models.registry import configuration
+from tests.models.registered import NAMES, example, small_by_default
+from tests.models.test_registered import HEAVY
+
+WITHOUT = [name for name in NAMES if configuration(name).build is ImageField]
+WITH = [name for name in NAMES if name not in WITHOUT]
+#: networks whose classifier shares the weight of their embedding
+TIED = [name for name in WITH if configuration(name).arguments.get("vocabulary")]
+FAMILIES = {configuration(name).build: name for name in reversed(WITH) if not HEAVY.match(name)}
+each_family = pytest.mark.parametrize("name", FAMILIES.values())
+
+
+@pytest.mark.parametrize("name", small_by_default([name for name in WITH if not HEAVY.match(name)]))
+class TestClassifier:
+    @torch.no_grad()
+    def test_head_of_features_is_the_forward_pass(self, name: str) -> None:
+        case = example(name)
+        net = case.network.eval()
+        features = net.forward_features(case.inputs, **case.options)
+        assert features.shape[:2] == (len(case.inputs), net.num_features)
+        torch.testing.assert_close(net.forward_head(features), case(), rtol=1e-4, atol=1e-5)
+        pooled = net.forward_head(features, pre_logits=True)
+        assert pooled.shape[:2] == (len(case.inputs), net.head_hidden_size)
+        assert pooled.dim() == case().dim()
+
+    @torch.no_grad()
+    def test_reset_changes_the_classifier_alone(self, name: str) -> None:
+        case = example(name)
+        net = case.network.eval()
+        if name in TIED:
+            pytest.skip("its classifier is its embedding")
+        before = {key: t.clone() for key, t in net.state_dict().items()}
+        features = net.forward_features(case.inputs, **case.options)
+        wanted = net.forward_head(features, pre_logits=True)
+        net.reset_classifier(5)
+        y = case()
+        assert (net.num_classes, y.shape[1]) == (5, 5)
+        assert y.isfinite().all()
+        after = net.state_dict()
+        changed = [key for key in after if key not in before or after[key].shape != before[key].shape]
+        assert all(torch.equal(after[key], before[key]) for key in before if key in after and key not in changed)
+        net.reset_classifier(0)
+        torch.testing.assert_close(case(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@each_family
+def test_reset_networks_train_copy_and_pickle(name: str) -> None:
+    if name in TIED:
+        pytest.skip("its classifier is its embedding")
+    case = example(name)
+    case.network.double().reset_classifier(4)
+    assert {p.dtype for p in case.network.parameters()} == {torch.float64}
+    case.network.float()
+    case().float().square().sum().backward()
+    assert pickle.loads(pickle.dumps(case.network)).num_classes == 4
+    assert copy.deepcopy(case.network).num_classes == 4
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_a_classifier_that_shares_its_weight_stays(name: str) -> None:
+    with pytest.raises(ValueError, match="num_classes"):
+        example(name).network.reset_classifier(5)
+
+
+@pytest.mark.parametrize("name", WITHOUT[:1])
+def test_networks_without_a_classifier_refuse_by_name(name: str) -> None:
+    net = create_model(name)
+    for call in (net.forward_features, net.forward_head, net.reset_classifier):
+        with pytest.raises(TypeError, match="ImageField"):
+            call(3)
+    with pytest.raises(TypeError, match="ImageField"):
+        _ = net.num_features
+
+
+def test_augerino_of_another_network_refuses_by_name() -> None:
+    net = Augerino(torch.nn.Flatten(), group=create_model("p4cnn").lift.group)
+    with pytest.raises(TypeError, match="Flatten"):
+        net.reset_classifier(3)
+
+
+def test_number_of_classes_is_checked() -> None:
+    net = CCNN(1, 3, size=8, channels=4, blocks=1, hidden=4)
+    with pytest.raises(ValueError, match="num_classes"):
+        net.reset_classifier(-1)
+    with pytest.raises(TypeError, match="num_classes"):
+        net.reset_classifier("three")  # type: ignore[arg-type]
+    net.reset_classifier(7)
+    assert CCNN(**net.arguments).num_classes == 7
+
+
+def test_masked_positions_do_not_reach_pooled_features() -> None:
+    net = CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4).eval()
+    x, mask = torch.randn(2, 1, 16), torch.arange(16).expand(2, 16) < 9
+    features = net.forward_features(x, mask=mask)
+    torch.testing.assert_close(net.forward_head(features, mask=mask), net(x, mask=mask))
