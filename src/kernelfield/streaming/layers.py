@@ -282,8 +282,11 @@ class RunningReadout(BufferedLayer):
         super().__init__()
         if readout.kind == "pair":
             raise ValueError("net must read one input, got a network with readout 'pair', which compares two")
+        if not readout.out_channels:
+            raise ValueError("net must have a classifier to stream, got one after reset_classifier(0)")
         self.kind, self.linear = readout.kind, readout.linear
-        weight = readout.linear.weight
+        self.out_channels = readout.out_channels
+        weight = next(readout.linear.parameters())
         # Sums of many thousand terms: in float32 they would be worse than the mean of one forward pass.
         total = torch.zeros(batch, weight.shape[1], 1, dtype=torch.float64, device=weight.device)
         self.register_buffer("total", total, persistent=False)
