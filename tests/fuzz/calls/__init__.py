@@ -19,6 +19,7 @@ INTERNAL = {
     "groups.Group",
     "groups.Product",
     "groups.SE2",
+    "models.Classifier",
     "models.import_network",
     "models.RandomKernelNet",
     "models.RandomKernels",

@@ -97,7 +97,6 @@ CALLS = [
         lambda: {"name": "p4cnn"},
         lambda net: backward(net, torch.randn(2, 1, 28, 28)),
     ),
-    Call("models.Classifier", models.Classifier, dict),
     Call("models.describe_weight", models.describe_weight, lambda: {"name": "flextcn_2.smnist"}),
     Call("models.list_models", models.list_models, lambda: {"pattern": "ccnn*"}),
     Call(
