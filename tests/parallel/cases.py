@@ -230,3 +230,30 @@ def parallel_case(mesh: DeviceMesh, strategy: str, steps: int) -> list[float]:
     for p, q in zip(split.parameters(), whole.parameters(), strict=True):
         differences.append(largest(p.full_tensor() if strategy == "fsdp" else p, q))
     return differences
+
+
+def _saved_bytes(net: nn.Module, x: Tensor) -> int:
+    """Return the bytes that a forward pass keeps for its backward pass, but for parameters."""
+    known = {p.untyped_storage().data_ptr() for p in net.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = net(x)  # alive until the end: storages of freed tensors would be counted as one
+    assert y.requires_grad
+    return sum(kept.values())
+
+
+def memory_case(mesh: DeviceMesh, name: str, arguments: dict[str, Any], shape: tuple[int, ...]) -> float:
+    """Return the activations of a split network as a share of those of the whole one."""
+    torch.manual_seed(0)
+    whole = kf.create_model(name, **arguments)
+    split = shard(copy.deepcopy(whole), mesh)
+    x = torch.randn(shape)
+    torch.manual_seed(0)
+    return _saved_bytes(split, scatter(x, mesh)) / _saved_bytes(whole, x)

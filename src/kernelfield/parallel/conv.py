@@ -57,9 +57,11 @@ class SplitConv(ContinuousConv):
         grid = self.grid(lengths, steps)
         plan = self.plan(x.shape, slabs.lengths, grid.count[0] if kernel is None else kernel.shape[2])
         channels = x.shape[1]
+        if kernel is None and self.training and self.kernel_dropout:
+            kernel = self.sample(steps, lengths, channels)  # all of it, since random numbers are drawn for all of it
         if plan.method == "halo":
             if kernel is None:
-                kernel = self.sample(steps, lengths, channels)
+                kernel = self._sample_part(grid, 0, channels)
             if self.groups > 1:
                 kernel = kernel[:channels]
             x = window(x, plan.before, plan.after, slabs, periodic=self.boundary == "periodic")
@@ -67,8 +69,6 @@ class SplitConv(ContinuousConv):
             return self._convolve(x, self._dropped(kernel), boundary)
         parts = split_length(channels, slabs.size)
         first, count = sum(parts[: slabs.rank]), parts[slabs.rank]
-        if kernel is None and self.training and self.kernel_dropout:
-            kernel = self.sample(steps, lengths, channels)  # all of it, since random numbers are drawn for all of it
         if kernel is None:
             kernel = self._sample_part(grid, first, count)
         elif self.groups > 1:
