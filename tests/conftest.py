@@ -10,8 +10,9 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.contracts", "tests.ops.interpreted")
 
 # Derandomised: a run says the same about the same code every time.
-settings.register_profile("kernelfield", deadline=None, derandomize=True, max_examples=30)
-settings.load_profile("kernelfield")
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=15)
+settings.register_profile("slow", settings.get_profile("default"), max_examples=60)
+settings.load_profile("default")
 
 # Tensors are small and workers share the cores: threads only get into each other's way.
 torch.set_num_threads(1)
@@ -19,6 +20,10 @@ torch.set_num_threads(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("slow" if config.getoption("--slow") else "default")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -32,7 +32,7 @@ KERNELS = {"kernels": 20}
     [
         (RandomKernelClassifier, KERNELS),
         (RandomKernelRegressor, KERNELS),
-        (CCNNClassifier, SMALLEST),
+        pytest.param(CCNNClassifier, SMALLEST, marks=pytest.mark.slow),
         pytest.param(CCNNRegressor, SMALL, marks=pytest.mark.slow),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",

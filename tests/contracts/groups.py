@@ -11,7 +11,7 @@ from kernelfield.groups import Affine, Group
 
 seeds = st.integers(0, 2**31 - 1)
 # One contract, inherited by many classes, is what that health check warns of; derandomised runs keep no database.
-quick = settings(max_examples=20, suppress_health_check=[HealthCheck.differing_executors])
+quick = settings(max_examples=8, suppress_health_check=[HealthCheck.differing_executors])
 F64 = {"dtype": torch.float64}
 
 

@@ -65,7 +65,7 @@ def test_the_call_works(call: Call) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_mistake_is_refused_by_name_or_works(room: str, data: st.DataObject) -> None:
     call = data.draw(st.sampled_from([call for call in ROOMS[room] if not call.slow]))
@@ -74,7 +74,7 @@ def test_a_mistake_is_refused_by_name_or_works(room: str, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("room", ROOMS)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data(), value=DRAWN)
 def test_a_drawn_value_is_refused_by_name_or_works(room: str, data: st.DataObject, value: Any) -> None:
     call = data.draw(st.sampled_from([call for call in ROOMS[room] if not call.slow]))

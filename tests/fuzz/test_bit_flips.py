@@ -84,7 +84,7 @@ def flip(run: Run, whole: Any, data: st.DataObject) -> None:
         assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_flipped_bit_is_refused_or_harmless(run: Run, whole: Any, data: st.DataObject) -> None:
     flip(run, whole, data)

@@ -102,7 +102,7 @@ def run_command(folder: Path, data: st.DataObject) -> None:
     COUNTS[f"ended with {result.exit_code}"] += 1
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_wrong_options(folder: Path, data: st.DataObject) -> None:
     run_command(folder, data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,11 @@ def example(name: str, batch: int = 2) -> Example:
     return _FAMILIES[family](name, batch)
 
 
-def small_by_default(names: list[str]) -> list[Any]:
-    """Return ``names`` as parameters of a test: of networks that differ in size alone, all but one are slow."""
+def small_by_default(names: list[str], heavy: str | None = None) -> list[Any]:
+    """Return ``names`` as parameters of a test: of networks that differ in size alone, all but one are slow.
+
+    Networks whose names match the pattern ``heavy`` are slow too.
+    """
     sizes = ("blocks", "channels", "widths", "omega_0", "hidden_omega_0")
     kinds: dict[str, list[str]] = {}
     for name in names:
@@ -59,7 +63,8 @@ def small_by_default(names: list[str]) -> list[Any]:
         kind = {key: value for key, value in found.arguments.items() if key not in sizes}
         kinds.setdefault(f"{found.build.__name__} {sorted(kind.items(), key=str)}", []).append(name)
     smallest = {min(group, key=lambda name: _given(name, "blocks", 0)) for group in kinds.values()}
-    return [name if name in smallest else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    quick = {name for name in smallest if heavy is None or not re.search(heavy, name)}
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def _given(name: str, key: str, default: Any = None) -> Any:

@@ -11,14 +11,12 @@ from torch import nn
 
 from kernelfield.models.registry import configuration
 from kernelfield.testing import assert_compiles, assert_state_dict_round_trip
-from tests.models.registered import NAMES, example
+from tests.models.registered import NAMES, example, small_by_default
 
-HEAVY = re.compile("gsanet_(.*_r(12|16)|pcam_r(8|4m))")
+HEAVY = "gsanet_(.*_r(8|12|16)|pcam_r)|cifar_resnet_44|resnet44_p4m|w3"
 #: a network of each family
-FIRST = {configuration(name).build: name for name in reversed(NAMES) if not HEAVY.match(name)}
-every_network = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if HEAVY.match(name) else name for name in NAMES]
-)
+FIRST = {configuration(name).build: name for name in reversed(NAMES) if not re.match(HEAVY, name)}
+every_network = pytest.mark.parametrize("name", small_by_default(NAMES, HEAVY))
 a_network_of_each_family = pytest.mark.parametrize(
     "name", [name if name in FIRST.values() else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )

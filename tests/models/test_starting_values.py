@@ -15,17 +15,15 @@ from kernelfield.layers.group.kernel import GroupKernel
 from kernelfield.layers.group.signal import GroupSignal
 from kernelfield.models.registry import configuration
 
-from .registered import NAMES, Example, example
+from .registered import NAMES, Example, example, small_by_default
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernelfield.fields import Field
 
-#: attention over many elements is slow, and the same as over few
-CASES = [
-    pytest.param(name, marks=pytest.mark.slow) if "_r1" in name or "gsanet_pcam" in name else name for name in NAMES
-]
+#: attention over many elements is slow, and the same as over few; so are the deepest networks of a family
+CASES = small_by_default(NAMES, "_r1|_r8|gsanet_pcam|cifar_resnet_44|resnet44_p4|w3")
 #: points at which a kernel is looked at
 POINTS = 400
 

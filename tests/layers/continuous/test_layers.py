@@ -30,6 +30,7 @@ class TestSeparableConv(ContinuousLayerContract):
 
 
 class TestSeparableConvWithoutMask(ContinuousLayerContract):
+    traced = False
     layer = SeparableConv
     arguments: ClassVar[dict[str, Any]] = {"sigma": None}
 
