@@ -170,7 +170,7 @@ def test_long_tables_on_a_grid(tmp_path: Path) -> None:
     data = recipe_data(recipe)
     found = of(recipe, write_long(tmp_path / "new.csv", [0, 2, 8, 10]), data)
     assert found.mask[0].tolist() == [True, True, False, False, True, True]
-    with pytest.raises(ValueError, match="times of a series must be whole steps of 2 from its first one"):
+    with pytest.raises(ValueError, match="times of a series must be"):
         of(recipe, write_long(tmp_path / "off.csv", [0, 2.5, 4]), data)
 
 
