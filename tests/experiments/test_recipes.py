@@ -140,7 +140,7 @@ def test_shape_must_be_given_where_the_data_set_declares_none() -> None:
 def check_names(name: str) -> list[str]:
     """Return what a recipe names that does not exist, or names wrongly."""
     recipe = find_recipe(name)
-    options = set(recipe.data) - {"name", "root", "download", "drop", "step", "subsample"}
+    options = set(recipe.data) - {"name", "root", "download", "drop", "step", "subsample", "share"}
     checks = {
         "title": bool(recipe.title),
         "model": recipe.model["name"] in list_models(),

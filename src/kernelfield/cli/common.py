@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..experiments.run import Run
 
 __all__ = [
-    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "import_own", "ints", "is_data", "is_run",
-    "print_json",
+    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "floats", "import_own", "ints", "is_data",
+    "is_run", "print_json",
     "print_result", "print_sizes", "recipe_and_data", "recipe_of", "shared_by", "short_settings", "stop",
 ]  # fmt: skip
 
@@ -119,6 +119,14 @@ def ints(name: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",") if part]
     except ValueError:
         raise ValueError(f"{name} must be ints such as 0,1,2, got {text!r}") from None
+
+
+def floats(name: str, text: str) -> list[float]:
+    """Return the numbers of a list such as "0.1,0.5"."""
+    try:
+        return [float(part) for part in text.split(",") if part]
+    except ValueError:
+        raise ValueError(f"{name} must be numbers such as 0.1,0.5, got {text!r}") from None
 
 
 def print_result(run: Run, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Commands on several trainings: compare and sweep."""
+"""Commands that weigh trainings: compare, sweep and card."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from .app import Accelerator, DataFolder, Download, Json, Seeds, Settings, Synthetic, app
-from .common import FAILED, absolute_path, errors, print_json
+from .app import Accelerator, DataFolder, Download, Json, NewData, RunFolder, Seeds, Settings, Synthetic, app
+from .common import FAILED, absolute_path, errors, floats, print_json
 
-__all__ = ["compare", "sweep"]
+__all__ = ["card", "compare", "sweep"]
 
 
 @app.command()
@@ -100,3 +100,40 @@ def _print_result(number: int, settings: list[str], result: dict[str, Any]) -> N
     else:
         said = f"{result['status']}: {result['error']}"
     typer.echo(f"trial {number}: {' '.join(settings)}: {said}", err=True)
+
+
+@app.command()
+def card(
+    run: RunFolder,
+    shares: Annotated[
+        str, typer.Option(help="Shares of the training data to train on too, such as 0.05,0.1,0.25,0.5.")
+    ] = "",
+    seconds: Annotated[float, typer.Option(help="How long to measure a prediction.")] = 2.0,
+    folder: NewData = None,
+    accelerator: Accelerator = "auto",
+    as_json: Json = False,
+) -> None:
+    """Write an efficiency card of a run: parameters, compute, data and design, measured on this machine."""
+    with errors():
+        from ..experiments.card import make_card, train_on_shares  # noqa: PLC0415
+        from ..experiments.fitting import make_fabric  # noqa: PLC0415
+        from ..experiments.plain_json import read_json  # noqa: PLC0415
+
+        fabric = make_fabric(accelerator)
+        if shares:
+            train_on_shares(
+                run, floats("shares", shares), folder=absolute_path(folder), fabric=fabric, on_result=_print_share
+            )
+        page = make_card(run, seconds=seconds, device=fabric.device.type)
+        if as_json:
+            print_json(read_json(run / "card.json"))
+            return
+        typer.echo(page.read_text(encoding="utf-8"))
+        typer.echo(f"card: {page}")
+
+
+def _print_share(share: float, result: dict[str, Any]) -> None:
+    metric = result["metric"]
+    typer.echo(
+        f"{100 * share:g} % of the training data: test {metric} {result['metrics']['test'][metric]:.4f}", err=True
+    )

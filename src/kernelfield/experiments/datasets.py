@@ -38,8 +38,8 @@ def recipe_data(
     missing in training and test; another channel marks the observed ones (chapter 2, section 5.4). ``step`` is the
     sampling step of all splits in steps of the network, for one that was trained at another resolution: fine-tuning at
     twice the resolution has ``data.step`` 0.5 and the old ``model.size``. ``subsample`` keeps every n-th sample of
-    sequences in all splits; kernels then count these longer steps. For series and sounds, ``augment`` changes training
-    samples at random: true, or arguments of
+    sequences in all splits; kernels then count these longer steps. ``share`` keeps a share of the training samples. For
+    series and sounds, ``augment`` changes training samples at random: true, or arguments of
     :class:`~kernelfield.data.transforms.augment_series.AugmentSeries`.
 
     Args:
@@ -68,7 +68,7 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     options: dict[str, Any] = {
         key: tuple(v) if isinstance(v, list) else v for key, v in source.items() if key != "name"
     }
-    dropped, step, every = (options.pop(key, None) for key in ("drop", "step", "subsample"))
+    dropped, step, every, share = (options.pop(key, None) for key in ("drop", "step", "subsample", "share"))
     known = describe(source["name"])
     # Loaders of images, and of sounds as mel bands, augment in their own way if they are told to.
     own_way = "augment" in known.options and not isinstance(options.get("augment"), dict)
@@ -82,6 +82,8 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
         data = load(source["name"], **options)
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from error
+    if share is not None:
+        data = _share(data, share, where)
     if augment and not augments(data.train.prepare):
         data = augment_series(data, augment)
     if every is not None:
@@ -91,6 +93,21 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
             raise ValueError(f"{where}: step must be a finite number above 0, or one per axis, got {step!r}")
         data = map_splits(data, lambda split: replace(split, step=step))
     return data if dropped is None else drop_samples(data, dropped, observed=True)
+
+
+def _share(data: Data, share: float, where: str) -> Data:
+    """Keep a share of the training samples, drawn once; of labels of samples, the same share of each class."""
+    if not Range(0, 1, without_low=True).holds(share) or isinstance(share, bool):
+        raise ValueError(f"{where}: share must be above 0 and at most 1, got {share!r}")
+    target, count = data.train.target.cpu(), len(data.train)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    if data.task == "classification" and target.dim() == 1:
+        labels = target[order]
+        kept = [order[labels == label] for label in labels.unique()]
+        chosen = torch.cat([each[: max(1, round(share * len(each)))] for each in kept])
+    else:
+        chosen = order[: max(1, round(share * count))]
+    return replace(data, train=data.train.take(chosen.sort().values))
 
 
 def _subsample(data: Data, every: int, where: str) -> Data:

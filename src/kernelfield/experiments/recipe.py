@@ -244,7 +244,7 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
 
 
 #: keys of section ``data`` that :func:`kernelfield.experiments.datasets.recipe_data` reads for every loader
-_GENERAL = ("name", "drop", "augment", "step", "subsample")
+_GENERAL = ("name", "drop", "augment", "step", "subsample", "share")
 
 
 def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:

@@ -1,0 +1,116 @@
+"""Efficiency cards: counts that can be checked by hand, shares of the data, and a page that says what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kernelfield import CKConv
+from kernelfield.cli import app
+from kernelfield.experiments.card import card_text, make_card, measure_card
+from kernelfield.experiments.datasets import load_source
+from kernelfield.experiments.energy import EnergyMeter
+from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.operations import count_operations
+from kernelfield.experiments.plain_json import read_json
+
+from .helpers import small_data, small_recipe
+
+if TYPE_CHECKING:
+    from kernelfield.experiments.run import Run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("card") / "run"
+    return fit(small_recipe("training.epochs=2"), folder, data=small_data(), report=False)
+
+
+def test_the_card_of_a_run(run: Run) -> None:
+    card = measure_card(run.folder, seconds=0.05)
+    parameters = card["parameters"]
+    network = run.network()
+    assert parameters["total"] == sum(p.numel() for p in network.parameters())
+    assert (
+        parameters["kernels"] + parameters["masks"] + parameters["symmetry"] + parameters["other"]
+        == (parameters["total"])
+    )
+    assert parameters["masks"] == 2  # the stem and one block, a width each
+    compute = card["compute"]
+    # A training sample shares the sampling of its kernels with the others of its batch of 8.
+    assert 2 * compute["operations"] < 8 * compute["training_operations"] < 8 * 6 * compute["operations"]
+    assert compute["training"]["samples"] == 2 * 48
+    assert compute["training"]["operations"] == pytest.approx(96 * compute["training_operations"])
+    assert card["data"] == [{"share": 1.0, "score": card["score"]}]
+    assert card["design"]["by_hand"]["optimizer.lr"] == 0.01
+    assert card["design"]["learned"]  # the width of the mask
+
+
+def test_the_page_and_its_picture_are_written(run: Run) -> None:
+    page = make_card(run.folder, seconds=0.05)
+    assert "not measured" in page.read_text(encoding="utf-8")  # shares of the data
+    assert (run.folder / "card.png").stat().st_size > 5_000
+    assert card_text(read_json(run.folder / "card.json")).startswith("# ")
+
+
+def test_operations_of_a_convolution_by_hand() -> None:
+    """Two real transforms of the inputs, one of the kernel and one back, of 2 × 16 samples, and complex products."""
+    x, weight = torch.randn(1, 1, 16), torch.randn(1, 1, 16)
+
+    def work() -> Any:
+        return torch.fft.irfft(torch.fft.rfft(x, n=32) * torch.fft.rfft(weight, n=32), n=32)
+
+    assert count_operations(work) == 3 * round(2.5 * 32 * 5)
+
+
+def test_a_global_convolution_grows_almost_linearly() -> None:
+    counts = [
+        count_operations(lambda n=n: CKConv(1, 1, size=n, depthwise=True)(torch.randn(1, 1, n))) for n in (8192, 32768)
+    ]
+    assert 3 < counts[1] / counts[0] < 5  # 16 for a direct sum
+
+
+def test_energy_is_read_from_counters(tmp_path: Path) -> None:
+    package = tmp_path / "intel-rapl:0"
+    package.mkdir()
+    (package / "energy_uj").write_text("1000000")
+    (package / "max_energy_range_uj").write_text("4000000")
+    with EnergyMeter(torch.device("cpu"), counters=tmp_path) as meter:
+        (package / "energy_uj").write_text("3500000")
+    assert meter.joules == pytest.approx(2.5)
+    with EnergyMeter(torch.device("cpu"), counters=tmp_path) as meter:
+        (package / "energy_uj").write_text("500000")  # began again
+    assert meter.joules == pytest.approx(1.0)
+
+
+def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=str(tmp_path / "none")):
+        measure_card(tmp_path / "none")
+
+
+class TestShare:
+    def test_each_class_keeps_its_share(self) -> None:
+        whole, part = (load_source({"name": "digits", **more}, "data").train for more in ({}, {"share": 0.25}))
+        assert len(part) == pytest.approx(len(whole) / 4, abs=5)
+        for label in range(10):
+            assert (part.target == label).sum() == pytest.approx(float((whole.target == label).sum()) / 4, abs=1)
+
+    @pytest.mark.parametrize("share", [0, 1.5, -1, True, "half"])
+    def test_other_shares_are_refused(self, share: Any) -> None:
+        with pytest.raises(ValueError, match="share must be"):
+            load_source({"name": "digits", "share": share}, "data")
+
+    def test_the_command_trains_on_them(self, tmp_path: Path) -> None:
+        out = str(tmp_path / "run")
+        narrow = ["--set", "model.channels=4", "--set", "model.blocks=1"]
+        trained = CliRunner().invoke(app, ["train", "digits", "--epochs", "1", "--out", out, *narrow])
+        assert trained.exit_code == 0, trained.output
+        made = CliRunner().invoke(app, ["card", out, "--shares", "0.5", "--seconds", "0.05", "--json"])
+        assert made.exit_code == 0, made.output
+        card = read_json(Path(out) / "card.json")
+        assert [point["share"] for point in card["data"]] == [0.5, 1.0]
+        assert card["data"][0]["score"] != card["data"][1]["score"]
