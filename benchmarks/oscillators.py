@@ -6,9 +6,9 @@
 Damped oscillators of random frequency, decay and phase (``kernelfield.data.load("oscillators")``) are seen at 30 random
 times and asked at 100 others, between the samples (interpolation) or also after the last one (forecast: nothing is seen
 in the last 30 % of the time). A CCNN answers at query times with ``at``. It is compared with linear interpolation, and
-with a bidirectional GRU-D that reads samples and questions in the order of their times. Both networks are trained on
-the same samples in the same order for the same number of steps, with the same optimiser and schedule. Mean squared
-errors on 500 test samples; the mean answer 0 has 0.2.
+with a GRU-D that reads samples and questions in the order of their times; as published, and in both directions. All
+networks are trained on the same samples in the same order for the same number of steps, with the same optimiser and
+schedule. Mean squared errors on 500 test samples; the answer 0 has 0.25.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def ccnn(options: argparse.Namespace) -> nn.Module:
 class GRUDAtQueries(nn.Module):
     """A GRU-D that reads samples and questions in the order of their times; a question is an unobserved step."""
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, *, both: bool = False) -> None:
         super().__init__()
-        self.states = GRUD(1, hidden, both=True)
-        self.readout = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.states = GRUD(1, hidden, both=both)
+        self.readout = nn.Sequential(nn.Linear((1 + both) * hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def forward(self, inputs: Tensor, *, coords: Tensor, at: Tensor, **_: Any) -> Tensor:
         questions = at.shape[1]
@@ -114,7 +114,11 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    makers = {"CCNN": lambda: ccnn(options), "GRU-D": lambda: GRUDAtQueries(options.channels)}
+    makers = {
+        "CCNN": lambda: ccnn(options),
+        "GRU-D": lambda: GRUDAtQueries(options.channels),
+        "GRU-D, both directions": lambda: GRUDAtQueries(options.channels, both=True),
+    }
     result: dict[str, Any] = {"machine": machine(torch.device("cpu"), 0), "steps": options.steps, "rows": []}
     for task in options.tasks:
         data = load("oscillators", length=LENGTH, forecast=TASKS[task])

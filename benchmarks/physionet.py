@@ -36,11 +36,6 @@ from torch.nn import functional as F
 import kernelfield as kf
 
 STATIC = ("Age", "Gender", "Height", "ICUType")
-#: measurements with a long tail, of which the logarithm is taken
-SKEWED = (
-    *("ALP", "ALT", "AST", "Bilirubin", "BUN", "Creatinine", "Glucose", "Lactate", "Platelets", "TroponinI"),
-    *("TroponinT", "Urine", "WBC", "PaO2", "FiO2", "PaCO2"),
-)
 HOURS = 48
 
 
@@ -86,10 +81,18 @@ def read(path: Path) -> tuple[np.ndarray, ...]:
     values[stay, np.searchsorted(measured, param), place] = value
     hours = np.zeros((n, values.shape[2]))
     hours[stay, place] = minute / 60
-    for j, i in enumerate(measured):
-        if names[i] in SKEWED:
-            values[:, j] = np.log(values[:, j] + (1.0 if names[i] == "Urine" else 1e-2))
     return values, hours, static, held["death"].astype(np.float32)
+
+
+def normal_scores(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return the quantiles of values among sorted ``known`` ones as quantiles of a normal distribution.
+
+    Whatever the unit and the tail of a measurement, its scores have zero mean and unit variance. Equal values share the
+    middle of their ranks.
+    """
+    rank = (np.searchsorted(known, values, "left") + np.searchsorted(known, values, "right")) / (2 * len(known))
+    scores = torch.special.ndtri(torch.from_numpy(rank.clip(0.001, 0.999))).numpy()
+    return np.where(np.isnan(values), np.nan, scores)
 
 
 def divide(index: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -106,9 +109,7 @@ def load(path: Path) -> tuple[Stays, Stays, Stays]:
     train, held = divide(train, 11)
     seen = ~np.isnan(values)
     for j in range(values.shape[1]):
-        known = values[train, j][seen[train, j]]
-        low, high = np.quantile(known, [0.001, 0.999])
-        values[:, j] = (np.clip(values[:, j], low, high) - known.mean()) / max(known.std(), 1e-6)
+        values[:, j] = normal_scores(values[:, j], np.sort(values[train, j][seen[train, j]]))
     about = static[:, :3]
     about = (about - np.nanmean(about[train], axis=0)) / np.nanstd(about[train], axis=0)
     kind = (static[:, 3:] == np.arange(1, 5)).astype(float)
@@ -230,21 +231,29 @@ def train(
     return best
 
 
+def together(members: list[dict[str, Any]], death: Tensor) -> dict[str, Any]:
+    """Return the result of one seed: the area of the mean score of its members, and those of each."""
+    scores = torch.stack([member.pop("scores").sigmoid() for member in members]).mean(dim=0)
+    seconds = sum(member["seconds"] for member in members)
+    return {"test": area(scores, death), "members": members, "seconds": round(seconds, 1)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--models", nargs="+", default=["CCNN", "GRU-D"], choices=["CCNN", "GRU-D"])
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--members", type=int, default=1, help="networks of one seed, whose predictions are averaged")
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--weight-decay", type=float, default=0.05)
-    parser.add_argument("--dropout", type=float, default=0.3)
-    parser.add_argument("--thin", type=float, default=0.2, help="share of the measurements left out in training")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--weight-decay", type=float, default=0.1)
+    parser.add_argument("--dropout", type=float, default=0.4)
+    parser.add_argument("--thin", type=float, default=0.3, help="share of the measurements left out in training")
     parser.add_argument("--smoothing", type=float, default=0.02)
     parser.add_argument("--ema", type=float, default=0.98)
-    parser.add_argument("--channels", type=int, default=64)
+    parser.add_argument("--channels", type=int, default=48)
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--kernels", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -268,13 +277,13 @@ def main() -> None:
         for seed in range(options.seeds):
             if (name, seed) in done:
                 continue
-            torch.manual_seed(seed)
-            row = train(makers[name](), splits, options, seed)
-            row.pop("scores")
+            members = []
+            for member in range(options.members):
+                torch.manual_seed(1000 * member + seed)
+                members.append(train(makers[name](), splits, options, 1000 * member + seed))
+            row = together(members, splits[2].death.cpu())
             result["rows"].append({"model": name, "seed": seed, **row})
-            print(
-                f"{name}, seed {seed}: test {row['test']:.4f} at epoch {row['epoch']}, {row['seconds']} s", flush=True
-            )
+            print(f"{name}, seed {seed}: test {row['test']:.4f}, {row['seconds']} s", flush=True)
             areas = [r["test"] for r in result["rows"] if r["model"] == name]
             result[name] = {"mean": float(np.mean(areas)), "std": float(np.std(areas)), "seeds": len(areas)}
             if options.out is not None:

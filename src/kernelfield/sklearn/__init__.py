@@ -3,11 +3,16 @@
 They take arrays (n, channels, length) or (n, length), images (n, channels, rows, columns), and lists of series of
 unequal length, (channels, length) or (length,). NaN marks a missing value.
 
+The estimators that train a network also take series at irregular times: a list of pairs (times, values), with times
+(points,) and values (channels, points); or of dicts of such pairs by channel, each channel at its own times.
+:class:`CCNNForecaster` predicts values at query times.
+
 :class:`RandomKernelClassifier` and :class:`RandomKernelRegressor` are fitted in seconds and suit up to a few thousand
 samples. :class:`CCNNClassifier` and :class:`CCNNRegressor` train a network and average its predictions with theirs.
 """
 
 from .ccnn import CCNNClassifier, CCNNRegressor
+from .forecast import CCNNForecaster
 from .random_kernels import RandomKernelClassifier, RandomKernelRegressor
 
-__all__ = ["CCNNClassifier", "CCNNRegressor", "RandomKernelClassifier", "RandomKernelRegressor"]
+__all__ = ["CCNNClassifier", "CCNNForecaster", "CCNNRegressor", "RandomKernelClassifier", "RandomKernelRegressor"]

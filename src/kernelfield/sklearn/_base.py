@@ -15,6 +15,7 @@ from .._kinds import SEED, TEXT
 from .._object_kinds import FIELD, Instance
 from ..data.base import TargetScale
 from ._arrays import is_ragged, labels, observed, plain, signals
+from ._irregular import irregular, is_irregular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,8 +60,19 @@ class Estimator(BaseEstimator):
         return tags
 
     def prepare(self, X: Any) -> tuple[Tensor, Tensor | None]:
-        """Return inputs (n, channels, *space) and mask (n, *space) or None, as the fitted networks take them."""
+        """Return inputs (n, channels, *space) and mask (n, *space) or None, as the fitted networks take them.
+
+        Networks fitted to series with times also take what :meth:`coordinates` returns.
+        """
         check_is_fitted(self, "_mean_")
+        if is_irregular(X) != (self._unit_ is not None):
+            raise ValueError(f"X must {'' if self._unit_ else 'not '}have times, as in fit, got {type(X).__name__}")
+        if self._unit_ is not None:
+            points = irregular(X, channels=self._channels_)
+            if points.values.shape[1] != self._shape_[0]:
+                raise ValueError(f"X must have {self._shape_[0]} channels, got {points.values.shape[1]}")
+            seen = observed(points.mask, points.values)
+            return self._with_observed(self._normal(points.values, seen), seen), points.mask
         inputs, mask, is_table = signals(X)
         # Series of unequal length have no fixed number of features.
         if is_table and not self._ragged_ and inputs.shape[-1] != self.n_features_in_:
@@ -72,11 +84,42 @@ class Estimator(BaseEstimator):
             raise ValueError(f"X must hold samples of shape {tuple(self._shape_)}, got {tuple(inputs.shape[1:])}")
         return self._normal(inputs, observed(mask, inputs)), mask
 
-    def _fit(self, X: Any, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int) -> None:
-        self._ragged_ = is_ragged(X)
+    def coordinates(self, X: Any) -> Tensor | None:
+        """Return the coordinates (n, points, 1) of series with times, in training steps; None for other samples."""
+        check_is_fitted(self, "_mean_")
+        if self._unit_ is None:
+            return None
+        times = irregular(X, channels=self._channels_).times
+        return ((times - times[:, :1]) / self._unit_).float().unsqueeze(2)
+
+    def _read(self, X: Any) -> tuple[Tensor, Tensor | None]:
+        """Return values (n, channels, *space), NaN where missing, and the mask, of samples to fit to."""
+        self._unit_: float | None = None
+        self._channels_: list[Any] | None = None
+        if not is_irregular(X):
+            return signals(X)[:2]
+        if isinstance(X[0], dict):
+            self._channels_ = sorted({c for series in X for c in series}, key=str)
+        points = irregular(X)
+        gaps = points.times.diff(dim=1)[points.mask[:, 1:]]
+        gaps = gaps[gaps > 0]
+        # One training step is the usual gap between two points.
+        self._unit_ = float(gaps.median()) if len(gaps) else 1.0
+        return points.values, points.mask
+
+    def _with_observed(self, inputs: Tensor, seen: Tensor) -> Tensor:
+        """Return inputs with a channel of 1 and 0 for each, where channels were observed at different times."""
+        return torch.cat([inputs, seen], dim=1) if self._observed_ else inputs
+
+    def _fit(
+        self, X: Any, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int, at: Tensor | None = None
+    ) -> None:
+        timed = self._unit_ is not None
+        self._ragged_ = timed or is_ragged(X)
         self.n_features_in_ = int(inputs.shape[-1] if inputs.shape[1] == 1 else inputs.shape[1])
         self._shape_ = tuple(inputs.shape[1:])
         seen = observed(mask, inputs)
+        self._observed_ = timed and bool((seen.amin(dim=1) != seen.amax(dim=1)).any())
         axes = (0, *range(2, inputs.dim()))
         count = seen.sum(dim=axes).clamp(min=1)
         shape = (1, -1, *(1,) * (inputs.dim() - 2))
@@ -85,31 +128,43 @@ class Estimator(BaseEstimator):
         self._deviation_ = torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
         # Threads share torch's random numbers: a fit that draws from them runs alone.
         with _RANDOM_NUMBERS, torch.random.fork_rng(devices=[]):
-            self._fit_networks(self._normal(inputs, seen), mask, target, out)
+            where = {} if not timed else {"coords": self.coordinates(X), "at": at}
+            self._fit_networks(self._with_observed(self._normal(inputs, seen), seen), mask, target, out, **where)
 
     def _normal(self, inputs: Tensor, seen: Tensor) -> Tensor:
         return (inputs - self._mean_) / self._deviation_ * seen
 
-    def _fit_networks(self, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int) -> None:
+    def _fit_networks(
+        self,
+        inputs: Tensor,
+        mask: Tensor | None,
+        target: Tensor,
+        out: int,
+        *,
+        coords: Tensor | None = None,
+        at: Tensor | None = None,
+    ) -> None:
         raise NotImplementedError
 
     def _networks(self) -> Sequence[nn.Module]:
         raise NotImplementedError
 
     @torch.no_grad()
-    def _outputs(self, X: Any) -> list[Tensor]:
-        """Return the outputs (n, out) of each network, in float64.
+    def _outputs(self, X: Any, at: Tensor | None = None) -> list[Tensor]:
+        """Return the outputs (n, out), or (n, out, queries) at coordinates, of each network, in float64.
 
         In float64 the other samples of a batch do not change the last digits of a prediction.
         """
         inputs, mask = self.prepare(X)
+        given = {"mask": mask, "coords": self.coordinates(X), "at": at}
         found = []
         for network in self._networks():
             tensor = next(network.parameters())
             parts = []
             for start in range(0, len(inputs), BATCH):
                 part = slice(start, start + BATCH)
-                options = {} if mask is None else {"mask": mask[part].to(tensor.device)}
+                options = {name: t[part].to(tensor.device) for name, t in given.items() if t is not None}
+                options = {name: t.to(tensor.dtype) if t.is_floating_point() else t for name, t in options.items()}
                 parts.append(network(inputs[part].to(tensor), **options).cpu().double())
             found.append(torch.cat(parts))
         return found
@@ -123,7 +178,7 @@ class Classifier(Estimator):
     def fit(self, X: Any, y: Any) -> Any:
         """Fit to series or images ``X`` and their classes ``y`` (n,)."""
         self._check_arguments()
-        inputs, mask, _ = signals(X)
+        inputs, mask = self._read(X)
         y = labels(y, len(inputs))
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
@@ -150,7 +205,7 @@ class Regressor(Estimator):
     def fit(self, X: Any, y: Any) -> Any:
         """Fit to series or images ``X`` and their values ``y`` (n,) or (n, outputs)."""
         self._check_arguments()
-        inputs, mask, _ = signals(X)
+        inputs, mask = self._read(X)
         values = labels(y, len(inputs), numeric=True)
         self._one_ = values.ndim == 1
         target = torch.from_numpy(values.reshape(len(values), -1)).double()

@@ -102,30 +102,43 @@ class _TrainedNetwork(Estimator):
         self.verbose = verbose
         self.random_state = random_state
 
-    def _fit_networks(self, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int) -> None:
+    def _fit_networks(
+        self,
+        inputs: Tensor,
+        mask: Tensor | None,
+        target: Tensor,
+        out: int,
+        *,
+        coords: Tensor | None = None,
+        at: Tensor | None = None,
+    ) -> None:
         if self.patience is not None and not self.validation_fraction:
             raise ValueError(f"patience must be None without a validation_fraction, got {self.patience}")
         seed = seed_of(self.random_state)
         torch.manual_seed(seed)
-        network = self._build(inputs, out)
-        split = Split(inputs, target, mask=mask)
+        split = Split(inputs, target, mask=mask, coords=coords, at=at)
+        network = self._build(split, out)
         train, validation = self._divide(split, seed)
         self._train(network, train, validation, out, seed)
         self.random_kernels_ = None
         kernels = plain(self.random_kernels)
-        if kernels is None:
-            kernels = KERNELS if len(inputs) <= FEW_SAMPLES else 0
+        if kernels is None or coords is not None:  # random kernels are responses on a grid
+            kernels = KERNELS if len(inputs) <= FEW_SAMPLES and coords is None else 0
         if kernels:
             torch.manual_seed(seed)
             self.random_kernels_, _ = fit_random_kernels(inputs, mask, target, out, kernels=kernels, field=self.field)
 
-    def _build(self, inputs: Tensor, out: int) -> nn.Module:
+    def _build(self, split: Split, out: int) -> nn.Module:
         """Return the network, with those of the usual arguments that its class takes."""
         chosen = configuration(self.model, argument="model")
         takes = inspect.signature(chosen.build).parameters
         if chosen.arguments.get("readout") == "dense":
             raise ValueError(f"model must predict one target per sample, got {self.model!r}, which is dense")
-        size = tuple(inputs.shape[2:])
+        inputs, size = split.inputs, tuple(split.inputs.shape[2:])
+        if split.coords is not None:
+            ends = [split.coords] if split.at is None else [split.coords, split.at]
+            low, high = min(float(t.min()) for t in ends), max(float(t.max()) for t in ends)
+            size = (max(2, math.ceil(high - low) + 1),)
         usual: dict[str, Any] = {"in_channels": inputs.shape[1], "out_channels": out, "dim": len(size), "size": size}
         fixed = {name: value for name, value in chosen.arguments.items() if name in ("dim", "in_channels", "size")}
         if any(fixed[name] != usual[name] for name in ("dim", "in_channels") if name in fixed):
@@ -134,6 +147,10 @@ class _TrainedNetwork(Estimator):
             )
         # Kernels see both ways, and start at least a few samples wide, however short the series is.
         usual |= {"dropout": plain(self.dropout), "causal": False, "sigma": min(1.0, max(0.2, 3 / min(size)))}
+        if split.coords is not None:  # smooth kernels without a mask: convolved at points in near-linear time
+            usual |= {"sigma": None, "stem": "linear"}
+        if split.at is not None:
+            usual["readout"] = "dense"
         given = {name: value for name, value in usual.items() if name in takes and name not in fixed}
         given |= DEFAULT_OPTIONS if self.model == DEFAULT else {}
         named = {"field": self.field, "channels": plain(self.channels), "blocks": plain(self.blocks)}
@@ -141,11 +158,13 @@ class _TrainedNetwork(Estimator):
         try:
             network = create_model(self.model, **{**given, **(self.options or {})})
             with torch.no_grad():
-                shape = tuple(copy.deepcopy(network).eval()(inputs[:2]).shape[1:])
+                few = split.batch(slice(0, 2))
+                sampling = {name: value for name, value in few.sampling.items() if name != "step"}
+                shape = tuple(copy.deepcopy(network).eval()(few.inputs, **sampling).shape[1:])
         except (TypeError, RuntimeError, ValueError) as error:
             what = f"got {self.model!r} with {', '.join(given)}: {error}"
             raise ValueError(f"model must take samples of shape {self._shape_}, {what}") from error
-        if shape != (out,):
+        if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
             raise ValueError(f"model must predict {out} values per sample, got {self.model!r}, which predicts {shape}")
         return network
 
@@ -235,6 +254,9 @@ class _Watch:
 class CCNNClassifier(ClassifierMixin, Classifier, _TrainedNetwork):
     """A trained network as a classifier of series and images: by default a small :class:`kernelfield.CCNN`.
 
+    Series may lie at irregular times: X is then a list of pairs (times, values) or of dicts of such pairs by channel.
+    Channels observed at different times are taken as they are.
+
     Up to 5,000 samples, its probabilities are averaged with those of :class:`RandomKernelClassifier`, which generalises
     better from few samples.
 
@@ -244,7 +266,8 @@ class CCNNClassifier(ClassifierMixin, Classifier, _TrainedNetwork):
         channels: width; 32 for the default network, and that of the name for others.
         blocks: depth; 2 for the default network, and that of the name for others.
         options: further arguments of the network.
-        random_kernels: number of random kernels; 0 for none. By default 1,000 up to 5,000 samples, and none beyond.
+        random_kernels: number of random kernels; 0 for none. By default 1,000 up to 5,000 samples, and none beyond;
+            none for series at irregular times.
         epochs: passes over the training samples; by default as many as make 400 steps, at least 10.
         batch: samples per step.
         lr: learning rate.

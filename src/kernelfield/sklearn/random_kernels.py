@@ -101,7 +101,20 @@ class _RandomKernels(Estimator):
         self.field = field
         self.random_state = random_state
 
-    def _fit_networks(self, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int) -> None:
+    def _fit_networks(
+        self,
+        inputs: Tensor,
+        mask: Tensor | None,
+        target: Tensor,
+        out: int,
+        *,
+        coords: Tensor | None = None,
+        at: Tensor | None = None,  # noqa: ARG002
+    ) -> None:
+        if coords is not None:
+            raise ValueError(
+                f"X must lie on a grid for {type(self).__name__}, got times; the CCNN estimators take them"
+            )
         # All features are in memory at once, so that many samples have fewer of them.
         kernels = max(100, min(1000, MOST_RESPONSES // len(inputs))) if self.kernels is None else plain(self.kernels)
         torch.manual_seed(seed_of(self.random_state))

@@ -49,13 +49,15 @@ def _with(function: Any, *inputs: Any) -> Any:
     return call
 
 
-def _fit(build: Any, target: np.ndarray) -> Any:
+def _fit(build: Any, target: Any) -> Any:
     source = np.random.default_rng(0)
-    series = source.normal(size=(12, 1, 10))
+    series: Any = source.normal(size=(12, 1, 10))
+    if isinstance(target, list):
+        series = target
     return lambda **options: build(**options).fit(series, target)
 
 
-def _estimator(name: str, target: np.ndarray, **options: Any) -> Call:
+def _estimator(name: str, target: Any, **options: Any) -> Call:
     build = getattr(estimators, name)
     fit = _fit(build, target)
     fit.__signature__ = inspect.signature(build)
@@ -179,6 +181,7 @@ CALLS = [
     _estimator("RandomKernelRegressor", _VALUES, kernels=20),
     _estimator("CCNNClassifier", _LABELS, **_TRAINED),
     _estimator("CCNNRegressor", _VALUES, **_TRAINED),
+    _estimator("CCNNForecaster", [([0.0, 1.0, 2.5], [1.0, 2.0, 3.0])] * 4, **_TRAINED),
 ]
 
 

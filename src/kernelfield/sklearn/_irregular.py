@@ -1,0 +1,119 @@
+"""Series at irregular times, as the estimators take them, as tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = ["Points", "irregular", "is_irregular", "query_times"]
+
+
+class Points(NamedTuple):
+    """Series at their own times.
+
+    Attributes:
+        values: (n, channels, points), NaN where a channel was not observed, and where a series has ended.
+        times: (n, points) times in float64; the last one is repeated where a series has ended.
+        mask: (n, points) whether there is a point.
+    """
+
+    values: Tensor
+    times: Tensor
+    mask: Tensor
+
+
+def is_irregular(X: Any) -> bool:
+    """Return whether X is a list of series with times: pairs (times, values), or dicts of such pairs by channel.
+
+    >>> is_irregular([([0.0, 1.5], [3.0, 4.0])]), is_irregular([[0.0, 1.5], [3.0, 4.0]])
+    (True, False)
+    """
+    if not isinstance(X, (list, tuple)) or not X:
+        return False
+    return isinstance(X[0], dict) or (isinstance(X[0], tuple) and len(X[0]) == 2 and np.ndim(X[0][0]) == 1)
+
+
+def irregular(X: Sequence[Any], name: str = "X", channels: Sequence[Any] | None = None) -> Points:
+    """Return series with times as padded tensors; points are sorted by their times.
+
+    Args:
+        X: for each series a pair of times (points,) and values (channels, points) or (points,), NaN where a channel was
+            not observed; or a dict of such pairs by channel, each channel at its own times.
+        name: what to call them in errors.
+        channels: names of the channels, of dicts; those found, sorted, if not given.
+    """
+    if isinstance(X[0], dict):
+        names = sorted({c for series in X for c in series}, key=str) if channels is None else list(channels)
+        unknown = {c for series in X for c in series} - set(names)
+        if unknown:
+            raise ValueError(f"{name} must have channels {names}, got {min(map(str, unknown))!r}")
+        pairs = [_merged(series, names, f"{name}[{i}]") for i, series in enumerate(X)]
+    else:
+        pairs = [_checked(*series, f"{name}[{i}]") for i, series in enumerate(X)]
+    widths = {values.shape[0] for _, values in pairs}
+    if len(widths) > 1:
+        raise ValueError(f"{name} must hold series of the same number of channels, got {sorted(widths)}")
+    longest = max(len(times) for times, _ in pairs)
+    found = np.full((len(pairs), widths.pop(), longest), np.nan, dtype=np.float32)
+    clock, mask = np.zeros((len(pairs), longest)), np.zeros((len(pairs), longest), dtype=bool)
+    for i, (times, values) in enumerate(pairs):
+        order = np.argsort(times, kind="stable")
+        clock[i] = times[order[-1]]
+        clock[i, : len(times)] = times[order]
+        found[i, :, : len(times)] = values[:, order]
+        mask[i, : len(times)] = True
+    return Points(*(torch.from_numpy(a) for a in (found, clock, mask)))
+
+
+def _checked(times: Any, values: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times and values (channels, points) of one series."""
+    clock, array = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    array = array[None] if array.ndim == 1 else array
+    if clock.ndim != 1 or array.ndim != 2 or array.shape[1] != len(clock):
+        raise ValueError(
+            f"{name} must have times (points,) and values (channels, points), got {clock.shape} and {array.shape}"
+        )
+    if not len(clock):
+        raise ValueError(f"{name} must not be empty, got a series without points")
+    if not np.isfinite(clock).all():
+        raise ValueError(f"{name} must have finite times, got NaN or infinity")
+    if np.isinf(array).any():
+        raise ValueError(f"{name} must have finite values, or NaN where one is missing, got infinity")
+    return clock, array
+
+
+def _merged(series: dict[Any, Any], names: Sequence[Any], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the union of the times of all channels, and values that are NaN where a channel was not observed."""
+    each = {c: _checked(*pair, f"{name}[{c!r}]") for c, pair in series.items()}
+    if not each:
+        raise ValueError(f"{name} must not be empty, got a series without channels")
+    times = np.unique(np.concatenate([clock for clock, _ in each.values()]))
+    values = np.full((len(names), len(times)), np.nan)
+    for c, (clock, array) in each.items():
+        if len(array) != 1 or len(np.unique(clock)) != len(clock):
+            raise ValueError(f"{name}[{c!r}] must have one value at each time, got two or more")
+        values[list(names).index(c), np.searchsorted(times, clock)] = array[0]
+    return times, values
+
+
+def query_times(at: Any, n: int) -> tuple[list[np.ndarray], bool]:
+    """Return the times asked of each of ``n`` series, and whether they are the same for all.
+
+    Args:
+        at: (queries,) times of all series, or a list of the times of each.
+        n: number of series.
+    """
+    common = np.ndim(at[0]) == 0 if len(at) else True
+    rows = [np.asarray(at, dtype=np.float64)] * n if common else [np.asarray(row, dtype=np.float64) for row in at]
+    if len(rows) != n or any(row.ndim != 1 or not len(row) or not np.isfinite(row).all() for row in rows):
+        raise ValueError(
+            f"at must be finite times (queries,), or one such array for each of the {n} series, got {at!r}"
+        )
+    return rows, common

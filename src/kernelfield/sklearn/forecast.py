@@ -1,0 +1,103 @@
+"""An estimator that predicts values at query times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+
+from ..data.base import TargetScale
+from ._irregular import irregular, is_irregular, query_times
+from .ccnn import _TrainedNetwork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = ["CCNNForecaster"]
+
+
+class CCNNForecaster(_TrainedNetwork):
+    """A network that predicts the values of series at query times: it interpolates and forecasts.
+
+    ``X`` is a list of series at irregular times, as :class:`CCNNClassifier` takes them. ``y`` holds, in the same form,
+    the values to predict and their times: for each series a pair (times, values) or a dict of such pairs by channel,
+    each at its own times. They may be other channels than those of X. Times count from the same origin in both.
+
+    Args:
+        options: as :class:`CCNNClassifier`; there are no random kernels.
+
+    Attributes:
+        network_: the trained network, with a dense readout.
+        history_: a row of metrics per evaluated epoch.
+
+    >>> source = np.random.default_rng(0)
+    >>> times = [np.sort(source.uniform(0, 6, 20)) for _ in range(16)]
+    >>> X = [(t[:12], np.sin(t[:12])) for t in times]
+    >>> y = [(t[12:], np.sin(t[12:])) for t in times]
+    >>> model = CCNNForecaster(channels=4, blocks=1, epochs=1).fit(X, y)
+    >>> model.predict(X, at=[5.0, 6.0, 7.0]).shape
+    (16, 3)
+    """
+
+    task = "dense-regression"
+
+    def fit(self, X: Any, y: Any) -> CCNNForecaster:
+        """Fit to series ``X`` and the values ``y`` to predict at their times."""
+        self._check_arguments()
+        for name, given in (("X", X), ("y", y)):
+            if not is_irregular(given):
+                raise ValueError(f"{name} must be a list of series with times, got {type(given).__name__}")
+        if len(y) != len(X):
+            raise ValueError(f"y must hold the values to predict of each of the {len(X)} series, got {len(y)}")
+        inputs, mask = self._read(X)
+        asked = irregular(y, "y")
+        self._one_ = not isinstance(y[0], dict) and np.ndim(y[0][1]) == 1
+        self._targets_ = sorted({c for series in y for c in series}, key=str) if isinstance(y[0], dict) else None
+        self._scale_ = TargetScale.of(asked.values)
+        at = self._placed(X, asked.times)
+        self._fit(X, inputs, mask, self._scale_.normal(asked.values), asked.values.shape[1], at)
+        return self
+
+    def predict(self, X: Any, at: Any) -> Any:
+        """Return the values of series at query times.
+
+        Args:
+            X: the series.
+            at: (queries,) times of all series, or a list of the times of each.
+
+        Returns:
+            (n, targets, queries) values, or a list of (targets, queries) for a list of times; without the axis of
+            targets if ``fit`` was given values (points,).
+        """
+        check_is_fitted(self, "_mean_")
+        rows, common = query_times(at, len(X))
+        longest = max(map(len, rows))
+        times = torch.from_numpy(np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows]))
+        found = self._scale_.undo(self._outputs(X, self._placed(X, times))[0]).numpy()
+        found = found[:, 0] if self._one_ else found
+        return found if common else [values[..., : len(row)] for values, row in zip(found, rows, strict=True)]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return the coefficient of determination R² of the predictions at the times of ``y``."""
+        asked = irregular(y, "y", self._targets_)
+        rows = [times[mask].numpy() for times, mask in zip(asked.times, asked.mask, strict=True)]
+        errors, values = [], []
+        wanted = self._scale_.normal(asked.values)
+        for i, found in enumerate(self.predict(X, rows)):
+            predicted = torch.from_numpy(np.atleast_2d(found))
+            learned = self._scale_.normal(predicted.unsqueeze(0))[0]
+            target = wanted[i, :, : learned.shape[1]]
+            known = ~target.isnan()
+            errors.append((learned - target)[known])
+            values.append(target[known])
+        error, value = torch.cat(errors).double(), torch.cat(values).double()
+        return float(1 - error.square().sum() / (value - value.mean()).square().sum().clamp(min=1e-12))
+
+    def _placed(self, X: Sequence[Any], times: Tensor) -> Tensor:
+        """Return times (n, queries) as coordinates (n, queries, 1) of the series."""
+        first = irregular(X, channels=self._channels_).times[:, :1]
+        return ((times - first) / self._unit_).float().unsqueeze(2)

@@ -1,0 +1,134 @@
+"""Estimators of series at irregular times: classification, regression, and forecasts at query times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernelfield.sklearn import CCNNClassifier, CCNNForecaster, CCNNRegressor, RandomKernelClassifier
+from kernelfield.sklearn._irregular import irregular
+
+SMALL: dict[str, Any] = {"channels": 8, "blocks": 1, "epochs": 12, "options": {"hidden": 8}}
+TINY: dict[str, Any] = {**SMALL, "channels": 4, "epochs": 1}
+
+
+def waves(n: int = 32, seed: int = 0) -> tuple[list[Any], np.ndarray]:
+    """Return slow and fast waves of two channels, each observed at its own random times after its own origin."""
+    source = np.random.default_rng(seed)
+    speed = np.where(np.arange(n) % 2, 3.0, 1.0)
+    series = []
+    for i, f in enumerate(speed):
+        phase = source.uniform(0, 6)
+        times = {c: np.sort(source.uniform(0, 6, source.integers(10, 15))) for c in "ab"}
+        series.append({c: (100 * i + t, 10 + np.sin(f * t + phase + (c == "b"))) for c, t in times.items()})
+    return series, speed
+
+
+def test_channels_keep_their_own_times() -> None:
+    points = irregular([{"a": ([2.0, 1.0], [5.0, 4.0]), "b": ([1.5], [7.0])}, {"b": ([3.0], [1.0])}])
+    assert points.times.tolist() == [[1, 1.5, 2], [3, 3, 3]]
+    assert points.mask.tolist() == [[True] * 3, [True, False, False]]
+    assert points.values[0].nan_to_num(-1).tolist() == [[4, -1, 5], [-1, 7, -1]]
+    assert points.values[1].nan_to_num(-1).tolist() == [[-1, -1, -1], [1, -1, -1]]
+
+
+def test_pairs_and_dicts_give_the_same_points() -> None:
+    times, values = [0.5, 1.0, 4.0], np.array([[1.0, np.nan, 3.0], [np.nan, 2.0, np.nan]])
+    pair = irregular([(times, values)])
+    parts = irregular([{0: ([0.5, 4.0], [1.0, 3.0]), 1: ([1.0], [2.0])}])
+    for one, other in zip(pair, parts, strict=True):
+        assert torch.equal(
+            one.nan_to_num() if one.is_floating_point() else one,
+            other.nan_to_num() if one.is_floating_point() else other,
+        )
+
+
+def test_classes_of_series_at_irregular_times() -> None:
+    X, speed = waves()
+    model = CCNNClassifier(**{**SMALL, "epochs": 40}).fit(X, speed > 2)
+    assert model.score(X, speed > 2) > 0.85
+    inputs, mask = model.prepare(X)
+    assert inputs.shape[1] == 4  # two channels, and where each was observed
+    assert mask is not None
+    # Neither the origin of the times nor the order of points and channels matters.
+    moved = [{c: (pair[0][::-1] + 1000, pair[1][::-1]) for c, pair in reversed(series.items())} for series in X]
+    np.testing.assert_allclose(model.predict_proba(moved), model.predict_proba(X), atol=1e-5)
+
+
+def test_values_of_series_at_irregular_times() -> None:
+    X, speed = waves(12)
+    assert CCNNRegressor(**TINY).fit(X, speed).predict(X).shape == (12,)
+    pairs = [series["a"] for series in X]
+    assert CCNNRegressor(**TINY).fit(pairs, speed).predict(pairs[:3]).shape == (3,)
+
+
+def test_forecasts_at_query_times() -> None:
+    source = np.random.default_rng(0)
+    times = [np.sort(source.uniform(0, 8, 24)) for _ in range(48)]
+    start = source.uniform(0, 6, 48)
+    X = [(t[::2], 50 + np.sin(t[::2] + p)) for t, p in zip(times, start, strict=True)]
+    y = [(t[1::2], 50 + np.sin(t[1::2] + p)) for t, p in zip(times, start, strict=True)]
+    model = CCNNForecaster(**{**SMALL, "epochs": 30}).fit(X, y)
+    assert model.score(X, y) > 0.8
+    found = model.predict(X, at=[1.0, 2.0])
+    assert found.shape == (48, 2)
+    assert 48 < found.mean() < 52  # in the unit of y
+    own = model.predict(X, at=[np.array([2.0])] + [np.array([1.0, 5.0, 2.0])] * 47)
+    assert [len(values) for values in own[:2]] == [1, 3]
+    np.testing.assert_allclose(own[0][0], found[0, 1], atol=1e-6)
+    np.testing.assert_allclose(own[1][[0, 2]], found[1], atol=1e-6)
+
+
+def test_targets_of_several_channels_at_different_times() -> None:
+    X, _ = waves(10)
+    y = [{"z": (series["a"][0][:3], [1.0, 2.0, 3.0]), "w": (series["b"][0][-2:], [5.0, 6.0])} for series in X]
+    model = CCNNForecaster(**TINY).fit(X, y)
+    assert model.predict(X, at=[3.0]).shape == (10, 2, 1)
+    assert np.isfinite(model.score(X, y))
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        (([0.0, np.nan], [1.0, 2.0]), r"X\[1\] must have finite times"),
+        (([0.0, 1.0], [1.0, np.inf]), r"X\[1\] must have finite values"),
+        (([0.0, 1.0], [1.0]), r"X\[1\] must have times"),
+        (([], []), r"X\[1\] must not be empty"),
+        (([0.0, 1.0], [[1.0, 2.0], [3.0, 4.0]]), "X must hold series of the same number of channels"),
+    ],
+)
+def test_bad_series_are_refused_by_name(series: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CCNNClassifier(**TINY).fit([([0.0, 1.0], [1.0, 2.0]), series], [0, 1])
+
+
+def test_bad_dicts_are_refused_by_name() -> None:
+    good = {"a": ([0.0, 1.0], [1.0, 2.0])}
+    with pytest.raises(ValueError, match=r"X\[1\]\['a'\] must have one value"):
+        CCNNClassifier(**TINY).fit([good, {"a": ([0.0, 0.0], [1.0, 2.0])}], [0, 1])
+    with pytest.raises(ValueError, match=r"X\[1\] must not be empty"):
+        CCNNClassifier(**TINY).fit([good, {}], [0, 1])
+    model = CCNNRegressor(**TINY).fit([good] * 4, [0, 1, 2, 3])
+    with pytest.raises(ValueError, match=r"X must have channels .*'q'"):
+        model.predict([{"q": ([0.0], [1.0])}])
+    with pytest.raises(ValueError, match="X must have times"):
+        model.predict(np.zeros((2, 1, 8)))
+    with pytest.raises(ValueError, match="X must lie on a grid"):
+        RandomKernelClassifier(kernels=10).fit([good] * 4, [0, 1, 0, 1])
+
+
+def test_bad_questions_are_refused_by_name() -> None:
+    X = [([0.0, 1.0, 2.5], [1.0, 2.0, 3.0])] * 4
+    with pytest.raises(ValueError, match="y must be a list"):
+        CCNNForecaster(**TINY).fit(X, [1.0] * 4)
+    with pytest.raises(ValueError, match="y must hold"):
+        CCNNForecaster(**TINY).fit(X, X[:2])
+    with pytest.raises(ValueError, match="X must be a list"):
+        CCNNForecaster(**TINY).fit(np.zeros((4, 1, 8)), X)
+    model = CCNNForecaster(**TINY).fit(X, X)
+    for at in ([np.nan], [], [[1.0]] * 3):
+        with pytest.raises(ValueError, match="at must be"):
+            model.predict(X, at=at)
