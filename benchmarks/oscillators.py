@@ -8,12 +8,13 @@ times and asked at 100 others, between the samples (interpolation) or also after
 in the last 30 % of the time). A CCNN answers at query times with ``at``. It is compared with linear interpolation, and
 with a GRU-D that reads samples and questions in the order of their times; as published, and in both directions. All
 networks are trained on the same samples in the same order for the same number of steps, with the same optimiser and
-schedule. Mean squared errors on 500 test samples; the answer 0 has 0.25.
+schedule. Run again with the same ``--out``, the script goes on where it was stopped. Mean squared errors on 500 test samples; the answer 0 has 0.25.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from pathlib import Path
@@ -120,16 +121,19 @@ def main() -> None:
         "GRU-D, both directions": lambda: GRUDAtQueries(options.channels, both=True),
     }
     result: dict[str, Any] = {"machine": machine(torch.device("cpu"), 0), "steps": options.steps, "rows": []}
+    if options.out is not None and options.out.exists():
+        result = json.loads(options.out.read_text(encoding="utf-8"))
+    done = {(row["task"], row["model"], row["seed"]) for row in result["rows"]}
     for task in options.tasks:
         data = load("oscillators", length=LENGTH, forecast=TASKS[task])
         line = error(interpolated, data.test)
-        for seed in range(options.seeds):
-            row: dict[str, Any] = {"task": task, "seed": seed, "linear interpolation": line}
-            for name, make in makers.items():
-                torch.manual_seed(seed)
-                row[name] = train(make(), data, options, seed)
-                print(f"{task}, seed {seed}: {name} {row[name]['mse']:.5f}, line {line:.5f}", flush=True)
-            result["rows"].append(row)
+        for name, seed in itertools.product(makers, range(options.seeds)):
+            if (task, name, seed) in done:
+                continue
+            torch.manual_seed(seed)
+            row = {"task": task, "model": name, "seed": seed, **train(makers[name](), data, options, seed)}
+            result["rows"].append({**row, "linear interpolation": line})
+            print(f"{task}, seed {seed}: {name} {row['mse']:.5f}, line {line:.5f}", flush=True)
             if options.out is not None:
                 options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

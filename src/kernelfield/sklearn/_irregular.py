@@ -56,7 +56,7 @@ def irregular(X: Sequence[Any], name: str = "X", channels: Sequence[Any] | None 
             raise ValueError(f"{name} must have channels {names}, got {min(map(str, unknown))!r}")
         pairs = [_merged(series, names, f"{name}[{i}]") for i, series in enumerate(X)]
     else:
-        pairs = [_checked(*series, f"{name}[{i}]") for i, series in enumerate(X)]
+        pairs = [_checked(series[0], series[1], f"{name}[{i}]") for i, series in enumerate(X)]
     widths = {values.shape[0] for _, values in pairs}
     if len(widths) > 1:
         raise ValueError(f"{name} must hold series of the same number of channels, got {sorted(widths)}")
@@ -91,7 +91,7 @@ def _checked(times: Any, values: Any, name: str) -> tuple[np.ndarray, np.ndarray
 
 def _merged(series: dict[Any, Any], names: Sequence[Any], name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the union of the times of all channels, and values that are NaN where a channel was not observed."""
-    each = {c: _checked(*pair, f"{name}[{c!r}]") for c, pair in series.items()}
+    each = {c: _checked(pair[0], pair[1], f"{name}[{c!r}]") for c, pair in series.items()}
     if not each:
         raise ValueError(f"{name} must not be empty, got a series without channels")
     times = np.unique(np.concatenate([clock for clock, _ in each.values()]))

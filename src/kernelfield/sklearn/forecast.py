@@ -100,4 +100,5 @@ class CCNNForecaster(_TrainedNetwork):
     def _placed(self, X: Sequence[Any], times: Tensor) -> Tensor:
         """Return times (n, queries) as coordinates (n, queries, 1) of the series."""
         first = irregular(X, channels=self._channels_).times[:, :1]
+        assert self._unit_ is not None  # of series with times
         return ((times - first) / self._unit_).float().unsqueeze(2)
