@@ -8,7 +8,9 @@ times and asked at 100 others, between the samples (interpolation) or also after
 in the last 30 % of the time). A CCNN answers at query times with ``at``. It is compared with linear interpolation, and
 with a GRU-D that reads samples and questions in the order of their times; as published, and in both directions. All
 networks are trained on the same samples in the same order for the same number of steps, with the same optimiser and
-schedule. Run again with the same ``--out``, the script goes on where it was stopped. Mean squared errors on 500 test samples; the answer 0 has 0.25.
+schedule. Mean squared errors on 500 test samples; the answer 0 has 0.25.
+
+Run again with the same ``--out``, the script continues where it was stopped.
 """
 
 from __future__ import annotations
