@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 #: names of distributions whose modules are called otherwise
-MODULES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn"}
+MODULES = {"pyyaml": "yaml", "pillow": "PIL", "scikit-learn": "sklearn", "huggingface-hub": "huggingface_hub"}
 #: modules that another distribution brings, by that distribution's module
 BROUGHT = {"mpl_toolkits": "matplotlib", "triton": "torch", "typing_extensions": "torch"}
 #: what torch.onnx.export imports for us

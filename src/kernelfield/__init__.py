@@ -49,13 +49,15 @@ from .models import (
     PartialGCNN13,
     WaveletNet,
     create_model,
+    from_pretrained,
     list_models,
+    save_pretrained,
 )
 
 if TYPE_CHECKING:
     import os
 
-    from . import parallel
+    from . import data, parallel
     from .streaming import distil, generate, stream
 
 __all__ = [
@@ -97,8 +99,10 @@ __all__ = [
     "__version__",
     "aliasing_loss",
     "create_model",
+    "data",
     "distil",
     "fields",
+    "from_pretrained",
     "generate",
     "grids",
     "groups",
@@ -111,6 +115,7 @@ __all__ = [
     "models",
     "ops",
     "parallel",
+    "save_pretrained",
     "stream",
     "testing",
     "wavelet_loss",
@@ -123,8 +128,8 @@ _LATER = dict.fromkeys(("distil", "generate", "stream"), "streaming")
 def __getattr__(name: str) -> Any:
     from importlib import import_module  # noqa: PLC0415
 
-    if name == "parallel":  # torch.distributed takes a while to import
-        return import_module(".parallel", __name__)
+    if name in ("data", "parallel"):  # many files, and torch.distributed: both take a while to import
+        return import_module(f".{name}", __name__)
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)

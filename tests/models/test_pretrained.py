@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kernelfield import create_model, list_models
+from kernelfield.data import describe
 from kernelfield.experiments.weight import weight_recipe, weight_score
 from kernelfield.models import pretrained
 from kernelfield.models.pretrained import catalog, describe_weight, find_weight, read_weight, write_weight
@@ -27,10 +28,10 @@ DATA = "KERNELFIELD_DATA"
 def folder_of(name: str) -> str | None:
     """Return the folder of the files of a weight's data; None if it needs none; skip the test if it is missing."""
     data = weight_recipe(name).data["name"]
-    if data in ("copy", "adding", "digits"):
+    if describe(data).root == "nothing":
         return None
     base = Path(os.environ.get(DATA, ROOT / ".data"))
-    known = {"mnist": ("mnist",), "rotated_mnist": ("mnist",), "darcy": ("darcy", "small/darcy")}.get(data, (data,))
+    known = ("mnist",) if data.endswith("mnist") else (data, f"small/{data}")
     found = [base / place for place in known if (base / place).exists()]
     if not found:
         pytest.skip(f"the files of {data} are not in {base}")

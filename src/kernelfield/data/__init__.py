@@ -1,6 +1,7 @@
 """Data sets: generated, or read from files of the user."""
 
 from .base import Batch, Data, Split
+from .preprocessing import Preprocessing, preprocessing
 from .registry import Description, data_shape, describe, list_data, load, register
 from .shape import DataShape
 from .transforms.drop_samples import drop_samples, drop_split
@@ -11,6 +12,7 @@ __all__ = [
     "Data",
     "DataShape",
     "Description",
+    "Preprocessing",
     "Split",
     "as_sequence",
     "data_shape",
@@ -21,5 +23,6 @@ __all__ = [
     "load",
     "noise_padded",
     "permuted",
+    "preprocessing",
     "register",
 ]

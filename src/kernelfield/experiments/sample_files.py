@@ -10,6 +10,7 @@ import torch
 
 from ..data.base import Batch
 from ..data.io.arrays import finite_array, read_array, read_arrays
+from ..data.preprocessing import prepare_samples
 from ..data.sets.audio import sound_folder as sound
 from ..data.sets.clouds import cloud_folder as clouds
 from ..data.sets.images import image_folder as folders
@@ -113,23 +114,6 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
             f"{where} must hold samples of shape ({', '.join(map(str, wanted))}), got {tuple(inputs.shape[1:])}"
         )
     return batch
-
-
-def prepare_samples(batch: Batch, data: Data | None) -> Batch:
-    """Return the batch that the network reads: missing values masked, the rest prepared like test samples."""
-    if batch.inputs.dim() > 2:  # all but token ids
-        batch = replace(batch, inputs=batch.inputs.float())
-    missing = batch.inputs.isnan()
-    gaps = bool(missing.any())
-    if batch.mask is None and batch.inputs.dim() > 2:
-        # Points may have no values beside their place; they were seen then.
-        unseen = missing.all(dim=1) if missing.shape[1] else missing.any(dim=1)
-        if bool(unseen.any()) or (data is not None and data.test.mask is not None):
-            batch = replace(batch, mask=~unseen)
-    if data is not None and data.test.prepare is not None:
-        batch = data.test.prepare(batch, False)
-    # A preparation that knows of no gaps leaves them; zero is then the mean.
-    return replace(batch, inputs=torch.where(batch.inputs.isnan(), 0.0, batch.inputs)) if gaps else batch
 
 
 def _read(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from .._kinds import STRING, TEXT, Int
 from .._object_kinds import Instance
 from .._version import __version__
 from ..data.metadata import metadata
+from ..data.registry import describe
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, write_weight
 from ..models.pretrained.weight_file import SUFFIX
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
@@ -159,6 +161,8 @@ def make_weight(
         "classes": list(data.classes),
         "recipe": recipe.to_dict(),
         "preprocessing": metadata(data),
+        "layout": _layout(recipe, data),
+        "rate": _rate(recipe),
         "score": score,
         "training": {
             "seed": recipe.training.seed,
@@ -173,6 +177,26 @@ def make_weight(
     }
     path = Path(out) / f"{name}{SUFFIX}"
     return write_weight(path, trained.network.state_dict(), json.loads(to_json(description)))
+
+
+def _layout(recipe: Recipe, data: Data) -> dict[str, Any] | None:
+    """Return the size of images that are read as sequences of pixels, and the seed of their order."""
+    options = {**describe(recipe.data["name"]).options, **recipe.data}
+    permute = options.get("permute")
+    if not (options.get("sequence") or permute is not None or str(options.get("form", "")).endswith("sequence")):
+        return None
+    side = math.isqrt(data.size[0])
+    if data.dim != 1 or side * side != data.size[0]:
+        return None
+    return {"image": [side, side], "permute": permute}
+
+
+def _rate(recipe: Recipe) -> float | None:
+    """Return the sampling rate of a recipe's sounds in Hz; None for other data."""
+    options = {**describe(recipe.data["name"]).options, **recipe.data}
+    rate = options.get("rate") or {"fsdd": 8_000, "speech_commands": 16_000}.get(recipe.data["name"])
+    every = options.get("every") or 1
+    return None if rate is None or options.get("mfcc") else float(rate) / every
 
 
 @checked(samples=Int(1) | None)

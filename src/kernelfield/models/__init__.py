@@ -15,7 +15,7 @@ from .gsanet import GSANet
 from .image_field import ImageField
 from .named_parts import import_network
 from .partial_gcnn import PartialGCNN, PartialGCNN13
-from .pretrained import describe_weight
+from .pretrained import describe_weight, from_pretrained, save_pretrained
 from .random_kernels import RandomKernelNet, RandomKernels
 from .registry import create_model, list_models, register
 from .wavelet_net import WaveletNet
@@ -46,7 +46,9 @@ __all__ = [
     "WaveletNet",
     "create_model",
     "describe_weight",
+    "from_pretrained",
     "import_network",
     "list_models",
     "register",
+    "save_pretrained",
 ]

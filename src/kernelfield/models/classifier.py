@@ -12,6 +12,9 @@ from ..layers.group import GroupPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from typing_extensions import Self
 
     from ..layers.group import GroupSignal
     from .readout import Readout
@@ -78,6 +81,22 @@ class Classifier(nn.Module):
         """
         Int(0).check("num_classes", num_classes)
         self._replace_classifier(num_classes)
+
+    def save_pretrained(self, folder: str | Path, **options: Any) -> Path:
+        """Write the network to a folder; see :func:`kernelfield.save_pretrained`."""
+        from .pretrained import save_pretrained  # noqa: PLC0415
+
+        return save_pretrained(self, folder, **options)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path, **options: Any) -> Self:
+        """Return the network in a folder or a repository of the hub; see :func:`kernelfield.from_pretrained`."""
+        from .pretrained import from_pretrained  # noqa: PLC0415
+
+        network = from_pretrained(path, **options)
+        if not isinstance(network, cls):
+            raise TypeError(f"path must hold a {cls.__name__}, got {path} with a {type(network).__name__}")
+        return network
 
     def _replace_classifier(self, num_classes: int) -> None:  # noqa: ARG002
         raise self._refusal("reset_classifier")

@@ -105,7 +105,19 @@ def create_model(name: str, *, pretrained: bool = False, num_classes: int | None
     chosen = configuration(name)
     arguments = resolve_parts({**chosen.arguments, **overrides})
     _check_arguments(name, chosen.build, arguments, list(overrides))
-    return chosen.build(**arguments)
+    network = chosen.build(**arguments)
+    # What builds the network again, for save_pretrained. In vars, because nn.Module declares its attributes.
+    plain = {key: value for key, value in overrides.items() if _is_plain(value)}
+    omitted = [key for key in overrides if key not in plain]
+    vars(network)["model_config"] = {"model": name, "arguments": plain, "omitted": omitted}
+    return network
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON can hold a value."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _check_arguments(name: str, build: Callable[..., nn.Module], arguments: dict[str, Any], given: list[str]) -> None:

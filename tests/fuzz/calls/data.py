@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from kernelfield import data
+from kernelfield import create_model, data
 from kernelfield.data import registry
 from kernelfield.data.base import TargetScale
 from kernelfield.data.sets.images import digits
@@ -143,6 +143,12 @@ CALLS = [
     Call("data.load", data.load, lambda: {"name": "chirps"}, _use),
     Call("data.register", _register, lambda: {"name": "fuzzed", "make": data.load, "summary": "A data set of tests."}),
     Call("data.list_data", data.list_data, lambda: {"pattern": "*mnist"}),
+    Call(
+        "data.preprocessing",
+        data.preprocessing,
+        lambda: {"model": create_model("ckcnn_copy.copy_100", pretrained=True)},
+        lambda found: found(torch.zeros(1, 1, 120)),
+    ),
     Call("data.describe", data.describe, lambda: {"name": "mnist"}),
     Call("data.data_shape", data.data_shape, lambda: {"name": "mnist"}),
     Call("data.Batch", data.Batch, lambda: {"inputs": torch.randn(2, 1, 8), "target": torch.zeros(2)}, len),

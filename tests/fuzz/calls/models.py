@@ -48,6 +48,11 @@ def _register(name: str, build: Callable[..., nn.Module], summary: str) -> None:
         registry._CONFIGURATIONS.update(before)
 
 
+def _saved() -> dict[str, Any]:
+    folder = models.save_pretrained(models.create_model("p4cnn", channels=2), "saved")
+    return {"path": str(folder), "num_classes": None}
+
+
 CALLS = [
     *_net("CCNN", _narrow(), _x(2, 8, step=0.5)),
     *_net("CCNN", _narrow(dim=2, readout="dense"), _x(2, 8, 8), " (dense)"),
@@ -97,6 +102,13 @@ CALLS = [
         lambda: {"name": "p4cnn"},
         lambda net: backward(net, torch.randn(2, 1, 28, 28)),
     ),
+    Call(
+        "models.save_pretrained",
+        models.save_pretrained,
+        lambda: {"network": models.create_model("p4cnn", channels=2), "folder": "saved"},
+        ends_with=(ModuleNotFoundError,),  # the hub
+    ),
+    Call("models.from_pretrained", models.from_pretrained, _saved),
     Call("models.describe_weight", models.describe_weight, lambda: {"name": "flextcn_2.smnist"}),
     Call("models.list_models", models.list_models, lambda: {"pattern": "ccnn*"}),
     Call(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["create_from_weight", "describe_weight", "load_tensors", "plain_arguments"]
+__all__ = ["build_described", "create_from_weight", "describe_weight", "load_tensors", "plain_arguments"]
 
 #: arguments that say what the network reads; other ones than the weight's would change its meaning
 _INPUT = ("in_channels", "size", "dim", "vocabulary")

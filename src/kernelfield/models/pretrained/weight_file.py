@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["ENTRIES", "SUFFIX", "import_safetensors", "read_description", "read_weight", "write_weight"]
+__all__ = [
+    "ENTRIES",
+    "SUFFIX",
+    "import_safetensors",
+    "read_description",
+    "read_weight",
+    "tensor_digest",
+    "write_weight",
+]
 
 SUFFIX = ".safetensors"
 #: key of the description in the file's metadata
@@ -131,7 +139,15 @@ def _check_entries(description: dict[str, Any], where: str) -> None:
 def _digest(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 over the description, without its own checksum, and the tensors in order of their names."""
     plain = {key: value for key, value in description.items() if key != "sha256"}
-    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    return _add_tensors(hashlib.sha256(json.dumps(plain, sort_keys=True).encode()), tensors)
+
+
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 over the names, shapes and values of tensors."""
+    return _add_tensors(hashlib.sha256(), tensors)
+
+
+def _add_tensors(digest: Any, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -1,0 +1,215 @@
+"""The transform that belongs to a pretrained network; it converts other sizes, rates and formats, or refuses them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .._arguments import checked
+from .._kinds import ANY, POSITIVE
+from ..ops import resample
+from .base import Batch
+from .metadata import from_metadata
+from .transforms.batch import Standardize
+
+if TYPE_CHECKING:
+    from .base import Data
+
+__all__ = ["Preprocessing", "prepare_samples", "preprocessing"]
+
+#: luminance of red, green and blue (ITU-R BT.601)
+_LUMINANCE = (0.299, 0.587, 0.114)
+
+
+class Preprocessing:
+    """Prepare samples as a pretrained network was trained on them. :func:`preprocessing` returns one.
+
+    Args:
+        config: ``pretrained_config`` of the network.
+
+    Attributes:
+        name: of the weight.
+        data: the data set it was trained on, without samples.
+        rate: sampling rate of its series in Hz; None if unknown.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.name = str(config.get("name", "the network"))
+        if config.get("preprocessing") is None:
+            raise ValueError(f"model must have a stored preprocessing, got {self.name}, which has none")
+        self.data: Data = from_metadata(config["preprocessing"])
+        self.rate: float | None = config.get("rate")
+        self._layout: dict[str, Any] = config.get("layout") or {}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; empty if there are none."""
+        return self.data.classes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample as it is stored: channels, then its length along each axis."""
+        return tuple(self.data.test.inputs.shape[1:])
+
+    def __repr__(self) -> str:
+        return f"Preprocessing({self.name!r}, input_shape={self.input_shape})"
+
+    @checked(x=ANY, rate=POSITIVE | None)
+    def __call__(self, x: Any, *, rate: float | None = None) -> Tensor:
+        """Return the input of the network for samples on a grid.
+
+        Args:
+            x: (n, channels, ...) samples as they come, or (n, ...) of one channel. Images may have any size and one or
+                three channels; they may be images too where the network reads their pixels as a sequence. Integers
+                are taken as stored; floats where integers are stored must lie in [0, 1], or [-1, 1] for sounds.
+            rate: sampling rate of series in Hz, if it is another than the network's.
+        """
+        batch = self.batch(x, rate=rate)
+        if batch.mask is not None or batch.coords is not None:
+            raise ValueError(f"x must have no gaps for {self.name}: batch(x) returns values, coordinates and mask")
+        return batch.inputs
+
+    @checked(x=ANY, coords=ANY, mask=ANY, rate=POSITIVE | None)
+    def batch(self, x: Any, *, coords: Any = None, mask: Any = None, rate: float | None = None) -> Batch:
+        """Return a prepared batch: ``net(batch.inputs, **batch.sampling)``.
+
+        Args:
+            x: as in a call; NaN is a missing value.
+            coords: (n, points, dim) coordinates in training steps, for networks on irregular times or points.
+            mask: (n, ...) whether a position was observed.
+            rate: sampling rate of series in Hz.
+        """
+        values = torch.as_tensor(x)
+        if values.is_complex() or values.dtype == torch.bool:
+            raise TypeError(f"x must hold integers or real numbers, got {values.dtype}")
+        places, seen = (None if v is None else torch.as_tensor(v) for v in (coords, mask))
+        if self.data.vocabulary is None:
+            values = self._in_stored_range(values)
+            if places is None:
+                values, seen = self._on_grid(values, seen, rate)
+        held = Batch(values, coords=places, mask=seen, step=self.data.test.step)
+        if held.inputs.shape[1:2] != self.input_shape[:1] and self.data.vocabulary is None:
+            raise ValueError(f"x must have {self.input_shape[0]} channels for {self.name}, got {tuple(values.shape)}")
+        return prepare_samples(held, self.data)
+
+    def _in_stored_range(self, x: Tensor) -> Tensor:
+        """Return floats in the range of the stored integers, if these stand for shares of a full scale."""
+        stored, full = self.data.test.inputs.dtype, _full_scale(self.data.test.prepare)
+        if not x.is_floating_point() or stored.is_floating_point or full is None:
+            return x.float()
+        low = 0.0 if stored == torch.uint8 else -1.0
+        seen = x[x.isfinite()]
+        if seen.numel() and (float(seen.min()) < low or float(seen.max()) > 1):
+            raise ValueError(
+                f"x must be {str(stored).removeprefix('torch.')} or floats in [{low:g}, 1] for {self.name}, got floats "
+                f"from {float(seen.min()):.4g} to {float(seen.max()):.4g}"
+            )
+        return x.float() * full
+
+    def _on_grid(self, x: Tensor, mask: Tensor | None, rate: float | None) -> tuple[Tensor, Tensor | None]:
+        channels, *size = self.input_shape
+        image = self._layout.get("image")
+        if image is not None and tuple(x.shape[-len(size) :]) != tuple(size):
+            x = self._resized(self._with_channels(x, 2, channels), image).flatten(2)
+            order = self._layout.get("permute")
+            if order is not None:
+                seed = torch.Generator().manual_seed(order)
+                x = x.index_select(2, torch.randperm(x.shape[2], generator=seed).to(x.device))
+            return x, mask
+        x = self._with_channels(x, len(size), channels)
+        if len(size) == 1:
+            x = self._at_rate(x, rate)
+        if tuple(x.shape[2:]) == tuple(size):
+            return x, mask
+        if len(size) == 2:
+            return self._resized(x, size), mask
+        if len(size) == 1 and self.data.test.mask is not None and mask is None and x.shape[2] < size[0]:
+            seen = torch.arange(size[0], device=x.device).expand(len(x), -1) < x.shape[2]
+            return F.pad(x, (0, size[0] - x.shape[2])), seen
+        hint = f"; rate= converts series of another rate than {self.rate:g} Hz" if self.rate else ""
+        raise ValueError(f"x must have size {tuple(size)} for {self.name}, got {tuple(x.shape[2:])}{hint}")
+
+    def _at_rate(self, x: Tensor, rate: float | None) -> Tensor:
+        if rate is None or rate == self.rate:
+            return x
+        if self.rate is None:
+            raise ValueError(f"rate must be None for {self.name}, whose data have no sampling rate, got {rate:g}")
+        return resample(x, max(1, round(x.shape[-1] * self.rate / rate)))
+
+    def _with_channels(self, x: Tensor, axes: int, channels: int) -> Tensor:
+        """Return (n, channels, ...) samples; colours become grey and grey becomes three equal channels, of images."""
+        if x.dim() == axes + 1 and channels == 1:
+            x = x.unsqueeze(1)
+        if x.dim() != axes + 2:
+            raise ValueError(
+                f"x must have shape (n, {', '.join(map(str, self.input_shape))}) for {self.name}, got {tuple(x.shape)}"
+            )
+        if axes == 2 and (x.shape[1], channels) == (3, 1):
+            return torch.einsum("nc...,c->n...", x, x.new_tensor(_LUMINANCE)).unsqueeze(1)
+        if axes == 2 and (x.shape[1], channels) == (1, 3) and self.data.test.inputs.dtype == torch.uint8:
+            return x.expand(-1, 3, -1, -1)
+        if x.shape[1] != channels:
+            raise ValueError(f"x must have {channels} channels for {self.name}, got {x.shape[1]}")
+        return x
+
+    def _resized(self, x: Tensor, size: list[int]) -> Tensor:
+        if tuple(x.shape[2:]) == tuple(size):
+            return x
+        return F.interpolate(x, tuple(size), mode="bilinear", antialias=True, align_corners=False)
+
+
+def _full_scale(prepare: Any) -> float | None:
+    """Return the stored number that stands for 1; None if a transform does not scale bytes or 16-bit sound."""
+    if isinstance(prepare, Standardize) and prepare.scale < 1:
+        return 1 / prepare.scale
+    inner = [*getattr(prepare, "steps", ()), getattr(prepare, "before", None)]
+    return next((found for part in inner if part is not None and (found := _full_scale(part))), None)
+
+
+@checked(model=ANY)
+def preprocessing(model: Any) -> Preprocessing:
+    """Return the transform that belongs to a pretrained network.
+
+    Args:
+        model: a network that :func:`kernelfield.create_model` returned with ``pretrained=True``, or that
+            ``from_pretrained`` did.
+
+    >>> import kernelfield as kf
+    >>> net = kf.create_model("flextcn_2.smnist", pretrained=True).eval()
+    >>> transform = preprocessing(net)
+    >>> transform
+    Preprocessing('flextcn_2.smnist', input_shape=(1, 784))
+    >>> x = transform(torch.randint(0, 256, (2, 56, 56), dtype=torch.uint8))    # images of another size
+    >>> x.shape
+    torch.Size([2, 1, 784])
+    >>> transform.classes[int(net(x)[0].argmax())] in "0123456789"
+    True
+    """
+    config = getattr(model, "pretrained_config", None)
+    if not isinstance(config, dict):
+        raise TypeError(
+            f"model must be a network with pretrained weights, got {type(model).__name__}; "
+            "create_model(..., pretrained=True) and from_pretrained return one"
+        )
+    return Preprocessing(config)
+
+
+def prepare_samples(batch: Batch, data: Data | None) -> Batch:
+    """Return the batch that the network reads: missing values masked, the rest prepared like test samples."""
+    if batch.inputs.dim() > 2:  # all but token ids
+        batch = replace(batch, inputs=batch.inputs.float())
+    missing = batch.inputs.isnan()
+    gaps = bool(missing.any())
+    if batch.mask is None and batch.inputs.dim() > 2:
+        # Points may have no values beside their place; they were seen then.
+        unseen = missing.all(dim=1) if missing.shape[1] else missing.any(dim=1)
+        if bool(unseen.any()) or (data is not None and data.test.mask is not None):
+            batch = replace(batch, mask=~unseen)
+    if data is not None and data.test.prepare is not None:
+        batch = data.test.prepare(batch, False)
+    # A preparation that knows of no gaps leaves them; zero is then the mean.
+    return replace(batch, inputs=torch.where(batch.inputs.isnan(), 0.0, batch.inputs)) if gaps else batch
