@@ -44,7 +44,7 @@ def test_the_card_of_a_run(run: Run) -> None:
     # A training sample shares the sampling of its kernels with the others of its batch of 8.
     assert 2 * compute["operations"] < 8 * compute["training_operations"] < 8 * 6 * compute["operations"]
     assert compute["training"]["samples"] == 2 * 48
-    assert compute["training"]["operations"] == pytest.approx(96 * compute["training_operations"])
+    assert compute["training"]["operations"] == pytest.approx(96 * compute["training_operations"], rel=1e-3)
     assert card["data"] == [{"share": 1.0, "score": card["score"]}]
     assert card["design"]["by_hand"]["optimizer.lr"] == 0.01
     assert card["design"]["learned"]  # the width of the mask
