@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._kinds import Choice, Int
-from .signal import Signal, ValueLayer, map_values
+from .signal import SIGNAL, Signal, ValueLayer, map_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,7 @@ class SpatialUpsample(ValueLayer):
         super().__init__()
         self.kind, self.dim = kind, dim
 
+    @checked(x=SIGNAL)
     def forward(self, x: Signal, shape: Sequence[int] | None = None) -> Signal:
         r"""Return the signal on a finer grid.
 
