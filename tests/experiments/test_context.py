@@ -198,16 +198,38 @@ def test_killed_workers_restart_and_lose_nothing(tmp_path: Path) -> None:
     assert difference(tmp_path / "whole", tmp_path / "killed") == 0
 
 
-@pytest.mark.slow
-def test_two_launchers_as_two_machines(one: Path, tmp_path: Path) -> None:
+def torchrun(nodes: str) -> tuple[str, ...]:
+    """Return the arguments of torchrun on one of several machines with one process each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torchrun = (
-        *("torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "test"),
+    return (
+        *("torch.distributed.run", "--nnodes", nodes, "--nproc-per-node", "1", "--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "test", "--max-restarts", "3"),
     )
-    both = [start(*TRAIN, "--out", tmp_path / "run", *CHANGES, "--context", 2, launcher=torchrun) for _ in range(2)]
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_the_machines_that_remain(one: Path, tmp_path: Path) -> None:
+    launcher, options = torchrun("1:2"), ("--context", 2, "--set", "training.checkpoint_every=2")
+    first = start(*TRAIN, "--out", tmp_path / "run", *CHANGES, *options, launcher=launcher)
+    time.sleep(3)  # the first one keeps the rendezvous
+    second = start(*TRAIN, "--out", tmp_path / "run", *CHANGES, *options, launcher=launcher)
+    while not list((tmp_path / "run").glob("checkpoints/step-*")):
+        assert first.poll() is None, first.communicate()[1][-3000:]
+        time.sleep(0.05)
+    for pid in (second.pid, *workers(second)):
+        os.kill(pid, signal.SIGKILL)
+    second.communicate()
+    _, err = first.communicate(timeout=400)
+    assert first.returncode == 0, err[-3000:]
+    assert_same_losses(one, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_two_launchers_as_two_machines(one: Path, tmp_path: Path) -> None:
+    launcher = torchrun("2")
+    both = [start(*TRAIN, "--out", tmp_path / "run", *CHANGES, "--context", 2, launcher=launcher) for _ in range(2)]
     for process in both:
         _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err[-3000:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import kernelfield as kf
+from kernelfield.layers.continuous.kernel_sampler import sampled_once
 from kernelfield.layers.continuous.kernel_support import sample_full_kernels
 from kernelfield.models.registry import options_of
 from kernelfield.parallel import count_bytes, gather, scatter, shard
@@ -81,10 +83,6 @@ def sent_bytes(mesh: DeviceMesh, layer: str, arguments: dict[str, Any], shape: t
     return plan.method, sum(sent), plan.bytes_sent(conv.slabs.rank, shape, 4, backward=True)
 
 
-#: classes whose registered networks are continuous: all of them can be split
-CONTINUOUS = (kf.CCNN, kf.CKCNN, kf.FlexNet, kf.DNArch)
-
-
 def network_arguments(name: str) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Return arguments that make a registered network small, and the shape of an input for it."""
     known = options_of(name)
@@ -129,7 +127,9 @@ def training_case(mesh: DeviceMesh, name: str, changes: dict[str, Any], steps: i
         torch.manual_seed(1)
         losses.append([])
         for _ in range(steps):
-            loss = (net(x) - target).square().mean() + 1e-3 * kf.kernel_l2(net)
+            with sampled_once():
+                penalty = 1e-3 * kf.kernel_l2(net) + 1e-3 * kf.kernel_norm(net, parameters="none")
+                loss = (net(x) - target).square().mean() + penalty
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -191,6 +191,13 @@ def bad_input(mesh: DeviceMesh, what: str) -> None:
         _REFUSED[what](mesh)
     else:
         _WRONG[what](shard(_small(), mesh), torch.randn(2, 1, 8), mesh.get_rank())
+
+
+def refused_case(mesh: DeviceMesh, name: str) -> None:
+    """Split a registered network that is not continuous."""
+    given = {"size": 8, "in_channels": 1, "out_channels": 2, "dim": 2, "channels": 4}
+    needed = [key for key, value in options_of(name).items() if value is inspect.Parameter.empty]
+    shard(kf.create_model(name, **{key: given[key] for key in needed}), mesh)
 
 
 def still_works(mesh: DeviceMesh) -> bool:

@@ -21,7 +21,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["masked", "dense"])
 def test_activations_of_two(two: Workers, name: str) -> None:
     assert max(two.run(cases.memory_case, *NETWORKS[name])) <= 1.15 / 2
 

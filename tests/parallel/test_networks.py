@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kernelfield as kf
-from kernelfield.models.registry import configuration
+from kernelfield.models.registry import configuration, options_of
 
 from . import cases
 from .test_conv import assert_equal
@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 #: functions and classes that build continuous networks
 BUILDERS = ("CCNN", "CKCNN", "FlexNet", "FlexTCN", "learned_ccnn")
 NAMES = [name for name in kf.list_models() if configuration(name).build.__name__ in BUILDERS]
-OTHERS = ("p4cnn", "gsa_z2_rotmnist", "wrn_m5", "image_siren", "partial_se2_rotmnist")
+OTHERS = sorted({configuration(name).build.__name__: name for name in kf.list_models() if name not in NAMES}.values())
+
+
+def distinct() -> list[str]:
+    """Return names of networks that still differ when they are made small."""
+    found: dict[str, str] = {}
+    for name in NAMES:
+        options = {**options_of(name), **cases.network_arguments(name)[0]}
+        found.setdefault(f"{configuration(name).build.__name__} {sorted(options.items(), key=str)}", name)
+    return list(found.values())
 
 
 @pytest.mark.parametrize("family", sorted({name.split("_")[0] for name in NAMES}))
 def test_every_registered_continuous_network(two: Workers, family: str) -> None:
-    for name in NAMES:
+    for name in distinct():
         if name.split("_")[0] == family:
             assert_equal(two.run(cases.network_case, name, {"dropout": 0.2}, {}))
 
@@ -96,6 +105,12 @@ WRONG = {
     "random": "random numbers must begin alike",
     "part": "x must be the slab",
 }
+
+
+def test_networks_of_other_kinds_are_refused_by_name(two: Workers) -> None:
+    for name in OTHERS:
+        for message in two.errors(cases.refused_case, name):
+            assert "network must be made of layers" in message
 
 
 @pytest.mark.parametrize("what", WRONG)

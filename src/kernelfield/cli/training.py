@@ -69,7 +69,7 @@ def train(
         from functools import partial  # noqa: PLC0415
 
         from ..experiments.fitting import fit, make_fabric  # noqa: PLC0415
-        from ..experiments.processes import is_launched, launch  # noqa: PLC0415
+        from ..experiments.processes import is_launched, launch, launched_sizes, remaining_context  # noqa: PLC0415
         from ..experiments.progress import progress_bar  # noqa: PLC0415
         from ..experiments.run import fresh_folder  # noqa: PLC0415
         from ..experiments.seeds import fit_seeds  # noqa: PLC0415
@@ -85,6 +85,8 @@ def train(
             given = [] if out is not None else ["--out", str(fresh_folder(Path("runs") / chosen.name))]
             raise typer.Exit(launch([*sys.argv[1:], *given], devices, restarts))
         fabric = make_fabric(accelerator, devices, nodes, strategy)
+        if launched_sizes() is not None:
+            context = remaining_context(context, fabric.world_size)
         train_recipe = fit if seeds == 1 else partial(fit_seeds, seeds=seeds)
         with progress_bar(chosen.name, quiet=as_json) as on_progress:
             run = train_recipe(

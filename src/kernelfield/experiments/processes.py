@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["context_mesh", "is_launched", "launch", "launched_sizes", "split_over", "wait_for_rendezvous"]
+__all__ = [
+    "context_mesh",
+    "is_launched",
+    "launch",
+    "launched_sizes",
+    "remaining_context",
+    "split_over",
+    "wait_for_rendezvous",
+]
 
 #: seconds that a process waits for the first one to answer
 PATIENCE = 60.0
@@ -102,6 +111,15 @@ def wait_for_rendezvous() -> None:
                 f"MASTER_ADDR={host}, MASTER_PORT={port} in {patience:.0f} s: {error}"
             ) from error
         return
+
+
+def remaining_context(context: int, processes: int) -> int:
+    """Return how many processes share a sample where torchrun goes on with fewer processes than there were.
+
+    >>> remaining_context(4, 8), remaining_context(4, 6)
+    (4, 2)
+    """
+    return math.gcd(context, processes)
 
 
 def context_mesh(fabric: Fabric, context: int) -> DeviceMesh | None:

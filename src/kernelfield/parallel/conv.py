@@ -12,6 +12,7 @@ from ..layers import ContinuousConv
 from ..layers.continuous.kernel_sampler import recall_kernel, remember_kernel
 from ..ops import conv
 from ..ops.fused import drop
+from ..ops.fused.synced_norm import sum_over_processes
 from .collectives import channels_to_space, space_to_channels, sum_to_space, window
 from .slabs import Slabs, split_length
 from .volume import ConvPlan, plan_conv
@@ -48,6 +49,17 @@ class SplitConv(ContinuousConv):
             causal=self.causal,
             periodic=self.boundary == "periodic",
         )
+
+    def penalised_kernel(self) -> Tensor:
+        """Return the norms of all processes' shares of the kernel, (P,): a tensor of the same norm as the kernel."""
+        slabs = self.slabs
+        if self.in_channels < slabs.size:
+            return self.kernel()
+        parts = split_length(self.in_channels, slabs.size)
+        grid = self.grid(None, (1.0,) * self.dim)
+        own = self._sample_part(grid, sum(parts[: slabs.rank]), parts[slabs.rank]).norm()
+        places = torch.arange(slabs.size, device=own.device)
+        return sum_over_processes(torch.where(places == slabs.rank, own, 0.0), [slabs.group])
 
     def _grid_conv(self, x: Tensor, steps: tuple[float, ...], kernel: Tensor | None) -> Tensor:
         slabs = self.slabs

@@ -177,6 +177,10 @@ class ContinuousConv(SampledKernel):
             raise ValueError(f"active must have 1 to {self.in_channels} channels, got {channels}")
         return channels
 
+    def penalised_kernel(self) -> Tensor:
+        """Return the kernel, or any tensor of the same norm, for penalties on kernels."""
+        return self.kernel()
+
     def input_lengths(self, lengths: Sequence[int]) -> Sequence[int] | None:
         """Return the lengths that limit the kernel; none if periodic, where every offset reaches a sample."""
         return None if self.boundary == "periodic" else lengths

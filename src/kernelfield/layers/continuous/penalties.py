@@ -82,7 +82,7 @@ def _kernels(model: nn.Module) -> list[Tensor]:
     batched: list[Tensor | None] = [None] * len(layers)
     if not torch.compiler.is_compiling():  # a compiler fuses by itself
         batched = sample_requests([(layer, layer.size, (1.0,) * layer.dim, None) for layer in layers])
-    kernels = [layer.kernel() if k is None else k for layer, k in zip(layers, batched, strict=True)]
+    kernels = [layer.penalised_kernel() if k is None else k for layer, k in zip(layers, batched, strict=True)]
     return kernels + [_rendered(layer, kernel) for layer in _group_layers(model) for kernel in _group_kernels(layer)]
 
 
