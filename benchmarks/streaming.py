@@ -8,7 +8,7 @@ CCNN_4,140 with global causal kernels, as long as the signal of 16,000 samples, 
 - ``exact``: ``kf.stream`` of the network, convolutions in blocks of growing size,
 - ``distilled``: ``kf.stream`` of the network with 16 oscillations in place of each kernel. They are random: the time
   does not depend on their values,
-- ``compiled``: the step of the distilled network as one function: by ``torch.compile`` on a CPU, a CUDA graph on a GPU,
+- ``compiled``: the step of the distilled network as one function: by AOTInductor on a CPU, a CUDA graph on a GPU,
 - ``cache``: the samples so far are kept for each layer, and each new output is one sum over all of them,
 - ``recompute``: a forward pass over all samples so far.
 
@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,7 +162,10 @@ def compiled(small: nn.Module, sample: Tensor) -> Callable[[Tensor], object]:
     one = StreamStep(small).to(sample.device)
     states = [state.to(sample.device) for state in one.states.values()]
     if sample.device.type != "cuda":
-        step = torch.compile(one)
+        program = torch.export.export(one, (sample, *states), strict=False)
+        with tempfile.TemporaryDirectory() as folder:
+            path = torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/step.pt2")  # noqa: SLF001
+            step = torch._inductor.aoti_load_package(path)  # noqa: SLF001
 
         def push(sample: Tensor) -> Tensor:
             y, *states[:] = step(sample, *states)
