@@ -60,16 +60,16 @@ def test_a_missing_file_is_replaced_by_chirps(example: ModuleType, capsys: pytes
     parts, names = example.load("nowhere.npz")
     assert "nowhere.npz" in capsys.readouterr().out
     assert names[-1] == "quiet"
-    assert parts[0][0].shape[1:] == (1, 256)
+    assert parts[0][0].shape[1:] == (16, 128)
 
 
 def test_scenes_name_the_clip_after_most_of_it_was_heard(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(example, "NOISE", 0.0)
-    clips = torch.arange(1.0, 101.0).expand(4, 1, 100)
+    clips = torch.arange(1.0, 101.0).expand(4, 2, 100)
     sound, said = example.scenes(clips, torch.full((4,), 100), torch.arange(4), quiet=9)
-    assert sound.shape == (4, 1, 200)
+    assert sound.shape == (4, 2, 200)
     for row in range(4):
-        heard = sound[row, 0]
+        heard = sound[row, 1]
         start = int(heard.nonzero()[0])
         assert torch.equal(heard[start : start + 100], clips[0, 0])
         assert (said[row, :start] == 9).all()
@@ -78,17 +78,26 @@ def test_scenes_name_the_clip_after_most_of_it_was_heard(example: ModuleType, mo
         assert set(said[row].tolist()) <= {9, -100, row}
 
 
-def test_listening_names_each_sound_once(example: ModuleType) -> None:
-    # The network says which of two channels is positive, and "quiet" if none is.
-    layer = kf.CKConv(1, 3, size=4, causal=True, bias=True)
-    net = nn.Sequential(layer)
-    with torch.no_grad():
-        recording = torch.cat([torch.zeros(300), torch.ones(400), torch.zeros(300)]).view(1, 1, -1)
+def test_frames_do_not_look_ahead(example: ModuleType) -> None:
+    sound = torch.randn(1, 400)
+    early = sound.clone()
+    early[:, 200:] = 0
+    a, b = example.frames(sound, 32, 10), example.frames(early, 32, 10)
+    assert a.shape == (1, 16, 40)
+    torch.testing.assert_close(a[..., :20], b[..., :20])
+    assert not torch.allclose(a[..., 20:], b[..., 20:])
 
-        class Stub:
-            def push(self, block: torch.Tensor) -> torch.Tensor:
-                on = block[:, 0] > 0.5
-                return 20 * torch.stack([on, torch.zeros_like(on), ~on], dim=1).float()
 
-        example.kf = type("kf", (), {"stream": staticmethod(lambda _: Stub())})
-        assert example.listen(net, recording, ["a", "b", "quiet"]) == ["400: a"]
+class OnOff:
+    """A stream that is sure of class 0 while its input is positive, and of the last class else."""
+
+    def push(self, block: torch.Tensor) -> torch.Tensor:
+        on = block[:, 0] > 0.5
+        return 20 * torch.stack([on, torch.zeros_like(on), ~on], dim=1).float()
+
+
+def test_listening_names_each_sound_once(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kf, "stream", lambda _: OnOff())
+    parts = [torch.zeros(200), torch.ones(400), torch.zeros(200), torch.ones(80)]
+    found = example.listen(nn.Identity(), torch.cat(parts).view(1, 1, -1), ["a", "b", "quiet"])
+    assert found == ["240: a", "840: a"]
