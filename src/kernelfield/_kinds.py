@@ -294,10 +294,6 @@ class OfType(Kind):
         return self.words
 
 
-def _is_path(value: Any) -> bool:
-    return os.fspath(value) != "" and "\0" not in os.fspath(value)
-
-
 class ListOf(Kind):
     """A list or tuple of ``kind``, of ``count`` entries or of at least ``least``.
 
@@ -385,7 +381,7 @@ BOOL = _Bool()
 TEXT = OfType("a string that is not empty", str, bool)
 #: text that may be empty
 STRING = OfType("a string", str)
-PATH = OfType("a path", (str, os.PathLike), _is_path)
+PATH = OfType("a path", (str, os.PathLike), lambda path: os.fspath(path) != "" and "\0" not in os.fspath(path))
 #: number of coordinates: of space, and of a group
 DIM = Int(1, 8)
 #: seed of random numbers
