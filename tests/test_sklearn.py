@@ -16,6 +16,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
+from kernelfield import create_model
 from kernelfield.sklearn import CCNNClassifier, CCNNRegressor, RandomKernelClassifier, RandomKernelRegressor
 from kernelfield.sklearn._ridge import _held_out, _solve
 
@@ -219,3 +220,28 @@ def test_fits_in_threads_equal_sequential_fits() -> None:
         beside = list(pool.map(lambda estimator: estimator.fit(x, y).predict_proba(x), estimators))
     for one, other in zip(serial, beside, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_fine_tuning_from_a_pretrained_weight() -> None:
+    generator = np.random.default_rng(0)
+    X, y = generator.normal(size=(12, 1, 256)), np.array([0, 1, 2] * 4)
+    made = CCNNClassifier(start_from="ccnn_4_140.digits", epochs=1, lr=1e-9, random_kernels=0).fit(X, y)
+    assert made.predict_proba(X).shape == (12, 3)
+    weight = create_model("ccnn_4_140.digits", pretrained=True).stem.depthwise.mask.sigma
+    torch.testing.assert_close(made.network_.stem.depthwise.mask.sigma, weight, rtol=0, atol=1e-4)
+    assert CCNNRegressor(start_from="ccnn_4_140.digits", epochs=1, random_kernels=0).fit(X, X[:, 0, 0]) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"start_from": "ccnn_4_140.digts"}, "start_from"),
+        ({"start_from": "ckcnn_adding.adding_100"}, "start_from"),
+        ({"start_from": "full_gcnn_t2.rotmnist"}, "start_from"),
+        ({"start_from": "ccnn_4_140.digits", "model": "ccnn_6_380"}, "model"),
+        ({"start_from": "ccnn_4_140.digits", "channels": 8}, "channels"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_by_name(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must"):
+        CCNNClassifier(epochs=1, **options).fit(np.random.default_rng(0).normal(size=(4, 1, 32)), [0, 1, 0, 1])

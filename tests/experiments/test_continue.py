@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from kernelfield import create_model
 from kernelfield.experiments.datasets import load_source
 from kernelfield.experiments.fitting import fit
-from kernelfield.experiments.recipe import recipe_from
+from kernelfield.experiments.recipe import find_recipe, recipe_from
 from kernelfield.experiments.robustness import other_data_tests
-from kernelfield.experiments.run import make_network, make_task
-from kernelfield.experiments.start_from import load_weights
+from kernelfield.experiments.run import Run, make_network, make_task
+from kernelfield.experiments.start_from import find_start, load_weights
 from tests.commands import call
 from tests.experiments.helpers import small_data, small_recipe, weights
 
@@ -72,7 +74,7 @@ def test_starts_from_the_weights_of_another_run(tmp_path: Path) -> None:
     assert all(
         torch.allclose(ours[name].float(), theirs[name].float(), atol=1e-4) for name in same if "num" not in name
     )
-    with pytest.raises(ValueError, match="start_from must be a run of the same network"):
+    with pytest.raises(ValueError, match="start_from must be a run or a weight of the same network"):
         load_weights(torch.nn.Linear(2, 2), old.folder)
 
 
@@ -150,3 +152,35 @@ def test_a_test_at_another_rate_has_the_step_of_the_clocks() -> None:
     task.network.register_forward_pre_hook(lambda _, __, kwargs: steps.append(kwargs.get("step")), with_kwargs=True)
     assert set(other_data_tests(task, recipe, load_source(data, "data"))) == {"x1", "x6"}
     assert {float(step) for step in steps} == {1 / 3, 2.0}
+
+
+class TestPretrainedStart:
+    def test_starts_from_a_weight(self) -> None:
+        recipe = find_recipe("digits")
+        network = make_network(recipe)
+        said = load_weights(network, "ccnn_4_140.digits")
+        assert re.match(r"start from ccnn_4_140\.digits: (\d+) of \1 weights", said[0])
+        wanted = create_model("ccnn_4_140.digits", pretrained=True).state_dict()
+        assert all(torch.equal(t, wanted[name]) for name, t in network.state_dict().items())
+
+    def test_a_folder_comes_before_a_weight(self, tmp_path: Path) -> None:
+        old = fit(small_recipe("training.epochs=1"), tmp_path / "flextcn_2.smnist", data=small_data(), report=False)
+        assert find_start("flextcn_2.smnist", Run(tmp_path / "new")).run == old
+        assert find_start("flextcn_2.smnist").run is None
+
+    def test_an_unknown_tag_lists_near_ones(self) -> None:
+        with pytest.raises(ValueError, match=r"start_from .*'flextcn_2\.smnist'"):
+            find_start("flextcn_2.smnst")
+
+    @pytest.mark.usefixtures("no_pictures")
+    def test_the_command_fine_tunes_a_weight_on_other_classes(self, tmp_path: Path) -> None:
+        lines = [",".join([name, *(f"{v:.2f}" for v in torch.randn(256).tolist())]) for name in "abc" * 8]
+        (tmp_path / "own.csv").write_text("\n".join([",".join(["label", *map(str, range(256))]), *lines]))
+        output = call(
+            *("train", tmp_path / "own.csv", "--start-from", "ccnn_4_140.digits", "--epochs", 1),
+            *("--accelerator", "cpu", "--out", tmp_path / "tuned"),
+        )
+        assert "start from ccnn_4_140.digits" in output
+        assert "starts afresh" in output
+        assert "start_from: ccnn_4_140.digits" in (tmp_path / "tuned" / "recipe.yaml").read_text()
+        assert "'flextcn_2.smnist'" in call("train", tmp_path / "own.csv", "--start-from", "flextcn_2.smnst", code=2)

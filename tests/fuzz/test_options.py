@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COUNTS: Counter[str] = Counter()
 LONG = int(os.environ.get("KERNELFIELD_FUZZ", "2000"))
 CODES = (0, 1, 2, 3, 4)
+LISTED = ("models", "weights", "recipes", "data")
 VALUES = (
     *("", "nan", "inf", "-inf", "-1", "0", "0.5", "2", "1e39", "1e-400", "9" * 20, "x", "é", "null", "true", "."),
     *("[]", "{}", "[1, 2]", "[[[]]]", "{a: 1}", "[" * 50, "!!int x", "&a 1", "*a", "'", "../..", "/dev/zero", "a=b"),
@@ -77,7 +78,11 @@ def command(data: st.DataObject, folder: Path) -> list[str]:
         "predict a file": lambda: ["predict", "run", value()],
         "predict with a run": lambda: ["predict", value(), "x.npy"],
         "export": lambda: ["export", "run", "--to", value()],
-        "list": lambda: ["list", data.draw(st.sampled_from(("models", "recipes", "data", value()))), value()],
+        "list": lambda: [
+            "list",
+            data.draw(st.sampled_from((*LISTED, value()))),
+            value(),
+        ],
         "new-recipe": lambda: ["new-recipe", "new.yaml", *setting(), *setting()],
         "new-recipe from": lambda: ["new-recipe", "new.yaml", "--from", value()],
         "new-recipe of": lambda: ["new-recipe", "new.yaml", "--recipe", value()],

@@ -19,15 +19,21 @@ __all__ = ["details", "new_recipe", "summaries"]
 
 
 def summaries(what: str, pattern: str = "*") -> dict[str, str]:
-    """Return one line for each of the "models", "recipes" or "data" with a matching name, by name.
+    """Return one line for each of the "models", "weights", "recipes" or "data" with a matching name, by name.
 
     >>> summaries("recipes", "digits")
     {'digits': 'Bundled digits read as a sequence, a small CCNN'}
+    >>> summaries("weights", "*.digits")
+    {'ccnn_4_140.digits': 'Bundled digits read as a sequence, a small CCNN: accuracy 0.9833'}
     """
-    if check_choice("what", what, ("models", "recipes", "data")) == "models":
+    if check_choice("what", what, ("models", "weights", "recipes", "data")) == "models":
         from ..models.registry import configuration, list_models  # noqa: PLC0415
 
         return {name: configuration(name).summary for name in list_models(pattern)}
+    if what == "weights":
+        from ..models.pretrained import describe_weight, list_weights  # noqa: PLC0415
+
+        return {name: _weight_line(describe_weight(name)) for name in list_weights(pattern)}
     if what == "data":
         from ..data.registry import describe, list_data  # noqa: PLC0415
 
@@ -37,14 +43,23 @@ def summaries(what: str, pattern: str = "*") -> dict[str, str]:
     return recipe_titles(pattern)
 
 
+def _weight_line(description: dict[str, Any]) -> str:
+    score, title = description["score"], description.get("title") or description["recipe"].get("name", "")
+    return f"{title}: {score['metric']} {score['value']:.4g}"
+
+
 def details(what: str, name: str) -> dict[str, Any]:
-    """Describe a network, a data set or a recipe: its summary, and its arguments with their defaults.
+    """Describe a network, a weight, a data set or a recipe: its summary, and its arguments with their defaults.
 
     >>> details("data", "chirps")["options"]["length"]["default"]
     256
     >>> details("models", "p4cnn")["options"]["channels"]["default"]
     10
     """
+    if what == "weights":
+        from ..models.pretrained import describe_weight  # noqa: PLC0415
+
+        return describe_weight(name)
     if what == "recipes":
         from ..experiments.recipe import find_recipe  # noqa: PLC0415
 
@@ -82,7 +97,7 @@ def _lines(name: str, shown: dict[str, Any]) -> list[str]:
     """Return the lines that describe one name."""
     options = shown.pop("options", None)
     lines = [name]
-    if options is None:  # a recipe
+    if options is None:  # a recipe or a weight
         from ..experiments.yaml_text import write_yaml  # noqa: PLC0415
 
         return write_yaml(shown).splitlines()
@@ -99,13 +114,13 @@ def _lines(name: str, shown: dict[str, Any]) -> list[str]:
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="models, recipes or data.")] = "recipes",
+    what: Annotated[str, typer.Argument(help="models, weights, recipes or data.")] = "recipes",
     pattern: Annotated[
         str, typer.Argument(metavar="[NAME|PATTERN]", help="One name, or names such as 'ch03-*'.")
     ] = "*",
     as_json: Json = False,
 ) -> None:
-    """List networks, recipes or data; with one name, show the arguments of that network, data set or recipe."""
+    """List networks, pretrained weights, recipes or data; with one name, show all about it."""
     with errors():
         found = summaries(what, pattern)
         if list(found) == [pattern]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "floats", "import_own", "ints", "is_data",
     "is_run", "print_json",
-    "print_result", "print_sizes", "recipe_and_data", "recipe_of", "shared_by", "short_settings", "stop",
+    "print_result", "print_sizes", "recipe_and_data", "recipe_of", "shared_by", "short_settings", "start_of",
+    "stop",
 ]  # fmt: skip
 
 FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
@@ -100,6 +101,18 @@ def import_own(name: str) -> None:
     finally:
         if added:
             sys.path.remove(here)
+
+
+def start_of(name: str | None) -> str | None:
+    """Return what a training starts from: the absolute path of a run, or the name of a pretrained weight."""
+    if name is None:
+        return None
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return absolute_path(folder)
+    from ..experiments.start_from import find_start  # noqa: PLC0415
+
+    return find_start(name).name
 
 
 def absolute_path(folder: Path | None) -> str | None:

@@ -22,6 +22,7 @@ from .common import (
     print_sizes,
     recipe_and_data,
     short_settings,
+    start_of,
     stop,
 )
 
@@ -44,8 +45,11 @@ def train(
     seeds: Seeds = 1,
     model: Annotated[str, typer.Option(help="Network for data of your own; see list models.")] = "",
     start_from: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Run whose weights to start from; a head for other classes starts afresh."),
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            help="Weights to start from: the folder of a run, or a pretrained weight such as flextcn_2.smnist "
+            "(see list weights). A head for other classes starts afresh."
+        ),
     ] = None,
     augment: Annotated[bool, typer.Option("--augment", help="Short for --set data.augment=true")] = False,
     folder: DataFolder = None,
@@ -79,7 +83,7 @@ def train(
         changes = [*(settings or []), *short_settings(epochs, seed), *(["data.augment=true"] if augment else [])]
         if is_run(recipe):
             recipe, out, folder = _continued(recipe, out, folder, changes)
-        chosen, data = recipe_and_data(recipe, model, changes, absolute_path(start_from))
+        chosen, data = recipe_and_data(recipe, model, changes, start_of(start_from))
         if devices > 1 and nodes == 1 and not is_launched():
             # The same folder after a restart.
             given = [] if out is not None else ["--out", str(fresh_folder(Path("runs") / chosen.name))]

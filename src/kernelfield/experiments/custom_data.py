@@ -251,8 +251,8 @@ def load_path(
     Args:
         path: as of :func:`recipe_for_path`.
         source: as of :func:`recipe_for_path`.
-        start_from: folder of a run; unless a ``model`` is chosen, the recipe has that run's network, and its features
-            if the data are of the same kind.
+        start_from: folder of a run, or a pretrained weight; unless a ``model`` is chosen, the recipe has its network,
+            and its features if the data are of the same kind.
         options: of :func:`recipe_for`.
     """
     if source is not None and "name" in source:

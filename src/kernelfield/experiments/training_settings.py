@@ -58,7 +58,8 @@ class Training:
         average_last: number of epochs for ``select: average``.
         temperature: first and last temperature of distributions over the elements of a finite group, on a line over all
             steps (0.5 to 1e-4 in chapter 11); a distribution keeps its own if empty.
-        start_from: folder of a run whose weights to start from, where names and shapes agree; "" for none.
+        start_from: weights to start from where names and shapes agree: the folder of a run or the name of a
+            pretrained weight, MODEL.TAG; "" for none.
     """
 
     epochs: int = 10

@@ -17,6 +17,7 @@ from ..data.base import Split
 from ..experiments.loop import Loop, Progress
 from ..experiments.metrics import is_better
 from ..experiments.recipe import Optimizer, Schedule, Training
+from ..experiments.start_from import find_start
 from ..experiments.task import Task
 from ..models import create_model
 from ..models.registry import configuration
@@ -45,6 +46,7 @@ FEW_SAMPLES, KERNELS = 5000, 1000
 class _TrainedNetwork(Estimator):
     KINDS: ClassVar[dict[str, Kind]] = {
         "model": TEXT,
+        "start_from": TEXT | None,
         "field": FIELD_OR_NAME | None,
         "channels": Int() | None,
         "blocks": Int() | None,
@@ -67,6 +69,7 @@ class _TrainedNetwork(Estimator):
         self,
         *,
         model: str = DEFAULT,
+        start_from: str | None = None,
         field: str | Callable[..., Field] | None = None,
         channels: int | None = None,
         blocks: int | None = None,
@@ -85,6 +88,7 @@ class _TrainedNetwork(Estimator):
         random_state: int | None = 0,
     ) -> None:
         self.model = model
+        self.start_from = start_from
         self.field = field
         self.channels = channels
         self.blocks = blocks
@@ -130,6 +134,8 @@ class _TrainedNetwork(Estimator):
 
     def _build(self, split: Split, out: int) -> nn.Module:
         """Return the network, with those of the usual arguments that its class takes."""
+        if self.start_from is not None:
+            return self._trained(split, out)
         chosen = configuration(self.model, argument="model")
         takes = inspect.signature(chosen.build).parameters
         if chosen.arguments.get("readout") == "dense":
@@ -157,15 +163,34 @@ class _TrainedNetwork(Estimator):
         given |= {name: value for name, value in named.items() if value is not None}
         try:
             network = create_model(self.model, **{**given, **(self.options or {})})
-            with torch.no_grad():
-                few = split.batch(slice(0, 2))
-                sampling = {name: value for name, value in few.sampling.items() if name != "step"}
-                shape = tuple(copy.deepcopy(network).eval()(few.inputs, **sampling).shape[1:])
+            shape = _output_shape(network, split)
         except (TypeError, RuntimeError, ValueError) as error:
             what = f"got {self.model!r} with {', '.join(given)}: {error}"
             raise ValueError(f"model must take samples of shape {self._shape_}, {what}") from error
         if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
             raise ValueError(f"model must predict {out} values per sample, got {self.model!r}, which predicts {shape}")
+        return network
+
+    def _trained(self, split: Split, out: int) -> nn.Module:
+        """Return the network of a run or a pretrained weight, with a new classifier."""
+        assert self.start_from is not None
+        for name, default in (("model", DEFAULT), ("field", None), ("channels", None), ("blocks", None)):
+            if getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} must be left out with start_from={self.start_from!r}, which has its own, "
+                    f"got {getattr(self, name)!r}"
+                )
+        network = find_start(self.start_from).network().train()
+        try:
+            network.reset_classifier(out)  # type: ignore[operator]
+            shape = _output_shape(network, split)
+        except (AttributeError, TypeError, RuntimeError, ValueError) as error:
+            what = f"got {self.start_from!r}: {error}"
+            raise ValueError(f"start_from must take samples of shape {self._shape_}, {what}") from error
+        if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
+            raise ValueError(
+                f"start_from must predict {out} values per sample, got {self.start_from!r}, which predicts {shape}"
+            )
         return network
 
     def _divide(self, split: Split, seed: int) -> tuple[Split, Split | None]:
@@ -229,6 +254,14 @@ class _TrainedNetwork(Estimator):
         return [trained] if self.random_kernels_ is None else [trained, self.random_kernels_]
 
 
+@torch.no_grad()
+def _output_shape(network: nn.Module, split: Split) -> tuple[int, ...]:
+    """Return the shape of a prediction for one of the samples."""
+    few = split.batch(slice(0, 2))
+    sampling = {name: value for name, value in few.sampling.items() if name != "step"}
+    return tuple(copy.deepcopy(network).eval()(few.inputs, **sampling).shape[1:])
+
+
 class _Watch:
     """Print progress, and keep the weights of the best epoch by validation."""
 
@@ -262,6 +295,8 @@ class CCNNClassifier(ClassifierMixin, Classifier, _TrainedNetwork):
 
     Args:
         model: name of the network, any of :func:`kernelfield.list_models` that predicts one target per sample.
+        start_from: fine-tune a pretrained network instead: a weight of ``list_models(pretrained=True)``, or the folder
+            of a run. Its classifier is replaced. X must have its channels.
         field: field of the kernels, a class of :mod:`kernelfield.fields` or its name; the network's own by default.
         channels: width; 32 for the default network, and that of the name for others.
         blocks: depth; 2 for the default network, and that of the name for others.
