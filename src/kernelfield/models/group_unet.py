@@ -24,6 +24,7 @@ from ..layers.group import (
     make_group_conv,
     make_lifting_conv,
 )
+from .classifier import Classifier
 from .gcnn import _conv_options
 from .registry import register
 
@@ -52,7 +53,7 @@ class _Stage(nn.Module):
         return x.map(self.dropout)  # type: ignore[union-attr]
 
 
-class GroupUNet(nn.Module):
+class GroupUNet(Classifier):
     r"""A U-Net whose layers are group convolutions: a value for every position, which turns with the input.
 
     Stages of two group convolutions at ``depth + 1`` resolutions; max-pooling between them on the way down, linear
@@ -109,12 +110,36 @@ class GroupUNet(nn.Module):
         )
         self.pool, self.upsample = SpatialPool(2, dim=dim), SpatialUpsample(dim=dim)
         self.readout = GroupPool(readout, "group")
-        self.last = nn.Linear(channels, out_channels)
+        self._channels, self._out_channels = channels, out_channels
+        self.last: nn.Module = nn.Linear(channels, out_channels)
         self.depth = depth
 
     @checked(x=_IMAGES)
     def forward(self, x: Tensor) -> Tensor:
         r"""Return the values at every position of (batch, in_channels, \*space): (batch, out_channels, \*space)."""
+        return self.forward_head(self.forward_features(x))
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the features."""
+        return self._channels
+
+    @property
+    def num_classes(self) -> int:
+        """Values per position; 0 if the last map was removed."""
+        return self._out_channels
+
+    def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
+        """Return the values at every position from a signal on the group, or the features that do not depend on it."""
+        pooled = self.readout(features)
+        return pooled if pre_logits else self.last(pooled.movedim(1, -1)).movedim(-1, 1)
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        made = nn.Linear(self._channels, num_classes) if num_classes else nn.Identity()
+        self.last, self._out_channels = self._like_self(made), num_classes
+
+    def forward_features(self, x: Tensor) -> GroupSignal:
+        """Return the features of the last stage, a signal on the group at the resolution of the input."""
         shortest = min(x.shape[2:])
         if type(shortest) is int and shortest < 1 << self.depth:
             raise ValueError(
@@ -128,7 +153,7 @@ class GroupUNet(nn.Module):
             finer = skipped.pop()
             signal = self.upsample(signal, finer.shape[3:])
             signal = stage(finer.replace(torch.cat([finer.values, signal.values], dim=1)))
-        return self.last(self.readout(signal).movedim(1, -1)).movedim(-1, 1)
+        return signal
 
 
 for _name, _group, _channels in (("z2", Trivial(), 16), ("p4", Cyclic(4), 8), ("p4m", Dihedral(4), 6)):
