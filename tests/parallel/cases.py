@@ -167,6 +167,8 @@ _REFUSED: dict[str, Callable[[DeviceMesh], Any]] = {
     "pair": lambda mesh: shard(_small(readout="pair"), mesh),
     "twice": lambda mesh: shard(shard(_small(), mesh), mesh),
     "scatter": lambda mesh: scatter(torch.randn(2, 1, 1), mesh),
+    "gather": lambda mesh: gather(torch.randn(2, 1 + mesh.get_rank(), 4), mesh),
+    "axis": lambda mesh: gather(torch.randn(2, 1, 4), mesh, axis=2 + mesh.get_rank()),
     "full": lambda mesh: shard(_small(), mesh, full=True)(torch.randn(2, 1, 1)),
 }
 #: inputs that at least one process has to refuse, by network, slab and rank

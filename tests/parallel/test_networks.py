@@ -93,6 +93,8 @@ WRONG = {
     "pair": "network must not have the readout 'pair'",
     "twice": "network must not be sharded yet",
     "scatter": "x must have at least one sample",
+    "gather": "x must have the same shape",
+    "axis": "axis must be below",
     "full": "x must have at least one sample",
     "batch": "same batch size",
     "empty": "x must have at least one sample",

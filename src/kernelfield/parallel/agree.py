@@ -9,12 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .scatter import space_axis
+from .slabs import space_axis
 
 if TYPE_CHECKING:
     from .slabs import Slabs
 
-__all__ = ["agree_on_input"]
+__all__ = ["agree_on_input", "agree_on_slab"]
+
+#: axes of a tensor that are compared
+_MOST_AXES = 8
 
 #: what processes compare, in the order in which they compare it
 _NAMES = ("error", "axes", "dtype", "batch", "channels", "height", "depth", "training", "grad", "step", "random")
@@ -53,6 +56,19 @@ def agree_on_input(network: nn.Module, x: Any, sampling: dict[str, Any], slabs: 
         raise error
     if problem is not None:
         raise ValueError(problem)
+    slabs.lengths = tuple(row[-1] for row in rows)
+
+
+def agree_on_slab(x: Tensor, axis: int, slabs: Slabs) -> None:
+    """Check that slabs differ along ``axis`` alone and set ``slabs.lengths``; raise on all processes or on none."""
+    wrong = axis >= x.dim()
+    rest = [n for i, n in enumerate(x.shape) if i != axis]
+    facts = [int(wrong), x.dim(), *rest[:_MOST_AXES], *[0] * (_MOST_AXES - len(rest))]
+    rows = _all_gather([*facts, 0 if wrong else x.shape[axis]], slabs.group, slabs)
+    if wrong:
+        raise ValueError(f"axis must be below the {x.dim()} axes of x, got {axis}")
+    if any(row[:-1] != rows[0][:-1] for row in rows):
+        raise ValueError(f"x must have the same shape on all processes except along axis {axis}, got {tuple(x.shape)}")
     slabs.lengths = tuple(row[-1] for row in rows)
 
 

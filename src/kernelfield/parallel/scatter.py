@@ -5,28 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from .._arguments import checked
 from .._kinds import Int
 from .._object_kinds import TensorOf
+from .agree import agree_on_slab
 from .collectives import exchange
-from .slabs import MESH, Slabs, split_length
+from .slabs import MESH, Slabs, space_axis, split_length
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["gather", "gather_slabs", "scatter", "scatter_slabs", "space_axis"]
-
-
-def space_axis(x: Tensor) -> int:
-    """Return the first axis of space: 1 for masks and tokens, which have no channels, and 2 for signals.
-
-    >>> space_axis(torch.zeros(2, 3, 8)), space_axis(torch.zeros(2, 8, dtype=torch.bool))
-    (2, 1)
-    """
-    return 2 if x.is_floating_point() and x.dim() > 2 else 1
+__all__ = ["gather", "gather_slabs", "scatter", "scatter_slabs"]
 
 
 @checked(x=TensorOf("any", "batch, *any"), axis=Int(1) | None, mesh=MESH)
@@ -77,10 +68,7 @@ def gather(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
     """
     slabs = Slabs(mesh)
     axis = space_axis(x) if axis is None else axis
-    own = torch.tensor([x.shape[axis]], device=mesh.device_type)
-    lengths = [torch.empty_like(own) for _ in range(slabs.size)]
-    dist.all_gather(lengths, own, group=slabs.group)
-    slabs.lengths = tuple(int(n) for n in lengths)
+    agree_on_slab(x, axis, slabs)
     return gather_slabs(x, slabs, axis)
 
 

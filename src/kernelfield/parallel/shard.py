@@ -38,8 +38,8 @@ from .layers import (
     SplitPointwise,
     SplitReadout,
 )
-from .scatter import gather_slabs, scatter_slabs, space_axis
-from .slabs import MESH, Slabs
+from .scatter import gather_slabs, scatter_slabs
+from .slabs import MESH, Slabs, space_axis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,7 +14,7 @@ from .._object_kinds import Instance
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["AXES", "MESH", "Slabs", "check_mesh", "make_mesh", "split_length"]
+__all__ = ["AXES", "MESH", "Slabs", "check_mesh", "make_mesh", "space_axis", "split_length"]
 
 #: names of the axes of a mesh
 AXES = ("data", "context")
@@ -29,6 +29,16 @@ def split_length(length: int, parts: int) -> tuple[int, ...]:
     """
     least, longer = divmod(length, parts)
     return (least + 1,) * longer + (least,) * (parts - longer)
+
+
+def space_axis(x: Tensor) -> int:
+    """Return the first axis of space: 1 for masks and tokens, which have no channels, and 2 for signals.
+
+    >>> import torch
+    >>> space_axis(torch.zeros(2, 3, 8)), space_axis(torch.zeros(2, 8, dtype=torch.bool))
+    (2, 1)
+    """
+    return 2 if x.is_floating_point() and x.dim() > 2 else 1
 
 
 @checked(context=Int(1), device_type=Choice("cpu", "cuda"))
