@@ -8,6 +8,9 @@ One training step (forward and backward) of one depthwise layer, with a kernel a
 by each method of ``kernelfield.ops.point_conv``. Times are ratios to all pairs in the same run; pairs are left out
 above ``--most-pairs``, and their time is then extrapolated from the largest number that ran. Memory is the peak of the
 step: of the GPU, or of tensors that the profiler saw on a CPU. Exponents are fitted over the given numbers of points.
+
+At the end, one training step of a whole CCNN on ``--network-points`` points: of a cloud, and of a series with global
+kernels. ``--network-points 0`` leaves it out.
 """
 
 from __future__ import annotations
@@ -81,6 +84,28 @@ def exponent(points: list[int], values: list[float]) -> float:
     return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum((a - mx) ** 2 for a in x)
 
 
+def networks(points: int, device: str, seconds: float) -> list[dict[str, Any]]:
+    """Return time and peak memory of a training step of CCNNs on a cloud and on a series at irregular times."""
+    makers = {
+        "CCNN_4,32 on a cloud": (3, 2.0, lambda: kf.create_model("ccnn_4_32")),
+        "CCNN_4,32 on a series": (
+            1,
+            float(points),
+            lambda: kf.CCNN(6, 40, size=points, channels=32, hidden=8, sigma=None, causal=False),
+        ),
+    }
+    rows = []
+    for name, (dim, side, make) in makers.items():
+        torch.manual_seed(0)
+        network = make().to(device)
+        x, coords = torch.randn(1, 6, points, device=device), side * torch.rand(1, points, dim, device=device)
+        coords = coords.sort(dim=1).values if dim == 1 else coords - 1
+        row = {"network": name, "points": points, **measure(network, x, coords, seconds)}
+        print(f"{name}, {points:,} points: {1e3 * row['seconds']:.1f} ms, {row['bytes'] / 2**30:.2f} GiB", flush=True)
+        rows.append(row)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, nargs="+", default=[1000, 4000, 16000])
@@ -88,9 +113,11 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=16)
     parser.add_argument("--most-pairs", type=int, default=16000, help="largest number of points for all pairs")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each measurement")
+    parser.add_argument("--network-points", type=int, default=20000, help="points of the whole network; 0 for none")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = options.device
     torch.manual_seed(0)
     rows: list[dict[str, Any]] = []
     for kind in ("global", "masked"):
@@ -121,10 +148,13 @@ def main() -> None:
             "memory exponent": exponent(known, [row["bytes"] for row in fast]) if len(known) > 1 else None,
         }
         print(kind, summary[kind])
+    whole = networks(options.network_points, device, options.seconds) if options.network_points else []
     machine = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     result = {"machine": machine, "torch": torch.__version__, "dim": options.dim, "channels": options.channels}
     if options.out is not None:
-        options.out.write_text(json.dumps({**result, "rows": rows, "summary": summary}, indent=1), encoding="utf-8")
+        options.out.write_text(
+            json.dumps({**result, "rows": rows, "summary": summary, "networks": whole}, indent=1), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":
