@@ -148,3 +148,38 @@ def test_questions_that_cannot_be_answered_are_refused() -> None:
         layer(x, coords=t, at=torch.rand(4, 3, 1, 1))
     with pytest.raises(ValueError, match="queries must be less"):
         layer(x, coords=t, queries=9)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_times_may_come_in_any_order(name: str, causal: bool) -> None:
+    """A causal layer compares times and not positions, so that samples need not be sorted."""
+    net = build(name, causal=causal)
+    x, t = torch.randn(1, 2, 15, dtype=torch.float64), torch.rand(1, 15, 1, dtype=torch.float64) * 20
+    at, order = torch.rand(1, 6, 1, dtype=torch.float64) * 20, torch.randperm(15)
+    wanted = net(x, coords=t, at=at)
+    assert torch.allclose(net(x[..., order], coords=t[:, order], at=at), wanted, atol=1e-12)
+    back = torch.randperm(6)
+    assert torch.allclose(net(x, coords=t, at=at[:, back]), wanted[..., back], atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_answers_of_a_causal_network_before_the_first_sample_depend_on_no_sample(name: str) -> None:
+    net = build(name, causal=True)
+    x, t = torch.randn(2, 2, 9, dtype=torch.float64), 5 + torch.rand(2, 9, 1, dtype=torch.float64) * 10
+    at = torch.tensor([[0.0], [4.9]], dtype=torch.float64)
+    y = net(x, coords=t, at=at)
+    assert torch.isfinite(y).all()
+    assert torch.allclose(net(3 * x + 1, coords=t, at=at), y, atol=1e-12)
+    layer = CKConv(2, 3, size=20, causal=True, bias=False, field=partial(MAGNet, hidden=8)).double()
+    assert (layer(x, coords=t, at=at) == 0).all()
+
+
+def test_empty_clouds_and_wrong_dimensions_are_refused() -> None:
+    net = NETWORKS["CCNN"](size=9)
+    with pytest.raises(ValueError, match="x must"):
+        net(torch.zeros(1, 2, 0), coords=torch.zeros(1, 0, 1), at=torch.zeros(1, 3, 1))
+    with pytest.raises(ValueError, match="coords must"):
+        net(torch.zeros(1, 2, 4), coords=torch.zeros(1, 4, 2))
+    with pytest.raises(ValueError, match="coords must"):
+        net(torch.zeros(1, 2, 4), coords=torch.zeros(1, 5, 1))
