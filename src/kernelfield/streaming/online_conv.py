@@ -123,18 +123,17 @@ class OnlineConv(nn.Module):
     def _push_one(self, x: Tensor) -> Tensor:
         """Take one sample: multiply the block under way with the first lags."""
         at = self.time % BLOCK
-        self.block[:, at] = x.squeeze(-1)
-        samples, lags = self.block[:, : at + 1], self.direct[BLOCK - at - 1 :]
-        if self.depthwise:
-            y = (
-                torch.einsum("blc,lc->bc", samples, lags)
-                if self.batch > 1
-                else (samples[0] * lags).sum(0, keepdim=True)
-            )
-        else:
+        block, pending = self.block, self.pending
+        block.select(1, at).copy_(x.squeeze(-1))
+        samples, lags = block.narrow(1, 0, at + 1), self.direct.narrow(0, BLOCK - at - 1, at + 1)
+        if not self.depthwise:
             y = samples.flatten(1) @ lags.flatten(0, 1)
-        place = self.pending[..., self.time % self.pending.shape[-1]]
-        y = (place + y).unsqueeze(-1)
+        elif self.batch > 1:
+            y = torch.einsum("blc,lc->bc", samples, lags)
+        else:
+            y = (samples.squeeze(0) * lags).sum(0, keepdim=True)
+        place = pending.select(-1, self.time % pending.shape[-1])
+        y = y.add_(place).unsqueeze(-1)
         place.zero_()
         self.time += 1
         if self.time % BLOCK == 0:
