@@ -200,6 +200,19 @@ def test_accuracy_is_measured_on_data(distilled: tuple[nn.Module, Distilled]) ->
     assert "accuracy" in str(result)
 
 
+def test_gradients_of_a_distilled_network() -> None:
+    net = kf.distil(ckcnn().double(), order=2, refine=0).network
+    names = [name for name, _ in net.named_parameters()]
+    assert sum("log_damping" in name for name in names) == 2
+
+    def outputs(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(net, dict(zip(names, parameters, strict=True)), (x,))
+
+    x = torch.randn(1, 2, 7, dtype=torch.float64, requires_grad=True)
+    parameters = [parameter.detach().clone().requires_grad_() for parameter in net.parameters()]
+    assert torch.autograd.gradcheck(outputs, (x, *parameters))
+
+
 def test_training_improves_a_distilled_network() -> None:
     net = ckcnn()
     small = kf.distil(net, order=2, refine=0).network.train()
