@@ -9,7 +9,7 @@ import typer.main
 from kernelfield.cli import app
 from kernelfield.data import describe, list_data
 from kernelfield.experiments import find_recipe, list_recipes
-from kernelfield.models import list_models
+from kernelfield.models import describe_weight, list_models
 from kernelfield.models.registry import configuration
 
 
@@ -52,6 +52,19 @@ def networks() -> str:
     return text + table(["name", "network"], rows, "30 70")
 
 
+def weights() -> str:
+    text = heading("Pretrained weights")
+    text += "Load one with ``kf.create_model(name, pretrained=True)``; see :doc:`/guides/pretrained`.\n\n"
+    rows = []
+    for name in list_models(pretrained=True):
+        about = describe_weight(name)
+        score, training = about["score"], about["training"]
+        made = f"seed {training['seed']}, {training['epochs']} epochs, {training['device']}"
+        title = about.get("title") or about["recipe"]["name"]
+        rows.append([f"``{name}``", plain(title), f"{plain(score['metric'])} {score['value']:.4g}", plain(made)])
+    return text + table(["name", "task", "test score", "training"], rows, "28 36 16 20")
+
+
 def data_sets() -> str:
     text = heading("Data sets")
     text += "Load one with ``kernelfield.data.load(name, **options)``, or name it in a recipe.\n\n"
@@ -80,6 +93,7 @@ def recipes() -> str:
 PAGES = {
     "command-line": ("Command line", command_line),
     "networks": ("Registered networks", networks),
+    "weights": ("Pretrained weights", weights),
     "data-sets": ("Data sets", data_sets),
     "recipes": ("Recipes", recipes),
 }
