@@ -165,6 +165,7 @@ _REFUSED: dict[str, Callable[[DeviceMesh], Any]] = {
     "layer": lambda mesh: shard(kf.create_model("p4cnn"), mesh),
     "nested layer": lambda mesh: shard(nn.Sequential(kf.CKConv(2, 2, size=8), nn.Conv1d(2, 2, 3)), mesh),
     "pair": lambda mesh: shard(_small(readout="pair"), mesh),
+    "fixed shapes": lambda mesh: shard(kf.DNArch(_small(), fixed_shapes=True), mesh),
     "twice": lambda mesh: shard(shard(_small(), mesh), mesh),
     "scatter": lambda mesh: scatter(torch.randn(2, 1, 1), mesh),
     "gather": lambda mesh: gather(torch.randn(2, 1 + mesh.get_rank(), 4), mesh),

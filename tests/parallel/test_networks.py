@@ -91,6 +91,7 @@ WRONG = {
     "layer": "network must be made of layers",
     "nested layer": "got 1, a Conv1d",
     "pair": "network must not have the readout 'pair'",
+    "fixed shapes": "fixed_shapes=True",
     "twice": "network must not be sharded yet",
     "scatter": "x must have at least one sample",
     "gather": "x must have the same shape",
