@@ -11,6 +11,8 @@ import kernelfield as kf
 from kernelfield.data import Data, Preprocessing, Split, preprocessing
 from kernelfield.data.metadata import metadata
 from kernelfield.data.transforms.batch import Chain, Standardize
+from kernelfield.experiments.run import make_task
+from kernelfield.experiments.weight import weight_recipe
 
 pytest.importorskip("safetensors")
 
@@ -86,6 +88,7 @@ class TestSeries:
         assert batch.mask.sum(dim=1).tolist() == [60, 60]
         with pytest.raises(ValueError, match="x must have no gaps"):
             prepare(torch.randn(2, 1, 60))
+        assert prepare(torch.randn(2, 1, 100)).shape == (2, 1, 100)
 
     def test_missing_values_are_masked(self) -> None:
         x = torch.randn(1, 1, 100)
@@ -100,10 +103,11 @@ class TestNetworks:
     @pytest.mark.parametrize("name", kf.list_models(pretrained=True))
     def test_every_weight_has_one(self, name: str) -> None:
         net = kf.create_model(name, pretrained=True).eval()
-        prepare = preprocessing(net)
-        x = prepare(torch.zeros(1, *prepare.input_shape))
+        prepare, stored = preprocessing(net), preprocessing(net).data.test
+        coords = None if stored.coords is None else torch.rand(1, *stored.coords.shape[1:])
+        batch = prepare.batch(torch.zeros(1, *prepare.input_shape, dtype=stored.inputs.dtype), coords=coords)
         with torch.no_grad():
-            assert net(x).isfinite().all()
+            assert make_task(weight_recipe(name), net)(batch).isfinite().all()
 
     def test_a_network_without_weights_is_refused_by_name(self) -> None:
         with pytest.raises(TypeError, match="model must be a network with pretrained weights, got GCNN"):

@@ -12,6 +12,8 @@ import torch
 
 from kernelfield import create_model, list_models
 from kernelfield.data import describe
+from kernelfield.experiments.datasets import synthetic_data
+from kernelfield.experiments.run import make_task
 from kernelfield.experiments.weight import weight_recipe, weight_score
 from kernelfield.models import pretrained
 from kernelfield.models.pretrained import catalog, describe_weight, find_weight, read_weight, write_weight
@@ -55,13 +57,12 @@ class TestShipped:
     @pytest.mark.parametrize("name", NAMES)
     def test_loads_and_predicts(self, name: str) -> None:
         net = create_model(name, pretrained=True).eval()  # compares the checksum
-        described = net.pretrained_config
-        shape = described["recipe"]["shape"]
-        inputs = torch.randn(1, shape["in_channels"], *shape["size"])
+        recipe = weight_recipe(name)
+        batch = synthetic_data(recipe.shape, samples=1).test.batch(slice(0, 1))
         with torch.no_grad():
-            y = net(inputs)
+            y = make_task(recipe, net)(batch)
         assert y.isfinite().all()
-        assert y.shape[1] == shape["out_channels"]
+        assert y.shape[1] == recipe.shape.out_channels
 
     @pytest.mark.parametrize("name", NAMES)
     def test_description_is_complete(self, name: str) -> None:

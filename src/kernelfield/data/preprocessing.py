@@ -69,7 +69,7 @@ class Preprocessing:
             rate: sampling rate of series in Hz, if it is another than the network's.
         """
         batch = self.batch(x, rate=rate)
-        if batch.mask is not None or batch.coords is not None:
+        if batch.coords is not None or not (batch.mask is None or bool(batch.mask.all())):
             raise ValueError(f"x must have no gaps for {self.name}: batch(x) returns values, coordinates and mask")
         return batch.inputs
 
