@@ -19,7 +19,7 @@ import kernelfield as kf
 from kernelfield.data.sets.audio.fsdd import fsdd
 from kernelfield.data.sets.synthetic.chirps import chirps
 
-EPOCHS, CLIPS, SURE, NOISE, CHANNELS, BANDS, BLOCK = 4, 12, 0.9, 0.1, 24, 16, 40
+EPOCHS, CLIPS, SURE, NOISE, CHANNELS, BANDS, BLOCK = 4, 12, 2.0, 0.1, 24, 16, 40
 
 
 def frames(sound: torch.Tensor, window: int, hop: int) -> torch.Tensor:
@@ -76,13 +76,17 @@ def train(net: torch.nn.Module, x: torch.Tensor, lengths: torch.Tensor, target: 
 
 
 def listen(net: torch.nn.Module, recording: torch.Tensor, names: list[str]) -> list[str]:
-    """Return what is heard, in order: a name each time the network becomes sure of another class."""
-    online, heard, last = kf.stream(net), [], len(names) - 1
+    """Return what is heard, in order: one name for each sound, as soon as there is enough evidence for it."""
+    online, heard, evidence, named = kf.stream(net), [], torch.zeros(len(names) - 1), False
     for start in range(0, recording.shape[-1], BLOCK):
-        share, found = online.push(recording[..., start : start + BLOCK])[0].softmax(dim=0).mean(dim=1).max(dim=0)
-        if share > SURE and int(found) != last:
-            last = int(found)
-            heard += [f"{start + BLOCK}: {names[last]}"] if last < len(names) - 1 else []
+        shares = online.push(recording[..., start : start + BLOCK])[0].softmax(dim=0).mean(dim=1)
+        if shares[-1] > 0.5:  # a pause: the next sound begins without evidence
+            evidence, named = torch.zeros(len(names) - 1), False
+            continue
+        evidence = evidence + shares[:-1] * (shares[:-1] > 0.5)
+        if not named and evidence.max() > SURE:
+            heard.append(f"{start + BLOCK}: {names[int(evidence.argmax())]}")
+            named = True
     return heard
 
 

@@ -98,6 +98,6 @@ class OnOff:
 
 def test_listening_names_each_sound_once(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kf, "stream", lambda _: OnOff())
-    parts = [torch.zeros(200), torch.ones(400), torch.zeros(200), torch.ones(80)]
+    parts = [torch.zeros(200), torch.ones(400), torch.zeros(200), torch.ones(160)]
     found = example.listen(nn.Identity(), torch.cat(parts).view(1, 1, -1), ["a", "b", "quiet"])
-    assert found == ["240: a", "840: a"]
+    assert found == ["320: a", "920: a"]
