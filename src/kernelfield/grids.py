@@ -52,7 +52,10 @@ def _reach(size: int, step: float, limit: int | None) -> int:
     count = size / step * (1 - 1e-12)
     # Of a step that depends on a dynamic length: a program can store truncation, but no ceiling.
     count = math.ceil(count) if isinstance(count, float) else torch.sym_int(count + 1)
-    return count if limit is None else torch.sym_min(count, limit)
+    if limit is None:
+        return count
+    # torch.compile of torch 2.11 has no place for a symbolic minimum of two plain numbers.
+    return min(count, limit) if type(count) is int and type(limit) is int else torch.sym_min(count, limit)
 
 
 @checked(step=POSITIVE)
