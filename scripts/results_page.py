@@ -144,8 +144,9 @@ def page(folder: Path) -> str:
         row["seeds"] = str(row["seed"].count(",") + 1) if row.get("seed") else ""
         row["machine"] = MACHINES.get(row.get("machine", ""), row.get("machine", ""))
     text = HEAD + level_rows(folder) + adding_rows(folder) + comparisons(folder)
-    for chapter in sorted({row["chapter"] for row in rows}, key=int):
-        text += f"## Chapter {chapter}: {CHAPTERS.get(chapter, '')}\n\n| {' | '.join(SHOWN)} |\n{RULE}|\n"
+    for chapter in sorted({row["chapter"] for row in rows}, key=lambda chapter: int(chapter or 99)):
+        heading = f"Chapter {chapter}: {CHAPTERS.get(chapter, '')}" if chapter else "Not in the thesis"
+        text += f"## {heading}\n\n| {' | '.join(SHOWN)} |\n{RULE}|\n"
         for row in rows:
             if row["chapter"] == chapter:
                 text += f"| {' | '.join(row.get(name, '') for name in SHOWN)} |\n"
