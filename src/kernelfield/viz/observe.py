@@ -17,6 +17,7 @@ Seen = TypeVar("Seen")
 def choose_layer(model: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...], layer: str | None) -> str:
     """Return the name of the layer to plot: ``layer``, or the first one of some kinds.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.ReLU(), nn.Linear(2, 3), nn.Linear(3, 1))
     >>> choose_layer(net, nn.Linear, None)
     '1'
