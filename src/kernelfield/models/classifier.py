@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
 from .._kinds import Int
+from .._object_kinds import TensorOf
 from ..layers.group import GroupPool
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     Module = TypeVar("Module", bound=nn.Module)
 
-__all__ = ["Classifier", "GroupClassifier", "ReadoutClassifier"]
+__all__ = ["Classifier", "GroupClassifier", "GroupNetwork", "ReadoutClassifier"]
 
 
 class Classifier(nn.Module):
@@ -110,7 +112,60 @@ class Classifier(nn.Module):
         return TypeError(f"{method} needs a network with a classifier, got {type(self).__name__}, which has none")
 
 
-class GroupClassifier(Classifier):
+class GroupNetwork(Classifier):
+    """Base class of networks on groups, whose features are a signal on a group.
+
+    A subclass defines ``forward_features`` and ``forward_head``, and calls :meth:`_set_last`.
+    """
+
+    #: attribute that holds the last map
+    last_name: ClassVar[str] = "last"
+
+    @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
+    def forward(self, x: Tensor) -> Tensor:
+        r"""Return predictions for ``x`` (batch, in_channels, \*space).
+
+        They are (batch, out_channels), or (batch, out_channels, \*space) if the network predicts at every position.
+        """
+        return self.forward_head(self.forward_features(x))
+
+    def _set_last(
+        self, make: Callable[[int, int], nn.Module], channels: int, out_channels: int, *, hidden: int | None = None
+    ) -> None:
+        """Make the last map, and keep the function that makes another.
+
+        Args:
+            make: makes the map from channels in and out.
+            channels: channels of the features.
+            out_channels: number of predictions.
+            hidden: length of the vector that the map reads; ``channels`` if not given.
+        """
+        self._make_last, self._channels, self._out_channels = make, channels, out_channels
+        self._hidden = channels if hidden is None else hidden
+        setattr(self, self.last_name, make(self._hidden, out_channels))
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the features."""
+        return self._channels
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Length of the vector that the last map reads."""
+        return self._hidden
+
+    @property
+    def num_classes(self) -> int:
+        """Number of predictions; 0 if the classifier was removed."""
+        return self._out_channels
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        made = self._make_last(self._hidden, num_classes) if num_classes else nn.Identity()
+        setattr(self, self.last_name, self._like_self(made))
+        self._out_channels = num_classes
+
+
+class GroupClassifier(GroupNetwork):
     """Base class of networks whose classifier is a group convolution, after which group and space are pooled.
 
     A subclass has ``last``, the convolution, and calls :meth:`_set_classifier`.
@@ -119,27 +174,16 @@ class GroupClassifier(Classifier):
     last: nn.Module
 
     def _set_classifier(self, make: Callable[..., nn.Module], channels: int, out_channels: int, pool: str) -> None:
-        """Make the classifier, and keep what makes another.
+        """Make the classifier, and the pooling of features without it.
 
         Args:
             make: makes the convolution from channels in and out.
-            channels: of the features.
+            channels: channels of the features.
             out_channels: number of classes.
             pool: reduction over group and space, "max" or "mean".
         """
-        self._make_last, self._channels, self._out_channels = make, channels, out_channels
-        self.last = make(channels, out_channels)
+        self._set_last(make, channels, out_channels)
         self.pool_features = GroupPool(pool, "all")
-
-    @property
-    def num_features(self) -> int:
-        """Channels of the features."""
-        return self._channels
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes; 0 if the classifier was removed."""
-        return self._out_channels
 
     def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
         """Return predictions from a signal on the group, or its invariant pooled features."""
@@ -150,10 +194,6 @@ class GroupClassifier(Classifier):
     def _classify(self, features: Tensor | GroupSignal) -> Tensor:
         """Return the logits of a signal on the group."""
         raise NotImplementedError
-
-    def _replace_classifier(self, num_classes: int) -> None:
-        made = self._make_last(self._channels, num_classes) if num_classes else nn.Identity()
-        self.last, self._out_channels = self._like_self(made), num_classes
 
 
 class ReadoutClassifier(Classifier):

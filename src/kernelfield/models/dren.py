@@ -24,7 +24,7 @@ from ..layers.group import (
     make_projection_conv,
 )
 from .classifier import GroupClassifier
-from .gcnn import _IMAGES, _conv_options
+from .gcnn import _conv_options, _residual_stages
 from .registry import register
 
 if TYPE_CHECKING:
@@ -85,11 +85,6 @@ class GroupNIN(GroupClassifier):
         for module in (self.lift, *self.convs):
             _kernel(module).field.scale_(math.sqrt(2))
 
-    @checked(x=_IMAGES)
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        return self.forward_head(self.forward_features(x))
-
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of all layers but the last, a signal on the group."""
         signal: GroupSignal = self.lift(x).map(F.relu)
@@ -141,19 +136,9 @@ class GroupResNetV1(GroupClassifier):
         options = _conv_options(**options)
         self.lift = make_lifting_conv(in_channels, channels[0], **options)
         self.norm = GroupBatchNorm(channels[0])
-        self.blocks = nn.Sequential()
-        width = channels[0]
-        for stage, wide in enumerate(channels):
-            for block in range(blocks):
-                self.blocks.append(_Block(width, wide, pool=stage > 0 and block == 0, **options))
-                width = wide
+        self.blocks = _residual_stages(_Block, channels, blocks, **options)
         make_last = functools.partial(make_projection_conv, kernel_size=1, **options)
-        self._set_classifier(make_last, width, out_channels, "mean")
-
-    @checked(x=_IMAGES)
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        return self.forward_head(self.forward_features(x))
+        self._set_classifier(make_last, channels[-1], out_channels, "mean")
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of the last block, a signal on the group."""

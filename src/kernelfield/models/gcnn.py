@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,6 @@ from torch.nn import functional as F
 
 from .._arguments import checked
 from .._kinds import RATE, Choice, Int
-from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
 from ..groups import Cyclic, Dihedral, Group, Trivial
 from ..layers.dropout import Dropout
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GCNN", "GroupAllCNN", "GroupDenseNet", "GroupResNet"]
 
-_IMAGES = TensorOf("float", "batch, channels, *space", empty=False)
-
 
 @checked(attention=Choice(*KINDS) | None)
 def _conv_options(*, group: Group, bias: bool = False, attention: str | None = None) -> dict[str, Any]:
@@ -43,6 +41,19 @@ def _conv_options(*, group: Group, bias: bool = False, attention: str | None = N
     if not group.finite:
         raise ValueError(f"group must be finite for a network with tables as kernels, got {group}")
     return {"group": group, "bias": bias, "attention": attention}
+
+
+def _residual_stages(
+    make: Callable[..., nn.Module], channels: Sequence[int], blocks: int, **options: Any
+) -> nn.Sequential:
+    """Return residual blocks in stages of one width each; the first block of a later stage halves the resolution."""
+    widths = [wide for wide in channels for _ in range(blocks)]
+    return nn.Sequential(
+        *(
+            make(before, wide, pool=i > 0 and i % blocks == 0, **options)
+            for i, (before, wide) in enumerate(pairwise([channels[0], *widths]))
+        )
+    )
 
 
 class GCNN(GroupClassifier):
@@ -96,11 +107,6 @@ class GCNN(GroupClassifier):
         self.readout = readout
         self.head = GroupPool("max", "all")
 
-    @checked(x=_IMAGES)
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        return self.forward_head(self.forward_features(x))
-
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return features on the group, 4² positions of an input of 28²."""
         signal = self.norms[0](self.lift(x)).map(F.relu).map(self.dropout)
@@ -153,11 +159,6 @@ class GroupAllCNN(GroupClassifier):
         self.head = GroupPool("mean", "all")
         self.dropout_in, self.dropout = Dropout(0.2), Dropout(0.5)
 
-    @checked(x=_IMAGES)
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        return self.forward_head(self.forward_features(x))
-
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of all layers but the last, a signal on the group."""
         signal = self.norms[0](self.lift(self.dropout_in(x))).map(F.relu)
@@ -206,22 +207,11 @@ class GroupResNet(GroupClassifier):
         super().__init__()
         options = _conv_options(**options)
         self.lift = make_lifting_conv(in_channels, channels[0], **options)
-        self.blocks = nn.Sequential()
-        width = channels[0]
-        for stage, wide in enumerate(channels):
-            for block in range(blocks):
-                pool = stage > 0 and block == 0
-                self.blocks.append(GroupResidualBlock(width, wide, pool=pool, **options))
-                width = wide
-        self.norm = GroupBatchNorm(width)
+        self.blocks = _residual_stages(GroupResidualBlock, channels, blocks, **options)
+        self.norm = GroupBatchNorm(channels[-1])
         make_last = functools.partial(make_group_conv, kernel_size=1, hidden=2, **options)
-        self._set_classifier(make_last, width, out_channels, "mean")
+        self._set_classifier(make_last, channels[-1], out_channels, "mean")
         self.head = GroupPool("mean", "all")
-
-    @checked(x=_IMAGES)
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        return self.forward_head(self.forward_features(x))
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features after the last norm, a signal on the group."""
@@ -286,11 +276,6 @@ class GroupDenseNet(GroupClassifier):
         make_last = functools.partial(conv, kernel_size=1, attention_size=3)
         self._set_classifier(make_last, width, out_channels, "mean")
         self.head = GroupPool("mean", "all")
-
-    @checked(x=_IMAGES)
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        return self.forward_head(self.forward_features(x))
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features after the last norm, a signal on the group."""

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from .._arguments import checked
 from .._kinds import RATE, Choice, Int
-from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
 from ..groups import Cyclic, Dihedral, Trivial
 from ..layers.dropout import Dropout
@@ -24,7 +23,7 @@ from ..layers.group import (
     make_group_conv,
     make_lifting_conv,
 )
-from .classifier import Classifier
+from .classifier import GroupNetwork
 from .gcnn import _conv_options
 from .registry import register
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from ..layers.group.signal import GroupSignal
 
 __all__ = ["GroupUNet"]
-
-_IMAGES = TensorOf("float", "batch, channels, *space", empty=False)
 
 
 class _Stage(nn.Module):
@@ -53,7 +50,7 @@ class _Stage(nn.Module):
         return x.map(self.dropout)  # type: ignore[union-attr]
 
 
-class GroupUNet(Classifier):
+class GroupUNet(GroupNetwork):
     r"""A U-Net whose layers are group convolutions: a value for every position, which turns with the input.
 
     Stages of two group convolutions at ``depth + 1`` resolutions; max-pooling between them on the way down, linear
@@ -80,6 +77,8 @@ class GroupUNet(Classifier):
     >>> net(torch.randn(2, 1, 12, 13)).shape
     torch.Size([2, 2, 12, 13])
     """
+
+    last: nn.Module
 
     @checked(depth=Int(1), dropout=RATE, readout=Choice("max", "mean"))
     @with_arguments_of(_conv_options)
@@ -110,33 +109,13 @@ class GroupUNet(Classifier):
         )
         self.pool, self.upsample = SpatialPool(2, dim=dim), SpatialUpsample(dim=dim)
         self.readout = GroupPool(readout, "group")
-        self._channels, self._out_channels = channels, out_channels
-        self.last: nn.Module = nn.Linear(channels, out_channels)
+        self._set_last(nn.Linear, channels, out_channels)
         self.depth = depth
-
-    @checked(x=_IMAGES)
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the values at every position of (batch, in_channels, \*space): (batch, out_channels, \*space)."""
-        return self.forward_head(self.forward_features(x))
-
-    @property
-    def num_features(self) -> int:
-        """Channels of the features."""
-        return self._channels
-
-    @property
-    def num_classes(self) -> int:
-        """Values per position; 0 if the last map was removed."""
-        return self._out_channels
 
     def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
         """Return the values at every position from a signal on the group, or the features that do not depend on it."""
         pooled = self.readout(features)
         return pooled if pre_logits else self.last(pooled.movedim(1, -1)).movedim(-1, 1)
-
-    def _replace_classifier(self, num_classes: int) -> None:
-        made = nn.Linear(self._channels, num_classes) if num_classes else nn.Identity()
-        self.last, self._out_channels = self._like_self(made), num_classes
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of the last stage, a signal on the group at the resolution of the input."""

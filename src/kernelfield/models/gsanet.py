@@ -10,12 +10,11 @@ from torch.nn import functional as F
 
 from .._arguments import checked
 from .._kinds import RATE, Choice, Int, ListOf
-from .._object_kinds import TensorOf
 from ..groups import Cyclic, Dihedral, Group, Mirror, Trivial
 from ..layers.group import GroupPool, GroupSignal, LiftingSelfAttention, SelfAttentionBlock, SpatialPool
 from ..layers.pointwise import Pointwise, make_norm
 from ..ops.attention import METHODS
-from .classifier import Classifier
+from .classifier import GroupNetwork
 from .registry import register
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ __all__ = ["GSANet"]
 READOUTS = ("mean-max", "max-mean", "sum-max")
 
 
-class GSANet(Classifier):
+class GSANet(GroupNetwork):
     r"""A network of self-attention alone, equivariant to a group (chapter 9, figure 4 and section 6).
 
     Lifting attention, norm, swish; stages of :class:`~kernelfield.layers.group.SelfAttentionBlock` with
@@ -58,6 +57,9 @@ class GSANet(Classifier):
     >>> net(torch.randn(2, 1, 8, 8)).shape
     torch.Size([2, 10])
     """
+
+    last_name = "classify"
+    classify: nn.Module
 
     @checked(
         widths=ListOf(ListOf(Int(1), least=0)),
@@ -116,26 +118,10 @@ class GSANet(Classifier):
         self.pool = SpatialPool(2, dim=group.dim)
         self.pool_last = pool_last
         self.dropout_in, self.dropout_pool = nn.Dropout(dropout_in), nn.Dropout(dropout_pool)
-        self._channels, self._out_channels = width, out_channels
-        self.classify: nn.Module = Pointwise(width, out_channels, bias=False)
+        self._set_last(functools.partial(Pointwise, bias=False), width, out_channels)
         self.readout = readout
         self.space = GroupPool("mean" if readout == "mean-max" else "sum", "space")
         self.head = GroupPool("max", "group")
-
-    @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        return self.forward_head(self.forward_features(x))
-
-    @property
-    def num_features(self) -> int:
-        """Channels of the features."""
-        return self._channels
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes; 0 if the classifier was removed."""
-        return self._out_channels
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of the last stage, a signal on the group."""
@@ -154,10 +140,6 @@ class GSANet(Classifier):
             return self.head(features.map(classify)).flatten(2).mean(dim=2)
         # The map to the classes is linear: it is cheaper after the reduction over space than before.
         return self.head(self.space(features).map(classify))
-
-    def _replace_classifier(self, num_classes: int) -> None:
-        made = Pointwise(self._channels, num_classes, bias=False) if num_classes else nn.Identity()
-        self.classify, self._out_channels = self._like_self(made), num_classes
 
 
 _ROTMNIST: dict[str, Any] = {"channels": 20, "widths": ((20, 20), (20, 20, 20)), "crops": (2, 0, 2, 1, 1)}

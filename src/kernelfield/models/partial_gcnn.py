@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from .._arguments import checked
 from .._kinds import BOOL, PROBABILITY, Choice, Int, ListOf
-from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
 from ..fields import SIREN, Field
 from ..groups import O2, SO2, Distribution, Group, Mirror, Trivial, monotonicity
@@ -26,7 +25,7 @@ from ..layers.group import (
     PartialResidualBlock,
     SpatialPool,
 )
-from .classifier import Classifier
+from .classifier import GroupNetwork
 from .registry import register
 
 if TYPE_CHECKING:
@@ -38,38 +37,14 @@ Kernel = functools.partial(SIREN, hidden=32, omega_0=10.0, start="partial")
 # Not "partial", whose biases of 0 make a kernel 0 at the identity: a shortcut on T(2) would be cut.
 ShortcutKernel = functools.partial(SIREN, hidden=16, omega_0=10.0)
 SmallKernel = functools.partial(SIREN, hidden=8, omega_0=10.0, start="partial")
-_IMAGES = TensorOf("float", "batch, channels, *space", empty=False)
 
 
-class _Partial(Classifier):
+class _Partial(GroupNetwork):
     """Base class of networks with learned distributions over a group."""
 
-    group: Group
+    last_name = "linear"
     linear: nn.Module
-
-    @property
-    def num_features(self) -> int:
-        """Channels of the features."""
-        return self._channels
-
-    @property
-    def head_hidden_size(self) -> int:
-        """Length of the vector that the last linear map reads."""
-        return self._hidden
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes; 0 if the classifier was removed."""
-        return self._out_channels
-
-    def _set_classifier(self, channels: int, hidden: int, out_channels: int) -> None:
-        """Make the last linear map, of ``hidden`` values that are pooled from ``channels`` channels."""
-        self._channels, self._hidden, self._out_channels = channels, hidden, out_channels
-        self.linear = nn.Linear(hidden, out_channels)
-
-    def _replace_classifier(self, num_classes: int) -> None:
-        made = nn.Linear(self._hidden, num_classes) if num_classes else nn.Identity()
-        self.linear, self._out_channels = self._like_self(made), num_classes
+    group: Group
 
     def distributions(self) -> list[Distribution]:
         """Return the learned distributions p(u), in order of depth; none of a fully equivariant network."""
@@ -229,14 +204,9 @@ class PartialGCNN(_Partial):
         self.head = None if flat else GroupPool("max", "all")
         hidden = channels[3] if head == "mlp" else features
         self.hidden = nn.Linear(features, hidden) if head == "mlp" else None
-        self._set_classifier(channels[3], hidden, out_channels)
+        self._set_last(nn.Linear, channels[3], out_channels, hidden=hidden)
         self.sample_in_eval(sample_in_eval)
         self.draw_per_sample(per_sample)
-
-    @checked(x=_IMAGES)
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        return self.forward_head(self.forward_features(x))
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of the last convolution, a signal on the group."""
@@ -304,14 +274,9 @@ class PartialGCNN13(_Partial):
         self.group = options["group"]
         self.pool, self.dropout = SpatialPool(2, dim=self.group.dim), GroupDropout(dropout)
         self.head = GroupPool("mean", "all")
-        self._set_classifier(widths[-1], widths[-1], out_channels)
+        self._set_last(nn.Linear, widths[-1], out_channels)
         self.sample_in_eval(sample_in_eval)
         self.draw_per_sample(per_sample)
-
-    @checked(x=_IMAGES)
-    def forward(self, x: Tensor) -> Tensor:
-        r"""Return the logits of (batch, in_channels, \*space): (batch, out_channels)."""
-        return self.forward_head(self.forward_features(x))
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of the last convolution, a signal on the group."""
