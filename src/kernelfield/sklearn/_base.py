@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._kinds import SEED, TEXT
 from .._object_kinds import FIELD, Instance
-from ..data.base import TargetScale
+from ..data.base import Split, TargetScale
 from ._arrays import is_ragged, labels, observed, plain, signals
 from ._irregular import irregular, is_irregular
 
@@ -37,8 +37,8 @@ _RANDOM_NUMBERS = threading.RLock()
 class Estimator(BaseEstimator):
     """Base class of all estimators.
 
-    A subclass defines ``_fit_networks`` (inputs, mask, target, out), which fits one or several networks to normalised
-    inputs, and ``_networks``, which returns them.
+    A subclass defines ``_fit_networks``, which fits one or several networks to normalised inputs, and ``_networks``,
+    which returns them.
 
     Attributes:
         task: "classification" or "regression".
@@ -128,22 +128,19 @@ class Estimator(BaseEstimator):
         self._deviation_ = torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
         # Threads share torch's random numbers: a fit that draws from them runs alone.
         with _RANDOM_NUMBERS, torch.random.fork_rng(devices=[]):
-            where = {} if not timed else {"coords": self.coordinates(X), "at": at}
-            self._fit_networks(self._with_observed(self._normal(inputs, seen), seen), mask, target, out, **where)
+            normal = self._with_observed(self._normal(inputs, seen), seen)
+            self._fit_networks(Split(normal, target, mask=mask, coords=self.coordinates(X), at=at), out)
 
     def _normal(self, inputs: Tensor, seen: Tensor) -> Tensor:
         return (inputs - self._mean_) / self._deviation_ * seen
 
-    def _fit_networks(
-        self,
-        inputs: Tensor,
-        mask: Tensor | None,
-        target: Tensor,
-        out: int,
-        *,
-        coords: Tensor | None = None,
-        at: Tensor | None = None,
-    ) -> None:
+    def _fit_networks(self, split: Split, out: int) -> None:
+        """Fit the networks.
+
+        Args:
+            split: normalised inputs and targets; mask, coordinates and queries where there are some.
+            out: number of outputs.
+        """
         raise NotImplementedError
 
     def _networks(self) -> Sequence[nn.Module]:

@@ -13,7 +13,6 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 
 from .._container_kinds import DICT
 from .._kinds import BOOL, NOT_NEGATIVE, POSITIVE, RATE, TEXT, Choice, Int
-from ..data.base import Split
 from ..experiments.loop import Loop, Progress
 from ..experiments.metrics import is_better
 from ..experiments.recipe import Optimizer, Schedule, Training
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from .._kinds import Kind
+    from ..data.base import Split
     from ..fields import Field
 
 __all__ = ["CCNNClassifier", "CCNNRegressor"]
@@ -106,31 +106,25 @@ class _TrainedNetwork(Estimator):
         self.verbose = verbose
         self.random_state = random_state
 
-    def _fit_networks(
-        self,
-        inputs: Tensor,
-        mask: Tensor | None,
-        target: Tensor,
-        out: int,
-        *,
-        coords: Tensor | None = None,
-        at: Tensor | None = None,
-    ) -> None:
+    def _fit_networks(self, split: Split, out: int) -> None:
         if self.patience is not None and not self.validation_fraction:
             raise ValueError(f"patience must be None without a validation_fraction, got {self.patience}")
         seed = seed_of(self.random_state)
         torch.manual_seed(seed)
-        split = Split(inputs, target, mask=mask, coords=coords, at=at)
         network = self._build(split, out)
         train, validation = self._divide(split, seed)
         self._train(network, train, validation, out, seed)
         self.random_kernels_ = None
         kernels = plain(self.random_kernels)
-        if kernels is None or coords is not None:  # random kernels are responses on a grid
-            kernels = KERNELS if len(inputs) <= FEW_SAMPLES and coords is None else 0
+        if split.coords is not None:  # random kernels are responses on a grid
+            kernels = 0
+        elif kernels is None:
+            kernels = KERNELS if len(split) <= FEW_SAMPLES else 0
         if kernels:
             torch.manual_seed(seed)
-            self.random_kernels_, _ = fit_random_kernels(inputs, mask, target, out, kernels=kernels, field=self.field)
+            self.random_kernels_, _ = fit_random_kernels(
+                split.inputs, split.mask, split.target, out, kernels=kernels, field=self.field
+            )
 
     def _build(self, split: Split, out: int) -> nn.Module:
         """Return the network, with those of the usual arguments that its class takes."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from .._kinds import Kind
+    from ..data.base import Split
     from ..fields import Field
 
 __all__ = ["RandomKernelClassifier", "RandomKernelRegressor", "fit_random_kernels"]
@@ -101,24 +102,17 @@ class _RandomKernels(Estimator):
         self.field = field
         self.random_state = random_state
 
-    def _fit_networks(
-        self,
-        inputs: Tensor,
-        mask: Tensor | None,
-        target: Tensor,
-        out: int,
-        *,
-        coords: Tensor | None = None,
-        at: Tensor | None = None,  # noqa: ARG002
-    ) -> None:
-        if coords is not None:
+    def _fit_networks(self, split: Split, out: int) -> None:
+        if split.coords is not None:
             raise ValueError(
                 f"X must lie on a grid for {type(self).__name__}, got times; the CCNN estimators take them"
             )
         # All features are in memory at once, so that many samples have fewer of them.
-        kernels = max(100, min(1000, MOST_RESPONSES // len(inputs))) if self.kernels is None else plain(self.kernels)
+        kernels = max(100, min(1000, MOST_RESPONSES // len(split))) if self.kernels is None else plain(self.kernels)
         torch.manual_seed(seed_of(self.random_state))
-        self.network_, self.chosen_ = fit_random_kernels(inputs, mask, target, out, kernels=kernels, field=self.field)
+        self.network_, self.chosen_ = fit_random_kernels(
+            split.inputs, split.mask, split.target, out, kernels=kernels, field=self.field
+        )
 
     def _networks(self) -> Sequence[nn.Module]:
         return [self.network_]
