@@ -27,11 +27,11 @@ from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
 from .ckcnn import field_options
-from .classifier import ReadoutClassifier
+from .point_classifier import PointClassifier
 from .queries import append_queries
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
 from .registry import register
-from .time_order import in_time_order, original_order
+from .time_order import in_time_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ __all__ = ["CCNN"]
 BLOCKS = ("ccnn", "s4", "resnet")
 
 
-class CCNN(ReadoutClassifier):
+class CCNN(PointClassifier):
     """The continuous CNN: nothing in it depends on the input's length, resolution or dimensionality.
 
     A separable convolution from the input's channels, norm and GELU; residual blocks (:class:`CCNNBlock`); a norm;
@@ -203,16 +203,7 @@ class CCNN(ReadoutClassifier):
         A dense network answers ``at`` any coordinates, (batch, queries, dim) or (queries, dim) in training steps, also
         where it was given no sample: (batch, out, queries). The input may be a grid or points.
         """
-        x, mask, order = self._features(x, mask=mask, active=active, at=at, **sampling)
-        if at is not None:
-            return self.readout(x[..., -at.shape[-2] :])
-        y = self.readout(x, mask)
-        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
-
-    def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
-        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as of :meth:`forward`."""
-        features, _, order = self._features(x, **sampling)
-        return features if order is None else original_order(order, features)
+        return self._predict(x, mask=mask, active=active, at=at, **sampling)
 
     def _replace_classifier(self, num_classes: int) -> None:
         super()._replace_classifier(num_classes)

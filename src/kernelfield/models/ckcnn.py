@@ -16,11 +16,11 @@ from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind
 from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
-from .classifier import ReadoutClassifier
+from .point_classifier import PointClassifier
 from .queries import append_queries
 from .readout import READOUTS, Embedding, Readout, check_norm
 from .registry import register
-from .time_order import in_time_order, original_order
+from .time_order import in_time_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def conv_factory(
     return partial(CKConv, **arguments) if sigma is None else partial(FlexConv, sigma=sigma, **arguments)
 
 
-class CKCNN(ReadoutClassifier):
+class CKCNN(PointClassifier):
     """A residual network of continuous kernel convolutions (chapter 2).
 
     Each block convolves twice with kernels as long as the input: conv, norm, ReLU, dropout, twice, sum, ReLU.
@@ -190,16 +190,7 @@ class CKCNN(ReadoutClassifier):
 
         A dense network answers ``at`` any coordinates, as :class:`CCNN` does.
         """
-        x, mask, order = self._features(x, mask=mask, at=at, **sampling)
-        if at is not None:
-            return self.readout(x[..., -at.shape[-2] :])
-        y = self.readout(x, mask)
-        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
-
-    def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
-        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as of :meth:`forward`."""
-        features, _, order = self._features(x, **sampling)
-        return features if order is None else original_order(order, features)
+        return self._predict(x, mask=mask, at=at, **sampling)
 
     def _features(
         self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any
