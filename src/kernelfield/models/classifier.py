@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Module = TypeVar("Module", bound=nn.Module)
 
-__all__ = ["Classifier", "GroupClassifier", "GroupNetwork", "ReadoutClassifier"]
+__all__ = ["Classifier", "GroupClassifier", "GroupNetwork", "HeadClassifier", "ReadoutClassifier"]
 
 
 class Classifier(nn.Module):
@@ -196,20 +196,39 @@ class GroupClassifier(GroupNetwork):
         raise NotImplementedError
 
 
-class ReadoutClassifier(Classifier):
-    """Base class of networks that end in a :class:`~kernelfield.models.readout.Readout`."""
+class HeadClassifier(Classifier):
+    """Base class of networks that end in a module that reads the features.
 
-    readout: Readout
+    The module has ``channels``, ``out_channels`` and ``reset``, which replaces its last map.
+    """
+
+    def _head(self) -> Any:
+        """Return the module that reads the features."""
+        raise NotImplementedError
 
     @property
     def num_features(self) -> int:
         """Channels of the features."""
-        return self.readout.channels
+        return self._head().channels
 
     @property
     def num_classes(self) -> int:
         """Number of predictions, at every position for a dense readout; 0 if the classifier was removed."""
-        return self.readout.out_channels
+        return self._head().out_channels
+
+    def _replace_classifier(self, num_classes: int) -> None:
+        head = self._head()
+        head.reset(num_classes)
+        self._like_self(head)
+
+
+class ReadoutClassifier(HeadClassifier):
+    """Base class of networks that end in a :class:`~kernelfield.models.readout.Readout`."""
+
+    readout: Readout
+
+    def _head(self) -> Readout:
+        return self.readout
 
     def forward_head(
         self, features: Tensor | GroupSignal, *, pre_logits: bool = False, mask: Tensor | None = None
@@ -222,8 +241,5 @@ class ReadoutClassifier(Classifier):
             mask: (batch, \*space) whether a position was seen.
         """
         assert isinstance(features, torch.Tensor)
-        return self.readout.pooled(features, mask) if pre_logits else self.readout(features, mask)
-
-    def _replace_classifier(self, num_classes: int) -> None:
-        self.readout.reset(num_classes)
-        self._like_self(self.readout)
+        readout = self._head()
+        return readout.pooled(features, mask) if pre_logits else readout(features, mask)

@@ -12,7 +12,7 @@ from .._object_kinds import Instance, TensorOf
 from ..fields import BSpline, Field
 from ..groups import Scale
 from ..ops import resample
-from .classifier import Classifier
+from .classifier import HeadClassifier
 from .registry import register
 from .wavelet_stages import ConvLayer, Head, ResidualBlock, Stage
 
@@ -26,7 +26,7 @@ __all__ = ["WaveletNet"]
 HEADS = ("conv", "dense", "linear")
 
 
-class WaveletNet(Classifier):
+class WaveletNet(HeadClassifier):
     r"""A network on raw time series, equivariant to translation and scale (chapter 10, sections 4 and 5).
 
     It consists of a lifting convolution to a window of dilations, convolutions on translations and dilations, and a
@@ -139,27 +139,16 @@ class WaveletNet(Classifier):
         return self.stages(x)
 
     @property
-    def num_features(self) -> int:
-        """Channels of the features."""
-        return self.head.width
-
-    @property
     def head_hidden_size(self) -> int:
         """Length of the vector that the last linear map reads."""
         return self.head.hidden_size
-
-    @property
-    def num_classes(self) -> int:
-        """Number of predictions; 0 if the classifier was removed."""
-        return self.head.out
 
     def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
         """Return predictions from features, or what the last linear map reads."""
         return self.head(features, pre_logits)
 
-    def _replace_classifier(self, num_classes: int) -> None:
-        self.head.reset(num_classes)
-        self._like_self(self.head)
+    def _head(self) -> Head:
+        return self.head
 
 
 def levels(

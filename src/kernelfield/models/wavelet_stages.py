@@ -110,7 +110,7 @@ class Head(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.kind, self.width, self.out = kind, width, out
+        self.kind, self.channels, self.out_channels = kind, width, out
         self.largest = GroupPool("max", "group")
         self.dropout = nn.Dropout(dropout)
         if kind == "conv":
@@ -125,17 +125,17 @@ class Head(nn.Module):
 
     def reset(self, out: int) -> None:
         """Replace the last map by a fresh one for ``out`` predictions; by the identity for 0."""
-        self.out = out
+        self.out_channels = out
         if self.kind != "conv":
             self.linear[-1] = nn.Linear(self.hidden_size, out) if out else nn.Identity()
         elif out:
             last, group, field = self._how
-            self.conv, self.group = make_conv(self.width, last._replace(channels=out), group, field, lift=False)
+            self.conv, self.group = make_conv(self.channels, last._replace(channels=out), group, field, lift=False)
         else:
             self.conv = nn.Identity()
 
     def forward(self, x: Tensor | GroupSignal, pre_logits: bool = False) -> Tensor:
-        if self.kind == "conv" and (pre_logits or not self.out):
+        if self.kind == "conv" and (pre_logits or not self.out_channels):
             return self.largest(x).mean(dim=-1) if isinstance(x, GroupSignal) else x.mean(dim=-1)
         if self.kind == "conv":
             # The convolution is linear, so apply it after the mean over time, to one position instead of all.

@@ -14,7 +14,7 @@ from ..._object_kinds import TensorOf
 from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, cutoff
 from ...masks import Mask, SigmoidMask
 from ..ccnn import CCNN
-from ..classifier import Classifier
+from ..classifier import ReadoutClassifier
 from .architecture import Architecture, BlockArchitecture
 from .cost import BlockSizes, block_cost, network_cost, outer_cost, training_size
 from .masks import MaskSizes, cells
@@ -23,7 +23,7 @@ from .materialize import conv_layers, copy_common, fixed_slice, fold_masks, kern
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...layers.group import GroupSignal
+    from ..readout import Readout
 
 __all__ = ["DNArch"]
 
@@ -31,7 +31,7 @@ LEARN = ("kernel", "resolution", "width", "depth")
 _ENLARGED = Number(1, 1000)
 
 
-class DNArch(Classifier):
+class DNArch(ReadoutClassifier):
     r"""A CCNN whose architecture is learned by backpropagation, with its weights and in the same run (chapter 6).
 
     The network is enlarged to ``max_width`` times its width and ``max_depth`` times its depth, and cut by masks: a
@@ -155,25 +155,12 @@ class DNArch(Classifier):
         """Return predictions for ``x`` (batch, in, *space); step, mask and density as in :class:`CCNN`."""
         return self.network(x, active=self.active(), **sampling)
 
-    @property
-    def num_features(self) -> int:
-        """Channels of the features."""
-        return self.network.num_features
-
-    @property
-    def num_classes(self) -> int:
-        """Number of predictions."""
-        return self.network.num_classes
-
     def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
         """Return features (batch, channels, *space) of ``x``, before pooling; arguments as of :meth:`forward`."""
         return self.network.forward_features(x, active=self.active(), **sampling)
 
-    def forward_head(
-        self, features: Tensor | GroupSignal, *, pre_logits: bool = False, mask: Tensor | None = None
-    ) -> Tensor:
-        """Return predictions from features; see :meth:`CCNN.forward_head`."""
-        return self.network.forward_head(features, pre_logits=pre_logits, mask=mask)
+    def _head(self) -> Readout:
+        return self.network.readout
 
     def _replace_classifier(self, num_classes: int) -> None:
         self.network.reset_classifier(num_classes)
