@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, TEXT, Choice, Int
-from .._object_kinds import TensorOf
+from .._kinds import RATE, Choice, Int
 from ..fields import Field, MAGNet, SharedField, build_field
 from ..layers import (
     CCNNBlock,
@@ -26,7 +25,7 @@ from ..layers import (
 from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
-from .ckcnn import field_options
+from .ckcnn import KERNEL_KINDS, field_options
 from .point_classifier import PointClassifier
 from .queries import append_queries
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
@@ -101,11 +100,8 @@ class CCNN(PointClassifier):
     """
 
     @checked(
-        dim=Int(1, 3),
+        **KERNEL_KINDS,
         blocks=Int(0, 10_000),
-        omega_0=POSITIVE | None,
-        start=TEXT | None,
-        sigma=POSITIVE | None,
         block=Choice(*BLOCKS),
         norm=Choice(*NORMS),
         dropout=RATE,
@@ -185,25 +181,6 @@ class CCNN(PointClassifier):
         # The output of blocks that begin with their norm is not normalised.
         self.final_norm = make_norm(norm if prenorm and block != "resnet" else "none", channels)
         self.readout = Readout(channels, out_channels, readout)
-
-    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None, at=TensorOf("float") | None)
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mask: Tensor | None = None,
-        active: Sequence[ActiveSlice] | None = None,
-        at: Tensor | None = None,
-        **sampling: Any,
-    ) -> Tensor:
-        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers.
-
-        With ``active`` only these parts of the blocks are computed; blocks beyond the last part are skipped.
-
-        A dense network answers ``at`` any coordinates, (batch, queries, dim) or (queries, dim) in training steps, also
-        where it was given no sample: (batch, out, queries). The input may be a grid or points.
-        """
-        return self._predict(x, mask=mask, active=active, at=at, **sampling)
 
     def _replace_classifier(self, num_classes: int) -> None:
         super()._replace_classifier(num_classes)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, TEXT, Int, PerAxis
+from .._kinds import POSITIVE, Int, PerAxis
 from .._object_kinds import TensorOf
 from .._per_axis import per_axis
 from ..fields import Field, MAGNet, Table
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate
-from .ckcnn import conv_factory, field_options
+from .ckcnn import KERNEL_KINDS, conv_factory, field_options
 from .classifier import ReadoutClassifier
 from .readout import Readout
 from .registry import register
@@ -55,14 +55,7 @@ class CIFARResNet(ReadoutClassifier):
     torch.Size([2, 10])
     """
 
-    @checked(
-        dim=Int(1, 3),
-        depth=Int(8),
-        omega_0=POSITIVE | None,
-        start=TEXT | None,
-        sigma=POSITIVE | None,
-        kernel_size=Int(1, odd=True) | None,
-    )
+    @checked(**KERNEL_KINDS, depth=Int(8), kernel_size=Int(1, odd=True) | None)
     def __init__(
         self,
         in_channels: int,

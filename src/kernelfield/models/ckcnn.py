@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, ListOf
-from .._object_kinds import TensorOf
+from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, Kind, ListOf
 from .._signature import with_arguments_of
 from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field, bind_start
 from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
@@ -27,7 +26,15 @@ if TYPE_CHECKING:
 
     from ..masks import Mask
 
-__all__ = ["CKCNN", "KERNEL_FIELDS", "FlexTCN", "conv_factory", "field_options"]
+__all__ = ["CKCNN", "KERNEL_FIELDS", "KERNEL_KINDS", "FlexTCN", "conv_factory", "field_options"]
+
+#: arguments that networks of continuous kernels have in common
+KERNEL_KINDS: dict[str, Kind] = {
+    "dim": Int(1, 3),
+    "omega_0": POSITIVE | None,
+    "start": TEXT | None,
+    "sigma": POSITIVE | None,
+}
 
 
 def field_options(
@@ -104,13 +111,10 @@ class CKCNN(PointClassifier):
     default_start: ClassVar[str] = "siren"
 
     @checked(
-        dim=Int(1, 3),
+        **KERNEL_KINDS,
         channels=Int(1) | ListOf(Int(1)),
         blocks=Int(1, 10_000),
-        omega_0=POSITIVE | None,
         hidden_omega_0=POSITIVE | None,
-        start=TEXT | None,
-        sigma=POSITIVE | None,
         norm=Choice(*NORMS) | None,
         dropout=RATE,
         dropout_kind=Choice(*DROPOUT_KINDS),
@@ -183,14 +187,6 @@ class CKCNN(PointClassifier):
             # networks have smaller ones, since each block adds its variance to the sum.
             gain=min(1.0, 2 / math.sqrt(len(widths))) if start in (None, "siren") else 0.01 * math.sqrt(widths[-1]),
         )
-
-    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None, at=TensorOf("float") | None)
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any) -> Tensor:
-        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers.
-
-        A dense network answers ``at`` any coordinates, as :class:`CCNN` does.
-        """
-        return self._predict(x, mask=mask, at=at, **sampling)
 
     def _features(
         self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, ListOf
+from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
 from .._object_kinds import TensorOf
 from ..fields import SIREN, Field, MAGNet, NJet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
-from .ckcnn import KERNEL_FIELDS, conv_factory, field_options
+from .ckcnn import KERNEL_FIELDS, KERNEL_KINDS, conv_factory, field_options
 from .classifier import ReadoutClassifier
 from .readout import READOUTS, Readout
 from .registry import register
@@ -51,12 +51,9 @@ class FlexNet(ReadoutClassifier):
     """
 
     @checked(
-        dim=Int(1, 3),
+        **KERNEL_KINDS,
         widths=ListOf(POSITIVE),
-        omega_0=POSITIVE | None,
         hidden_omega_0=POSITIVE | None,
-        start=TEXT | None,
-        sigma=POSITIVE | None,
         kernel_size=Int(1, odd=True) | None,
         dropout=RATE,
         dropout_kind=Choice(*DROPOUT_KINDS),

@@ -92,11 +92,9 @@ def modelnet10(
 ) -> Data:
     """Return ModelNet10: 4,899 objects of ten classes, all upright, as points drawn uniformly from their surfaces.
 
-    Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
-    ``root/ModelNet10``. No checksum is published, so nothing is downloaded. Licence: for academic use; the meshes
-    are their authors'. Split: the published one, 3,991 to train and 908 to test; a tenth of the first is held out for
-    validation, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest coordinate
-    at 1.
+    Source: as of :func:`modelnet40`, in ``root`` or ``root/ModelNet10``. Licence: as there. Split: the published one,
+    3,991 to train and 908 to test; a tenth of the first is held out for validation, stratified by class.
+    Normalisation: as there.
 
     Args:
         root: folder of the classes.
