@@ -25,8 +25,7 @@ __all__ = ["modelnet10", "modelnet40"]
 
 
 def _modelnet(
-    name: str,
-    where: Path,
+    root: str | os.PathLike[str] | None,
     kinds: int,
     *,
     points: int,
@@ -35,6 +34,8 @@ def _modelnet(
     validation_share: float = 0.1,
     seed: int = 0,
 ) -> Data:
+    published = f"ModelNet{kinds}"
+    name, where = published.lower(), folder(root, published, published)
     parts = {part: sorted(where.glob(f"*/{part}/*.off")) for part in ("train", "test")}
     found = {path.parts[-3] for paths in parts.values() for path in paths}
     if not parts["train"] or not parts["test"]:
@@ -56,7 +57,7 @@ def _modelnet(
 
 
 @checked(voxels=Int() | None, validation_share=RATE, seed=SEED)
-@with_arguments_of(_modelnet, without=("name", "where", "kinds"))
+@with_arguments_of(_modelnet, without=("root", "kinds"))
 def modelnet40(
     root: str | os.PathLike[str] | None, *, points: int = 1_000, normals: bool = True, **options: Any
 ) -> Data:
@@ -81,12 +82,11 @@ def modelnet40(
     Returns:
         Positions, then normals, (n, 6 or 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,).
     """
-    where = folder(root, "ModelNet40", "ModelNet40")
-    return _modelnet("modelnet40", where, 40, points=points, normals=normals, **options)
+    return _modelnet(root, 40, points=points, normals=normals, **options)
 
 
 @checked(voxels=Int() | None, validation_share=RATE, seed=SEED)
-@with_arguments_of(_modelnet, without=("name", "where", "kinds"))
+@with_arguments_of(_modelnet, without=("root", "kinds"))
 def modelnet10(
     root: str | os.PathLike[str] | None, *, points: int = 512, normals: bool = False, **options: Any
 ) -> Data:
@@ -105,8 +105,7 @@ def modelnet10(
     Returns:
         As :func:`modelnet40`.
     """
-    where = folder(root, "ModelNet10", "ModelNet10")
-    return _modelnet("modelnet10", where, 10, points=points, normals=normals, **options)
+    return _modelnet(root, 10, points=points, normals=normals, **options)
 
 
 def _sampled(paths: list[Path], count: int, normals: bool, seed: int) -> tuple[Tensor, Tensor]:
