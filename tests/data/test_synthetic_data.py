@@ -232,7 +232,15 @@ def test_six_or_nine_holds_both_turns_of_each() -> None:
 def test_rotated_digits_keep_a_digit_in_one_part() -> None:
     data = rotated_digits(8, copies=3)
     assert len(data.train) == 3 * len(digits(8).train)
-    assert data.train.inputs.mean().abs() < 1e-5
+    batch = data.train.batch(slice(None)).inputs
+    assert batch.mean().abs() < 1e-5
+    assert float(batch.std()) == pytest.approx(1)
+
+
+def test_rotated_digits_are_stored_as_the_bundled_ones_are() -> None:
+    pixels = rotated_digits(8).train.inputs
+    assert float(pixels.min()) == 0
+    assert 15 < float(pixels.max()) <= 16
 
 
 @pytest.mark.parametrize("make", [copy_memory, adding, chirps, shapes, pathfinder])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import MOST, POSITIVE, RATE, Choice, Int, ListOf, Number, is_symbolic
+from .._kinds import BOOL, MOST, POSITIVE, RATE, Choice, Int, ListOf, Number, is_symbolic
 from .._object_kinds import Instance, TensorOf
 from ..fields import BSpline, Field
 from ..groups import Scale
@@ -62,7 +62,7 @@ class WaveletNet(HeadClassifier):
     """
 
     @checked(
-        stages=ListOf(Instance("kernelfield.models.wavelet_stages.Stage") | ListOf(Int(0) | RATE)),
+        stages=ListOf(Instance("kernelfield.models.wavelet_stages.Stage") | ListOf(Int(0) | RATE | BOOL)),
         scales=Int(0, 10_000) | None,
         base=Number(1, without_low=True),
         head=Choice(*HEADS),

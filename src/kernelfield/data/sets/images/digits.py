@@ -32,11 +32,11 @@ def digit_images(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0)
     >>> x.shape, y_test.shape
     (torch.Size([1438, 1, 16, 16]), torch.Size([359]))
     """
-    *parts, normal = _digits(resolution, test_share, seed)
+    *parts, normal = raw_digits(resolution, test_share, seed)
     return normal.values(parts[0]), parts[1], normal.values(parts[2]), parts[3]
 
 
-def _digits(resolution: int, test_share: float, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Normalize]:
+def raw_digits(resolution: int, test_share: float, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Normalize]:
     """Return images, from 0 to 16, and labels to train on and to test, and how images are normalised."""
     from sklearn.datasets import load_digits  # noqa: PLC0415
 
@@ -87,7 +87,7 @@ def digits(
     >>> data.size, len(data.train), len(data.validation), len(data.test)
     ((256,), 1294, 144, 359)
     """
-    x, y, x_test, y_test, normal = _digits(resolution, test_share, seed)
+    x, y, x_test, y_test, normal = raw_digits(resolution, test_share, seed)
     if sequence:
         x, x_test = x.flatten(2), x_test.flatten(2)
         normal = Normalize(normal.mean.flatten(2), normal.std.flatten(2))

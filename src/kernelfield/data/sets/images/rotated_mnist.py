@@ -15,9 +15,9 @@ from ...._kinds import NOT_NEGATIVE, SHARE, Choice, Int
 from ...base import Data, Split
 from ...io.files import decoding, find, folder, open_file
 from ...transforms import rotate as rotated
-from ...transforms.batch import Standardize
+from ...transforms.batch import Normalize, Standardize
 from ...transforms.split import divide, hold_out
-from .digits import digit_images
+from .digits import raw_digits
 from .mnist import read_mnist
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ def rotated_digits(
     >>> data.train.inputs.shape
     torch.Size([2588, 1, 16, 16])
     """
-    x, y, x_test, y_test = digit_images(resolution, test_share=test_share, seed=seed)
-    dark = x.min()
+    x, y, x_test, y_test, _ = raw_digits(resolution, test_share, seed)
+    dark = x.min()  # rotated images are filled with zeros, which must be the darkest value
     train, held = hold_out(y, validation, seed)
     parts = [(x[train], y[train]), (x[held], y[held]), (x_test, y_test)]
     turned = [
-        rotated.rotated(images - dark, labels, copies=copies, seed=seed + i) if len(labels) else (images, labels)
+        rotated.rotated(images - dark, labels, copies=copies, seed=seed + i) if len(labels) else (images - dark, labels)
         for i, (images, labels) in enumerate(parts)
     ]
-    return _floats("rotated_digits", turned, tuple("0123456789"))
+    return _floats("rotated_digits", [(images + dark, labels) for images, labels in turned], tuple("0123456789"))
 
 
 @checked()
@@ -83,7 +83,7 @@ def six_or_nine(resolution: int = 16, *, shares: tuple[float, float, float] = (0
     >>> data.classes, data.test.target.float().mean()
     (('six', 'nine'), tensor(0.5000))
     """
-    x, y, x_test, y_test = digit_images(resolution, seed=0)
+    x, y, x_test, y_test, _ = raw_digits(resolution, 0.2, 0)
     images, labels = torch.cat([x, x_test]), torch.cat([y, y_test])
     chosen = (labels == 6) | (labels == 9)
     images, nine = images[chosen], (labels[chosen] == 9).long()
@@ -209,8 +209,8 @@ def _parts(root: str | os.PathLike[str] | None, seed: int) -> list[Pair]:
 
 
 def _floats(name: str, parts: list[Pair], classes: tuple[str, ...]) -> Data:
-    mean, std = parts[0][0].mean(), parts[0][0].std()
-    return Data.from_splits(name, [Split((x - mean) / std, y) for x, y in parts], classes=classes)
+    normal = Normalize(*(value.view(1, 1, 1, 1) for value in (parts[0][0].mean(), parts[0][0].std())))
+    return Data.from_splits(name, [Split(x, y, prepare=normal) for x, y in parts], classes=classes)
 
 
 def _bytes(name: str, parts: list[Pair], classes: tuple[str, ...]) -> Data:
