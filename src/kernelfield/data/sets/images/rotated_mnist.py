@@ -209,7 +209,8 @@ def _parts(root: str | os.PathLike[str] | None, seed: int) -> list[Pair]:
 
 
 def _floats(name: str, parts: list[Pair], classes: tuple[str, ...]) -> Data:
-    normal = Normalize(*(value.view(1, 1, 1, 1) for value in (parts[0][0].mean(), parts[0][0].std())))
+    seen = parts[0][0]
+    normal = Normalize(seen.mean().view(1, 1, 1, 1), seen.std().view(1, 1, 1, 1))
     return Data.from_splits(name, [Split(x, y, prepare=normal) for x, y in parts], classes=classes)
 
 
