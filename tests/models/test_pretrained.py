@@ -51,8 +51,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class TestShipped:
     def test_there_are_some_and_they_are_small(self) -> None:
         files = list((ROOT / "weights").glob("*.safetensors"))
-        assert len(files) >= 12
+        assert len(files) >= 20
         assert sum(file.stat().st_size for file in files) < 64 * 2**20
+
+    def test_every_system_has_one(self) -> None:
+        models = {name.partition(".")[0].partition("_")[0] for name in NAMES}
+        # Chapters 2 to 6; 7 to 9; 10 and 11.
+        assert {"ckcnn", "ccnn", "gridified", "flextcn", "dnarch"} <= models
+        assert {"dren", "p4cnn", "gsanet"} <= models
+        assert {"w5", "partial"} <= models
 
     @pytest.mark.parametrize("name", NAMES)
     def test_loads_and_predicts(self, name: str) -> None:
