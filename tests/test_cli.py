@@ -229,6 +229,21 @@ def test_own_data_sets_and_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "--import" in call("--import", "no_such_module", "list", "data", code=WRONG)
 
 
+def test_bench_of_clouds_has_as_many_points_as_the_data() -> None:
+    options = [
+        "--seconds",
+        "0.1",
+        "--accelerator",
+        "cpu",
+        "--json",
+        "--set",
+        "data.points=96",
+        "--set",
+        "training.batch=2",
+    ]
+    assert json.loads(call("bench", "ch04-chair-monitor-gridified", *options))["points"] == 96
+
+
 def test_bench() -> None:
     found = json.loads(call("bench", "--seconds", "0.1", "--accelerator", "cpu", "--json", "--set", "model.channels=4"))
     assert found["milliseconds"] > 0

@@ -202,7 +202,8 @@ def bench(
         if as_json:
             print_json(found)
             return
+        points = f" of {found['points']:,} points" if "points" in found else ""
         typer.echo(
-            f"{found['recipe']}: {found['milliseconds']} ms a step of {found['batch']}, "
+            f"{found['recipe']}: {found['milliseconds']} ms a step of {found['batch']}{points}, "
             f"{found['samples_per_second']:,} samples a second on {found['machine']['device']}"
         )

@@ -11,6 +11,7 @@ import torch
 from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Int, ListOf
 from .._object_kinds import Instance
+from ..data.registry import describe
 from .datasets import synthetic_data
 from .loop import Loop
 from .recipe import Recipe, find_recipe, with_settings
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from lightning.fabric import Fabric
 
-__all__ = ["bench_step"]
+__all__ = ["bench_step", "points_of"]
 
 
 @checked(
@@ -51,7 +52,8 @@ def bench_step(
     recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
     batch = recipe.training.batch
     # Too many batches for a cache, too few to take long.
-    data = synthetic_data(recipe.shape, samples=4 * batch)
+    points = points_of(recipe)
+    data = synthetic_data(recipe.shape, samples=4 * batch, points=points)
     loop = Loop(make_task(recipe, make_network(recipe)), data.train, None, recipe.training, fabric=fabric)
     device = loop.fabric.device
     loop.task.train()
@@ -89,6 +91,7 @@ def bench_step(
         "samples_per_second": round(batch / step, 1),
         "spread": round((max(times) - min(times)) / step, 3),
         "settings": settings or [],
+        **({"points": points or data.train.inputs.shape[-1]} if recipe.shape.irregular else {}),
         "machine": machine(device),
     }
     if samples:
@@ -96,6 +99,12 @@ def bench_step(
     if device.type == "cuda":
         found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     return found
+
+
+def points_of(recipe: Recipe) -> int | None:
+    """Return the number of points of a sample, where the data set has an option for it."""
+    points = recipe.data.get("points", describe(recipe.data["name"]).options.get("points"))
+    return points if recipe.shape.irregular and isinstance(points, int) and points > 0 else None
 
 
 def _endless_steps(loop: Loop) -> Iterator[None]:

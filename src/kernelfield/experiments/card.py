@@ -90,10 +90,12 @@ def _compute(
     task: Task, recipe: Recipe, result: dict[str, Any], seconds: float, device: torch.device
 ) -> dict[str, Any]:
     """Return operations, time and energy per sample and for the whole training."""
+    from .bench import points_of  # noqa: PLC0415
     from .datasets import synthetic_data  # noqa: PLC0415
 
     batch = recipe.training.batch
-    one, many = (synthetic_data(recipe.shape, samples=n).train.batch(slice(None)) for n in (1, batch))
+    points = points_of(recipe)
+    one, many = (synthetic_data(recipe.shape, samples=n, points=points).train.batch(slice(None)) for n in (1, batch))
 
     def forward(of: Any) -> None:
         with torch.no_grad():

@@ -10,7 +10,7 @@ import torch
 
 from .._arguments import checked
 from .._checks import check_choice
-from .._kinds import TEXT
+from .._kinds import TEXT, Int
 from ..data.base import Data, Split
 from ..data.registry import describe, load
 from ..data.transforms.augment_series import augment_series
@@ -140,9 +140,15 @@ def _check_shape(data: Data, recipe: Recipe) -> Data:
     return data
 
 
-@checked()
-def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
+@checked(points=Int(1) | None)
+def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0, *, points: int | None = None) -> Data:
     """Return noise of a shape with random targets, to try a recipe without its data.
+
+    Args:
+        shape: of the data.
+        samples: of each split.
+        seed: of the noise.
+        points: of each irregular sample; at most 64 if not given.
 
     >>> from kernelfield.data.shape import DataShape
     >>> data = synthetic_data(DataShape(in_channels=1, out_channels=10, size=[28, 28]))
@@ -152,7 +158,8 @@ def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
     check_choice("task", shape.task, tuple(_TARGETS))
     generator = torch.Generator().manual_seed(seed)
     size = tuple(shape.size)
-    splits = [_synthetic_split(shape, samples, size, generator) for _ in range(3)]
+    count = points or min(64, math.prod(size))
+    splits = [_synthetic_split(shape, samples, size, count, generator) for _ in range(3)]
     return Data(
         name="synthetic",
         train=splits[0],
@@ -169,8 +176,8 @@ def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0) -> Data:
     )
 
 
-def _synthetic_split(shape: DataShape, n: int, size: tuple[int, ...], generator: torch.Generator) -> Split:
-    space = (min(64, math.prod(size)),) if shape.irregular else size
+def _synthetic_split(shape: DataShape, n: int, size: tuple[int, ...], points: int, generator: torch.Generator) -> Split:
+    space = (points,) if shape.irregular else size
     if shape.vocabulary is not None:
         inputs = torch.randint(shape.vocabulary, (n, *space), generator=generator)
     else:
