@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from kernelfield.cli import WRONG, app
 from kernelfield.experiments.comparison import (
+    by_validation,
     compare_runs,
     comparison_lines,
     comparison_table,
@@ -61,7 +63,7 @@ def test_the_best_by_validation_comes_first(complete: Any) -> None:
     runs = complete.compared()
     table = comparison_table(runs)
     best = max(run.validation for run in runs)
-    assert table[1][1] == f"{100 * best:.2f} %"
+    assert table[1][1] == f"{100 * best:.2f}"
     assert table[0][-2:] == ["optimizer.lr", "model.dropout"]
     assert len(comparison_lines(table)) == 5
 
@@ -151,6 +153,12 @@ class TestComparison:
         page = write_comparison_page(tmp_path / "page.html", runs).read_text(encoding="utf-8")
         assert "optimizer.lr" in page
         assert "data:image/png" in page
+
+    def test_scores_of_other_metrics_are_not_put_in_order(self, complete: Any) -> None:
+        first, second = complete.compared()[:2]
+        other = replace(second, result={**second.result, "metric": "loss"})
+        for runs in ([first, other], [other, first]):
+            assert by_validation(runs) == runs
 
     def test_the_same_run_twice_is_refused(self, complete: Any) -> None:
         folder = complete.folder / "trial-000"

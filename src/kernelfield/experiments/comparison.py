@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._arguments import checked
 from .._kinds import PATH, ListOf
 from .metrics import is_better
-from .results import SHARES
+from .results import shown
 from .run import Run
 
 if TYPE_CHECKING:
@@ -125,7 +125,12 @@ def comparison_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def by_validation(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """Return runs in the order of their validation scores, the best first; runs without one are last."""
+    """Return runs in the order of their validation scores, the best first; runs without one are last.
+
+    Scores of different metrics have no order: such runs stay as they are.
+    """
+    if len({run.metric for run in runs}) > 1:
+        return list(runs)
 
     def key(run: ComparedRun) -> tuple[bool, float]:
         score = run.validation
@@ -134,13 +139,6 @@ def by_validation(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
         return False, -score if is_better(run.metric, 1.0, 0.0) else score
 
     return sorted(runs, key=key)
-
-
-def shown(metric: str, value: float | None) -> str:
-    """Return a score as text: shares in percent."""
-    if value is None:
-        return "none"
-    return f"{100 * value:.2f} %" if metric in SHARES else f"{value:.4g}"
 
 
 def _cells(run: ComparedRun, keys: list[str]) -> list[str]:

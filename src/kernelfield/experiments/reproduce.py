@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .run import Run
     from .side_by_side import Outcome
 
-__all__ = ["Row", "recipes_of", "reproduce", "reproduce_rows"]
+__all__ = ["FAILURES", "Row", "outcome_result", "recipes_of", "reproduce", "reproduce_rows"]
 
 
 def recipes_of(what: str) -> list[str]:
@@ -192,7 +192,7 @@ def reproduce_rows(
     def end(number: int, outcome: Outcome[Run]) -> None:
         row, key, job = jobs[number]
         index = position[id(row)]
-        ended[index][key] = _result(job.recipe, outcome)
+        ended[index][key] = outcome_result(job.recipe, outcome)
         if len(ended[index]) < wanted[index]:
             return
         found[index] = _combined(row, ended[index], target)
@@ -200,7 +200,7 @@ def reproduce_rows(
             on_result(row, found[index])
 
     for outcome in fit_many([job for _, _, job in jobs], fabric=fabric, at_once=at_once, on_end=end):
-        if outcome.error is not None and not isinstance(outcome.error, (*_FAILURES, TrainingInterrupted)):
+        if outcome.error is not None and not isinstance(outcome.error, (*FAILURES, TrainingInterrupted)):
             raise outcome.error
     return found
 
@@ -246,10 +246,10 @@ def _put_aside(path: Path) -> Path:
 
 
 #: errors of a training that are written as the result of its row
-_FAILURES = (RuntimeError, ValueError, OSError)
+FAILURES = (RuntimeError, ValueError, OSError)
 
 
-def _result(recipe: Recipe, outcome: Outcome[Run]) -> dict[str, Any]:
+def outcome_result(recipe: Recipe, outcome: Outcome[Run]) -> dict[str, Any]:
     """Return the result of a run, or its failure."""
     if outcome.error is None:
         return outcome.get().result()

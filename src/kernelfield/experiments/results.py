@@ -9,7 +9,7 @@ from .._arguments import checked
 from .plain_json import read_json
 from .progress import summary
 
-__all__ = ["compare", "result_lines", "results_table"]
+__all__ = ["compare", "result_lines", "results_table", "shown"]
 
 #: metrics that are shares, shown in percent
 SHARES = ("accuracy", "iou", "part_iou", "part_iou_kinds", "auc", "map")
@@ -110,9 +110,9 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
     for row in compare(result):
         test = row["test"]
         title = result.get("title", "") if test == "test" else f"… {test}"
-        ours = _shown(metric, metrics[test][metric])
+        ours = shown(metric, metrics[test][metric])
         if spread:
-            ours += f" ± {_shown(metric, spread[test][metric])}"
+            ours += f" ± {shown(metric, spread[test][metric])}"
         line = start.format(title, metric, "" if row["published"] is None else row["published"], ours)
         if test == "test":
             time = _time(result["seconds"])
@@ -124,7 +124,8 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
     return rows
 
 
-def _shown(metric: str, value: float | None) -> str:
+def shown(metric: str, value: float | None) -> str:
+    """Return a score as text: shares in percent, other metrics with four digits."""
     if value is None:
         return "not known"
     return f"{100 * value:.2f}" if metric in SHARES else f"{value:.4g}"

@@ -25,6 +25,7 @@ from .loop import TrainingInterrupted
 from .metrics import is_better, main_metric
 from .plain_json import read_json, write_json
 from .recipe import Recipe, find_recipe, with_settings
+from .reproduce import FAILURES, outcome_result
 from .seeds import seed_recipes
 from .yaml_text import parse_value
 
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLERS", "Range", "Sweep", "grid", "read_over", "sweep"]
 
 SAMPLERS = ("grid", "tpe", "random")
-#: errors of a training that end its trial and not the sweep
-_FAILURES = (RuntimeError, ValueError, OSError)
 
 
 @dataclass(frozen=True)
@@ -280,8 +279,8 @@ def _train(
     settings = dict(points)
 
     def end(position: int, outcome: Outcome[Run]) -> None:
-        number, seed, _ = jobs[position]
-        ended[number][seed] = _result(outcome)
+        number, seed, job = jobs[position]
+        ended[number][seed] = outcome_result(job.recipe, outcome)
         if len(ended[number]) == seeds:
             each = dict(sorted(ended[number].items()))
             found[number] = combine_results(each, "seeds") if seeds > 1 else next(iter(each.values()))
@@ -291,17 +290,9 @@ def _train(
                 on_result(number, settings[number], found[number])
 
     for outcome in fit_many([job for *_, job in jobs], fabric=fabric, at_once=at_once, on_end=end):
-        if outcome.error is not None and not isinstance(outcome.error, (*_FAILURES, TrainingInterrupted)):
+        if outcome.error is not None and not isinstance(outcome.error, (*FAILURES, TrainingInterrupted)):
             raise outcome.error
     return found
-
-
-def _result(outcome: Outcome[Run]) -> dict[str, Any]:
-    """Return the result of a training, or why there is none."""
-    if outcome.error is None:
-        return outcome.get().result()
-    status = "interrupted" if isinstance(outcome.error, TrainingInterrupted) else "failed"
-    return {"status": status, "error": str(outcome.error)}
 
 
 def _score(result: dict[str, Any], metric: str) -> float | None:
