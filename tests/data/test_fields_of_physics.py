@@ -92,6 +92,22 @@ def test_darcy_from_one_file(tmp_path: Path) -> None:
         load("darcy", tmp_path / "bad.npz")
 
 
+def test_transposed_flows_are_flows(tmp_path: Path) -> None:
+    high = permeability(6, 8, generator=torch.Generator().manual_seed(1))
+    flows = {"x": high.numpy(), "y": solve_darcy(torch.where(high, HIGH, LOW), tolerance=1e-12).numpy()}
+    np.savez(tmp_path / "darcy.npz", **{f"{k}_{part}_8": v for k, v in flows.items() for part in ("train", "test")})
+    data = load("darcy", tmp_path, resolution=8, validation=0, augment=True)
+    torch.manual_seed(0)
+    batch, plain = (data.train.batch(slice(0, 6), training=training) for training in (True, False))
+    changed = (batch.inputs != plain.inputs).flatten(1).any(dim=1)
+    assert 0 < changed.sum() < 6
+    assert torch.equal(batch.inputs[:, 1:], plain.inputs[:, 1:])  # coordinates stay where they are
+    solved = solve_darcy(torch.where(batch.inputs[:, 0] > 0, HIGH, LOW), tolerance=1e-12)
+    scale = flows["y"].std(ddof=1)
+    torch.testing.assert_close(batch.target[:, 0].double() * scale, solved, rtol=1e-4, atol=1e-6)
+    assert data.test.prepare is None
+
+
 def test_darcy_of_neuraloperator(tmp_path: Path) -> None:
     for part, n in (("train", 6), ("test", 3)):
         x, y = (torch.from_numpy(array) for array in samples(n, 16))

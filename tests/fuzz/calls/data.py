@@ -208,5 +208,6 @@ CALLS = [
     Call("data.transforms.moments", split.moments, lambda: {"values": torch.randn(4, 2, 8)}),
     Call("data.sets.digit_images", digits.digit_images, dict),
     Call("data.sets.permeability", darcy.permeability, lambda: {"count": 2, "resolution": 8}),
+    Call("data.sets.TransposeFlow", darcy.TransposeFlow, dict),
     Call("data.sets.solve_darcy", darcy.solve_darcy, lambda: {"a": 1 + torch.rand(2, 6, 6)}),
 ]

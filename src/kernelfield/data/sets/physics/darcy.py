@@ -6,6 +6,7 @@ r"""Darcy flow: from the permeability of a plane to the pressure in it (chapter 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ from ...transforms.split import hold_out
 if TYPE_CHECKING:
     import os
 
-__all__ = ["darcy", "darcy_synthetic", "permeability", "solve_darcy"]
+    from ...base import Batch
+
+__all__ = ["TransposeFlow", "darcy", "darcy_synthetic", "permeability", "solve_darcy"]
 
 #: the two permeabilities of the published data
 LOW, HIGH = 3.0, 12.0
@@ -39,6 +42,7 @@ def darcy(
     resolution: int = 16,
     test_resolution: int | None = None,
     coordinates: bool = True,
+    augment: bool = False,
     validation: int = 100,
     seed: int = 0,
 ) -> Data:
@@ -60,6 +64,7 @@ def darcy(
         resolution: samples per side.
         test_resolution: samples per side of the test set, which knows its step then; as in training if not given.
         coordinates: whether the inputs have two more channels, the coordinates of each sample.
+        augment: whether half of the training samples of a batch are transposed (:class:`.TransposeFlow`).
         validation: number of training samples held out; 0 for none.
         seed: seed of the validation split.
 
@@ -69,7 +74,34 @@ def darcy(
     tested = resolution if test_resolution is None else test_resolution
     read = _reader(root)
     train, test = read("train", resolution), read("test", tested)
-    return _build("darcy", train, test, float(train[1].std()), read.closed, coordinates, validation, seed)
+    data = _build("darcy", train, test, float(train[1].std()), read.closed, coordinates, validation, seed)
+    return replace(data, train=replace(data.train, prepare=TransposeFlow())) if augment else data
+
+
+@dataclass(frozen=True)
+class TransposeFlow:
+    """Exchange rows and columns of half of the training samples, permeability and pressure alike.
+
+    The equation has no preferred axis, so a transposed solution is a solution. The published grid includes one edge
+    only, and has no other exact symmetry. The coordinates, the channels after the first, stay where they are.
+
+    >>> from kernelfield.data.base import Batch
+    >>> x = torch.randn(64, 1, 4, 4)
+    >>> changed = TransposeFlow()(Batch(x, 2 * x), True)
+    >>> torch.equal(changed.target, 2 * changed.inputs), torch.equal(changed.inputs, x)
+    (True, False)
+    """
+
+    augments = True
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:
+        if not training:
+            return batch
+        x, y = batch.inputs, batch.target
+        swap = torch.rand(len(x), 1, 1, 1, device=x.device) < 0.5
+        flow = torch.where(swap, x[:, :1].transpose(2, 3), x[:, :1])
+        target = None if y is None else torch.where(swap, y.transpose(2, 3), y)
+        return replace(batch, inputs=torch.cat([flow, x[:, 1:]], dim=1), target=target)
 
 
 @checked(resolution=Int(2), solve_at=Int(4), validation=Int(0))
