@@ -14,6 +14,7 @@ import argparse
 import copy
 import json
 import os
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -68,18 +69,22 @@ def train_step(net: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, targ
 
 
 def seconds_of(nets: list[nn.Module], x: Tensor, target: Tensor, options: argparse.Namespace) -> tuple[Any, Any]:
-    """Return the least time of a step of each network, measured in turns, and the losses of the first."""
+    """Return the median time of a step of each network, and the losses of the first.
+
+    The networks are measured in turns, in an order that changes from step to step: who comes second finds warm caches.
+    """
     optimizers = [torch.optim.AdamW(net.parameters(), lr=0.01) for net in nets]
-    least, losses = [float("inf")] * len(nets), []
-    for step in range(options.steps + 1):
-        for i, (net, optimizer) in enumerate(zip(nets, optimizers, strict=True)):
+    times: list[list[float]] = [[] for _ in nets]
+    losses = []
+    for step in range(options.steps + 3):
+        for i in sorted(range(len(nets)), reverse=step % 2 == 1):
             begun = time.perf_counter()
-            loss = train_step(net, optimizer, x, target)  # waits for the device
-            if step > 0:
-                least[i] = min(least[i], time.perf_counter() - begun)
+            loss = train_step(nets[i], optimizers[i], x, target)  # waits for the device
+            if step >= min(3, options.steps):
+                times[i].append(time.perf_counter() - begun)
             if i == 0:
                 losses.append(loss)
-    return least, losses
+    return [statistics.median(each) for each in times], losses
 
 
 def formula(net: nn.Module, shape: tuple[int, ...]) -> int:
