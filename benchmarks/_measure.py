@@ -9,6 +9,7 @@ import os
 import platform
 import resource
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "Budget",
     "check_peak_bytes",
     "copy_bandwidth",
     "graphed",
@@ -31,6 +33,45 @@ __all__ = [
 
 # A call shorter than this is repeated to fill it: below, what is timed is the clock and the launch.
 _SAMPLE_SECONDS = 2e-3
+
+
+class Budget:
+    """Seconds that a benchmark may take, counted from the start of its process.
+
+    Imports and the compilation of kernels count too: on a machine without Triton's cache they take longer than the
+    measurements. A measurement that has begun is finished, so a run ends a little after its budget.
+
+    >>> Budget(0.0).spent, Budget(1e6).spent
+    (True, False)
+    """
+
+    def __init__(self, seconds: float = math.inf) -> None:
+        self.seconds = seconds
+        self._started = time.perf_counter() - _process_age()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the process started."""
+        return time.perf_counter() - self._started
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing new should be begun."""
+        return self.elapsed > self.seconds
+
+    def log(self, text: str) -> None:
+        """Print ``text`` behind the time, on the error stream: the table stays alone on the other one."""
+        print(f"[{self.elapsed:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+
+def _process_age() -> float:
+    """Return for how many seconds this process has run; 0 where the system does not tell."""
+    try:
+        # The fields after the name, which is in parentheses and may hold spaces; the start is the 22nd of all.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return 0.0
 
 
 def settle_allocator() -> None:

@@ -9,10 +9,13 @@
 
 Self-attention: the rotated-MNIST network of chapter 9 on 28², by each way to compute attention, and the plain reference
 with all scores at once where it fits. Attentive: the networks of chapter 8, and the plain ones they are compared with.
-Rows come in the order in which they matter, each is saved when it is measured, and none is begun after ``--budget``
-seconds. A step is forward, backward of a mean of squares, without an optimiser; on a GPU also captured and replayed as
-a CUDA graph. Peak memory is what tensors take above weights and input. ``--compile`` adds a column under
-``torch.compile``.
+Rows come in the order in which they matter. Each is printed and saved as soon as it is measured. No measurement begins
+once the process has run for ``--budget`` seconds. Where Triton's cache is empty, the first step of a row compiles its
+kernels one after the other: eleven kernels, about a minute of CPU time, for the first row alone. The error stream shows
+how long that takes. ``--kernels FILE`` keeps a record of the kernels and compiles those of an earlier run in parallel.
+
+A step is forward, backward of a mean of squares, without an optimiser; on a GPU also captured and replayed as a CUDA
+graph. Peak memory is what tensors take above weights and input. ``--compile`` adds a column under ``torch.compile``.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _measure import graphed, machine, median_seconds, peak_bytes, settle_allocator
-from _tables import MISSING, describe, number, replace_section, table
+from _measure import Budget, graphed, machine, median_seconds, peak_bytes, settle_allocator
+from _tables import MISSING, describe, number, replace_section, save, table
 
 from kernelfield.groups import Cyclic, Dihedral
 from kernelfield.models import GCNN, GroupAllCNN, create_model
+from kernelfield.ops.precompile import KernelRecord, precompile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +163,14 @@ def training_step(net: nn.Module, x: Tensor) -> Callable[[], None]:
     return step
 
 
-def measure(case: Case, device: torch.device, methods: list[str], compiled: bool, each: float) -> dict[str, Any]:
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(
+    case: Case, device: torch.device, methods: list[str], compiled: bool, each: float, budget: Budget
+) -> dict[str, Any]:
     x = torch.randn(case.shape, device=device)
     row: dict[str, Any] = {"kind": case.kind, "name": case.name, "ms": {}, "mib": {}, "errors": {}}
     row["authors"] = case.authors
@@ -171,6 +182,9 @@ def measure(case: Case, device: torch.device, methods: list[str], compiled: bool
         for way in ("", *((" graphed",) if device.type == "cuda" else ()), *((" compiled",) if compiled else ())):
             if way == " graphed" and (method == "reference" or row["ms"].get(method, 0) > LONG):
                 continue
+            if budget.spent and row["ms"]:
+                budget.log(f"{case.name}: {method}{way} left out, the budget is spent")
+                continue
             gc.collect()
             if device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -179,15 +193,17 @@ def measure(case: Case, device: torch.device, methods: list[str], compiled: bool
                 net = case.build(method=method).to(device).train()
                 run = torch.compile(net) if way == " compiled" else net
                 step = training_step(run, x)
+                compiling = time.perf_counter()
                 step()
+                synchronize(device)
+                budget.log(f"{case.name}: {name}, first step {time.perf_counter() - compiling:.1f} s")
                 if not way:
                     row["mib"][name] = peak_bytes(step, device) / 2**20
                 call = graphed(step) if way == " graphed" else step
                 row["ms"][name] = 1e3 * median_seconds({name: call}, device, budget=each)[name]
             except (RuntimeError, torch.OutOfMemoryError, NotImplementedError, ModuleNotFoundError) as error:
                 row["errors"][name] = str(error).splitlines()[0][:200]
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
+                synchronize(device)
             net = run = step = call = None
     row["seconds"] = time.perf_counter() - began
     return row
@@ -239,8 +255,9 @@ def main() -> None:
         "--methods", nargs="+", choices=METHODS, default=list(METHODS), help="ways to compute attention"
     )
     parser.add_argument("--each", type=float, default=0.3, help="seconds to spend on each measurement")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no row is begun")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds of the whole run; nothing begins later")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
+    parser.add_argument("--kernels", type=Path, help="compile the kernels of this record in parallel, and extend it")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
     parser.add_argument("--markdown", type=Path, help="put the table into this file")
     options = parser.parse_args()
@@ -250,18 +267,23 @@ def main() -> None:
         device = torch.device(options.device)
         settle_allocator()
         report = {"machine": machine(device, SEED), "rows": []}
-        began = time.perf_counter()
+        budget = Budget(options.budget)
+        budget.log("imported; measuring")
+        record = KernelRecord()
+        if options.kernels is not None:
+            budget.log(f"{precompile([options.kernels]).wait()} kernels of {options.kernels} compiled")
         for case in cases(device, options.quick, options.all):
             if options.only not in (None, case.kind) or options.match not in case.name:
                 continue
-            if time.perf_counter() - began > options.budget:
-                print(case.name, "not begun", flush=True)
+            if budget.spent:
+                budget.log(f"{case.name}: left out, the budget is spent")
                 continue
-            row = measure(case, device, options.methods, options.compile, options.each)
+            row = measure(case, device, options.methods, options.compile, options.each, budget)
             report["rows"].append(row)
             print(*cells(row), *row["errors"].items(), f"{row['seconds']:.0f} s", sep="   ", flush=True)
-            if options.json is not None:  # what is measured is kept, whatever comes after
-                options.json.write_text(json.dumps(report, indent=1) + "\n")
+            save(report, options.json)
+            if options.kernels is not None:
+                record.write(options.kernels)
     text = f"{describe(report['machine'])}.\n\n{shown(report['rows'])}"
     if options.markdown is not None:
         replace_section(options.markdown, f"group-attention-{report['machine']['device']}", text)

@@ -14,21 +14,24 @@ A training step is forward, cross-entropy, backward and Adam. Every row times, i
 - plain: the same layers in torch's own modules, with as many channels as the group network has in all.
 
 Small networks are bound by launches, so on a GPU each step is also captured and replayed as a CUDA graph (``graphed``).
+Each row is printed and saved as soon as it is measured, and none begins once the process has run for ``--budget``
+seconds. The error stream shows when a row's first steps, which compile its kernels, are done.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _measure import graphed, machine, median_seconds, peak_bytes, settle_allocator
+from _measure import Budget, graphed, machine, median_seconds, peak_bytes, settle_allocator
 from _plain import e2cnn_all_cnn, e2cnn_cnn, e2cnn_residual, enn, plain_all_cnn, plain_cnn, plain_residual
-from _tables import MISSING, describe, number, replace_section, table
+from _tables import MISSING, describe, number, replace_section, save, table
 from torch.nn import functional as F
 
 from kernelfield.groups import SO2, Cyclic, Dihedral, Group
@@ -173,7 +176,7 @@ def captured(name: str, call: Callable[[], object]) -> dict[str, Callable[[], ob
         return {}
 
 
-def measure(case: Case, device: torch.device, compiled: bool, budget: float) -> dict[str, Any]:
+def measure(case: Case, device: torch.device, compiled: bool, each: float, budget: Budget) -> dict[str, Any]:
     torch.manual_seed(SEED)
     x = torch.randn(case.shape, device=device)
     nets = {"ours": case.build, "e2cnn": case.theirs if enn is not None else None, "plain": case.plain}
@@ -181,12 +184,13 @@ def measure(case: Case, device: torch.device, compiled: bool, budget: float) -> 
     calls: dict[str, Callable[[], object]] = {name: training_step(net, x) for name, net in made.items()}
     if compiled:
         calls["ours, compiled"] = training_step(torch.compile(make(case.build, device)), x)  # type: ignore[arg-type]
-        for _ in range(2):  # a first step compiles
-            calls["ours, compiled"]()
+    for name, call in calls.items():
+        call()  # compiles kernels and loads libraries, which takes longer than the steps that follow
+        budget.log(f"{case.name}: {name}, first step done")
     if device.type == "cuda":
         for name in [name for name in calls if name != "e2cnn"]:
             calls |= captured(name, calls[name])
-    seconds = median_seconds(calls, device, budget=budget)
+    seconds = median_seconds(calls, device, budget=each)
     return {
         "name": case.name,
         "parameters": sum(p.numel() for p in made["ours"].parameters()),
@@ -233,7 +237,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compile", action="store_true", help="also time each step under torch.compile")
     parser.add_argument("--only", default="", help="rows whose name contains this; of saved ones the others are kept")
-    parser.add_argument("--budget", type=float, default=2.0, help="seconds for each step that is timed")
+    parser.add_argument("--each", type=float, default=2.0, help="seconds to spend on each measurement")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds of the whole run; nothing begins later")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
     parser.add_argument("--markdown", type=Path, help="put the table into this file")
@@ -247,14 +252,19 @@ def main() -> None:
         report = {"machine": machine(device, SEED), "e2cnn": enn is not None, "rows": []}
         if options.only and options.json is not None and options.json.exists():
             report["rows"] = json.loads(options.json.read_text())["rows"]
+        budget = Budget(options.budget)
+        budget.log("imported; measuring")
         for case in cases(device, options.quick):
-            if options.only in case.name:
-                row = measure(case, device, options.compile, options.budget)
-                kept = [r for r in report["rows"] if r["name"] != case.name]
-                report["rows"] = [*kept, row]
-                print(*cells(row), sep="   ", flush=True)
-                if options.json is not None:  # what was measured is kept, whatever ends the rest
-                    options.json.write_text(json.dumps(report, indent=1) + "\n")
+            if options.only not in case.name:
+                continue
+            if budget.spent:
+                budget.log(f"{case.name}: left out, the budget is spent")
+                continue
+            row = measure(case, device, options.compile, options.each, budget)
+            kept = [r for r in report["rows"] if r["name"] != case.name]
+            report["rows"] = [*kept, row]
+            print(*cells(row), sep="   ", flush=True)
+            save(report, options.json)
     text = f"{describe(report['machine'])}.\n\n{table(HEADER, [cells(row) for row in report['rows']])}"
     if any(row["e2cnn_ms"] for row in report["rows"]) and not report["e2cnn"]:
         text += "\n\n\\* measured on the same kind of GPU at another time, in an environment of its own."

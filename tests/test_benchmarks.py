@@ -1,0 +1,45 @@
+"""Benchmarks keep to their budget and show each row when it is measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+SCRIPTS = ("group_attention", "groups")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Return a function that runs a benchmark and returns what it printed on both streams."""
+    monkeypatch.syspath_prepend(FOLDER)
+
+    def run(script, *arguments):
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        importlib.import_module(script).main()
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_nothing_begins_after_the_budget(run, script):
+    printed = run(script, "--quick", "--budget", "0")
+    assert "left out" in printed.err
+    assert "first step" not in printed.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_rows_are_printed_and_saved_one_by_one(run, script, tmp_path):
+    path = tmp_path / "rows.json"
+    printed = run(script, "--quick", "--each", "0.01", "--json", str(path))
+    rows = json.loads(path.read_text())["rows"]
+    assert len(rows) > 1
+    for row in rows:
+        assert f"{row['name']}: " in printed.err
+        assert any(line.startswith(row["name"]) for line in printed.out.splitlines())
