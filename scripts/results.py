@@ -116,8 +116,8 @@ THIRDS: dict[str, list[Plan]] = {
 #: rows with short schedules
 SETS: dict[str, list[Plan]] = THIRDS | {
     "memory": [
-        *(Plan(f"ch02-copy-{n}", 30, (*SHORT, "optimizer.lr=0.002")) for n in (6000, 3000, 1000)),
-        *(Plan(f"ch02-copy-{n}", 20, SHORT) for n in (200, 100)),
+        *(Plan(f"ch02-copy-{n}", 60, (*SHORT, "optimizer.lr=0.003")) for n in (6000, 3000, 1000)),
+        *(Plan(f"ch02-copy-{n}", 24, (*SHORT, "optimizer.lr=0.004")) for n in (200, 100)),
         *(Plan(f"ch02-adding-{n}", 10, SHORT) for n in (6000, 3000, 1000, 200, 100)),
     ],
     "mnist": [
@@ -163,7 +163,7 @@ SETS: dict[str, list[Plan]] = THIRDS | {
         Plan(f"ch06-cifar10-{kind}-4-140", 6, (*SHORT, *BF16, "training.batch=100"))
         for kind in ("dnarch-krwd", "ccnn", "dnarch-k", "dnarch-kr")
     ],
-    "darcy": [Plan(f"ch06-darcy-small-{kind}-4-140", 40, FAST) for kind in ("ccnn", "dnarch-krwd")],
+    "darcy": [Plan(f"ch06-darcy-small-{kind}-4-140", 60, FAST) for kind in ("ccnn", "dnarch-krwd")],
     "wavelets": [
         Plan(f"ch10-fsdd-{net}", 6, (*SHORT, *BF16, "training.eval_batch=100"), folds=(0, 1, 2, 3, 4))
         for net in ("w11", "w11-wl", "w5", "w5-wl", "m11", "m5")

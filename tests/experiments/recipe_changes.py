@@ -9,6 +9,7 @@ from typing import Any
 
 CHANGES: dict[str, dict[str, Any]] = {
     "ch02-*": {"model.start": "ckconv"},
+    "ch02-adding-*": {"published": {"mse": 0.0001}},
     "ch02-adding-100": {"model.hidden_omega_0": 14.55},
     "ch02-adding-1000": {"model.hidden_omega_0": 2.03},
     "ch02-adding-200": {"model.hidden_omega_0": 18.19},
@@ -185,6 +186,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch05-pmnist-*": {"regularizers": {"kernel_norm": {"weight": 1e-05, "parameters": "biases"}}},
     "ch05-scifar10-*": {"regularizers": {"kernel_norm": {"weight": 1e-05, "parameters": "biases"}}},
     "ch05-smnist-*": {"regularizers": {"kernel_norm": {"weight": 1e-05, "parameters": "biases"}}},
+    "ch06-darcy-small-ccnn-4-140": {"data.augment": True, "training.epochs": 60},
     "ch07-*": {"optimizer.decayed": ["all"]},
     "ch07-cifar10-*": {"data.validation": 0, "schedule.name": "steps", "schedule.factor": 0.1},
     "ch07-cifar10-allcnn-*": {"schedule.milestones": [200, 250, 300]},
