@@ -17,7 +17,7 @@ from ..export import quiet_exporter
 from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions, separate
-from .inference import with_fixed_layers
+from .inference import fold_bias, with_fixed_layers
 from .layers import RecurrentLayer, RunningNorm, RunningReadout
 from .recurrent_conv import RecurrentConv
 from .stream import Stream, input_channels, signal_dtype
@@ -110,6 +110,8 @@ class StreamStep(nn.Module):
         tape = _Tape()
         layers: dict[str, Any] = {}
         with torch.no_grad():
+            for module in network.modules():
+                fold_bias(module)
             for name, layer in convolutions(network).items():
                 kind: Any = RecurrentLayer if isinstance(layer, RecurrentConv) else _Window
                 layers[name] = kind(layer, step=step, batch=batch)

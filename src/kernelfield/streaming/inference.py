@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..layers import BatchNorm, Pointwise
+from ..layers import BatchNorm, Pointwise, SeparableConv
 from ..ops.fused import activate
 
-__all__ = ["FixedNorm", "FixedPointwise", "with_fixed_layers"]
+__all__ = ["FixedNorm", "FixedPointwise", "fold_bias", "with_fixed_layers"]
 
 
 class FixedPointwise(Pointwise):
@@ -91,6 +91,15 @@ class FixedNorm(BatchNorm):
 
     def extra_repr(self) -> str:
         return str(self.num_features)
+
+
+def fold_bias(module: nn.Module) -> None:
+    """Add the bias of a separable convolution's first part to that of its second, once and not with every sample."""
+    if isinstance(module, SeparableConv) and module.depthwise.bias is not None and module.pointwise.bias is not None:
+        _, bias = module.pointwise.active_parameters(offset=module.depthwise.bias)
+        assert bias is not None
+        module.pointwise.bias.copy_(bias)
+        module.depthwise.bias = None
 
 
 def with_fixed_layers(network: nn.Module) -> nn.Module:

@@ -109,14 +109,18 @@ class RecurrentLayer(BufferedLayer):
         self.groups, self.in_channels, self.out_channels = layer.groups, layer.in_channels, layer.out_channels
         self.bias = layer.bias
         self.delay = layer.lags(step)
+        self.direct: Tensor | None
+        self.register_buffer("direct", None, persistent=False)
         device = layer.cosine.device
         times = torch.arange(self.chunk + 1, device=device)
         measure = torch.full((layer.kernels, 1), step, dtype=torch.float64, device=device)
         weights = layer.cosine.double() * measure, layer.sine.double() * measure
         real, imag = layer.powers(times, step)
         buffers = {"real": real, "imag": imag, "cosine": weights[0], "sine": weights[1]}
-        # Lag 0 has a weight of its own at steps other than 1.
-        buffers["direct"] = (layer.first_weight(step) / step - 1) * weights[0].sum(dim=1)
+        # A copy in one piece of memory: every sample reads it.
+        buffers["pole_real"], buffers["pole_imag"] = real[..., 1], imag[..., 1]
+        if step != 1:  # lag 0 has a weight of its own
+            buffers["direct"] = (layer.first_weight(step) / step - 1) * weights[0].sum(dim=1)
         buffers["kernel"] = _kernel(real, imag, *weights)
         zeros: dict[str, Any] = {"dtype": torch.float64, "device": device}
         for name in ("state_real", "state_imag"):
@@ -132,9 +136,10 @@ class RecurrentLayer(BufferedLayer):
 
     real: Tensor
     imag: Tensor
+    pole_real: Tensor
+    pole_imag: Tensor
     cosine: Tensor
     sine: Tensor
-    direct: Tensor
     kernel: Tensor
     state_real: Tensor
     state_imag: Tensor
@@ -180,7 +185,7 @@ class RecurrentLayer(BufferedLayer):
         self, x: Tensor, delayed: Tensor | None, real: Tensor, imag: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         new = self._to_kernels(x)
-        lr, li = self.real[..., 1], self.imag[..., 1]
+        lr, li = self.pole_real, self.pole_imag
         after_real = torch.addcmul(torch.addcmul(new, lr, real), li, imag, value=-1)
         after_imag = torch.addcmul(lr * imag, li, real)
         if delayed is not None:
@@ -188,7 +193,9 @@ class RecurrentLayer(BufferedLayer):
             after_real = torch.addcmul(after_real, self.end_real, old, value=-1)
             after_imag = torch.addcmul(after_imag, self.end_imag, old, value=-1)
         y = torch.addcmul(self.cosine * after_real, self.sine, after_imag).sum(dim=-1, keepdim=True)
-        return self._to_outputs(y + self.direct.unsqueeze(-1) * new), after_real, after_imag
+        if self.direct is not None:
+            y = y + self.direct.unsqueeze(-1) * new
+        return self._to_outputs(y), after_real, after_imag
 
     def _advance_many(
         self, x: Tensor, delayed: Tensor | None, real: Tensor, imag: Tensor
@@ -199,7 +206,9 @@ class RecurrentLayer(BufferedLayer):
         y = torch.einsum("bkm,kmj->bkj", self.cosine * real + self.sine * imag, ahead_real)
         y = y + torch.einsum("bkm,kmj->bkj", self.sine * real - self.cosine * imag, ahead_imag)
         new = self._to_kernels(x)
-        y = self._to_outputs(y + self.direct.unsqueeze(-1) * new) + self._conv(x, self.kernel[..., :n])
+        if self.direct is not None:
+            y = y + self.direct.unsqueeze(-1) * new
+        y = self._to_outputs(y) + self._conv(x, self.kernel[..., :n])
         # The state after them: λ^n s + Σ λ^(n-1-j) x(j)
         back_real, back_imag = self.real[..., :n].flip(-1), self.imag[..., :n].flip(-1)
         lr, li = self.real[..., n], self.imag[..., n]
@@ -262,8 +271,7 @@ class RunningNorm(BufferedLayer):
 
     def advance(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the normalised values, and the states after them; changes nothing."""
-        sums = states[0] + torch.cat(self.norm.sums(x), dim=1)
-        counts = states[1] + torch.arange(1, x.shape[-1] + 1, device=x.device)
+        sums, counts = states[0] + torch.cat(self.norm.sums(x), dim=1), _counts(states[1], x)
         mean, square = (sums / counts).split(1, dim=1)
         return self.norm.normalise(x, mean, square), (sums[..., -1:], counts[..., -1:])
 
@@ -309,8 +317,16 @@ class RunningReadout(BufferedLayer):
     def advance(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the predictions, and the states after them; changes nothing."""
         if self.kind == "mean":
-            sums = states[0] + x.to(states[0].dtype).cumsum(dim=-1)
-            counts = states[1] + torch.arange(1, x.shape[-1] + 1, device=x.device)
+            sums, counts = states[0] + _sums(x.to(states[0].dtype)), _counts(states[1], x)
             states = sums[..., -1:], counts[..., -1:]
             x = (sums / counts).to(x.dtype)
         return self.linear(x), states
+
+
+def _sums(x: Tensor) -> Tensor:
+    return x if x.shape[-1] == 1 else x.cumsum(dim=-1)
+
+
+def _counts(before: Tensor, x: Tensor) -> Tensor:
+    """Return how many samples there are after each of the samples ``x``."""
+    return before + 1 if x.shape[-1] == 1 else before + torch.arange(1, x.shape[-1] + 1, device=x.device)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import POSITIVE, Int, ListOf
 from .._object_kinds import TensorOf
-from ..layers import CumulativeNorm, SeparableConv
+from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions, separate
-from .inference import with_fixed_layers
+from .inference import fold_bias, with_fixed_layers
 from .layers import OnlineLayer, RecurrentLayer, RunningNorm, RunningReadout, StatefulLayer
 from .recurrent_conv import RecurrentConv
 
@@ -223,7 +223,7 @@ def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
     replaced: dict[str, nn.Module] = {}
     with torch.no_grad():
         for module in network.modules():
-            _fold_bias(module)
+            fold_bias(module)
         for name, layer in convolutions(network).items():
             kind = RecurrentLayer if isinstance(layer, RecurrentConv) else OnlineLayer
             replaced[name] = kind(layer, step=step, batch=batch)  # type: ignore[arg-type]
@@ -237,15 +237,6 @@ def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
     for name, module in replaced.items():
         network.set_submodule(name, module)
     return with_fixed_layers(network)
-
-
-def _fold_bias(module: nn.Module) -> None:
-    """Add the bias of a separable convolution's first part to that of its second, once and not with every sample."""
-    if isinstance(module, SeparableConv) and module.depthwise.bias is not None and module.pointwise.bias is not None:
-        _, bias = module.pointwise.active_parameters(offset=module.depthwise.bias)
-        assert bias is not None
-        module.pointwise.bias.copy_(bias)
-        module.depthwise.bias = None
 
 
 def input_channels(net: nn.Module) -> int:
