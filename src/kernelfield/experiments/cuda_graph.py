@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._cuda_graph import capture, capture_stream
 from .._step_hooks import pause_step_hooks
 from ..data.base import Batch
 from ..groups import Distribution
@@ -54,10 +55,7 @@ class CapturedStep:
         self._looked = False
         self._captured = 0
         self._pool = torch.cuda.graph_pool_handle()
-        # The stream of the training, if it has one of its own. Libraries keep a workspace for each stream, and a graph
-        # keeps the address of the workspace: two trainings must not share a stream of capture.
-        own = torch.cuda.current_stream()
-        self._stream = torch.cuda.Stream() if own == torch.cuda.default_stream() else own
+        self._stream = capture_stream()
 
     @property
     def graphs(self) -> int:
@@ -115,18 +113,12 @@ class CapturedStep:
         if len(self._graphs) >= _MOST_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
         static = _clone(batch)
-        numbers = torch.cuda.default_generators[torch.cuda.current_device()]
-        before = numbers.clone_state()
-        graph = torch.cuda.CUDAGraph()
         try:
-            with pause_step_hooks(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                self._work(static)
+            with pause_step_hooks():
+                graph, _ = capture(lambda: self._work(static), pool=self._pool, stream=self._stream)
         except RuntimeError as error:
             self.refusal = str(error).splitlines()[0]
             self._graphs.clear()
-            torch.cuda.synchronize()
-            # A capture that fails leaves the random state in its capturing mode, in which nothing eager can draw.
-            numbers.graphsafe_set_state(before)
             self.network.zero_grad(set_to_none=True)
             self._sizes.catch_up()
             return False

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ..layers import ContinuousConv, CumulativeNorm
     from ..models.readout import Readout
+    from .clock import Clock
     from .recurrent_conv import RecurrentConv
 
 __all__ = ["OnlineLayer", "RecurrentLayer", "RunningNorm", "RunningReadout", "StatefulLayer"]
@@ -39,24 +40,32 @@ class StatefulLayer(nn.Module):
 class BufferedLayer(StatefulLayer):
     """Base class of layers whose state is a few of their buffers, with the streams along the first axis."""
 
+    #: names of integer tensors that all streams share
+    shared_names: tuple[str, ...] = ()
+
     @property
     def state_names(self) -> tuple[str, ...]:
         """Names of the tensors that change with every sample."""
         raise NotImplementedError
 
+    # Tensors keep their addresses, which a CUDA graph of a step contains.
+
     def reset(self, streams: Sequence[int] | slice) -> None:
         rows = streams if isinstance(streams, slice) else list(streams)
         for name in self.state_names:
-            fresh = getattr(self, name).clone()
-            fresh[rows] = 0
-            setattr(self, name, fresh)
+            getattr(self, name)[rows] = 0
 
     def state(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name).clone() for name in self.state_names}
+        return {name: getattr(self, name).clone() for name in (*self.state_names, *self.shared_names)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        for name in self.state_names:
-            setattr(self, name, state[name].to(getattr(self, name), copy=True))
+        for name in (*self.state_names, *self.shared_names):
+            getattr(self, name).copy_(state[name])
+
+    def _store(self, states: tuple[Tensor, ...]) -> None:
+        """Replace the values of the state."""
+        for name, state in zip(self.state_names, states, strict=True):
+            getattr(self, name).copy_(state)
 
 
 class OnlineLayer(StatefulLayer):
@@ -73,10 +82,12 @@ class OnlineLayer(StatefulLayer):
         dtype = layer.reach.dtype
         self.conv = OnlineConv(layer.kernel(step).to(dtype), groups=layer.groups, batch=batch)
         self.bias = layer.bias
+        #: while set, single samples are taken at its position
+        self.clock: Clock | None = None
 
     def forward(self, x: Tensor, *, add_bias: bool = True, **_: Any) -> Tensor:
         """Return (batch, out, n) for the next samples (batch, in, n)."""
-        y = self.conv(x)
+        y = self.conv(x) if self.clock is None else self.conv.push_at(x, self.clock)
         return y if self.bias is None or not add_bias else y + self.bias.unsqueeze(-1)
 
     def reset(self, streams: Sequence[int] | slice) -> None:
@@ -131,6 +142,8 @@ class RecurrentLayer(BufferedLayer):
             late = layer.powers(self.delay + times, step)
             buffers["end_kernel"] = _kernel(*late, *weights)
             buffers["line"] = torch.zeros(batch, layer.in_channels, self.delay, **zeros)
+            buffers["place"] = torch.zeros(1, dtype=torch.int64, device=device)
+            self.shared_names = ("place",)
         for name, tensor in buffers.items():
             self.register_buffer(name, tensor.detach().contiguous(), persistent=False)
 
@@ -147,6 +160,7 @@ class RecurrentLayer(BufferedLayer):
     end_imag: Tensor
     end_kernel: Tensor
     line: Tensor
+    place: Tensor
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -155,15 +169,38 @@ class RecurrentLayer(BufferedLayer):
 
     def forward(self, x: Tensor, *, add_bias: bool = True, **_: Any) -> Tensor:
         """Return (batch, out, n) for the next samples (batch, in, n)."""
-        pieces = []
-        for piece in (x.double(),) if x.shape[-1] <= self.chunk else x.double().split(self.chunk, dim=-1):
-            states = tuple(getattr(self, name) for name in self.state_names)
-            y, states = self.advance(piece, states)
-            pieces.append(y)
-            for name, state in zip(self.state_names, states, strict=True):
-                setattr(self, name, state)
-        y = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)).to(x.dtype)
+        values = x.double()
+        if x.shape[-1] == 1:
+            y = self._push_one(values)
+        else:
+            pieces = []
+            for piece in values.split(self.chunk, dim=-1):
+                y, states = self.advance(piece, self._states())
+                self._store(states)
+                pieces.append(y)
+            y = torch.cat(pieces, dim=-1)
+        y = y.to(x.dtype)
         return y if self.bias is None or not add_bias else y + self.bias.unsqueeze(-1)
+
+    def _push_one(self, x: Tensor) -> Tensor:
+        """Take one sample; the delayed samples are a ring buffer, of which one place is read and written."""
+        delayed = None
+        if self.delay is not None:
+            delayed = self.line.index_select(-1, self.place)
+            self.line.index_copy_(-1, self.place, x)
+            self.place.add_(1).remainder_(self.delay)
+        y, real, imag = self._advance_one(x, delayed, self.state_real, self.state_imag)
+        self.state_real.copy_(real)
+        self.state_imag.copy_(imag)
+        return y
+
+    def _states(self) -> tuple[Tensor, ...]:
+        """Return the state as :meth:`advance` takes it: delayed samples in order, the oldest first."""
+        if self.delay is None:
+            return self.state_real, self.state_imag
+        order = (self.place + torch.arange(self.delay, device=self.place.device)).remainder(self.delay)
+        self.place.zero_()
+        return self.state_real, self.state_imag, self.line.index_select(-1, order)
 
     def advance(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the outputs for at most ``chunk`` samples, and the states after them; changes nothing.
@@ -264,9 +301,8 @@ class RunningNorm(BufferedLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised values for the next samples (batch, channels, n)."""
-        y, (total, count) = self.advance(x, (self.total, self.count))
-        self.total.copy_(total)
-        self.count.copy_(count)
+        y, states = self.advance(x, (self.total, self.count))
+        self._store(states)
         return y
 
     def advance(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -309,9 +345,8 @@ class RunningReadout(BufferedLayer):
 
     def forward(self, x: Tensor, mask: None = None) -> Tensor:  # noqa: ARG002
         """Return (batch, out, n) predictions for features (batch, channels, n)."""
-        y, (total, count) = self.advance(x, (self.total, self.count))
-        self.total.copy_(total)
-        self.count.copy_(count)
+        y, states = self.advance(x, (self.total, self.count))
+        self._store(states)
         return y
 
     def advance(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:

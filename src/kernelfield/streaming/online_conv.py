@@ -25,6 +25,8 @@ from ..ops import conv
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .clock import Clock
+
 __all__ = ["OnlineConv"]
 
 #: samples in a block, which are multiplied directly
@@ -75,8 +77,9 @@ class OnlineConv(nn.Module):
         keep = {"persistent": False}
         self.register_buffer("kernel", kernel.contiguous(), **keep)
         reach = torch.nn.functional.pad(kernel, (0, max(0, BLOCK - points)))[..., :BLOCK]
-        # lag of the oldest sample of a block first, channels last: a part of a block is one piece of memory
-        first = reach.flip(-1).permute(2, 1, 0).contiguous()
+        # Lag of the oldest sample of a block first, channels last: a part of a block is one piece of memory. The zeros
+        # behind lag 0 meet samples that have not come yet.
+        first = torch.nn.functional.pad(reach.flip(-1), (0, BLOCK - 1)).permute(2, 1, 0).contiguous()
         self.register_buffer("direct", first.squeeze(1) if self.depthwise else first, **keep)
         for size in self.sizes[1:]:
             self.register_buffer(f"segment{size}", torch.fft.rfft(kernel[..., size : 2 * size], n=2 * size), **keep)
@@ -125,13 +128,7 @@ class OnlineConv(nn.Module):
         at = self.time % BLOCK
         block, pending = self.block, self.pending
         block.select(1, at).copy_(x.squeeze(-1))
-        samples, lags = block.narrow(1, 0, at + 1), self.direct.narrow(0, BLOCK - at - 1, at + 1)
-        if not self.depthwise:
-            y = samples.flatten(1) @ lags.flatten(0, 1)
-        elif self.batch > 1:
-            y = torch.einsum("blc,lc->bc", samples, lags)
-        else:
-            y = (samples.squeeze(0) * lags).sum(0, keepdim=True)
+        y = self._first_lags(block.narrow(1, 0, at + 1), self.direct.narrow(0, BLOCK - at - 1, at + 1))
         place = pending.select(-1, self.time % pending.shape[-1])
         y = y.add_(place).unsqueeze(-1)
         place.zero_()
@@ -139,6 +136,49 @@ class OnlineConv(nn.Module):
         if self.time % BLOCK == 0:
             self._finish_block()
         return y
+
+    def push_at(self, x: Tensor, clock: Clock) -> Tensor:
+        """Take one sample at the position of a clock; as ``forward``, but with the same operations for each sample.
+
+        :attr:`time` is left to the caller. Tensors of the state keep their addresses, so that the call can be captured
+        as a CUDA graph: one for each value of ``clock.completed``.
+
+        Args:
+            x: (batch, in, 1) sample.
+            clock: position, and the size of the largest block that the sample completes.
+
+        Returns:
+            (batch, out, 1) output.
+        """
+        pending = self.pending
+        self.block.index_copy_(1, clock.places(BLOCK), x.to(self.kernel.dtype).movedim(1, 2))
+        y = self._first_lags(self.block, self.direct.index_select(0, clock.lags(BLOCK)))
+        place = clock.places(pending.shape[-1])
+        y = y.unsqueeze(-1).add_(pending.index_select(-1, place))
+        pending.index_fill_(-1, place, 0)
+        if clock.completed:
+            self._complete_at(clock)
+        return y.to(x.dtype)
+
+    def _complete_at(self, clock: Clock) -> None:
+        """Add what the blocks that end with the present sample give to later outputs."""
+        samples, pending, length = self.block.movedim(1, 2), self.pending, self.history.shape[-1]
+        y = self._lags_of_two_blocks(samples)[..., BLOCK:]
+        pending.index_add_(-1, clock.places(pending.shape[-1], 1, y.shape[-1]), y)
+        self.history.index_copy_(-1, clock.places(length, 1 - BLOCK, BLOCK), samples)
+        for size in self.sizes[1:]:
+            if size > clock.completed:
+                break
+            y = self._segment(self.history.index_select(-1, clock.places(length, 1 - size, size)))
+            pending.index_add_(-1, clock.places(pending.shape[-1], 1, 2 * size), y)
+
+    def _first_lags(self, samples: Tensor, lags: Tensor) -> Tensor:
+        """Return (batch, out) sums over the samples of a block, each times its lag."""
+        if not self.depthwise:
+            return samples.flatten(1) @ lags.flatten(0, 1)
+        if self.batch > 1:
+            return torch.einsum("blc,lc->bc", samples, lags)
+        return (samples.squeeze(0) * lags).sum(0, keepdim=True)
 
     def _push_part(self, x: Tensor) -> Tensor:
         """Take less than a block, at most up to its end."""
@@ -198,9 +238,13 @@ class OnlineConv(nn.Module):
                 break
             if size > done:
                 end = self.time % self.history.shape[-1] or self.history.shape[-1]
-                spectrum = torch.fft.rfft(self.history[..., end - size : end], n=2 * size)
-                product = self._product(spectrum, getattr(self, f"segment{size}"))
-                self._add(self.time, torch.fft.irfft(product, n=2 * size))
+                self._add(self.time, self._segment(self.history[..., end - size : end]))
+
+    def _segment(self, samples: Tensor) -> Tensor:
+        """Return the convolution of S samples with the lags from S to 2S, for the next 2S outputs."""
+        size = samples.shape[-1]
+        spectrum = torch.fft.rfft(samples, n=2 * size)
+        return torch.fft.irfft(self._product(spectrum, getattr(self, f"segment{size}")), n=2 * size)
 
     def _product(self, x: Tensor, kernel: Tensor) -> Tensor:
         if self.depthwise:

@@ -18,6 +18,7 @@ from .causality import check_causal, convolutions, separate
 from .inference import fold_bias, with_fixed_layers
 from .layers import OnlineLayer, RecurrentLayer, RunningNorm, RunningReadout, StatefulLayer
 from .recurrent_conv import RecurrentConv
+from .static_step import PATIENCE, ReplayedStep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,13 +79,16 @@ class Stream:
         check_causal(net)
         self._fingerprint = _fingerprint(net, self.step)
         self._closed = [False] * batch
-        self.network = _with_memory(net, self.batch, self.step)
+        with torch.inference_mode(mode=False):  # states are written to in any mode
+            self.network = _with_memory(net, self.batch, self.step)
         self._stateful = {name: m for name, m in self.network.named_modules() if isinstance(m, StatefulLayer)}
         embedding = next((m for m in net.modules() if isinstance(m, Embedding)), None)
         self._tokens = None if embedding is None else embedding.num_embeddings
         self._in_channels = input_channels(net)
         self._dtype, self._device = signal_dtype(net), next(net.parameters()).device
         self._samples = [0] * batch
+        self._replayed: ReplayedStep | None = None
+        self._singles = 0
 
     @property
     def samples(self) -> tuple[int, ...]:
@@ -115,11 +119,27 @@ class Stream:
         if any(self._closed):
             closed = torch.tensor(self._closed, device=block.device)
             block = block.masked_fill(closed.view(-1, *(1,) * (block.dim() - 1)), 0)
-        y = self.network(block)
+        y = self._replay(block) if block.shape[-1] == 1 and block.is_cuda else self.network(block)
         self._samples = [
             n if shut else n + block.shape[-1] for n, shut in zip(self._samples, self._closed, strict=True)
         ]
         return y if closed is None else y.masked_fill(closed.view(-1, 1, 1), float("nan"))
+
+    def _replay(self, sample: Tensor) -> Tensor:
+        """Read one sample on a GPU, as a CUDA graph if this is not one of the first single samples."""
+        if self._replayed is None and not torch.is_autocast_enabled("cuda"):
+            self._singles += 1
+            if self._singles > PATIENCE:
+                with torch.inference_mode(mode=False), torch.cuda.device(sample.device):
+                    self._replayed = ReplayedStep(self.network, sample.device)
+        if self._replayed is None or self._replayed.refusal or torch.is_autocast_enabled("cuda"):
+            return self.network(sample)  # type: ignore[no-any-return]
+        with torch.cuda.device(sample.device):
+            return self._replayed(sample)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs; it captures graphs of its own."""
+        return {**self.__dict__, "_replayed": None}
 
     @checked(streams=ListOf(Int(0)) | None)
     def reset(self, streams: Sequence[int] | None = None) -> Stream:
@@ -177,7 +197,7 @@ class Stream:
     def to(self, device: torch.device | str) -> Stream:
         """Move the network and its state to another device."""
         self.network.to(device=torch.device(device))
-        self._device = torch.device(device)
+        self._device, self._replayed = torch.device(device), None  # graphs hold the old addresses
         return self
 
     def _reset_layers(self, streams: Sequence[int] | None) -> Sequence[int]:
