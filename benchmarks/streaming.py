@@ -5,19 +5,23 @@
 
 CCNN_4,140 with global causal kernels, as long as the signal of 16,000 samples, predicts after every sample:
 
-- ``exact``: ``kf.stream`` of the network, convolutions in blocks of growing size,
+- ``exact``: ``kf.stream`` of the network, convolutions in blocks of growing size; on a GPU as CUDA graphs,
 - ``distilled``: ``kf.stream`` of the network with 16 oscillations in place of each kernel. They are random: the time
-  does not depend on their values,
-- ``compiled``: the step of the distilled network as one function: by AOTInductor on a CPU, a CUDA graph on a GPU,
+  does not depend on their values; on a GPU as a CUDA graph,
+- ``compiled``: the step of the distilled network as one function: by AOTInductor on a CPU; by torch.compile, as a CUDA
+  graph, on a GPU,
 - ``cache``: the samples so far are kept for each layer, and each new output is one sum over all of them,
-- ``recompute``: a forward pass over all samples so far.
+- ``recompute``: a forward pass over all samples so far,
+- on a GPU also ``exact_eager``, without graphs, and ``cache_replayed``, a cache of the full length as a CUDA graph.
 
-Totals are extrapolated. The first three methods are timed over ``--measured`` samples, one by one, and the total is in
-proportion; for the exact stream these samples end with the largest of its blocks, so that no FFT is left out. The cost
-per sample of the cache and of forward passes grows with the number of samples: it is measured at 9 and 5 lengths, and
-the total is the area under the line through these. ``operations`` are counted, of the convolutions alone: additions and
-multiplications, 2.5 n log₂ n for a real FFT of n points. Times are also given for one convolution without the rest of
-the network, whose time per sample is mostly that of calling its many small layers.
+On a GPU the streams and the graphs read all samples, one by one. Other totals are extrapolated. On a CPU the streams
+are timed over ``--measured`` samples and the total is in proportion; for the exact stream these samples end with the
+largest of its blocks, so that no FFT is left out. The cost per sample of the cache and of forward passes grows with the
+number of samples: it is measured at 9 and 5 lengths, and the total is the area under the line through these.
+
+``operations`` are counted, of the convolutions alone: additions and multiplications, 2.5 n log₂ n for a real FFT of n
+points. Times are also given for one convolution without the rest of the network, whose time per sample is mostly that
+of calling its many small layers.
 
 ``state_bytes`` is what each method keeps between samples, after several numbers of them, without weights and kernels.
 """
@@ -38,15 +42,19 @@ from _tables import number, ratio, save, table
 from torch import Tensor, nn
 
 import kernelfield as kf
+from kernelfield._cuda_graph import capture, capture_stream
 from kernelfield.streaming import OnlineConv, RecurrentConv, StreamStep
 from kernelfield.streaming.causality import convolutions
+from kernelfield.streaming.clock import Clock
 from kernelfield.streaming.layers import OnlineLayer, RecurrentLayer
 from kernelfield.streaming.online_conv import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-METHODS = ("exact", "distilled", "compiled", "cache", "recompute")
+METHODS = ("exact", "exact_eager", "distilled", "compiled", "cache", "cache_replayed", "recompute")
+#: methods that do and keep the same as others, but are called in another way
+_SAME_WORK = {"exact_eager": "exact", "compiled": "distilled", "cache_replayed": "cache"}
 
 
 class CacheLayer(nn.Module):
@@ -54,7 +62,7 @@ class CacheLayer(nn.Module):
 
     def __init__(self, kernel: Tensor, samples: int, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.bias, self.time = bias, 0
+        self.kernel, self.bias, self.time = kernel, bias, 0
         self.reversed = kernel.squeeze(1).flip(-1).contiguous().unsqueeze(-1)  # (channels, points, 1)
         self.samples = kernel.new_zeros(kernel.shape[0], 1, samples)
 
@@ -62,6 +70,23 @@ class CacheLayer(nn.Module):
         self.samples[:, 0, self.time] = x[0, :, 0]
         self.time += 1
         y = torch.bmm(self.samples[..., : self.time], self.reversed[:, -self.time :]).view(1, -1, 1)
+        return y if self.bias is None or not add_bias else y + self.bias.unsqueeze(-1)
+
+
+class ReplayedCacheLayer(CacheLayer):
+    """The same with the position in a tensor: a sum over all places, with zeros for samples to come."""
+
+    def __init__(self, kernel: Tensor, samples: int, bias: Tensor | None, clock: Clock) -> None:
+        super().__init__(kernel, samples, bias)
+        self.clock = clock
+        kernel = nn.functional.pad(kernel.squeeze(1), (0, samples))[:, :samples].flip(-1)
+        self.table = nn.functional.pad(kernel, (0, samples - 1)).T.contiguous()
+        self.samples = kernel.new_zeros(samples, kernel.shape[0])
+
+    def forward(self, x: Tensor, *, add_bias: bool = True, **_: Any) -> Tensor:
+        length = len(self.samples)
+        self.samples.index_copy_(0, self.clock.places(length), x[..., 0])
+        y = (self.samples * self.table.index_select(0, self.clock.lags(length))).sum(0).view(1, -1, 1)
         return y if self.bias is None or not add_bias else y + self.bias.unsqueeze(-1)
 
 
@@ -105,6 +130,12 @@ class Clocked:
     def __init__(self, x: Tensor, measured: int) -> None:
         self.x, self.measured, self.samples = x, min(measured, x.shape[-1]), x.shape[-1]
 
+    def replayed(self, push: Callable[[Tensor], object]) -> float:
+        """Return seconds for all samples on a GPU, when all graphs have been captured."""
+        push_all(push, self.x)
+        push_all(push, self.x)
+        return push_all(push, self.x)
+
     def stream(self, online: Any, push: Callable[[Tensor], object], largest: int) -> float:
         """Return seconds for all samples with an object that remembers; its last samples end at ``largest``."""
         end = max(self.measured, largest)
@@ -123,21 +154,45 @@ class Clocked:
 
 def network_seconds(net: nn.Module, small: nn.Module, clocked: Clocked) -> dict[str, float]:
     """Return seconds to read all samples with the whole network."""
-    x = clocked.x
-    online = kf.stream(net)
+    x, gpu = clocked.x, clocked.x.is_cuda
+    online, recurrent = kf.stream(net), kf.stream(small)
     layers = [layer for layer in online.network.modules() if isinstance(layer, OnlineLayer)]
-    seconds = {"exact": clocked.stream(online.push, online.push, layers[-1].conv.sizes[-1])}
-    recurrent = kf.stream(small)
-    seconds["distilled"] = clocked.step(recurrent.push)
-    seconds["compiled"] = clocked.step(compiled(small, x[..., :1]))
+    largest, seconds = layers[-1].conv.sizes[-1], {}
+    if gpu:
+        seconds["exact_eager"] = clocked.stream(online.network, online.network, largest)
+        online = kf.stream(net)
+        seconds["exact"] = clocked.replayed(online.push)
+        seconds["distilled"] = clocked.replayed(recurrent.push)
+    else:
+        seconds["exact"] = clocked.stream(online.push, online.push, largest)
+        seconds["distilled"] = clocked.step(recurrent.push)
+    seconds["compiled"] = (clocked.replayed if gpu else clocked.step)(compiled(small, x[..., :1]))
     caches = []
     for name, layer in list(online.network.named_modules()):
         if isinstance(layer, OnlineLayer):
             caches.append(CacheLayer(layer.conv.kernel, clocked.samples, layer.bias))
             online.network.set_submodule(name, caches[-1])
     seconds["cache"] = total(cached_cost(caches, online.network, x), clocked.samples)
+    if gpu:
+        ticks = Clock(x.device)
+        for name, layer in list(online.network.named_modules()):
+            if isinstance(layer, CacheLayer):
+                made = ReplayedCacheLayer(layer.kernel, clocked.samples, layer.bias, ticks)
+                online.network.set_submodule(name, made)
+        seconds["cache_replayed"] = clocked.replayed(replayed(ticking(online.network, ticks), x[..., :1]))
     seconds["recompute"] = total(lambda t: _timed(net, x[..., :t]), clocked.samples, points=5)
     return seconds
+
+
+def ticking(network: Callable[[Tensor], Tensor], ticks: Clock) -> Callable[[Tensor], Tensor]:
+    """Return a step of a network whose layers read a clock."""
+
+    def step(sample: Tensor) -> Tensor:
+        y = network(sample)
+        ticks.advance()
+        return y
+
+    return step
 
 
 def state_bytes(net: nn.Module, small: nn.Module, samples: int) -> dict[str, dict[str, int]]:
@@ -152,7 +207,7 @@ def state_bytes(net: nn.Module, small: nn.Module, samples: int) -> dict[str, dic
         exact.push(x[..., before:n])
         distilled.push(x[..., before:n])
         before = n
-        kept = {"exact": exact.memory, "distilled": distilled.memory, "compiled": distilled.memory}
+        kept = {"exact": exact.memory, "distilled": distilled.memory}
         found[str(n)] = {**kept, "cache": 4 * n * width, "recompute": 4 * n}
     return found
 
@@ -172,45 +227,56 @@ def compiled(small: nn.Module, sample: Tensor) -> Callable[[Tensor], object]:
             return y
 
         return push
-    held = sample.clone()
+    program = torch.export.export(one, (sample, *states), strict=False).module()
 
-    def advance() -> Tensor:
-        y, *after = one(held, *states)
+    def advance(sample: Tensor, *states: Tensor) -> Tensor:
+        y, *after = program(sample, *states)
         for state, new in zip(states, after, strict=True):
             state.copy_(new)
-        return y
+        return y  # type: ignore[no-any-return]
 
-    aside = torch.cuda.Stream()
+    fused = torch.compile(advance, fullgraph=True)
+    return replayed(lambda held: fused(held, *states), sample)
+
+
+def replayed(work: Callable[[Tensor], Tensor], sample: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a step on a GPU as a CUDA graph."""
+    held, aside = sample.clone(), capture_stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         for _ in range(3):
-            advance()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = advance()
+            work(held)
+    graph, y = capture(lambda: work(held), pool=torch.cuda.graph_pool_handle(), stream=aside)
 
-    def replay(sample: Tensor) -> Tensor:
+    def push(sample: Tensor) -> Tensor:
         held.copy_(sample)
         graph.replay()
-        return y
+        return y  # type: ignore[no-any-return]
 
-    return replay
+    return push
 
 
 def layer_seconds(conv: Any, recurrent: RecurrentConv, clocked: Clocked) -> dict[str, float]:
     """Return seconds to read all samples with one convolution."""
     kernel = conv.kernel()
     wide = Clocked(clocked.x.expand(-1, kernel.shape[0], -1).contiguous(), clocked.measured)
-    online = OnlineConv(kernel, groups=kernel.shape[0])
     cache = CacheLayer(kernel, wide.samples)
-    return {
-        "exact": wide.stream(online, online, online.sizes[-1]),
-        "distilled": wide.step(RecurrentLayer(recurrent, step=1.0, batch=1)),
-        "compiled": wide.step(compiled(recurrent, wide.x[..., :1])),
-        "cache": total(cached_cost([cache], cache, wide.x), wide.samples),
-        "recompute": total(lambda t: _timed(conv, wide.x[..., :t]), wide.samples, points=5),
-    }
+    sample, seconds = wide.x[..., :1], {}
+    if wide.x.is_cuda:
+        ticks = Clock(wide.x.device)
+        static = ticking(ReplayedCacheLayer(kernel, wide.samples, None, ticks), ticks)
+        seconds["exact"] = wide.replayed(kf.stream(conv).push)
+        seconds["distilled"] = wide.replayed(kf.stream(recurrent).push)
+        seconds["compiled"] = wide.replayed(compiled(recurrent, sample))
+        seconds["cache_replayed"] = wide.replayed(replayed(static, sample))
+    else:
+        seconds["distilled"] = wide.step(RecurrentLayer(recurrent, step=1.0, batch=1))
+        seconds["compiled"] = wide.step(compiled(recurrent, sample))
+    online = OnlineConv(kernel, groups=kernel.shape[0])
+    seconds["exact_eager" if wide.x.is_cuda else "exact"] = wide.stream(online, online, online.sizes[-1])
+    seconds["cache"] = total(cached_cost([cache], cache, wide.x), wide.samples)
+    seconds["recompute"] = total(lambda t: _timed(conv, wide.x[..., :t]), wide.samples, points=5)
+    return seconds
 
 
 def with_oscillations(net: nn.Module, order: int) -> nn.Module:
@@ -277,10 +343,11 @@ def main() -> None:
             ratio(seconds[name] / seconds["exact"]),
             number(alone[name]),
             ratio(alone[name] / alone["exact"]),
-            ratio(counted.get(name, counted["distilled"]) / counted["exact"]),
-            *(number(kept[name] / 2**10) for kept in memory.values()),
+            ratio(counted[_SAME_WORK.get(name, name)] / counted["exact"]),
+            *(number(kept[_SAME_WORK.get(name, name)] / 2**10) for kept in memory.values()),
         ]
         for name in METHODS
+        if name in seconds
     ]
     header = ["method", "network s", "/ exact", "one convolution s", "/ exact", "operations / exact"]
     print(table([*header, *(f"KiB after {n}" for n in memory)], rows))

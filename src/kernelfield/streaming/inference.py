@@ -43,10 +43,17 @@ class FixedPointwise(Pointwise):
         if x.shape[-1] != 1 or offset is not None or active is not None or x.dim() != 3:
             epilogue = {"activation": activation, "residual": residual, **dropout}
             return super().forward(x, offset=offset, active=active, **epilogue)
-        y = F.linear(x.squeeze(-1), self.weight, self.bias).unsqueeze(-1)
+        y = self._map(x.squeeze(-1)).unsqueeze(-1)
         if activation is not None:
             y = F.gelu(y) if activation == "gelu" else F.relu(y)
         return y if residual is None else y.add_(residual)
+
+    def _map(self, x: Tensor) -> Tensor:
+        if len(x) > 1 or not x.is_cuda or not torch.compiler.is_compiling():
+            return F.linear(x, self.weight, self.bias)
+        # The compiler fuses a sum with the operations around it, which it cannot do with a product of a library.
+        y = (self.weight * x).sum(dim=-1).unsqueeze(0)
+        return y if self.bias is None else y + self.bias
 
 
 class FixedNorm(BatchNorm):

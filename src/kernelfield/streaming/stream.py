@@ -133,7 +133,7 @@ class Stream:
                 with torch.inference_mode(mode=False), torch.cuda.device(sample.device):
                     self._replayed = ReplayedStep(self.network, sample.device)
         if self._replayed is None or self._replayed.refusal or torch.is_autocast_enabled("cuda"):
-            return self.network(sample)  # type: ignore[no-any-return]
+            return self.network(sample)
         with torch.cuda.device(sample.device):
             return self._replayed(sample)
 
