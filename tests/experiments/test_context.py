@@ -182,7 +182,7 @@ def test_a_worker_that_dies_ends_the_others_and_is_named(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_killed_workers_restart_and_lose_nothing(tmp_path: Path) -> None:
     """Ten kills at random moments; the weights are those of an uninterrupted run."""
-    options = (*CHANGES, "--epochs", 12, "--set", "training.checkpoint_every=3", "--devices", 2, "--context", 2)
+    options = (*CHANGES, "--epochs", 60, "--set", "training.checkpoint_every=3", "--devices", 2, "--context", 2)
     run(*TRAIN, "--out", tmp_path / "whole", *options)
     process = start(*TRAIN, "--out", tmp_path / "killed", *options, "--restarts", 10)
     rng, kills = random.Random(0), 0
@@ -192,9 +192,9 @@ def test_killed_workers_restart_and_lose_nothing(tmp_path: Path) -> None:
         if pids:
             os.kill(rng.choice(pids), signal.SIGKILL)
             kills += 1
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=500)
     assert process.returncode == 0, err[-3000:]
-    assert kills > 0
+    assert kills == 10  # more epochs above if a machine is fast enough to end before
     assert difference(tmp_path / "whole", tmp_path / "killed") == 0
 
 

@@ -15,8 +15,9 @@ __all__ = ["drop_part"]
 def drop_part(x: Tensor, p: float, axis: int, start: int, total: int, *, few_bits: bool = False) -> Tensor:
     """Drop values of ``x``, which holds ``start`` and following of ``total`` entries along ``axis``.
 
-    Every process draws for all entries, one byte for each value on a CPU, and keeps its own. Processes whose random
-    numbers begin alike stay alike, and a CPU draws what :func:`kernelfield.ops.fused.drop` draws for the whole tensor.
+    Every process draws for all entries and keeps its own, as many bytes as a GPU needs for the whole tensor, one for
+    each value on a CPU. Processes whose random numbers begin alike stay alike, and draw what
+    :func:`kernelfield.ops.fused.drop` draws for the whole tensor.
 
     >>> import torch
     >>> from kernelfield.ops.fused import drop
@@ -31,6 +32,6 @@ def drop_part(x: Tensor, p: float, axis: int, start: int, total: int, *, few_bit
     # Numbers are drawn in the order of memory, in which x may be transposed.
     strides = x.stride()
     order = sorted(range(x.dim()), key=lambda i: (-strides[i], i))
-    kept, factor = drop_factors([shape[i] for i in order], p, x.device, few_bits=few_bits)
+    kept, factor = drop_factors([shape[i] for i in order], p, x, few_bits=few_bits)
     kept = kept.permute([order.index(i) for i in range(x.dim())]).narrow(axis, start, x.shape[axis])
     return x * kept.to(x.dtype).mul_(factor)

@@ -43,19 +43,22 @@ def drop(x: Tensor, p: float, *, channels: bool = False, few_bits: bool = False)
 
 
 def drop_factors(
-    shape: Sequence[int], p: float, device: torch.device, *, few_bits: bool = False
+    shape: Sequence[int], p: float, like: Tensor, *, few_bits: bool = False
 ) -> tuple[Tensor, float]:
     """Return which values of a contiguous tensor are kept, and the factor of those that are.
 
-    On a CPU these are the draws of :func:`drop` for a tensor of this ``shape``.
+    These are the draws of :func:`drop` for a tensor of this ``shape`` with the device and the dtype of ``like``.
 
-    >>> kept, factor = drop_factors((2, 3), 0.5, torch.device("cpu"))
+    >>> kept, factor = drop_factors((2, 3), 0.5, torch.zeros(1))
     >>> kept.dtype, factor
     (torch.bool, 2.0)
     """
-    dropped = round(p * 2**_BITS)
+    dropped, device = round(p * 2**_BITS), like.device
     if few_bits and device.type == "cpu" and 0 < dropped < 2**_BITS:
         return _kept(torch.Size(shape).numel(), dropped).view(shape), 2**_BITS / (2**_BITS - dropped)
+    if device.type == "cuda" and 0 < p < 1:
+        # The kernel of F.dropout draws in the order of its threads, which depends on size and dtype.
+        return torch.native_dropout(like.new_ones(shape), p, True)[1], 1 / (1 - p)
     return torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1 - p), 1 / (1 - p)
 
 
