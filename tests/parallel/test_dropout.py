@@ -28,10 +28,7 @@ def test_slabs_are_dropped_as_the_whole(
     for start, stop in ((0, cut), (cut, shape[2])):
         torch.manual_seed(0)
         slab = whole[:, :, start:stop]
-        if channels_last:
-            slab = slab.movedim(1, -1).contiguous().movedim(-1, 1)
-        else:
-            slab = slab.contiguous()
+        slab = slab.movedim(1, -1).contiguous().movedim(-1, 1) if channels_last else slab.contiguous()
         parts.append(drop_part(slab, 0.3, 2, start, shape[2], few_bits=few_bits))
     torch.testing.assert_close(torch.cat(parts, dim=2), expected)
     assert 0.2 < (expected == 0).double().mean() < 0.4
