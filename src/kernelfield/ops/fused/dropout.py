@@ -42,9 +42,7 @@ def drop(x: Tensor, p: float, *, channels: bool = False, few_bits: bool = False)
     return (x * _kept(x.numel(), dropped).as_strided(x.shape, like.stride())).mul_(2**_BITS / (2**_BITS - dropped))
 
 
-def drop_factors(
-    shape: Sequence[int], p: float, like: Tensor, *, few_bits: bool = False
-) -> tuple[Tensor, float]:
+def drop_factors(shape: Sequence[int], p: float, like: Tensor, *, few_bits: bool = False) -> tuple[Tensor, float]:
     """Return which values of a contiguous tensor are kept, and the factor of those that are.
 
     These are the draws of :func:`drop` for a tensor of this ``shape`` with the device and the dtype of ``like``.
