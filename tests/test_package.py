@@ -26,10 +26,11 @@ MAY_IMPORT = {
     "models": FOUNDATION | {"layers"},
     "streaming": FOUNDATION | {"layers", "models", "export"},
     "parallel": FOUNDATION | {"layers", "models"},
+    "cuda_graphs": FOUNDATION | {"layers"},
     "data": FOUNDATION,
     "viz": FOUNDATION | {"layers", "models"},
     "export": FOUNDATION | {"layers"},
-    "experiments": FOUNDATION | {"layers", "models", "streaming", "parallel", "data", "viz", "export"},
+    "experiments": FOUNDATION | {"layers", "models", "streaming", "parallel", "cuda_graphs", "data", "viz", "export"},
     "sklearn": FOUNDATION | {"layers", "models", "data", "experiments"},
 }
 EVERYTHING = {*MAY_IMPORT, "cli"}

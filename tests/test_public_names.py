@@ -45,6 +45,7 @@ NAMES = {
         "WaveletNet",
         "__version__",
         "aliasing_loss",
+        "capture",
         "create_model",
         "data",
         "distil",
@@ -67,6 +68,7 @@ NAMES = {
         "testing",
         "wavelet_loss",
     ],
+    "kernelfield.cuda_graphs": ["CaptureWarning", "CapturedFunction", "capture"],
     "kernelfield.fields": [
         "BSpline",
         "Field",

@@ -25,6 +25,7 @@ MODULES = {
     "kernelfield.models": "Networks",
     "kernelfield.parallel": "Context parallelism",
     "kernelfield.streaming": "Streaming",
+    "kernelfield.cuda_graphs": "CUDA graphs",
     "kernelfield.fields": "Fields",
     "kernelfield.fields.start": "Starting values of fields",
     "kernelfield.masks": "Masks",

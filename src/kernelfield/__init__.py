@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     import os
 
     from . import data, parallel
+    from .cuda_graphs import capture
     from .streaming import distil, generate, stream
 
 __all__ = [
@@ -98,6 +99,7 @@ __all__ = [
     "WaveletNet",
     "__version__",
     "aliasing_loss",
+    "capture",
     "create_model",
     "data",
     "distil",
@@ -122,7 +124,7 @@ __all__ = [
 ]
 
 #: names that are imported when they are first used
-_LATER = dict.fromkeys(("distil", "generate", "stream"), "streaming")
+_LATER = {**dict.fromkeys(("distil", "generate", "stream"), "streaming"), "capture": "cuda_graphs"}
 
 
 def __getattr__(name: str) -> Any:

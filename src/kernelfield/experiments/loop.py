@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..cuda_graphs import CapturedFunction
 from ..data.base import TENSORS
 from ..groups import Bernoulli
 from ..layers.continuous.kernel_support import sample_full_kernels
 from .batch_norm import batches_to_use, reestimation_steps
 from .checkpoint import latest_checkpoint
-from .cuda_graph import CapturedStep
 from .evaluation import evaluation_steps, mask_sizes
 from .loop_checkpoint import resume_loop, save_best, save_loop, save_weights
 from .loop_state import Clock, Progress, State
@@ -129,7 +129,7 @@ class Loop:
         #: sum of losses, their number, the first step with a loss that is not finite, and the number of steps
         self.losses = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)
         self.losses[2] = -1
-        self.captured = CapturedStep(self._work, task.network) if self._may_capture() else None
+        self.captured = CapturedFunction(self._work, warn=False) if self._may_capture() else None
         self.lr = 0.0
         self._clock = Clock()
         # The seed itself draws the weights. Each group has another seed for all that is drawn in training.
@@ -258,8 +258,6 @@ class Loop:
         if state.epoch % settings.evaluate_every and state.epoch < settings.epochs:
             return
         loss = self._read_losses()
-        if self.captured is not None:
-            self.captured.catch_up()
         yield from self._reestimation()
         metrics = {} if self.validation is None else (yield from self._evaluation(self.validation))
         state.seconds = self._clock.seconds

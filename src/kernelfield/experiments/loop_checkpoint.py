@@ -105,8 +105,6 @@ def resume_loop(loop: Loop) -> bool:
     if loop.fabric.global_rank == 0:
         remove_checkpoints(loop.folder, "best", above=loop.state.step)
     _restore_own_tensors(loop, tensors)
-    if loop.captured is not None:
-        loop.captured.catch_up()
     return True
 
 

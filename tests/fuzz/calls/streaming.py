@@ -1,4 +1,4 @@
-"""Streams, assertions, export and estimators."""
+"""Streams, captured functions, assertions, export and estimators."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import kernelfield as kf
+from kernelfield import cuda_graphs, streaming, testing
 from kernelfield import sklearn as estimators
-from kernelfield import streaming, testing
 from kernelfield.export import export_network, read_metadata
 from kernelfield.groups import Mirror
 
@@ -70,6 +70,7 @@ _TRAINED = {"channels": 4, "blocks": 1, "epochs": 1, "random_kernels": 20, "devi
 _SIGNAL = torch.randn(1, 1, 9)
 
 CALLS = [
+    Call("cuda_graphs.capture", cuda_graphs.capture, lambda: {"function": torch.square, "enabled": False}),
     Call("streaming.stream", streaming.stream, lambda: {"net": _NET}, lambda s: s.push(torch.randn(s.batch, 1, 3))),
     Call("streaming.Stream", streaming.Stream, lambda: {"net": _NET}, lambda s: s.push(torch.randn(s.batch, 1, 3))),
     Call("streaming.Stream.push", streaming.stream(_NET).push, lambda: {"block": torch.randn(1, 1, 3)}),

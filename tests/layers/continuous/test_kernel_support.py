@@ -107,7 +107,7 @@ def test_buckets_are_few_and_never_too_small() -> None:
 def test_delayed_sizes_lag_two_steps_and_cover_the_support() -> None:
     layer = FlexConv(1, 1, size=64, sigma=0.1)
     x = torch.randn(1, 1, 64)
-    late = DelayedSizes(layer)
+    late = DelayedSizes(layer.parameters())
     assert layer.mask is not None
     assert layer.kernel_support is not None
     with pause_step_hooks():

@@ -51,9 +51,9 @@ def test_copies_follow_their_own_masks() -> None:
 
 def test_delayed_sizes_cover_the_architecture() -> None:
     net, fixed = build(1, 32), build(1, 32, fixed_shapes=True)
-    late = DelayedSizes(net)
+    late = DelayedSizes(net.parameters())
     assert net.sizes in [size for size, _ in late.sizes]
-    assert fixed.sizes not in [size for size, _ in DelayedSizes(fixed).sizes]
+    assert fixed.sizes not in [size for size, _ in DelayedSizes(fixed.parameters()).sizes]
     with pause_step_hooks():
         with torch.no_grad():
             net.width.offset.add_(0.25)

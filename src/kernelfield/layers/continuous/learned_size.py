@@ -97,20 +97,20 @@ def read_sizes(sizes: Iterable[LearnedSize]) -> None:
 
 
 class DelayedSizes:
-    """All learned sizes of a network, read without a wait for the device.
+    """All learned sizes that depend on some parameters, read without a wait for the device.
 
     After each step :meth:`copy_to_host` starts the copy of :meth:`measure`, behind the step's own work. Before each
     step :meth:`update` uses the copy of two steps ago, which has long arrived. A mask may grow in two steps, so kernels
     are sampled ``slack`` further than was read; for a mask that has not grown, what that adds is zero.
 
     Args:
-        network: any module.
+        parameters: of a network, among them those of masks.
         slack: how much further to sample, in units of the layer's size.
         delay: after how many steps a copy is used.
     """
 
-    def __init__(self, network: nn.Module, slack: float = 0.02, delay: int = 2) -> None:
-        own = {id(p) for p in network.parameters()}
+    def __init__(self, parameters: Iterable[Tensor], slack: float = 0.02, delay: int = 2) -> None:
+        own = {id(p) for p in parameters}
         found = [size for size in _sizes if any(id(p) in own for p in _parameters(size))]
         measured = [(size, size.measure()) for size in found]
         self.sizes = [(size, len(numbers)) for size, numbers in measured if numbers is not None]
@@ -151,9 +151,14 @@ class DelayedSizes:
                 arrived.synchronize()
             _update_all(self.sizes, host.tolist(), self.slack)
 
+    def was_read(self) -> bool:
+        """Return whether a size was read in the ordinary way, without slack, since the last :meth:`catch_up`."""
+        return any(size._read_at is not at for (size, _), at in zip(self.sizes, self._read_at, strict=True))  # noqa: SLF001
+
     def catch_up(self) -> None:
         """Read the masks now, with a wait for the device, and drop the copies under way."""
         self._copies.clear()
+        self._read_at = [size._read_at for size, _ in self.sizes]  # noqa: SLF001
         numbers = self.measure()
         if numbers is not None:
             _update_all(self.sizes, numbers.tolist(), self.slack)

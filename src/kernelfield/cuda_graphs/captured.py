@@ -1,0 +1,390 @@
+"""A function whose calls are replayed as CUDA graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import traceback
+import types
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .._step_hooks import pause_step_hooks
+from ..layers.continuous.learned_size import DelayedSizes
+from .backend import CudaBackend
+from .host_calls import HostCalls, NotReady, deferred_calls
+from .tree import UnsupportedValue, constants, flatten, map_tensors, rebuild, signature
+from .watch import HostVariables, Snapshot, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
+    from .backend import Backend
+
+__all__ = ["CaptureWarning", "CapturedFunction"]
+
+#: parts of the key of a graph, as a refusal names them
+_KEY_PARTS = ("the arguments", "learned sizes", "modes of modules", "options of an optimiser", "gradients")
+#: keys that may be met without a single graph before a function is given up
+_MOST_KEYS = 64
+#: how often a function may do something new at the time of its recording
+_MOST_RETRIES = 10
+
+
+class CaptureWarning(UserWarning):
+    """A captured function runs eagerly; the message says why."""
+
+
+@dataclass
+class _Graph:
+    """A recording and the tensors at its fixed addresses."""
+
+    replayable: Any
+    inputs: list[Tensor]
+    results: list[Tensor]
+    form: Hashable
+    calls: HostCalls
+    addresses: list[int]
+    #: the gradient of each parameter before and after the function
+    before: list[Tensor | None]
+    after: list[Tensor | None]
+
+
+class CapturedFunction:
+    """A function whose calls are replayed as CUDA graphs; made by :func:`capture`.
+
+    Args:
+        function: a step on the device.
+        warmup: eager calls with the same key before a capture.
+        max_graphs: number of graphs to keep.
+        enabled: capture at all.
+        warn: warn if the function runs eagerly.
+        backend: makes the recorder of graphs; the current CUDA device if not given.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        warmup: int = 2,
+        max_graphs: int = 8,
+        enabled: bool = True,
+        warn: bool = True,
+        backend: Callable[[], Backend] | None = None,
+    ) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self.function, self.warmup, self.max_graphs, self.enabled = function, warmup, max_graphs, enabled
+        #: why the function runs eagerly; "" if it does not
+        self.refusal = ""
+        #: number of graphs captured so far
+        self.graphs = 0
+        self._warn, self._make_backend = warn, backend
+        self._backend: Backend | None = None
+        self._graphs: dict[Any, _Graph] = {}
+        self._met: dict[Any, int] = {}
+        #: the form of the last result, by arguments
+        self._forms: dict[Hashable, Hashable] = {}
+        self._watch = Watch("cuda")
+        self._sizes: DelayedSizes | None = None
+        self._measured: Tensor | None = None
+        self._modules = 0
+        self._retries = 0
+        self._told: set[str] = set()
+
+    @property
+    def summary(self) -> str:
+        """A line for a log: how many graphs there are, or why there are none."""
+        return f"steps not captured: {self.refusal}" if self.refusal else f"steps as {self.graphs} CUDA graphs"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> CapturedFunction:
+        """Return the captured method of an instance; each instance has graphs of its own."""
+        if instance is None:
+            return self
+        options: dict[str, Any] = {"warmup": self.warmup, "max_graphs": self.max_graphs, "enabled": self.enabled}
+        bound = type(self)(
+            types.MethodType(self.function, instance), **options, warn=self._warn, backend=self._make_backend
+        )
+        instance.__dict__[self.function.__name__] = bound
+        return bound
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function. Results are detached tensors; a replay returns copies of them."""
+        if not self._prepare():
+            return self._eager(args, kwargs)
+        try:
+            tensors, form = flatten((args, kwargs))
+        except UnsupportedValue as error:
+            self._refuse(f"an argument is a {error}; pass tensors, containers of tensors, numbers or strings")
+            return self._eager(args, kwargs)
+        if any(t.requires_grad for t in tensors):
+            self._refuse("an argument requires a gradient")
+        elif self._sizes is None:
+            return self._discover(tensors, args, kwargs)
+        elif None in (sizes := tuple(d.size() for d in self._watch.distributions)):
+            self._refuse("the number of elements of a group is drawn at every step")
+        else:
+            return self._step(tensors, form, sizes)
+        return self._eager(args, kwargs)
+
+    def reset(self) -> None:
+        """Drop all graphs; the next calls capture new ones."""
+        if self._backend is not None:
+            self._backend.drop()
+        self._graphs.clear()
+        self._met.clear()
+
+    # Eager calls
+
+    def _prepare(self) -> bool:
+        """Return whether calls may be captured; find the device at the first call."""
+        if not self.enabled or self.refusal:
+            return False
+        if self._backend is None:
+            if self._make_backend is None and not torch.cuda.is_available():
+                self._refuse("there is no CUDA device")
+                return False
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                self._refuse("several processes train together")
+                return False
+            self._backend = (self._make_backend or CudaBackend)()
+            self._watch.device = self._backend.device.type
+        return True
+
+    def _eager(self, args: Any, kwargs: Any) -> Any:
+        return map_tensors(Tensor.detach, self.function(*args, **kwargs))
+
+    def _discover(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
+        """Run the first call, which shows what the function uses."""
+        with self._watch.calls():
+            result = self._eager(args, kwargs)
+        device = self._watch.device
+        wrong = self._watch.devices() - {device}
+        if wrong:
+            self._refuse(f"parameters are on the {' and the '.join(sorted(wrong))}")
+        elif not self._watch.parameters and all(t.device.type != device for t in tensors):
+            self._refuse(f"neither parameters nor arguments are on a {device} device")
+        else:
+            self._follow_sizes()
+        return result
+
+    def _follow_sizes(self) -> None:
+        """Follow the learned sizes of all parameters that are known now."""
+        self._modules = len(self._watch.parameters)
+        self._sizes = DelayedSizes(self._watch.parameters)
+        self._measured = self._sizes.measure()
+
+    def _refuse(self, reason: str) -> None:
+        """Run eagerly from now on."""
+        self.refusal = reason
+        self.reset()
+        self._watch.release()
+        self._tell(f"runs eagerly: {reason}")
+
+    def _tell(self, text: str) -> None:
+        if self._warn and text not in self._told:
+            self._told.add(text)
+            name = getattr(self.function, "__qualname__", type(self.function).__name__)
+            warnings.warn(f"kf.capture: {name} {text}", CaptureWarning, stacklevel=4)
+
+    # Captured calls
+
+    def _step(self, tensors: list[Tensor], form: Any, subsets: tuple[int | None, ...]) -> Any:
+        sizes, watch = self._sizes, self._watch
+        assert sizes is not None
+        if sizes.was_read():  # by an evaluation, without the margin that late sizes need
+            sizes.catch_up()
+        sizes.update()
+        gradients = [p.grad for p in watch.parameters]
+        absent = tuple([g is None for g in gradients])
+        key = (
+            (form, signature(tensors)), (sizes.shapes, subsets), watch.modes(), watch.hyperparameters(), absent
+        )  # fmt: skip
+        graph = self._graphs.get(key)
+        if graph is not None and graph.addresses != watch.addresses():
+            self.reset()  # parameters were moved, or replaced
+            graph = None
+        if graph is None and self._is_due(key):
+            graph = self._capture(key, tensors, form)
+            if self.refusal:
+                args, kwargs = rebuild(form, tensors)
+                return self._eager(args, kwargs)
+            gradients = [p.grad for p in watch.parameters]
+        if graph is None:
+            result = self._rehearse(tensors, form)
+            with contextlib.suppress(UnsupportedValue):
+                self._forms[key[0]] = flatten(result)[1]
+        else:
+            self._graphs[key] = self._graphs.pop(key)  # the last used is the last
+            result = self._replay(graph, tensors, gradients)
+        if self._sizes is not None:
+            self._sizes.copy_to_host(self._measured)
+        return result
+
+    def _is_due(self, key: Any) -> bool:
+        """Return whether to capture a graph now, after enough calls with this key."""
+        self._met[key] = self._met.get(key, 0) + 1
+        if len(self._met) > _MOST_KEYS and not self._graphs:
+            last, previous = list(self._met)[-1], list(self._met)[-2]
+            parts = [name for name, a, b in zip(_KEY_PARTS, last, previous, strict=True) if a != b]
+            self._refuse(f"{' and '.join(parts) or 'something'} changed in almost every call")
+            return False
+        if self._met[key] <= self.warmup:
+            return False
+        if len(self._graphs) < self.max_graphs:
+            return True
+        stale = next((old for old in self._graphs if old[0] == key[0]), None)
+        if stale is None:
+            kinds = f"there are more than max_graphs={self.max_graphs} kinds of them"
+            self._tell(f"runs eagerly for some arguments: {kinds}")
+            return False
+        assert self._backend is not None
+        self._backend.drop()
+        del self._graphs[stale]
+        self._met[stale] = 0
+        return True
+
+    def _rehearse(self, tensors: list[Tensor], form: Any) -> Any:
+        """Run a call eagerly, as it will be captured, and see whether it can be."""
+        assert self._backend is not None
+        args, kwargs = rebuild(form, tensors)
+        host, numbers = HostVariables(self.function, self._watch.device), self._backend.host_random_state()
+        kept = {o: o.host_state() for o in self._watch.optimizers.values()}
+        snapshot = Snapshot(self._watch)
+        with self._backend.rehearsal(), pause_step_hooks(), self._watch.calls():
+            result = self._run(args, kwargs)
+        if self._modules != len(self._watch.parameters):
+            self._follow_sizes()
+        reason = snapshot.rebound()
+        if any(o.host_state() != state for o, state in kept.items()):
+            reason = "an optimiser keeps its state on the host"
+        elif name := host.changed():
+            reason = f"it changes {name!r}, which a replay would not"
+        elif self._backend.host_random_state() != numbers:
+            reason = "it draws random numbers on the host"
+        if reason:
+            self._refuse(reason)
+        return map_tensors(Tensor.detach, result)
+
+    def _run(self, args: Any, kwargs: Any) -> Any:
+        result = self.function(*args, **kwargs)
+        measured = None if self._sizes is None else self._sizes.measure()
+        if measured is not None and self._measured is not None and measured.shape == self._measured.shape:
+            self._measured.copy_(measured)
+        return result
+
+    def _capture(self, key: Any, tensors: list[Tensor], form: Any) -> _Graph | None:
+        backend, watch = self._backend, self._watch
+        assert backend is not None
+        inputs = [_static(t, backend.device) for t in tensors]
+        args, kwargs = rebuild(form, inputs)
+        snapshot = Snapshot(watch)
+        for optimizer in watch.optimizers.values():
+            optimizer.fill()
+        calls = HostCalls(lambda: 0)
+        try:
+            with deferred_calls(lambda: watch.steps) as calls, _no_autocast_cache(watch.device):
+                with pause_step_hooks(), watch.calls(calls), backend.record() as replayable:
+                    result = self._run(args, kwargs)
+                calls.close()
+            snapshot.check_complete()
+            results, result_form = self._check_results(result, key)
+        except Exception as error:
+            backend.recover()
+            snapshot.restore()
+            calls.restore()
+            if isinstance(_cause(error), NotReady) and self._retries < _MOST_RETRIES:
+                self._retries += 1
+                self._met[key] = 0
+            else:
+                self._refuse(_reason(error, self.function))
+            return None
+        graph = _Graph(
+            replayable,
+            inputs,
+            [t.detach() for t in results],
+            result_form,
+            calls,
+            watch.addresses(),
+            [gradient for _, gradient in snapshot.gradients],
+            [p.grad for p in watch.parameters],
+        )
+        snapshot.restore_gradients()
+        self._graphs[key] = graph
+        self.graphs += 1
+        return graph
+
+    def _check_results(self, result: Any, key: Any) -> tuple[list[Tensor], Hashable]:
+        """Return the tensors and the form of a result; raise if a replay would not compute all of it."""
+        try:
+            results, form = flatten(result)
+        except UnsupportedValue as error:
+            raise RuntimeError(f"it returns a {error}; return tensors") from None
+        if any(t.device.type != self._watch.device for t in results):
+            raise RuntimeError(f"it returns a tensor that is not on the {self._watch.device} device")
+        if any(isinstance(value, float) for value in constants(form)) or form != self._forms.get(key[0], form):
+            raise RuntimeError("it returns a Python number that a replay would not compute; return a tensor")
+        return results, form
+
+    def _replay(self, graph: _Graph, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Any:
+        watch = self._watch
+        for call in graph.calls.before:
+            call()
+        for optimizer in watch.optimizers.values():
+            optimizer.fill()
+        with torch.no_grad():
+            for target, tensor in zip(graph.inputs, tensors, strict=True):
+                target.copy_(tensor, non_blocking=True)
+            for now, before, after in zip(gradients, graph.before, graph.after, strict=True):
+                if before is after and now is not before and before is not None and now is not None:
+                    before.copy_(now)  # the graph adds to a gradient, or clears it, at this address
+        graph.replayable.replay()
+        for parameter, now, after in zip(watch.parameters, gradients, graph.after, strict=True):
+            if now is not after:
+                parameter.grad = after
+        # A replay does not count as a change of weights; what is read from weights goes by their versions.
+        torch.autograd.graph.increment_version([*watch.parameters, *watch.buffers])
+        results = [t.clone() for t in graph.results]
+        for call in graph.calls.after:
+            call()
+        return rebuild(graph.form, results)
+
+
+def _static(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a copy on the device, also of values on the host: reading them there must fail while capturing."""
+    return tensor.detach().to(device, copy=True)
+
+
+@contextlib.contextmanager
+def _no_autocast_cache(device: str) -> Iterator[None]:
+    """Cast every weight inside the graph: within an outer autocast block torch would reuse casts of earlier calls."""
+    if not torch.is_autocast_enabled(device):
+        yield
+        return
+    before = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the first of a chain of errors: the end of a recording that has failed raises another one."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def _reason(error: BaseException, function: Callable[..., Any]) -> str:
+    """Return the first cause of an error as one line, with the line of the function that it came from."""
+    error = _cause(error)
+    text = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else text

@@ -1,0 +1,170 @@
+"""Optimisers in a captured step: their counters and learning rates live on the device.
+
+The optimiser that a user sees keeps a float as its learning rate, so schedules and loops set it as ever. Inside the
+captured step it is a tensor on the device, which is filled before each replay if the rate has changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+__all__ = ["CapturableOptimizer"]
+
+#: state that is kept on the host unless an optimiser is capturable
+_COUNTERS = {"step", "mu_product"}
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+class CapturableOptimizer:
+    """An optimiser of torch, or one like it, that a CUDA graph may hold.
+
+    Optimisers with an option ``capturable`` get it, and :class:`torch.optim.SGD` becomes fused. Learning rates of any
+    other optimiser are constants of the graph, and it is captured only if it keeps nothing else on the host.
+
+    Args:
+        optimizer: the optimiser.
+        device: type of the device that runs the graph.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: str) -> None:
+        self.optimizer, self.device = optimizer, device
+        #: options of each group as they were, to put back
+        self._options: list[dict[str, Any]] = []
+        self._rates: list[Tensor | None] = []
+        self._floats: list[Any] = []
+        self._inside = False
+        #: changes when the optimiser gets other groups or another state, at other addresses
+        self._generation = 0
+        self._groups: list[dict[str, Any]] = []
+        self._state = optimizer.state
+        self.prepare()
+
+    @property
+    def parameters(self) -> Iterator[Tensor]:
+        """The parameters of all groups."""
+        for group in self.optimizer.param_groups:
+            yield from group["params"]
+
+    def prepare(self) -> None:
+        """Make the optimiser capturable; groups that are already prepared stay as they are."""
+        self._notice_loading()
+        for group in self.optimizer.param_groups[len(self._rates) :]:
+            self._groups.append(group)
+            changed: dict[str, Any] = {}
+            if all(p.device.type == self.device for p in group["params"]):
+                changed = self._new_options(group)
+            self._options.append({name: group[name] for name in changed})
+            holds_rate = changed.pop("lr", None)
+            group.update(changed)
+            self._rates.append(holds_rate)
+            self._floats.append(None)
+            self._move_counters(group)
+
+    def _notice_loading(self) -> None:
+        """Begin anew if ``load_state_dict`` has replaced groups and state."""
+        groups = self.optimizer.param_groups
+        same = len(groups) >= len(self._groups) and all(a is b for a, b in zip(groups, self._groups, strict=False))
+        if not same or self.optimizer.state is not self._state:
+            self._generation += 1
+            self._state = self.optimizer.state
+            self._groups, self._options, self._rates, self._floats = [], [], [], []
+
+    def _new_options(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a group to change, with a tensor as its learning rate."""
+        changed: dict[str, Any] = {}
+        if "capturable" in group:
+            changed["capturable"] = True
+            if not group.get("fused") and not group["differentiable"]:
+                changed["foreach"] = True  # some of the other implementations read the learning rate on the host
+        elif isinstance(self.optimizer, torch.optim.SGD) and not group["differentiable"]:
+            # The other implementations of SGD read a learning rate that is a tensor on the host.
+            changed |= {"fused": True, "foreach": False}
+        else:
+            return changed
+        if not isinstance(group["lr"], Tensor):
+            changed["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
+        return changed
+
+    def _move_counters(self, group: dict[str, Any]) -> None:
+        """Move the counters of steps to the parameters' device, where the ``capturable`` arithmetic expects them."""
+        for p in group["params"] if group.get("capturable") else ():
+            state = self.optimizer.state.get(p, {})
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.dim() == 0 and value.device != p.device:
+                    state[name] = value.to(p.device)
+
+    def enter(self, *, recording: bool = False) -> None:
+        """Use learning rates on the device; called before the optimiser's step."""
+        self.prepare()
+        if not self._inside:
+            if self.fill() and recording:
+                raise RuntimeError("the function sets the learning rate; use a scheduler, or set it outside")
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                if rate is not None:
+                    group["lr"] = rate
+            self._inside = True
+
+    def leave(self) -> None:
+        """Put the learning rates of the user back; called after the optimiser's step."""
+        if self._inside:
+            for group, rate, value in zip(self.optimizer.param_groups, self._rates, self._floats, strict=True):
+                if rate is not None:
+                    group["lr"] = value
+            self._inside = False
+
+    def fill(self) -> bool:
+        """Copy learning rates that have changed to the device; return whether there were any."""
+        changed = False
+        for i, (group, rate) in enumerate(zip(self.optimizer.param_groups, self._rates, strict=True)):
+            if rate is not None and group["lr"] != self._floats[i]:
+                rate.fill_(group["lr"])
+                self._floats[i] = group["lr"]
+                changed = True
+        return changed
+
+    def hyperparameters(self) -> Hashable:
+        """Return the options that are constants of a graph."""
+        self.prepare()
+        found: list[Hashable] = [self._generation]
+        for i, group in enumerate(self.optimizer.param_groups):
+            on_device = self._rates[i] is not None
+            for name, value in group.items():
+                if isinstance(value, Tensor):
+                    found.append(id(value))
+                elif isinstance(value, _PLAIN) and not (name == "lr" and on_device):
+                    found.append(value)
+        return tuple(found)
+
+    def host_state(self) -> Any:
+        """Return the state that is kept on the host, where a replay cannot change it; two values can be compared."""
+        found = {}
+        for p, state in self.optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, (bool, int, float)):
+                    found[id(p), name] = value
+                elif isinstance(value, Tensor) and value.device.type != self.device:
+                    found[id(p), name] = value._version  # noqa: SLF001
+        return found
+
+    def release(self) -> None:
+        """Undo :meth:`prepare`."""
+        self.leave()
+        for group, options in zip(self.optimizer.param_groups, self._options, strict=False):
+            options.pop("lr", None)
+            group.update(options)
+            if options.get("capturable") is False and not group.get("fused"):
+                self._move_back(group["params"])
+        self._groups, self._rates, self._options, self._floats = [], [], [], []
+
+    def _move_back(self, parameters: list[Tensor]) -> None:
+        """Move counters to the host, where the ordinary arithmetic reads them in every step."""
+        for p in parameters:
+            state = self.optimizer.state.get(p, {})
+            for name in _COUNTERS.intersection(state):
+                state[name] = state[name].cpu()

@@ -1,0 +1,248 @@
+"""What a captured function uses: modules, optimisers, and variables of the host.
+
+A function is captured without being told what it trains. Its first calls are watched: global hooks of torch report the
+modules that it calls and the optimisers that it steps. The hooks are removed at the end of each watched call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ..groups import Distribution
+from .host_calls import HostCalls, NotReady
+from .optimizers import CapturableOptimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+__all__ = ["HostVariables", "Snapshot", "Watch"]
+
+
+class Watch:
+    """The modules, parameters and optimisers that a function uses.
+
+    Args:
+        device: type of the device that runs graphs.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.modules: list[nn.Module] = []
+        self.parameters: list[Tensor] = []
+        self.buffers: list[Tensor] = []
+        self.distributions: list[Distribution] = []
+        self.optimizers: dict[int, CapturableOptimizer] = {}
+        #: number of optimiser steps in this call
+        self.steps = 0
+        self._known: set[int] = set()
+        self._recording: HostCalls | None = None
+
+    @contextlib.contextmanager
+    def calls(self, recording: HostCalls | None = None) -> Iterator[None]:
+        """Watch the block.
+
+        Args:
+            recording: the host calls of a recording, in which nothing may be used for the first time.
+        """
+        thread = threading.get_ident()
+
+        def mine(act: Callable[[Any], None]) -> Callable[..., None]:
+            def hook(used: Any, *_: Any) -> None:
+                if threading.get_ident() == thread:
+                    act(used)
+
+            return hook
+
+        self.steps, self._recording = 0, recording
+        handles = [
+            register_module_forward_pre_hook(mine(self._before_forward)),
+            register_optimizer_step_pre_hook(mine(self._before_step)),
+            register_optimizer_step_post_hook(mine(self._after_step)),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            for optimizer in self.optimizers.values():
+                optimizer.leave()
+            self._recording = None
+
+    def _before_forward(self, module: nn.Module) -> None:
+        if self._recording is not None:
+            if any(module is average or module is average.module for average in self._recording.averages):
+                raise RuntimeError("averaged weights are used after their update")
+            if id(module) not in self._known:
+                raise NotReady(f"{type(module).__name__} is used for the first time")
+        self._add_modules(module)
+
+    def _add_modules(self, module: nn.Module) -> None:
+        if id(module) in self._known:
+            return
+        for each in module.modules():
+            if id(each) in self._known:
+                continue
+            self._known.add(id(each))
+            self.modules.append(each)
+            self._add(self.parameters, each.parameters(recurse=False))
+            self._add(self.buffers, each.buffers(recurse=False))
+            if isinstance(each, Distribution):
+                self.distributions.append(each)
+
+    def _add(self, target: list[Any], tensors: Any) -> None:
+        for tensor in tensors:
+            if id(tensor) not in self._known:
+                self._known.add(id(tensor))
+                target.append(tensor)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.steps += 1
+        if id(optimizer) not in self.optimizers:
+            if self._recording is not None:
+                raise NotReady("the optimiser has not taken a step yet")
+            self.optimizers[id(optimizer)] = CapturableOptimizer(optimizer, self.device)
+        known = self.optimizers[id(optimizer)]
+        self._add(self.parameters, known.parameters)
+        known.enter(recording=self._recording is not None)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if id(optimizer) in self.optimizers:
+            self.optimizers[id(optimizer)].leave()
+
+    def devices(self) -> set[str]:
+        """Return the types of the devices of all parameters."""
+        return {p.device.type for p in self.parameters}
+
+    def addresses(self) -> list[int]:
+        """Return the addresses of parameters and buffers."""
+        return [t.data_ptr() for t in self.parameters] + [t.data_ptr() for t in self.buffers]
+
+    def modes(self) -> Hashable:
+        """Return what decides about the operations of a step besides its arguments."""
+        device = self.device
+        return (
+            tuple([m.training for m in self.modules]),
+            tuple([p.requires_grad for p in self.parameters]),
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
+            torch.get_float32_matmul_precision(),
+        )
+
+    def hyperparameters(self) -> Hashable:
+        """Return the options of optimisers that are constants of a graph."""
+        return tuple(optimizer.hyperparameters() for optimizer in self.optimizers.values())
+
+    def release(self) -> None:
+        """Put the optimisers back as they were."""
+        for optimizer in self.optimizers.values():
+            optimizer.release()
+
+
+class Snapshot:
+    """References that a recording replaces: gradients, buffers and the state of optimisers.
+
+    Args:
+        watch: what the function uses.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.gradients = [(p, p.grad) for p in watch.parameters]
+        self._buffers = [(m, dict(m._buffers)) for m in watch.modules]  # noqa: SLF001
+        self._optimizers = [
+            (known.optimizer, {p: dict(state) for p, state in known.optimizer.state.items()})
+            for known in watch.optimizers.values()
+        ]
+
+    def restore(self) -> None:
+        """Put the references back."""
+        self.restore_gradients()
+        for module, buffers in self._buffers:
+            module._buffers.update(buffers)  # noqa: SLF001
+        for optimizer, states in self._optimizers:
+            optimizer.state.clear()
+            optimizer.state.update(states)
+
+    def restore_gradients(self) -> None:
+        """Put the gradients back that the parameters had."""
+        for parameter, gradient in self.gradients:
+            parameter.grad = gradient
+
+    def rebound(self) -> str:
+        """Return a sentence about what the function has replaced since, "" if nothing."""
+        for module, buffers in self._buffers:
+            for name, value in buffers.items():
+                if module._buffers.get(name) is not value:  # noqa: SLF001
+                    return f"{type(module).__name__} replaces its buffer {name!r}; change it in place"
+        for optimizer, states in self._optimizers:
+            now = optimizer.state
+            same = all(now[p].get(name) is v for p, s in states.items() for name, v in s.items() if torch.is_tensor(v))
+            if not same:
+                return f"{type(optimizer).__name__} replaces its state in every step"
+        return ""
+
+    def check_complete(self) -> None:
+        """Raise if optimisers have more state than before."""
+        for optimizer, states in self._optimizers:
+            if {p: set(state) for p, state in optimizer.state.items()} != {p: set(s) for p, s in states.items()}:
+                raise NotReady("an optimiser has new state")
+
+
+class HostVariables:
+    """Numbers, containers and CPU tensors of a function's closure and globals, and of attributes one level below.
+
+    A replay does not change them, so a function that does is not captured.
+
+    Args:
+        function: the function.
+        device: type of the device that runs graphs; tensors elsewhere belong to the host.
+    """
+
+    def __init__(self, function: Callable[..., Any], device: str) -> None:
+        self.device = device
+        self._before = dict(self._values(function))
+        self._function = function
+
+    def changed(self) -> str:
+        """Return the name of a variable that has changed since, "" if there is none."""
+        now = dict(self._values(self._function))
+        return next((name for name, value in self._before.items() if name in now and now[name] != value), "")
+
+    def _values(self, function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+        names = dict(_variables(function))
+        for name, value in names.items():
+            yield from self._host_value(name, value)
+            if not type(value).__module__.startswith(("torch", "builtins")) and hasattr(value, "__dict__"):
+                for inner, part in list(vars(value).items()):
+                    yield from self._host_value(f"{name}.{inner}", part)
+
+    def _host_value(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, (bool, int, float)):
+            yield name, value
+        elif isinstance(value, Tensor) and value.device.type != self.device:
+            yield name, value._version  # noqa: SLF001
+        elif isinstance(value, (list, dict, set)):
+            yield name, len(value)
+
+
+def _variables(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    owner = getattr(function, "__self__", None)
+    if owner is not None:
+        yield "self", owner
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            yield name, cell.cell_contents
+    space = function.__globals__
+    for name in code.co_names:
+        if name in space and not isinstance(space[name], type):
+            yield name, space[name]

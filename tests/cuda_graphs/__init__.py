@@ -1,0 +1,1 @@
+"""Steps as CUDA graphs."""
