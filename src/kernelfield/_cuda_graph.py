@@ -31,7 +31,7 @@ def capture(work: Callable[[], Any], *, pool: Any, stream: torch.cuda.Stream) ->
         stream: the stream of :func:`capture_stream`.
 
     Raises:
-        RuntimeError: if the work cannot be captured; the device is then as before.
+        Exception: of the work, RuntimeError if it cannot be captured; the device is then as before.
     """
     torch.cuda.synchronize()
     numbers = torch.cuda.default_generators[torch.cuda.current_device()]
@@ -40,7 +40,7 @@ def capture(work: Callable[[], Any], *, pool: Any, stream: torch.cuda.Stream) ->
     try:
         with torch.cuda.graph(graph, pool=pool, stream=stream):
             found = work()
-    except RuntimeError:
+    except Exception:
         torch.cuda.synchronize()
         # A capture that fails leaves the random state in its capturing mode, in which nothing eager can draw.
         numbers.graphsafe_set_state(before)

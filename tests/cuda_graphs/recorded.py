@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from kernelfield.cuda_graphs.backend import python_random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: operations that wait for the device
 _READS = ("aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::is_nonzero")
@@ -103,19 +103,16 @@ class RecordingBackend:
     def rehearsal(self) -> Iterator[None]:
         yield
 
-    @contextlib.contextmanager
-    def record(self) -> Iterator[RecordedGraph]:
+    def record(self, work: Callable[[], Any]) -> tuple[RecordedGraph, Any]:
         self.recordings += 1
         numbers, graph = torch.get_rng_state(), RecordedGraph(self.fail_after)
         try:
             with graph:
-                yield graph
+                result = work()
         finally:
             graph.restore()
             torch.set_rng_state(numbers)
-
-    def recover(self) -> None:
-        pass
+        return graph, result
 
     def host_random_state(self) -> Any:
         return python_random_state()

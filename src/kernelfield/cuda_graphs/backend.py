@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from .._cuda_graph import capture, capture_stream
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Backend", "CudaBackend", "python_random_state"]
 
@@ -30,11 +32,8 @@ class Backend(Protocol):
     def rehearsal(self) -> contextlib.AbstractContextManager[None]:
         """Run the block eagerly as it will be recorded."""
 
-    def record(self) -> contextlib.AbstractContextManager[Any]:
-        """Record the block and do not run it; the value is an object with ``replay()``."""
-
-    def recover(self) -> None:
-        """Make the device usable after a recording that failed."""
+    def record(self, work: Callable[[], Any]) -> tuple[Any, Any]:
+        """Record ``work()`` without running it; return an object with ``replay()`` and what the call returned."""
 
     def host_random_state(self) -> Any:
         """Return the random states that a replay cannot advance; two values can be compared."""
@@ -44,18 +43,12 @@ class Backend(Protocol):
 
 
 class CudaBackend:
-    """Graphs of the current CUDA device. They share one memory pool and one stream of capture.
-
-    Libraries keep a workspace for each stream, and a graph keeps its address: rehearsals run on the stream of capture,
-    and two trainings must not share it. A training with a stream of its own is captured there.
-    """
+    """Graphs of the current CUDA device. They share one memory pool and one stream of capture."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
         self._pool = torch.cuda.graph_pool_handle()
-        own = torch.cuda.current_stream()
-        self._stream = torch.cuda.Stream() if own == torch.cuda.default_stream() else own
-        self._numbers: Any = None
+        self._stream = capture_stream()
 
     @contextlib.contextmanager
     def rehearsal(self) -> Iterator[None]:
@@ -65,18 +58,8 @@ class CudaBackend:
         # Tables made in this step may be read on another stream, by another training.
         torch.cuda.synchronize()
 
-    @contextlib.contextmanager
-    def record(self) -> Iterator[Any]:
-        torch.cuda.synchronize()
-        self._numbers = torch.cuda.default_generators[self.device.index].clone_state()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            yield graph
-
-    def recover(self) -> None:
-        torch.cuda.synchronize()
-        # A recording that fails leaves the random state in its capturing mode, in which nothing eager can draw.
-        torch.cuda.default_generators[self.device.index].graphsafe_set_state(self._numbers)
+    def record(self, work: Callable[[], Any]) -> tuple[Any, Any]:
+        return capture(work, pool=self._pool, stream=self._stream)
 
     def host_random_state(self) -> Any:
         return torch.get_rng_state().numpy().tobytes(), *python_random_state()

@@ -288,13 +288,12 @@ class CapturedFunction:
         calls = HostCalls(lambda: 0)
         try:
             with deferred_calls(lambda: watch.steps) as calls, _no_autocast_cache(watch.device):
-                with pause_step_hooks(), watch.calls(calls), backend.record() as replayable:
-                    result = self._run(args, kwargs)
+                with pause_step_hooks(), watch.calls(calls):
+                    replayable, result = backend.record(lambda: self._run(args, kwargs))
                 calls.close()
             snapshot.check_complete()
             results, result_form = self._check_results(result, key)
         except Exception as error:
-            backend.recover()
             snapshot.restore()
             calls.restore()
             if isinstance(_cause(error), NotReady) and self._retries < _MOST_RETRIES:
