@@ -3,14 +3,15 @@
     python benchmarks/irregular.py                                   # 1,000 to 16,000 points, CPU or GPU
     python benchmarks/irregular.py --points 4000 16000 64000 256000 --out irregular.json
     python benchmarks/irregular.py --dim 3 --points 1000 4000
+    python benchmarks/irregular.py --points                          # whole networks alone
 
 One training step (forward and backward) of one depthwise layer, with a kernel as long as the input or one under a mask,
 by each method of ``kernelfield.ops.point_conv``. Times are ratios to all pairs in the same run; pairs are left out
 above ``--most-pairs``, and their time is then extrapolated from the largest number that ran. Memory is the peak of the
 step: of the GPU, or of tensors that the profiler saw on a CPU. Exponents are fitted over the given numbers of points.
 
-At the end, one training step of a whole CCNN on ``--network-points`` points: of a cloud, and of a series with global
-kernels. ``--network-points 0`` leaves it out.
+First, one training step of a whole CCNN on ``--network-points`` points: of a cloud, and of a series with global
+kernels. ``--network-points 0`` leaves it out. Results are written after each part.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def networks(points: int, device: str, seconds: float) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, nargs="+", default=[1000, 4000, 16000])
+    parser.add_argument("--points", type=int, nargs="*", default=[1000, 4000, 16000])
     parser.add_argument("--dim", type=int, default=1, choices=(1, 2, 3))
     parser.add_argument("--channels", type=int, default=16)
     parser.add_argument("--most-pairs", type=int, default=16000, help="largest number of points for all pairs")
@@ -118,13 +119,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = options.device
+    machine = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    result = {"machine": machine, "torch": torch.__version__, "dim": options.dim, "channels": options.channels}
+    result["networks"] = networks(options.network_points, device, options.seconds) if options.network_points else []
+    _write(options.out, result)
+    result["rows"] = rows = layers(options)
+    result["summary"] = {kind: summarise(rows, kind) for kind in ("global", "masked")} if rows else {}
+    for kind, summary in result["summary"].items():
+        print(kind, summary)
+    _write(options.out, result)
+
+
+def layers(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return time and peak memory of a training step of one layer, by each method and for each number of points."""
     torch.manual_seed(0)
     rows: list[dict[str, Any]] = []
     for kind in ("global", "masked"):
         for n in options.points:
-            coords = torch.rand(1, n, options.dim, device=device) * n ** (1 / options.dim)
-            x = torch.randn(1, options.channels, n, device=device)
-            layer = layer_of(kind, options.dim, n, options.channels).to(device)
+            coords = torch.rand(1, n, options.dim, device=options.device) * n ** (1 / options.dim)
+            x = torch.randn(1, options.channels, n, device=options.device)
+            layer = layer_of(kind, options.dim, n, options.channels).to(options.device)
             for method in ("pairs", "auto"):
                 if method == "pairs" and n > options.most_pairs:
                     continue
@@ -133,28 +147,29 @@ def main() -> None:
                 rows.append(row)
                 print(
                     f"{kind:7} {method:6} {n:8,} points: "
-                    f"{1e3 * row['seconds']:10.1f} ms {row['bytes'] / 2**20:9.1f} MiB"
+                    f"{1e3 * row['seconds']:10.1f} ms {row['bytes'] / 2**20:9.1f} MiB",
+                    flush=True,
                 )
-    summary: dict[str, Any] = {}
-    for kind in ("global", "masked"):
-        fast = [row for row in rows if row["kind"] == kind and row["method"] == "auto"]
-        slow = {row["points"]: row for row in rows if row["kind"] == kind and row["method"] == "pairs"}
-        known = [row["points"] for row in fast]
-        summary[kind] = {
-            "speedup": {
-                row["points"]: slow[row["points"]]["seconds"] / row["seconds"] for row in fast if row["points"] in slow
-            },
-            "time exponent": exponent(known, [row["seconds"] for row in fast]) if len(known) > 1 else None,
-            "memory exponent": exponent(known, [row["bytes"] for row in fast]) if len(known) > 1 else None,
-        }
-        print(kind, summary[kind])
-    whole = networks(options.network_points, device, options.seconds) if options.network_points else []
-    machine = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    result = {"machine": machine, "torch": torch.__version__, "dim": options.dim, "channels": options.channels}
-    if options.out is not None:
-        options.out.write_text(
-            json.dumps({**result, "rows": rows, "summary": summary, "networks": whole}, indent=1), encoding="utf-8"
-        )
+    return rows
+
+
+def summarise(rows: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """Return how much faster than all pairs a kind of layer is, and how its time and memory grow."""
+    fast = [row for row in rows if row["kind"] == kind and row["method"] == "auto"]
+    slow = {row["points"]: row for row in rows if row["kind"] == kind and row["method"] == "pairs"}
+    known = [row["points"] for row in fast]
+    return {
+        "speedup": {
+            row["points"]: slow[row["points"]]["seconds"] / row["seconds"] for row in fast if row["points"] in slow
+        },
+        "time exponent": exponent(known, [row["seconds"] for row in fast]) if len(known) > 1 else None,
+        "memory exponent": exponent(known, [row["bytes"] for row in fast]) if len(known) > 1 else None,
+    }
+
+
+def _write(path: Path | None, result: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

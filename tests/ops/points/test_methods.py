@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from kernelfield.ops import conv, point_conv
+from kernelfield.ops.points import within
 from kernelfield.ops.points.choose import choose_method
 from kernelfield.ops.points.shape import PointConv
 
@@ -210,3 +211,25 @@ def test_no_points_and_no_queries(method: str) -> None:
     assert torch.equal(none, torch.zeros(2, 1, 3))
     asked = point_conv(torch.randn(2, 1, 5), torch.rand(2, 5, 1), torch.cos, size, at=torch.rand(2, 0, 1), **how)
     assert asked.shape == (2, 1, 0)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("size", [0.2, 0.6, 3.0])
+@pytest.mark.parametrize("masked", [False, True])
+def test_neighbours_found_by_cells_are_those_of_all_distances(
+    dim: int, size: float, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 300, dtype=torch.float64)
+    coords, at = torch.rand(3, 300, dim, dtype=torch.float64), torch.rand(3, 77, dim, dtype=torch.float64)
+    mask = None
+    if masked:
+        mask = torch.rand(3, 300) < 0.6
+        mask[0] = torch.arange(300) < 5  # fewer points than neighbours
+        x = x * mask.unsqueeze(1)
+    kernel, reach = Waves(dim, 4, 20.0, 1.0), torch.full((dim,), size, dtype=torch.float64)
+    found = []
+    for fewest in (1 << 40, 1):
+        monkeypatch.setattr(within, "FEWEST_FOR_CELLS", {"cpu": fewest})
+        found.append(point_conv(x, coords, kernel, reach, out_channels=4, groups=4, neighbors=12, mask=mask, at=at))
+    assert torch.allclose(*found, atol=1e-10)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..backend import recompute
-from ..conv.shape import is_symbolic
 from .chunks import points_per_chunk
+from .within import neighbors_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,17 +35,24 @@ def all_pairs(c: PointConv) -> Tensor:
 
 
 def nearest_pairs(c: PointConv, neighbors: int) -> Tensor:
-    """Return the sum over the nearest points of each query, (batch, out, queries)."""
-    batch, points = c.x.shape[0], c.coords.shape[1]
+    """Return the sum over the nearest points of each query, (batch, out, queries).
+
+    The neighbours are found first, and only once: the backward pass does not search again.
+    """
+    batch = c.x.shape[0]
     # A depthwise convolution reads one contiguous row of all channels per neighbour.
     rows = c.fan_in == 1 and c.out_channels == c.groups
     signals = c.x.mT.contiguous() if rows else c.x.unflatten(1, (c.groups, c.fan_in))
-    seen = None if c.mask is None else c.mask.unsqueeze(1)
+    index = neighbors_within(c, neighbors)
+    coords = c.coords.expand(index.shape[0], -1, -1)
 
-    def block(signals: Tensor, queries: Tensor) -> Tensor:
-        offsets = (queries.unsqueeze(2) - c.coords.unsqueeze(1)) / c.size
-        meets = c.meets(offsets)
-        offsets, meets, index = _nearest(offsets, meets if seen is None else meets & seen, c.size, neighbors)
+    def block(signals: Tensor, queries: Tensor, index: Tensor) -> Tensor:
+        there, index = index >= 0, index.clamp(min=0)
+        found = coords.gather(1, index.flatten(1).unsqueeze(-1).expand(-1, -1, coords.shape[-1]))
+        offsets = (queries.unsqueeze(2) - found.unflatten(1, index.shape[1:])) / c.size
+        meets = c.meets(offsets) & there
+        if c.mask is not None:
+            meets = meets & c.mask.gather(1, index.flatten(1)).view(index.shape)
         values = c.sample(offsets, meets)
         index = index.expand(batch, -1, -1)
         if rows:
@@ -59,15 +65,11 @@ def nearest_pairs(c: PointConv, neighbors: int) -> Tensor:
         met = signals.gather(-1, index).unflatten(-1, values.shape[1:3])
         return torch.einsum("bqngoi,bgiqn->bgoq", values, met).flatten(1, 2)
 
-    samples = max(c.coords.shape[0], c.at.shape[0])
-    return _in_chunks(
-        block,
-        signals,
-        c.at,
-        samples * points * c.coords.shape[-1],  # offsets from all points, to find the neighbours
-        0 if c.mask is None else batch * points,  # distances, which differ between samples if there is a mask
-        batch * neighbors * c.values,
-    )
+    step = points_per_chunk(c.at, batch * neighbors * max(c.values, c.x.shape[1]))
+    if step >= c.at.shape[1]:
+        return block(signals, c.at, index)
+    parts = zip(c.at.split(step, dim=1), index.split(step, dim=1), strict=True)
+    return torch.cat([recompute(block, signals, queries, near) for queries, near in parts], dim=-1)
 
 
 def _in_chunks(block: Callable[[Tensor, Tensor], Tensor], signals: Tensor, at: Tensor, *values: int) -> Tensor:
@@ -75,15 +77,3 @@ def _in_chunks(block: Callable[[Tensor, Tensor], Tensor], signals: Tensor, at: T
     if step >= at.shape[1]:
         return block(signals, at)
     return torch.cat([recompute(block, signals, queries) for queries in at.split(step, dim=1)], dim=-1)
-
-
-def _nearest(offsets: Tensor, meets: Tensor, size: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return offsets, validity and indices of the ``count`` nearest points that each query interacts with."""
-    if not is_symbolic(meets.shape[-1]):  # a dynamic number of points is assumed to suffice
-        count = min(count, meets.shape[-1])
-    distance = (offsets.detach() * size).square().sum(dim=-1).masked_fill(~meets, math.inf)
-    index = distance.topk(count, dim=-1, largest=False, sorted=False).indices  # (batch or 1, queries, count)
-    if offsets.shape[0] != index.shape[0]:
-        offsets = offsets.expand(index.shape[0], *(-1,) * 3)
-    offsets = offsets.gather(2, index.unsqueeze(-1).expand(*index.shape, offsets.shape[-1]))
-    return offsets, meets.gather(2, index), index

@@ -53,18 +53,27 @@ class Candidates(NamedTuple):
 
 
 @torch.no_grad()
-def find_candidates(queries: Tensor, points: Tensor, seen: Tensor | None, reach: Tensor, *, causal: bool) -> Candidates:
+def find_candidates(
+    queries: Tensor,
+    points: Tensor,
+    seen: Tensor | None,
+    reach: Tensor,
+    *,
+    causal: bool,
+    sample: Tensor | None = None,
+) -> Candidates:
     """Return all points within ``reach`` of each query along every axis, and a few more.
 
     Cells are as wide as the reach, so that a query searches its own cell and the adjacent ones. On a line points are
     sorted by their coordinate, and a query has one exact range.
 
     Args:
-        queries: (batch, queries, dim) coordinates.
+        queries: (batch, queries, dim) coordinates; (queries, dim) if ``sample`` is given.
         points: (batch, points, dim) coordinates.
         seen: (batch, points) true for points, false for padding; None if all are points.
         reach: (dim,) largest distance along each axis.
         causal: only points at or before the query; dim 1.
+        sample: (queries,) index of the sample that each query belongs to, in 2 and more dimensions.
     """
     batch, count, dim = points.shape
     reach = reach.to(points.dtype) * (1 + SLACK)
@@ -82,19 +91,21 @@ def find_candidates(queries: Tensor, points: Tensor, seen: Tensor | None, reach:
     number = torch.where(seen, number, batch * most**dim).flatten()  # padding comes after all cells
     order = number.argsort()
     start = torch.searchsorted(number[order], torch.arange(batch * most**dim + 1, device=points.device))
-    home = ((queries - low) / width).floor()
+    if sample is None:
+        sample = torch.arange(batch, device=points.device).repeat_interleave(queries.shape[1])
+        queries = queries.flatten(0, 1)
+    home = ((queries - low[sample, 0]) / width[sample, 0]).floor()
     # A row of three cells along the last axis is one range.
     first, last = (home[..., -1] - 1).clamp(0, most - 1).long(), (home[..., -1] + 1).clamp(0, most - 1).long()
     starts, lengths = [], []
-    sample = torch.arange(batch, device=points.device).unsqueeze(1) * most**dim
     for shift in itertools.product((-1, 0, 1), repeat=dim - 1):
         cell = home[..., :-1] + torch.tensor(shift, dtype=home.dtype, device=home.device)
         inside = ((cell >= 0) & (cell < most)).all(dim=-1) & (home[..., -1] >= -1) & (home[..., -1] <= most)
-        row = _number(cell.clamp(0, most - 1).long(), most) * most + sample
+        row = _number(cell.clamp(0, most - 1).long(), most) * most + sample * most**dim
         begin = start[row + first]
         starts.append(begin)
         lengths.append(torch.where(inside, start[row + last + 1] - begin, 0))
-    return Candidates(order, torch.stack(starts, -1).flatten(0, 1), torch.stack(lengths, -1).flatten(0, 1))
+    return Candidates(order, torch.stack(starts, -1), torch.stack(lengths, -1))
 
 
 def _ranges_on_line(queries: Tensor, points: Tensor, seen: Tensor, reach: Tensor, *, causal: bool) -> Candidates:
