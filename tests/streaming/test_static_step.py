@@ -57,6 +57,19 @@ def test_static_steps_are_a_forward_pass(name: str) -> None:
     assert_equal_outputs(at_times(net, y), whole(net, x))
 
 
+@pytest.mark.parametrize("name", ["depthwise", "dense", "cut"])
+def test_static_steps_in_half_precision_and_at_other_steps(name: str) -> None:
+    net = build(name, torch.bfloat16)
+    x = samples(net, 1, 200)
+    static, eager = (kf.stream(net, step=0.5) for _ in range(2))
+    step = StaticStep(static.network, x.device)
+    with torch.no_grad():
+        for sample in x.split(1, dim=-1):
+            y = step(sample)
+            assert y.dtype == torch.bfloat16
+            torch.testing.assert_close(y, eager.push(sample), rtol=0.02, atol=0.02)
+
+
 @settings(max_examples=15)
 @given(sizes=st.lists(st.integers(1, 300), min_size=1, max_size=8), start=st.integers(0, 200))
 def test_static_steps_and_blocks_alternate(sizes: list[int], start: int) -> None:
@@ -164,6 +177,17 @@ def test_replays_alternate_with_blocks_and_states(name: str) -> None:
     online.reset([1])
     eager.reset([1])
     assert_equal_outputs(push_single(online, x[..., 2000:]), eager.push(x[..., 2000:]))
+
+
+@GPU
+@pytest.mark.parametrize("name", ["depthwise", "cut"])
+def test_replays_in_half_precision_and_at_other_steps(name: str) -> None:
+    net = build(name, torch.bfloat16).cuda()
+    x = samples(net, 1, 300).cuda()
+    y = push_single(kf.stream(net, step=0.5), x)
+    assert y.dtype == torch.bfloat16
+    wanted = kf.stream(net, step=0.5).push(x).float()
+    assert (y.float() - wanted).norm() < 0.05 * wanted.norm()
 
 
 @GPU

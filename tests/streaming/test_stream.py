@@ -257,6 +257,25 @@ def test_a_state_of_another_network_is_refused() -> None:
         kf.stream(net, 2).load_state_dict(online.state_dict())
 
 
+@pytest.mark.parametrize(
+    "changes", [{"readout": "last"}, {"block": "resnet"}, {"prenorm": False}, {"size": 21}], ids="-".join
+)
+def test_a_state_of_other_settings_with_the_same_weights_is_refused(changes: dict[str, Any]) -> None:
+    net, other = ccnn(size=20), ccnn(**{"size": 20, **changes})
+    other.load_state_dict(net.state_dict(), strict=False)
+    with pytest.raises(ValueError, match=r"^state "):
+        kf.stream(net).load_state_dict(kf.stream(other).state_dict())
+
+
+def test_a_state_fits_after_other_calls_of_the_network() -> None:
+    net = ccnn(size=90, sigma=0.1)
+    x = samples(net, 1, 100)
+    state = kf.stream(net).state_dict()
+    with torch.no_grad():
+        net(x, step=0.5)
+    kf.stream(net.train()).load_state_dict(state)
+
+
 def test_an_incomplete_state_leaves_the_stream_as_it_was() -> None:
     net = ccnn(size=90)
     x = samples(net, 1, 100)

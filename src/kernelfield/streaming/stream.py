@@ -275,9 +275,16 @@ def signal_dtype(net: nn.Module) -> torch.dtype:
 
 
 def _fingerprint(net: nn.Module, step: float) -> str:
-    """Return a number of a network's weights, layers and step."""
+    """Return a digest of a network's weights, its layers with their settings, and the step."""
     digest = hashlib.sha256(f"{type(net).__name__} {step}".encode())
+    for name, module in net.named_modules():
+        public = ((key, value) for key, value in vars(module).items() if key[0] != "_" and key != "training")
+        digest.update(f"{name} {type(module).__name__} {sorted(item for item in public if _plain(item[1]))}".encode())
     for name, tensor in net.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().double().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _plain(value: Any) -> bool:
+    return all(map(_plain, value)) if isinstance(value, tuple) else isinstance(value, (str, int, float))
