@@ -17,6 +17,7 @@ from kernelfield.experiments.energy import EnergyMeter
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.operations import count_operations
 from kernelfield.experiments.plain_json import read_json
+from kernelfield.models.pretrained import describe_weight
 
 from .helpers import small_data, small_recipe
 
@@ -55,6 +56,24 @@ def test_the_page_and_its_picture_are_written(run: Run) -> None:
     assert "not measured" in page.read_text(encoding="utf-8")  # shares of the data
     assert (run.folder / "card.png").stat().st_size > 5_000
     assert card_text(read_json(run.folder / "card.json")).startswith("# ")
+
+
+def test_the_card_of_a_weight(tmp_path: Path) -> None:
+    page = make_card("ccnn_4_140.digits", out=tmp_path, seconds=0.02)
+    card, described = read_json(tmp_path / "card.json"), describe_weight("ccnn_4_140.digits")
+    assert card["parameters"]["total"] == described["parameters"]
+    assert card["score"] == described["score"]["value"]
+    assert card["compute"]["training"]["seconds"] == described["training"]["seconds"]
+    assert card["design"]["learned"]  # widths of masks differ from those at the start
+    assert "ccnn_4_140.digits" in page.read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="ccnn_4_140.digits"):  # near names
+        make_card("ccnn_4_140.digit", out=tmp_path)
+
+
+def test_shares_of_a_weight_are_refused() -> None:
+    made = CliRunner().invoke(app, ["card", "ccnn_4_140.digits", "--shares", "0.5"])
+    assert made.exit_code != 0
+    assert "shares must be left out" in made.output
 
 
 def test_operations_of_a_convolution_by_hand() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from .app import Accelerator, DataFolder, Download, Json, NewData, RunFolder, Seeds, Settings, Synthetic, app
+from .app import Accelerator, DataFolder, Download, Json, NewData, Seeds, Settings, Synthetic, app
 from .common import FAILED, absolute_path, errors, floats, print_json
 
 __all__ = ["card", "compare", "sweep"]
@@ -104,7 +104,10 @@ def _print_result(number: int, settings: list[str], result: dict[str, Any]) -> N
 
 @app.command()
 def card(
-    run: RunFolder,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, or a pretrained weight, MODEL.TAG.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the card; that of the run or cards/MODEL.TAG by default.")
+    ] = None,
     shares: Annotated[
         str, typer.Option(help="Shares of the training data to train on too, such as 0.05,0.1,0.25,0.5.")
     ] = "",
@@ -113,7 +116,7 @@ def card(
     accelerator: Accelerator = "auto",
     as_json: Json = False,
 ) -> None:
-    """Write an efficiency card of a run: parameters, compute, data and design, measured on this machine."""
+    """Write an efficiency card of a run or a weight: parameters, compute, data and design, measured on this machine."""
     with errors():
         from ..experiments.card import make_card, train_on_shares  # noqa: PLC0415
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
@@ -121,12 +124,16 @@ def card(
 
         fabric = make_fabric(accelerator)
         if shares:
+            if not Path(run).is_dir():
+                raise ValueError(
+                    f"shares must be left out for a weight, got {shares!r} for {run}; train its recipe first"
+                )
             train_on_shares(
                 run, floats("shares", shares), folder=absolute_path(folder), fabric=fabric, on_result=_print_share
             )
-        page = make_card(run, seconds=seconds, device=fabric.device.type)
+        page = make_card(run, out=out, seconds=seconds, device=fabric.device.type)
         if as_json:
-            print_json(read_json(run / "card.json"))
+            print_json(read_json(page.with_name("card.json")))
             return
         typer.echo(page.read_text(encoding="utf-8"))
         typer.echo(f"card: {page}")

@@ -16,16 +16,20 @@ import torch
 
 from .._arguments import checked
 from .._kinds import POSITIVE, TEXT
+from ..data.metadata import from_metadata
 from ..fields import Field
 from ..groups import Distribution
 from ..masks import Mask
+from ..models.pretrained import create_from_weight, describe_weight
+from .card_text import card_text
 from .energy import EnergyMeter
+from .evaluation import mask_sizes
 from .finished_run import run_metadata
 from .operations import count_operations
 from .plain_json import write_json
 from .recipe import with_settings
-from .results import SHARES
-from .run import Run, machine, make_task
+from .run import Run, machine, make_network, make_task
+from .weight import weight_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from .recipe import Recipe
     from .task import Task
 
-__all__ = ["card_text", "make_card", "measure_card"]
+__all__ = ["card_text", "make_card", "measure_card", "measure_weight_card"]
 
 #: shares of the training data that a card shows by default
 DATA_SHARES = (0.05, 0.1, 0.25, 0.5)
@@ -58,6 +62,7 @@ def measure_card(folder: str | Path, *, seconds: float = 2.0, device: str = "cpu
     network = run.network(recipe).eval()
     task = make_task(recipe, network, run_metadata(run, recipe))
     metric = result["metric"]
+    rows = run.read_rows("masks.csv") if (run.folder / "masks.csv").exists() else [{}]
     return {
         "recipe": recipe.name,
         "title": recipe.title,
@@ -66,8 +71,40 @@ def measure_card(folder: str | Path, *, seconds: float = 2.0, device: str = "cpu
         "parameters": _parameters(network),
         "compute": _compute(task, recipe, result, seconds, torch.device(device)),
         "data": _data(run, result, metric),
-        "design": _design(run, recipe, network),
+        "design": _design(recipe, rows[0], rows[-1]),
         "trained_on": result["machine"],
+        "machine": machine(torch.device(device)),
+    }
+
+
+@checked(name=TEXT, seconds=POSITIVE, device=TEXT)
+def measure_weight_card(name: str, *, seconds: float = 2.0, device: str = "cpu") -> dict[str, Any]:
+    """Return the card of a pretrained weight as plain values.
+
+    Learned sizes are compared with those that the recipe's network starts from. Scores on shares of the data are not
+    part of a weight; the card of a run has them.
+
+    Args:
+        name: of the weight, MODEL.TAG.
+        seconds: how long to measure time and energy, each for one sample and for a batch.
+        device: where to measure.
+    """
+    description, recipe = describe_weight(name), weight_recipe(name)
+    network = create_from_weight(description["name"]).eval()
+    score, training = description["score"], description["training"]
+    result = {"steps": training["steps"], "batch": recipe.training.batch, "seconds": training["seconds"]}
+    task = make_task(recipe, network, from_metadata(description["preprocessing"]))
+    return {
+        "recipe": recipe.name,
+        "weight": description["name"],
+        "title": f"{description['name']}: {description['title']}",
+        "metric": score["metric"],
+        "score": score["value"],
+        "parameters": _parameters(network),
+        "compute": _compute(task, recipe, result, seconds, torch.device(device)),
+        "data": [{"share": 1.0, "score": score["value"]}],
+        "design": _design(recipe, mask_sizes(make_network(recipe)), mask_sizes(network)),
+        "trained_on": {"device": training["device"]},
         "machine": machine(torch.device(device)),
     }
 
@@ -156,8 +193,8 @@ def _data(run: Run, result: dict[str, Any], metric: str) -> list[dict[str, float
     return sorted(found, key=lambda point: point["share"])
 
 
-def _design(run: Run, recipe: Recipe, network: nn.Module) -> dict[str, Any]:
-    """Return what was set by hand in the recipe, and what was learned, with its values before and after."""
+def _design(recipe: Recipe, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
+    """Return what was set by hand in the recipe, and the learned sizes, with their values before and after."""
     by_hand = {
         **{f"model.{key}": value for key, value in recipe.model.items() if key != "name"},
         "optimizer.lr": recipe.optimizer.lr,
@@ -167,14 +204,8 @@ def _design(run: Run, recipe: Recipe, network: nn.Module) -> dict[str, Any]:
         "training.batch": recipe.training.batch,
         **{f"regularizers.{key}": value for key, value in recipe.regularizers.items() if value},
     }
-    rows = run.read_rows("masks.csv") if (run.folder / "masks.csv").exists() else []
-    learned = {}
-    if rows:
-        for key in rows[0]:
-            if key not in ("epoch", "step") and rows[0][key] != rows[-1].get(key):
-                learned[key] = [rows[0][key], rows[-1][key]]
-    masks = sum(isinstance(module, Mask) for module in network.modules())
-    return {"by_hand": by_hand, "learned": learned, "masks": masks}
+    sizes = {key: [value, after[key]] for key, value in before.items() if key not in ("epoch", "step") and key in after}
+    return {"by_hand": by_hand, "learned": {key: pair for key, pair in sizes.items() if pair[0] != pair[1]}}
 
 
 def train_on_shares(
@@ -213,84 +244,26 @@ def train_on_shares(
             on_result(share, part.result())
 
 
-def make_card(folder: str | Path, *, seconds: float = 2.0, device: str = "cpu") -> Path:
-    """Measure the card of a run, write ``card.json``, ``card.png`` and ``card.md`` into it, and return the last one."""
+@checked(seconds=POSITIVE, device=TEXT)
+def make_card(source: str | Path, *, out: str | Path | None = None, seconds: float = 2.0, device: str = "cpu") -> Path:
+    """Measure a card, write ``card.json``, ``card.png`` and ``card.md``, and return the last one.
+
+    Args:
+        source: folder of a finished run, or the name of a pretrained weight, MODEL.TAG.
+        out: folder to write to; that of the run, or ``cards/MODEL.TAG``, by default.
+        seconds: how long to measure time and energy, each for one sample and for a batch.
+        device: where to measure.
+    """
     from .._atomic import write_text  # noqa: PLC0415
     from ..viz.card import plot_card  # noqa: PLC0415
 
-    run = Run(Path(folder))
-    card = measure_card(folder, seconds=seconds, device=device)
-    write_json(run.path("card.json"), card)
-    plot_card(card, run.path("card.png"))
-    return write_text(run.path("card.md"), card_text(card))
-
-
-def card_text(card: dict[str, Any]) -> str:
-    """Return a card as Markdown."""
-    compute, parameters = card["compute"], card["parameters"]
-    percent = card["metric"] in SHARES
-
-    def score(value: float) -> str:
-        return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
-
-    trained = compute["training"]
-    operations = (compute["operations"], compute["training_operations"], trained["operations"])
-    one, each, whole = (_time(of["seconds"]) for of in (compute["single"], compute["batch"], trained))
-    kinds = ", ".join(f"{name} {parameters[name]:,}" for name in ("kernels", "masks", "symmetry", "other"))
-    machines = [str(card[key].get("device", "an unknown machine")) for key in ("machine", "trained_on")]
-    shares = ", ".join(f"{100 * point['share']:g} %: {score(point['score'])}" for point in card["data"])
-    if len(card["data"]) == 1:
-        shares = f"{score(card['score'])} with all; other shares are not measured (`--shares`)"
-    rows = {
-        "parameters": f"{parameters['total']:,} in {parameters['bytes'] / 1024:,.0f} KiB: {kinds}",
-        "operations": "{} for a prediction, {} for a training sample, {} to train".format(*map(_si, operations)),
-        "time": f"{one} for one sample, {each} each in a batch of {compute['batch']['samples']}, {whole} to train",
-        "energy": _energy(compute),
-        "data": shares,
-    }
-    design = card["design"]
-    by_hand = ", ".join(f"{key} {value}" for key, value in design["by_hand"].items())
-    learned = ", ".join(f"{key} {a:.3g} → {b:.3g}" for key, (a, b) in design["learned"].items()) or "nothing"
-    rows |= {"set by hand": by_hand, "learned beside weights": learned}
-    head = [
-        f"# {card['title'] or card['recipe']}",
-        "",
-        f"Test {card['metric']}: {score(card['score'])}. Measured on {machines[0]}; trained on {machines[1]}.",
-        "",
-        "![The four axes of the card](card.png)",
-        "",
-        "| axis | |",
-        "|---|---|",
-    ]
-    return "\n".join([*head, *(f"| {axis} | {text} |" for axis, text in rows.items()), ""])
-
-
-def _si(value: float) -> str:
-    """Return a count with a prefix.
-
-    >>> _si(1_234_000), _si(17)
-    ('1.23 M', '17')
-    """
-    for power, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= power:
-            return f"{value / power:.3g} {prefix}"
-    return f"{value:.3g}"
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 120:
-        return f"{seconds / 60:.1f} min"
-    return (
-        f"{seconds:.3g} s"
-        if seconds >= 1
-        else f"{1e3 * seconds:.3g} ms"
-        if seconds >= 1e-3
-        else f"{1e6 * seconds:.3g} µs"
-    )
-
-
-def _energy(compute: dict[str, Any]) -> str:
-    one, many = compute["single"]["joules"], compute["batch"]["joules"]
-    if one is None or many is None:
-        return "not measured: this machine does not say what it uses"
-    return f"{1e3 * one:.3g} mJ for one sample, {1e3 * many:.3g} mJ each in a batch"
+    if Path(source).is_dir():
+        card, folder = measure_card(source, seconds=seconds, device=device), Path(source)
+    else:
+        card = measure_weight_card(str(source), seconds=seconds, device=device)
+        folder = Path("cards") / card["weight"]
+    folder = folder if out is None else Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "card.json", card)
+    plot_card(card, folder / "card.png")
+    return write_text(folder / "card.md", card_text(card))
