@@ -58,6 +58,13 @@ def test_the_page_and_its_picture_are_written(run: Run) -> None:
     assert card_text(read_json(run.folder / "card.json")).startswith("# ")
 
 
+def test_a_report_gets_the_card(tmp_path: Path) -> None:
+    run = fit(small_recipe(), tmp_path / "run", data=small_data())
+    assert "Efficiency" not in (run.folder / "report.html").read_text(encoding="utf-8")
+    make_card(run.folder, seconds=0.02)
+    assert "Efficiency" in (run.folder / "report.html").read_text(encoding="utf-8")
+
+
 def test_the_card_of_a_weight(tmp_path: Path) -> None:
     page = make_card("ccnn_4_140.digits", out=tmp_path, seconds=0.02)
     card, described = read_json(tmp_path / "card.json"), describe_weight("ccnn_4_140.digits")
@@ -66,7 +73,7 @@ def test_the_card_of_a_weight(tmp_path: Path) -> None:
     assert card["compute"]["training"]["seconds"] == described["training"]["seconds"]
     assert card["design"]["learned"]  # widths of masks differ from those at the start
     assert "ccnn_4_140.digits" in page.read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="ccnn_4_140.digits"):  # near names
+    with pytest.raises(ValueError, match=r"ccnn_4_140\.digits"):  # near names
         make_card("ccnn_4_140.digit", out=tmp_path)
 
 

@@ -24,7 +24,7 @@ from ..models.pretrained import create_from_weight, describe_weight
 from .card_text import card_text
 from .energy import EnergyMeter
 from .evaluation import mask_sizes
-from .finished_run import run_metadata
+from .finished_run import rewrite_report, run_metadata
 from .operations import count_operations
 from .plain_json import write_json
 from .recipe import with_settings
@@ -248,6 +248,8 @@ def train_on_shares(
 def make_card(source: str | Path, *, out: str | Path | None = None, seconds: float = 2.0, device: str = "cpu") -> Path:
     """Measure a card, write ``card.json``, ``card.png`` and ``card.md``, and return the last one.
 
+    A report in the same folder is written again, with the card in it.
+
     Args:
         source: folder of a finished run, or the name of a pretrained weight, MODEL.TAG.
         out: folder to write to; that of the run, or ``cards/MODEL.TAG``, by default.
@@ -266,4 +268,6 @@ def make_card(source: str | Path, *, out: str | Path | None = None, seconds: flo
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "card.json", card)
     plot_card(card, folder / "card.png")
+    if (folder / "report.html").exists():
+        rewrite_report(folder)
     return write_text(folder / "card.md", card_text(card))

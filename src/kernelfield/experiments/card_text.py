@@ -6,53 +6,68 @@ from typing import Any
 
 from .results import SHARES
 
-__all__ = ["card_text"]
+__all__ = ["card_rows", "card_text", "format_count", "format_score", "format_time"]
 
 
 def card_text(card: dict[str, Any]) -> str:
-    """Return a card as Markdown."""
-    compute, parameters = card["compute"], card["parameters"]
-    percent = card["metric"] in SHARES
+    """Return a card as a page of Markdown.
 
-    def score(value: float) -> str:
-        return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
-
-    trained = compute["training"]
-    operations = (compute["operations"], compute["training_operations"], trained["operations"])
-    one, each, whole = (_time(of["seconds"]) for of in (compute["single"], compute["batch"], trained))
-    kinds = ", ".join(f"{name} {parameters[name]:,}" for name in ("kernels", "masks", "symmetry", "other"))
+    Args:
+        card: as :func:`~kernelfield.experiments.card.measure_card` returns it.
+    """
+    score = format_score(card["metric"], card["score"])
     machines = [str(card[key].get("device", "an unknown machine")) for key in ("machine", "trained_on")]
-    shares = ", ".join(f"{100 * point['share']:g} %: {score(point['score'])}" for point in card["data"])
-    if len(card["data"]) == 1:
-        shares = f"{score(card['score'])} with all; other shares are not measured (`--shares`)"
-    rows = {
-        "parameters": f"{parameters['total']:,} in {parameters['bytes'] / 1024:,.0f} KiB: {kinds}",
-        "operations": "{} for a prediction, {} for a training sample, {} to train".format(*map(_si, operations)),
-        "time": f"{one} for one sample, {each} each in a batch of {compute['batch']['samples']}, {whole} to train",
-        "energy": _energy(compute),
-        "data": shares,
-    }
-    design = card["design"]
-    by_hand = ", ".join(f"{key} {value}" for key, value in design["by_hand"].items())
-    learned = ", ".join(f"{key} {a:.3g} → {b:.3g}" for key, (a, b) in design["learned"].items()) or "nothing"
-    rows |= {"set by hand": by_hand, "learned beside weights": learned}
     head = [
         f"# {card['title'] or card['recipe']}",
         "",
-        f"Test {card['metric']}: {score(card['score'])}. Measured on {machines[0]}; trained on {machines[1]}.",
+        f"Test {card['metric']}: {score}. Measured on {machines[0]}; trained on {machines[1]}.",
         "",
         "![The four axes of the card](card.png)",
         "",
         "| axis | |",
         "|---|---|",
     ]
-    return "\n".join([*head, *(f"| {axis} | {text} |" for axis, text in rows.items()), ""])
+    return "\n".join([*head, *(f"| {axis} | {text} |" for axis, text in card_rows(card).items()), ""])
 
 
-def _si(value: float) -> str:
+def card_rows(card: dict[str, Any]) -> dict[str, str]:
+    """Return what a card says of each axis."""
+    compute, parameters, metric = card["compute"], card["parameters"], card["metric"]
+    trained = compute["training"]
+    operations = (compute["operations"], compute["training_operations"], trained["operations"])
+    one, each, whole = (format_time(of["seconds"]) for of in (compute["single"], compute["batch"], trained))
+    kinds = ", ".join(f"{name} {parameters[name]:,}" for name in ("kernels", "masks", "symmetry", "other"))
+    shares = ", ".join(f"{100 * p['share']:g} %: {format_score(metric, p['score'])}" for p in card["data"])
+    if len(card["data"]) == 1:
+        shares = f"{format_score(metric, card['score'])} with all; other shares are not measured (`--shares`)"
+    design = card["design"]
+    return {
+        "parameters": f"{parameters['total']:,} in {parameters['bytes'] / 1024:,.0f} KiB: {kinds}",
+        "operations": "{} for a prediction, {} for a training sample, {} to train".format(
+            *map(format_count, operations)
+        ),
+        "time": f"{one} for one sample, {each} each in a batch of {compute['batch']['samples']}, {whole} to train",
+        "energy": _energy(compute),
+        "data": shares,
+        "set by hand": ", ".join(f"{key} {value}" for key, value in design["by_hand"].items()),
+        "learned beside weights": ", ".join(f"{key} {a:.3g} → {b:.3g}" for key, (a, b) in design["learned"].items())
+        or "nothing",
+    }
+
+
+def format_score(metric: str, value: float) -> str:
+    """Return a score, in percent if its metric is a share.
+
+    >>> format_score("accuracy", 0.9876), format_score("l2", 0.0857)
+    ('98.76 %', '0.0857')
+    """
+    return f"{100 * value:.2f} %" if metric in SHARES else f"{value:.4g}"
+
+
+def format_count(value: float) -> str:
     """Return a count with a prefix.
 
-    >>> _si(1_234_000), _si(17)
+    >>> format_count(1_234_000), format_count(17)
     ('1.23 M', '17')
     """
     for power, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -61,16 +76,18 @@ def _si(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
+    """Return a time in the unit that suits it.
+
+    >>> format_time(600), format_time(1.5), format_time(0.0123), format_time(4.2e-5)
+    ('10.0 min', '1.5 s', '12.3 ms', '42 µs')
+    """
     if seconds >= 120:
         return f"{seconds / 60:.1f} min"
-    return (
-        f"{seconds:.3g} s"
-        if seconds >= 1
-        else f"{1e3 * seconds:.3g} ms"
-        if seconds >= 1e-3
-        else f"{1e6 * seconds:.3g} µs"
-    )
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{1e6 * seconds:.3g} µs"
 
 
 def _energy(compute: dict[str, Any]) -> str:

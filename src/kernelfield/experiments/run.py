@@ -36,7 +36,7 @@ __all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task", "netwo
 #: file that marks a run on synthetic data
 SYNTHETIC = "synthetic.txt"
 #: files that a report includes, if they exist
-PICTURES = ("confusion.json", "heard.json", "kernels.png", "attention.png", "worst.png")
+PICTURES = ("confusion.json", "heard.json", "kernels.png", "attention.png", "worst.png", "card.png")
 #: beginning of the last line of a run's recipe: a comment with the checksum of all lines above it
 _CHECKSUM = "# sha256 "
 

@@ -48,8 +48,8 @@ def write_report(
     """Write ``report.html``, which needs no other file, and ``kernels.png``; return the path of the page.
 
     Args:
-        folder: folder of the run; ``recipe.yaml``, ``confusion.json``, ``worst.png`` and ``attention.png`` are included
-            if they exist.
+        folder: folder of the run; ``recipe.yaml``, ``confusion.json``, ``worst.png``, ``attention.png`` and
+            ``card.png`` are included if they exist.
         network: the trained network, on the CPU.
         result: the result of the run.
         rows: metrics per epoch.
@@ -73,6 +73,8 @@ def write_report(
         parts.append(_section("Spectra of the kernels", _picture(lambda figure: _spectra(figure, network))))
     if (folder / "attention.png").exists():
         parts.append(_section("Attention maps", _image((folder / "attention.png").read_bytes())))
+    if (folder / "card.png").exists():
+        parts.append(_section("Efficiency", _image((folder / "card.png").read_bytes())))
     if masks and "complexity" in masks[0]:
         parts.append(_section("Architecture", _picture(lambda figure: draw_history(figure, masks))))
     elif subset_history(masks):
