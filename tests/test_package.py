@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "testing": set(),
     "layers": FOUNDATION,
     "models": FOUNDATION | {"layers"},
-    "streaming": FOUNDATION | {"layers", "models", "export"},
+    "streaming": FOUNDATION | {"layers", "models", "cuda_graphs", "export"},
     "parallel": FOUNDATION | {"layers", "models"},
     "cuda_graphs": FOUNDATION | {"layers"},
     "data": FOUNDATION,

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import kernelfield as kf
-from kernelfield.streaming import OnlineConv, Stream, static_step
+from kernelfield.cuda_graphs.backend import CudaBackend
+from kernelfield.streaming import OnlineConv, Stream
 from kernelfield.streaming.clock import Clock
 from kernelfield.streaming.online_conv import BLOCK
-from kernelfield.streaming.static_step import PATIENCE, StaticStep
+from kernelfield.streaming.static_step import PATIENCE, ReplayedStep, StaticStep
+from tests.cuda_graphs.recorded import RecordingBackend
 from tests.streaming.networks import assert_equal_outputs, forward_after, samples, settled
 from tests.streaming.test_distil import ckcnn
 
@@ -119,6 +121,33 @@ def test_states_keep_their_addresses(name: str) -> None:
     online.reset()
     online.load_state_dict(state)
     assert addresses() == before
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_recorded_steps_are_a_forward_pass(name: str) -> None:
+    """A recording holds no value of the host: neither the position nor a state that was replaced."""
+    net = build(name)
+    x = samples(net, 2, 700)
+    online, wanted = kf.stream(net, 2), kf.stream(net, 2).push(x)
+    step = ReplayedStep(online.network, RecordingBackend())
+    with torch.no_grad():
+        first = [step(sample) for sample in x[..., :300].split(1, dim=-1)]
+        block = online.push(x[..., 300:450])
+        y = torch.cat([*first, block, *(step(sample) for sample in x[..., 450:].split(1, dim=-1))], dim=-1)
+    assert_equal_outputs(y, wanted)
+    assert step.refusal == ""
+    assert step.graphs == (1 if name in ("distilled", "cut") else 4)
+
+
+def test_steps_that_cannot_be_recorded_run_eagerly() -> None:
+    net = build("depthwise")
+    x = samples(net, 1, 200)
+    step = ReplayedStep(kf.stream(net).network, RecordingBackend(fail_after=20))
+    with torch.no_grad():
+        y = torch.cat([step(sample) for sample in x.split(1, dim=-1)], dim=-1)
+    assert_equal_outputs(y, forward_after(net, x))
+    assert step.refusal
+    assert not step.graphs
 
 
 def test_streams_made_without_gradients_go_on_in_any_mode() -> None:
@@ -241,7 +270,7 @@ def test_steps_that_cannot_be_captured_run_eagerly(monkeypatch: pytest.MonkeyPat
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("no capture")
 
-    monkeypatch.setattr(static_step, "capture", refuse)
+    monkeypatch.setattr(CudaBackend, "record", refuse)
     net = build("depthwise")
     x = samples(net, 1, 400).cuda()
     online = replayed(net, 1)

@@ -7,13 +7,17 @@ one graph for each set of blocks that a sample can complete: about log₂ of the
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor, nn
 
-from .._cuda_graph import capture, capture_stream
 from .clock import Clock
 from .layers import OnlineLayer
 from .online_conv import BLOCK
+
+if TYPE_CHECKING:
+    from ..cuda_graphs.backend import Backend
 
 __all__ = ["PATIENCE", "ReplayedStep", "StaticStep"]
 
@@ -69,15 +73,19 @@ class ReplayedStep(StaticStep):
     """The same on a GPU: eagerly when a set of blocks is completed for the first time, and from then on by a graph.
 
     Work that cannot be captured runs eagerly, and :attr:`refusal` says why.
+
+    Args:
+        network: network of a :class:`.Stream`.
+        backend: records and replays work on the device of the network.
     """
 
-    def __init__(self, network: nn.Module, device: torch.device) -> None:
-        super().__init__(network, device)
+    def __init__(self, network: nn.Module, backend: Backend) -> None:
+        super().__init__(network, backend.device)
         self.refusal = ""
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._backend = backend
+        self._graphs: dict[int, tuple[Any, Tensor]] = {}
         self._met: set[int] = set()
         self._input: Tensor | None = None
-        self._pool, self._stream = torch.cuda.graph_pool_handle(), capture_stream()
 
     @property
     def graphs(self) -> int:
@@ -97,18 +105,15 @@ class ReplayedStep(StaticStep):
             graph, y = self._graphs[key]
             graph.replay()
         else:
-            # On the stream of the capture, where libraries keep their workspaces.
             self._met.add(key)
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
+            with self._backend.rehearsal():
                 y = super().run(self._input)
-            torch.cuda.synchronize()
         return y.clone()  # the next replay writes to the same place
 
     def _capture(self, key: int, x: Tensor) -> None:
         run = super().run
         try:
-            self._graphs[key] = capture(lambda: run(x), pool=self._pool, stream=self._stream)
+            self._graphs[key] = self._backend.record(lambda: run(x))
         except RuntimeError as error:
             self.refusal = str(error).splitlines()[0]
             self._graphs.clear()

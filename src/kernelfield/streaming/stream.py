@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import POSITIVE, Int, ListOf
 from .._object_kinds import TensorOf
+from ..cuda_graphs.backend import CudaBackend
 from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions, separate
@@ -131,7 +132,7 @@ class Stream:
             self._singles += 1
             if self._singles > PATIENCE:
                 with torch.inference_mode(mode=False), torch.cuda.device(sample.device):
-                    self._replayed = ReplayedStep(self.network, sample.device)
+                    self._replayed = ReplayedStep(self.network, CudaBackend())
         if self._replayed is None or self._replayed.refusal or torch.is_autocast_enabled("cuda"):
             return self.network(sample)
         with torch.cuda.device(sample.device):
