@@ -46,6 +46,7 @@ NAMES = {
         "__version__",
         "aliasing_loss",
         "capture",
+        "capture_prediction",
         "create_model",
         "data",
         "distil",
@@ -68,7 +69,13 @@ NAMES = {
         "testing",
         "wavelet_loss",
     ],
-    "kernelfield.cuda_graphs": ["CaptureWarning", "CapturedFunction", "capture"],
+    "kernelfield.cuda_graphs": [
+        "CaptureWarning",
+        "CapturedFunction",
+        "CapturedPrediction",
+        "capture",
+        "capture_prediction",
+    ],
     "kernelfield.fields": [
         "BSpline",
         "Field",

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import os
 
     from . import data, parallel
-    from .cuda_graphs import capture
+    from .cuda_graphs import capture, capture_prediction
     from .streaming import distil, generate, stream
 
 __all__ = [
@@ -100,6 +100,7 @@ __all__ = [
     "__version__",
     "aliasing_loss",
     "capture",
+    "capture_prediction",
     "create_model",
     "data",
     "distil",
@@ -124,7 +125,10 @@ __all__ = [
 ]
 
 #: names that are imported when they are first used
-_LATER = {**dict.fromkeys(("distil", "generate", "stream"), "streaming"), "capture": "cuda_graphs"}
+_LATER = {
+    **dict.fromkeys(("distil", "generate", "stream"), "streaming"),
+    **dict.fromkeys(("capture", "capture_prediction"), "cuda_graphs"),
+}
 
 
 def __getattr__(name: str) -> Any:

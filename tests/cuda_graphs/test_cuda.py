@@ -176,7 +176,7 @@ def test_networks(name: str) -> None:
         elif name == "p4cnn":
             net = kf.create_model("p4cnn", channels=4, out_channels=3)
         else:
-            net = kf.FlexNet(1, 3, size=12, channels=8, blocks=1)
+            net = kf.FlexNet(1, 3, size=12, channels=8, widths=(1, 2))
         net = net.cuda()
         return net, plain(net, torch.optim.SGD(net.parameters(), lr=1e-3, fused=True))
 
@@ -243,6 +243,29 @@ def test_a_step_that_reads_its_loss_runs_eagerly_and_changes_nothing() -> None:
     assert "test_cuda.py" in step.refusal
     torch.testing.assert_close(found, eager, rtol=1e-3, atol=1e-5)
     small_net()(torch.randn(2, 4, device="cuda")).sum().backward()  # dropout draws as before
+
+
+@pytest.mark.parametrize("name", ["ccnn", "p4cnn"])
+def test_predictions(name: str) -> None:
+    """Batches of any size, and weights that change between them."""
+    torch.manual_seed(0)
+    if name == "ccnn":
+        net: nn.Module = kf.CCNN(1, 3, size=64, channels=8, blocks=2, hidden=8).cuda()
+    else:
+        net = kf.create_model("p4cnn", channels=4, out_channels=3).cuda()
+    predict = kf.capture_prediction(net, max_batch=8)
+    for round_ in range(2):
+        for batch in (1, 3, 8, 20, 4, 4, 4, 1, 1, 1):
+            x = torch.randn(batch, *((1, 64) if name == "ccnn" else (1, 28, 28)), device="cuda")
+            net.eval()
+            with torch.no_grad():
+                expected = net(x)
+            net.train(round_ == 1)
+            torch.testing.assert_close(predict(x), expected, rtol=1e-3, atol=1e-4)
+        assert (predict.refusal, predict.graphs) == ("", 3)
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(1.01)
 
 
 def test_accumulated_gradients() -> None:

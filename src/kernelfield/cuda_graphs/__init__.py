@@ -2,5 +2,6 @@
 
 from .capture import capture
 from .captured import CapturedFunction, CaptureWarning
+from .prediction import CapturedPrediction, capture_prediction
 
-__all__ = ["CaptureWarning", "CapturedFunction", "capture"]
+__all__ = ["CaptureWarning", "CapturedFunction", "CapturedPrediction", "capture", "capture_prediction"]

@@ -53,6 +53,8 @@ class _Graph:
     #: the gradient of each parameter before and after the function
     before: list[Tensor | None]
     after: list[Tensor | None]
+    #: parameters and buffers that the function changes
+    changed: list[Tensor]
 
 
 class CapturedFunction:
@@ -64,6 +66,7 @@ class CapturedFunction:
         max_graphs: number of graphs to keep.
         enabled: capture at all.
         warn: warn if the function runs eagerly.
+        label: what a warning calls the function.
         backend: makes the recorder of graphs; the current CUDA device if not given.
     """
 
@@ -75,6 +78,7 @@ class CapturedFunction:
         max_graphs: int = 8,
         enabled: bool = True,
         warn: bool = True,
+        label: str = "",
         backend: Callable[[], Backend] | None = None,
     ) -> None:
         functools.update_wrapper(self, function, updated=())
@@ -83,7 +87,8 @@ class CapturedFunction:
         self.refusal = ""
         #: number of graphs captured so far
         self.graphs = 0
-        self._warn, self._make_backend = warn, backend
+        name = getattr(function, "__qualname__", type(function).__name__)
+        self._warn, self._make_backend, self._label = warn, backend, label or f"kf.capture: {name}"
         self._backend: Backend | None = None
         self._graphs: dict[Any, _Graph] = {}
         self._met: dict[Any, int] = {}
@@ -188,8 +193,7 @@ class CapturedFunction:
     def _tell(self, text: str) -> None:
         if self._warn and text not in self._told:
             self._told.add(text)
-            name = getattr(self.function, "__qualname__", type(self.function).__name__)
-            warnings.warn(f"kf.capture: {name} {text}", CaptureWarning, stacklevel=4)
+            warnings.warn(f"{self._label} {text}", CaptureWarning, stacklevel=4)
 
     # Captured calls
 
@@ -311,6 +315,7 @@ class CapturedFunction:
             watch.addresses(),
             [gradient for _, gradient in snapshot.gradients],
             [p.grad for p in watch.parameters],
+            snapshot.changed(),
         )
         snapshot.restore_gradients()
         self._graphs[key] = graph
@@ -346,7 +351,7 @@ class CapturedFunction:
             if now is not after:
                 parameter.grad = after
         # A replay does not count as a change of weights; what is read from weights goes by their versions.
-        torch.autograd.graph.increment_version([*watch.parameters, *watch.buffers])
+        torch.autograd.graph.increment_version(graph.changed)
         results = [t.clone() for t in graph.results]
         for call in graph.calls.after:
             call()

@@ -153,7 +153,9 @@ class Snapshot:
     """
 
     def __init__(self, watch: Watch) -> None:
+        self._watch = watch
         self.gradients = [(p, p.grad) for p in watch.parameters]
+        self._versions = [(t, t._version) for t in (*watch.parameters, *watch.buffers)]  # noqa: SLF001
         self._buffers = [(m, dict(m._buffers)) for m in watch.modules]  # noqa: SLF001
         self._optimizers = [
             (known.optimizer, {p: dict(state) for p, state in known.optimizer.state.items()})
@@ -173,6 +175,12 @@ class Snapshot:
         """Put the gradients back that the parameters had."""
         for parameter, gradient in self.gradients:
             parameter.grad = gradient
+
+    def changed(self) -> list[Tensor]:
+        """Return the parameters and buffers that have changed; those of optimisers, of which some do not count it."""
+        stepped = [p for known in self._watch.optimizers.values() for p in known.parameters]
+        ids = set(map(id, stepped))
+        return stepped + [t for t, version in self._versions if t._version != version and id(t) not in ids]  # noqa: SLF001
 
     def rebound(self) -> str:
         """Return a sentence about what the function has replaced since, "" if nothing."""

@@ -70,6 +70,12 @@ _TRAINED = {"channels": 4, "blocks": 1, "epochs": 1, "random_kernels": 20, "devi
 _SIGNAL = torch.randn(1, 1, 9)
 
 CALLS = [
+    Call(
+        "cuda_graphs.capture_prediction",
+        cuda_graphs.capture_prediction,
+        lambda: {"net": _NET, "enabled": False},
+        lambda predict: predict(torch.randn(2, 1, 16)),
+    ),
     Call("cuda_graphs.capture", cuda_graphs.capture, lambda: {"function": torch.square, "enabled": False}),
     Call("streaming.stream", streaming.stream, lambda: {"net": _NET}, lambda s: s.push(torch.randn(s.batch, 1, 3))),
     Call("streaming.Stream", streaming.Stream, lambda: {"net": _NET}, lambda s: s.push(torch.randn(s.batch, 1, 3))),

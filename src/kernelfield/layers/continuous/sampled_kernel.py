@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from .kernel_support import KernelSupport
 from .sampling import first_lag, smooth_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ...masks import Mask
 
@@ -99,6 +100,8 @@ class SampledKernel(nn.Module):
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], Tensor] = {}
+        #: freeze the kernel for each step at its first use
+        self._freezes = False
         if isinstance(gain, str):
             self._start_scale_()
         elif gain is not None:
@@ -128,6 +131,20 @@ class SampledKernel(nn.Module):
         """Drop frozen kernels."""
         self._frozen.clear()
         return self
+
+    @contextlib.contextmanager
+    def freezing(self, kernels: dict[tuple[float, ...], Tensor]) -> Iterator[None]:
+        """Freeze kernels at their first use inside the ``with`` block, and keep them in ``kernels`` for the next one.
+
+        Args:
+            kernels: frozen kernels by sampling step; empty at first.
+        """
+        before = self._frozen, self._freezes
+        self._frozen, self._freezes = kernels, True
+        try:
+            yield
+        finally:
+            self._frozen, self._freezes = before
 
     def train(self, mode: bool = True) -> SampledKernel:
         if mode:
@@ -207,13 +224,15 @@ class SampledKernel(nn.Module):
     def batch_key(self, grid: grids.KernelGrid) -> tuple[Any, ...] | None:
         """Return what layers must share for their kernels to be sampled together; None for a layer on its own."""
         field = self.field.alike()
-        if field is None or grid.step in self._frozen:
+        if field is None or self._freezes or grid.step in self._frozen:
             return None
         groups = 1 if self.groups == 1 else 0
         return field, type(self.mask), grid, groups, self.causal, self.smooth, self.out_channels, self.reach.dtype
 
     def frozen(self, steps: tuple[float, ...], lengths: Sequence[int] | None) -> Tensor | None:
         """Return the frozen kernel for ``steps``, cut to inputs of these ``lengths``; None if there is none."""
+        if self._freezes and steps not in self._frozen:
+            self.freeze(steps)
         kernel = self._frozen.get(steps)
         if kernel is None:
             return None

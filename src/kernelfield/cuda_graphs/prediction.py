@@ -1,0 +1,168 @@
+"""Predictions as CUDA graphs: kernels are sampled once, and any batch up to a bound is one launch."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .._arguments import checked
+from ..layers.continuous.sampled_kernel import SampledKernel
+from .captured import CapturedFunction
+from .tree import flatten, map_tensors, rebuild
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import nn
+
+    from .backend import Backend
+
+__all__ = ["CapturedPrediction", "capture_prediction"]
+
+
+@checked()
+def capture_prediction(
+    net: nn.Module, *, max_batch: int = 64, max_graphs: int = 16, enabled: bool = True
+) -> CapturedPrediction:
+    """Replay the predictions of a network as CUDA graphs.
+
+    The result is called like the network, and returns what ``net.eval()`` returns under :func:`torch.no_grad`. Kernels
+    of continuous convolutions are sampled once and used until a weight changes. A batch is padded with zeros to the
+    next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. The modes of the network
+    and of its layers stay as they are.
+
+    Where a network cannot be captured, or on the CPU, it runs eagerly with frozen kernels, and one
+    :class:`CaptureWarning` says why.
+
+    Args:
+        net: a network whose tensors have the batch as their first axis.
+        max_batch: largest batch of one launch.
+        max_graphs: number of graphs to keep, for batches of different sizes and inputs of different shapes.
+        enabled: False to run eagerly, without a warning.
+
+    >>> from kernelfield import CCNN
+    >>> net = CCNN(1, 10, size=32, channels=4, blocks=1, hidden=4)
+    >>> predict = capture_prediction(net, enabled=torch.cuda.is_available())
+    >>> x = torch.randn(5, 1, 32)
+    >>> with torch.no_grad():
+    ...     torch.allclose(predict(x), net.eval()(x), atol=1e-5)
+    True
+    """
+    return CapturedPrediction(net, max_batch=max_batch, max_graphs=max_graphs, enabled=enabled)
+
+
+class CapturedPrediction:
+    """The predictions of a network as CUDA graphs; made by :func:`capture_prediction`.
+
+    Args:
+        net: the network.
+        max_batch: largest batch of one launch.
+        max_graphs: number of graphs to keep.
+        enabled: capture at all.
+        backend: makes the recorder of graphs; the current CUDA device if not given.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        max_batch: int = 64,
+        max_graphs: int = 16,
+        enabled: bool = True,
+        backend: Callable[[], Backend] | None = None,
+    ) -> None:
+        self.net, self.max_batch = net, max_batch
+        label = f"kf.capture_prediction: {type(net).__name__}"
+        self._captured = CapturedFunction(
+            net.__call__, warmup=1, max_graphs=max_graphs, enabled=enabled, label=label, backend=backend
+        )
+        self._modules = list(net.modules())
+        layers = [m for m in self._modules if isinstance(m, SampledKernel)]
+        self._kernels: list[tuple[SampledKernel, dict[tuple[float, ...], Tensor]]] = [(layer, {}) for layer in layers]
+        self._versions: list[tuple[int, int]] = []
+
+    @property
+    def graphs(self) -> int:
+        """Number of graphs captured so far."""
+        return self._captured.graphs
+
+    @property
+    def refusal(self) -> str:
+        """Why predictions run eagerly; "" if they do not."""
+        return self._captured.refusal
+
+    @torch.no_grad()
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the predictions for a batch.
+
+        Args:
+            args: inputs of the network. Tensors have the batch as their first axis.
+            kwargs: options of the network. If there are tensors among them, the batch is neither padded nor divided.
+        """
+        with self._evaluating():
+            tensors, form = flatten(args)
+            sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
+            if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0]:
+                return self._captured(*args, **kwargs)
+            (batch,) = sizes
+            parts = [t.split(self.max_batch) for t in tensors]
+            results = [
+                self._padded(form, list(part), min(self.max_batch, batch - i * self.max_batch), kwargs)
+                for i, part in enumerate(zip(*parts, strict=True))
+            ]
+        return results[0] if len(results) == 1 else _joined(results)
+
+    def _padded(self, form: Any, tensors: list[Tensor], batch: int, options: dict[str, Any]) -> Any:
+        """Return the predictions for a batch of at most ``max_batch``."""
+        size = batch if self._captured.refusal else min(self.max_batch, 1 << (batch - 1).bit_length())
+        if size > batch:
+            tensors = [torch.cat([t, t.new_zeros(size - batch, *t.shape[1:])]) for t in tensors]
+        result = self._captured(*rebuild(form, tensors), **options)
+        if size == batch:
+            return result
+        return map_tensors(lambda t: t[:batch] if t.dim() and t.shape[0] == size else t, result)
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Put the network in evaluation mode, with frozen kernels, inside the block."""
+        training = [m for m in self._modules if m.training]
+        if training:
+            self.net.eval()
+        try:
+            self._refresh()
+            with contextlib.ExitStack() as stack:
+                for layer, kernels in self._kernels:
+                    stack.enter_context(layer.freezing(kernels))
+                yield
+        finally:
+            for module in training:
+                module.training = True  # not train(), which tells modules that a training begins
+
+    def _refresh(self) -> None:
+        """Sample the frozen kernels again if a weight has changed: in place, where graphs read them."""
+        state = [*self.net.parameters(), *self.net.buffers()]
+        versions = [(t.data_ptr(), t._version) for t in state]  # noqa: SLF001
+        if versions == self._versions:
+            return
+        if [address for address, _ in versions] != [address for address, _ in self._versions]:
+            self._captured.reset()  # the weights are elsewhere, perhaps on another device
+            for _, kernels in self._kernels:
+                kernels.clear()
+        for layer, kernels in self._kernels:
+            for steps, kernel in kernels.items():
+                new = layer.sample(steps)
+                if new.shape == kernel.shape:
+                    kernel.copy_(new)
+                else:
+                    self._captured.reset()
+                    kernels[steps] = new
+        self._versions = versions
+
+
+def _joined(results: list[Any]) -> Any:
+    """Return the results of parts of a batch as one."""
+    tensors = [flatten(result)[0] for result in results]
+    return rebuild(flatten(results[0])[1], [torch.cat(parts) for parts in zip(*tensors, strict=True)])

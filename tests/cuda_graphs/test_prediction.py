@@ -1,0 +1,140 @@
+"""Captured predictions equal those of the network in evaluation mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import kernelfield as kf
+from kernelfield.cuda_graphs import CapturedPrediction, CaptureWarning
+
+from .recorded import RecordingBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def predictor(net: nn.Module, **options: Any) -> CapturedPrediction:
+    return CapturedPrediction(net, backend=RecordingBackend, **options)
+
+
+def truth(net: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Return the outputs in evaluation mode; the modes of all modules are put back."""
+    modes = {m: m.training for m in net.modules()}
+    with torch.no_grad():
+        result = net.eval()(*args, **kwargs)
+    for module, mode in modes.items():
+        module.training = mode
+    return result
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "CCNN": (lambda: kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4), (1, 16)),
+    "FlexNet": (lambda: kf.FlexNet(1, 3, size=8, channels=4, widths=(1, 2)), (1, 8, 8)),
+    "p4-CNN": (lambda: kf.create_model("p4cnn", channels=2, out_channels=3), (1, 28, 28)),
+    "partial G-CNN": (lambda: kf.create_model("partial_gcnn_se2", channels=(2, 2, 2, 2), kernel_size=3), (1, 12, 12)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_batches_of_any_size(name: str) -> None:
+    make, shape = NETWORKS[name]
+    net = make()
+    predict = predictor(net, max_batch=4)
+    for batch in (1, 2, 3, 4, 9, 1, 3, 3):
+        x = torch.randn(batch, *shape)
+        torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)
+    assert predict.refusal == ""
+    assert predict.graphs == 2  # of 4 and 1; those of 2 are met once
+    assert net.training
+
+
+def test_changed_weights_are_followed() -> None:
+    """In place, by an optimiser, by a loaded state, and on other addresses."""
+    net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4, sigma=0.1)
+    predict, x = predictor(net), torch.randn(4, 1, 16)
+
+    def check(graphs: int | None = None) -> None:
+        for _ in range(4):
+            torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)
+        if graphs is not None:
+            assert predict.graphs == graphs
+
+    check(1)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1.01)
+    check(1)  # kernels of the same shape are replaced in place
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net.train()(x).square().sum().backward()
+    optimizer.step()
+    check()
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if "sigma" in name:
+                p.fill_(0.6)  # kernels of another shape
+    graphs = predict.graphs
+    check(graphs + 1)
+    net.load_state_dict({name: 1.1 * t for name, t in net.state_dict().items()})
+    check()
+    net.double()
+    x = x.double()
+    check()
+
+
+def test_kernels_are_frozen_for_every_step_and_only_inside() -> None:
+    net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4)
+    predict = predictor(net)
+    for _ in range(4):
+        for step, length in ((1.0, 16), (0.5, 32)):
+            x = torch.randn(2, 1, length)
+            torch.testing.assert_close(predict(x, step=step), truth(net, x, step=step), rtol=1e-4, atol=1e-5)
+    assert predict.graphs == 2
+    layer = net.blocks[0].conv.depthwise
+    kernels = dict(predict._kernels)[layer]
+    assert set(kernels) == {(1.0,), (0.5,)}
+    assert layer.frozen((1.0,), None) is None
+
+
+def test_tensors_as_options_are_not_padded() -> None:
+    net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4)
+    predict = predictor(net, max_batch=4)
+    for batch in (3, 3, 3, 6):
+        x, mask = torch.randn(batch, 1, 16), torch.rand(batch, 16) > 0.2
+        torch.testing.assert_close(predict(x, mask=mask), truth(net, x, mask=mask), rtol=1e-4, atol=1e-5)
+
+
+def test_modes_stay() -> None:
+    net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4, dropout=0.5)
+    net.train()
+    net.blocks[0].eval()
+    before = [m.training for m in net.modules()]
+    predictor(net)(torch.randn(2, 1, 16))
+    assert [m.training for m in net.modules()] == before
+
+
+def test_several_inputs_and_outputs() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            return {"sum": x + y, "product": x * y}
+
+    predict = predictor(Two(), max_batch=4)
+    for batch in (3, 3, 3, 7):
+        x, y = torch.randn(batch, 2), torch.randn(batch, 2)
+        torch.testing.assert_close(predict(x, y), {"sum": x + y, "product": x * y})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_cuda_device_kernels_are_frozen_and_one_line_says_so() -> None:
+    net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4)
+    predict = kf.capture_prediction(net, max_batch=4)
+    x = torch.randn(6, 1, 16)
+    with pytest.warns(CaptureWarning, match="capture_prediction: CCNN") as told:
+        results = [predict(x) for _ in range(3)]
+    assert len(told) == 1
+    for result in results:
+        torch.testing.assert_close(result, truth(net, x), rtol=1e-4, atol=1e-5)
+    assert all(kernels for _, kernels in predict._kernels)
