@@ -58,8 +58,11 @@ if TYPE_CHECKING:
     import os
 
     from . import data, parallel
-    from .cuda_graphs import capture, capture_prediction
-    from .streaming import distil, generate, stream
+    from .cuda_graphs.decorator import capture
+    from .cuda_graphs.prediction import capture_prediction
+    from .streaming.distil import distil
+    from .streaming.generate import generate
+    from .streaming.stream import stream
 
 __all__ = [
     "CCNN",

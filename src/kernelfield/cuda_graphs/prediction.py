@@ -23,37 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["CapturedPrediction", "capture_prediction"]
 
 
-@checked()
-def capture_prediction(
-    net: nn.Module, *, max_batch: int = 64, max_graphs: int = 16, enabled: bool = True
-) -> CapturedPrediction:
-    """Replay the predictions of a network as CUDA graphs.
-
-    The result is called like the network, and returns what ``net.eval()`` returns under :func:`torch.no_grad`. Kernels
-    of continuous convolutions are sampled once and used until a weight changes. A batch is padded with zeros to the
-    next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. The modes of the network
-    and of its layers stay as they are.
-
-    Where a network cannot be captured, or on the CPU, it runs eagerly with frozen kernels, and one
-    :class:`CaptureWarning` says why.
-
-    Args:
-        net: a network whose tensors have the batch as their first axis.
-        max_batch: largest batch of one launch.
-        max_graphs: number of graphs to keep, for batches of different sizes and inputs of different shapes.
-        enabled: False to run eagerly, without a warning.
-
-    >>> from kernelfield import CCNN
-    >>> net = CCNN(1, 10, size=32, channels=4, blocks=1, hidden=4)
-    >>> predict = capture_prediction(net, enabled=torch.cuda.is_available())
-    >>> x = torch.randn(5, 1, 32)
-    >>> with torch.no_grad():
-    ...     torch.allclose(predict(x), net.eval()(x), atol=1e-5)
-    True
-    """
-    return CapturedPrediction(net, max_batch=max_batch, max_graphs=max_graphs, enabled=enabled)
-
-
 class CapturedPrediction:
     """The predictions of a network as CUDA graphs; made by :func:`capture_prediction`.
 
@@ -166,3 +135,34 @@ def _joined(results: list[Any]) -> Any:
     """Return the results of parts of a batch as one."""
     tensors = [flatten(result)[0] for result in results]
     return rebuild(flatten(results[0])[1], [torch.cat(parts) for parts in zip(*tensors, strict=True)])
+
+
+@checked()
+def capture_prediction(
+    net: nn.Module, *, max_batch: int = 64, max_graphs: int = 16, enabled: bool = True
+) -> CapturedPrediction:
+    """Replay the predictions of a network as CUDA graphs.
+
+    The result is called like the network, and returns what ``net.eval()`` returns under :func:`torch.no_grad`. Kernels
+    of continuous convolutions are sampled once and used until a weight changes. A batch is padded with zeros to the
+    next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. The modes of the network
+    and of its layers stay as they are.
+
+    Where a network cannot be captured, or on the CPU, it runs eagerly with frozen kernels, and one
+    :class:`CaptureWarning` says why.
+
+    Args:
+        net: a network whose tensors have the batch as their first axis.
+        max_batch: largest batch of one launch.
+        max_graphs: number of graphs to keep, for batches of different sizes and inputs of different shapes.
+        enabled: False to run eagerly, without a warning.
+
+    >>> from kernelfield import CCNN
+    >>> net = CCNN(1, 10, size=32, channels=4, blocks=1, hidden=4)
+    >>> predict = capture_prediction(net, enabled=torch.cuda.is_available())
+    >>> x = torch.randn(5, 1, 32)
+    >>> with torch.no_grad():
+    ...     torch.allclose(predict(x), net.eval()(x), atol=1e-5)
+    True
+    """
+    return CapturedPrediction(net, max_batch=max_batch, max_graphs=max_graphs, enabled=enabled)
