@@ -131,9 +131,8 @@ class Clocked:
         self.x, self.measured, self.samples = x, min(measured, x.shape[-1]), x.shape[-1]
 
     def replayed(self, push: Callable[[Tensor], object]) -> float:
-        """Return seconds for all samples on a GPU, when all graphs have been captured."""
-        push_all(push, self.x)
-        push_all(push, self.x)
+        """Return seconds for all samples on a GPU, after samples in which all graphs are captured."""
+        push_all(push, self.x[..., :1000])
         return push_all(push, self.x)
 
     def stream(self, online: Any, push: Callable[[Tensor], object], largest: int) -> float:
@@ -161,6 +160,7 @@ def network_seconds(net: nn.Module, small: nn.Module, clocked: Clocked) -> dict[
     if gpu:
         seconds["exact_eager"] = clocked.stream(online.network, online.network, largest)
         online = kf.stream(net)
+        push_all(online.push, x)  # the largest block is captured when it is completed for the second time
         seconds["exact"] = clocked.replayed(online.push)
         seconds["distilled"] = clocked.replayed(recurrent.push)
     else:
@@ -265,7 +265,9 @@ def layer_seconds(conv: Any, recurrent: RecurrentConv, clocked: Clocked) -> dict
     if wide.x.is_cuda:
         ticks = Clock(wide.x.device)
         static = ticking(ReplayedCacheLayer(kernel, wide.samples, None, ticks), ticks)
-        seconds["exact"] = wide.replayed(kf.stream(conv).push)
+        alone = kf.stream(conv)
+        push_all(alone.push, wide.x)
+        seconds["exact"] = wide.replayed(alone.push)
         seconds["distilled"] = wide.replayed(kf.stream(recurrent).push)
         seconds["compiled"] = wide.replayed(compiled(recurrent, sample))
         seconds["cache_replayed"] = wide.replayed(replayed(static, sample))
