@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -18,6 +20,36 @@ if TYPE_CHECKING:
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETER = {} if DEVICE == "cuda" else {"TRITON_INTERPRET": "1"}
+
+
+def shorten_interpretation() -> None:
+    """Leave out what takes most of the interpreter's time and changes no result.
+
+    It patches ``triton.language`` again for every function that a kernel calls, makes a table of dtypes for every
+    operation, and checks every sum and product of integers for overflow. Here each launch patches once, and dtypes are
+    kept. With ``--slow`` integers are still checked.
+    """
+    from triton import language  # noqa: PLC0415
+    from triton.runtime import interpreter  # noqa: PLC0415
+
+    patch = interpreter._patch_lang
+    modules = SimpleNamespace(__globals__={"language": language, "core": language.core})
+    interpreter._patch_lang = lambda _: patch(modules)
+    interpreter.InterpretedFunction.__call__ = lambda function, *args, **kwargs: function.rewrite()(*args, **kwargs)
+    convert, dtypes = interpreter._get_np_dtype, {}
+
+    def numpy_dtype(dtype: Any) -> Any:
+        name = dtype.scalar.name
+        if name not in dtypes:
+            dtypes[name] = convert(dtype)
+        return dtypes[name]
+
+    interpreter._get_np_dtype = numpy_dtype
+    if os.environ.get("KERNELFIELD_TEST_OVERFLOW") != "1":
+        options = interpreter.interpreter_builder.options
+        interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
+
+
 with mock.patch.dict(os.environ, INTERPRETER):  # a kernel is bound to a GPU or the interpreter by its import
     triton = pytest.importorskip("triton")
     from triton.runtime.interpreter import InterpretedFunction
@@ -33,6 +65,8 @@ with mock.patch.dict(os.environ, INTERPRETER):  # a kernel is bound to a GPU or 
     from kernelfield.ops.fieldnet.triton import launch as features_launch
     from kernelfield.ops.fused.triton import launch as channelwise_launch
 
+    if INTERPRETER:
+        shorten_interpretation()
     # Also the functions of Triton itself, which may have been imported before.
     for name, function in vars(triton.language).items():
         if INTERPRETER and isinstance(function, triton.JITFunction):
