@@ -38,7 +38,8 @@ def capture(work: Callable[[], Any], *, pool: Any, stream: torch.cuda.Stream) ->
     before = numbers.clone_state()
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
+        # Other threads, such as one that pins the memory of batches, may use the device meanwhile.
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             found = work()
     except Exception:
         torch.cuda.synchronize()

@@ -165,14 +165,14 @@ class CapturedFunction:
 
     def _discover(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
         """Run the first call, which shows what the function uses."""
-        with self._watch.calls():
+        assert self._backend is not None
+        with self._backend.rehearsal(), self._watch.calls():
             result = self._eager(args, kwargs)
-        device = self._watch.device
-        wrong = self._watch.devices() - {device}
-        if wrong:
-            self._refuse(f"parameters are on the {' and the '.join(sorted(wrong))}")
-        elif not self._watch.parameters and all(t.device.type != device for t in tensors):
-            self._refuse(f"neither parameters nor arguments are on a {device} device")
+        device = self._backend.device
+        used = {p.device for p in self._watch.parameters} or {t.device for t in tensors if t.device == device}
+        if used != {device}:
+            where = " and ".join(sorted(map(str, used))) or "the CPU"
+            self._refuse(f"parameters and arguments are on {where}, and the current device is {device}")
         else:
             self._follow_sizes()
         return result

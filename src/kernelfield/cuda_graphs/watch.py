@@ -116,10 +116,6 @@ class Watch:
         if id(optimizer) in self.optimizers:
             self.optimizers[id(optimizer)].leave()
 
-    def devices(self) -> set[str]:
-        """Return the types of the devices of all parameters."""
-        return {p.device.type for p in self.parameters}
-
     def addresses(self) -> list[int]:
         """Return the addresses of parameters and buffers."""
         return [t.data_ptr() for t in self.parameters] + [t.data_ptr() for t in self.buffers]
