@@ -89,7 +89,6 @@ def test_starting_weights_are_read_once(tmp_path: Path) -> None:
     assert make_network(longer) is not None
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_the_command_continues_a_run_and_starts_from_one(tmp_path: Path) -> None:
     rows = ["label," + ",".join(map(str, range(12)))]
     rows += [f"{'ab'[i % 2]}," + ",".join(str((1 - 2 * (i % 2)) * j) for j in range(12)) for i in range(20)]
@@ -172,7 +171,6 @@ class TestPretrainedStart:
         with pytest.raises(ValueError, match=r"start_from .*'flextcn_2\.smnist'"):
             find_start("flextcn_2.smnst")
 
-    @pytest.mark.usefixtures("no_pictures")
     def test_the_command_fine_tunes_a_weight_on_other_classes(self, tmp_path: Path) -> None:
         lines = [",".join([name, *(f"{v:.2f}" for v in torch.randn(256).tolist())]) for name in "abc" * 8]
         (tmp_path / "own.csv").write_text("\n".join([",".join(["label", *map(str, range(256))]), *lines]))

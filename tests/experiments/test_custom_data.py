@@ -218,7 +218,6 @@ def test_images_that_are_not_square(tmp_path: Path) -> None:
     assert any(torch.equal(found.inputs[0], image) for image in every)
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_wide(tmp_path / "wide.csv")
@@ -235,7 +234,6 @@ def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monke
     assert "root must be" in call("test", "moved", code=NO_DATA)
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_options_of_the_loader(tmp_path: Path) -> None:
     write_images(tmp_path / "mixed", 8, 8, odd=True)
     call("new-recipe", tmp_path / "a.yaml", "--from", tmp_path / "mixed", "--set", "data.resolution=6")
@@ -281,7 +279,6 @@ def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_values_far_from_one_are_learned(tmp_path: Path) -> None:
     path = write_wide(tmp_path / "wide.csv", values=[30_000.5 + 5_000 * (1 - 2 * (i % 2)) for i in range(40)])
     call("train", path, "--epochs", 10, *TINY, "--out", tmp_path / "run")

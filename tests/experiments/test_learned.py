@@ -58,6 +58,7 @@ def test_complexity_is_a_penalty() -> None:
         Task(net.network, out_channels=2, regularizers={"complexity": 1.0}).training_step(batch)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_run_reports_the_architecture(tmp_path: Path) -> None:
     recipe = recipe_from(
         {

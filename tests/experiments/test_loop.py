@@ -31,6 +31,7 @@ def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor])
     assert not different
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_run_is_a_folder(tmp_path: Path) -> None:
     seen: list[Progress] = []
     run = fit(small_recipe("training.epochs=8"), tmp_path / "run", data=small_data(), on_progress=seen.append)

@@ -237,10 +237,10 @@ def test_without_scaling_the_variance_grows_with_fan_in_and_kernel() -> None:
 def test_a_network_trained_on_8x8_digits_reads_16x16() -> None:
     x, y, x_test, y_test = digit_images(8)
     fine = digit_images(16)[2]
-    net = CCNN(1, 10, dim=2, size=8, channels=24, blocks=1, hidden=16, sigma=0.15)
+    net = CCNN(1, 10, dim=2, size=8, channels=16, blocks=1, hidden=16, sigma=0.15)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=5 * 23)
-    for _ in range(5):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=3 * 23)
+    for _ in range(3):
         for index in torch.randperm(len(x)).split(64):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(net(x[index]), y[index]).backward()

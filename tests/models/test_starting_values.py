@@ -118,11 +118,16 @@ PREDICTION_VARIANCE = (1e-4, 100.0)
 FAINT = {"gridified_reconstruction": 1e-8}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.fixture(scope="module", params=CASES)
+def network(request: pytest.FixtureRequest) -> tuple[str, Example]:
+    """Return the name of a network, and the network, built once for all tests of it."""
+    return request.param, begin(request.param)
+
+
 @torch.no_grad()
-def test_kernels_are_neither_constant_nor_equal(name: str) -> None:
-    net = begin(name).network
-    for field, kernel in kernels(net):
+def test_kernels_are_neither_constant_nor_equal(network: tuple[str, Example]) -> None:
+    name, case = network
+    for field, kernel in kernels(case.network):
         most, least = KERNEL_BOUNDS[field.start or type(field).__name__]
         if name.endswith("global") or name.startswith("dnarch"):
             most, least = GLOBAL_BOUNDS
@@ -131,14 +136,13 @@ def test_kernels_are_neither_constant_nor_equal(name: str) -> None:
 
 
 @pytest.mark.parametrize("signal", ["white noise", pytest.param("smooth", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", CASES)
 @torch.no_grad()
-def test_blocks_keep_signals_alive(name: str, signal: str) -> None:
-    network = begin(name)
-    if signal == "smooth" and not network.inputs.is_floating_point():
+def test_blocks_keep_signals_alive(network: tuple[str, Example], signal: str) -> None:
+    name, case = network
+    if signal == "smooth" and not case.inputs.is_floating_point():
         pytest.skip("tokens are not smooth")
-    x = network.inputs if signal == "white noise" else smooth(network.inputs)
-    found = outputs(network.network, network, x)
+    x = case.inputs if signal == "white noise" else smooth(case.inputs)
+    found = outputs(case.network, case, x)
     least, most = PREDICTION_VARIANCE
     assert FAINT.get(name, least) < found.pop("predictions").var().item() < most
     for block, output in found.items():
