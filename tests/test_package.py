@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "export": FOUNDATION | {"layers"},
     "experiments": FOUNDATION | {"layers", "models", "streaming", "parallel", "cuda_graphs", "data", "viz", "export"},
     "sklearn": FOUNDATION | {"layers", "models", "data", "experiments"},
+    "aeon": {"sklearn"},
 }
 EVERYTHING = {*MAY_IMPORT, "cli"}
 MAY_IMPORT |= dict.fromkeys(("__init__", "__main__", "cli"), EVERYTHING)

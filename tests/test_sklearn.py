@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SMALL = {"channels": 8, "blocks": 1, "epochs": 30, "random_kernels": 0}
 SMALLEST = {"channels": 4, "blocks": 1, "epochs": 2, "batch": 32, "lr": 0.05, "random_kernels": 10}
+TINY = {"channels": 2, "blocks": 1, "epochs": 1, "batch": 64, "lr": 0.05, "random_kernels": 20}
 KERNELS = {"kernels": 20}
 
 
@@ -33,8 +34,8 @@ KERNELS = {"kernels": 20}
     [
         (RandomKernelClassifier, KERNELS),
         (RandomKernelRegressor, KERNELS),
-        pytest.param(CCNNClassifier, SMALLEST, marks=pytest.mark.slow),
-        pytest.param(CCNNRegressor, SMALL, marks=pytest.mark.slow),
+        (CCNNClassifier, TINY),
+        (CCNNRegressor, TINY),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

@@ -17,7 +17,7 @@ __all__ = ["EXTRAS", "core", "data", "extra"]
 EXTRAS = (
     *("lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics", "tensorboard", "safetensors"),
     *("typer", "click", "rich", "yaml", "sklearn", "scipy", "pandas", "matplotlib", "PIL", "pooch", "h5py"),
-    *("onnx", "onnxruntime", "onnxscript", "pytest", "hypothesis", "torchvision", "torchaudio"),
+    *("onnx", "onnxruntime", "onnxscript", "pytest", "hypothesis", "torchvision", "torchaudio", "aeon", "numba"),
 )
 
 

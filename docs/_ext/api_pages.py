@@ -37,6 +37,7 @@ MODULES = {
     "kernelfield.experiments": "Experiments",
     "kernelfield.viz": "Plots",
     "kernelfield.sklearn": "scikit-learn estimators",
+    "kernelfield.aeon": "aeon estimators",
     "kernelfield.export": "Export",
 }
 

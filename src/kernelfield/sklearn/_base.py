@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,14 +12,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from .._kinds import SEED, TEXT
-from .._object_kinds import FIELD, Instance
 from ..data.base import Split, TargetScale
 from ._arrays import is_ragged, labels, observed, plain, signals
 from ._irregular import irregular, is_irregular
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor, nn
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Classifier", "Estimator", "Regressor"]
 
-FIELD_OR_NAME = TEXT | FIELD
-RANDOM_STATE = SEED | Instance("numpy.random.RandomState") | None
 #: samples per forward pass of a prediction
 BATCH = 256
 #: held by the fit that draws random numbers
@@ -114,6 +111,12 @@ class Estimator(BaseEstimator):
     def _fit(
         self, X: Any, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int, at: Tensor | None = None
     ) -> None:
+        self._start(X, inputs, mask)
+        with self._own_random_numbers():
+            self._fit_networks(self._split(X, target, at), out)
+
+    def _start(self, X: Any, inputs: Tensor, mask: Tensor | None) -> None:
+        """Remember the form of the samples, and the mean and deviation of each channel."""
         timed = self._unit_ is not None
         self._ragged_ = timed or is_ragged(X)
         self.n_features_in_ = int(inputs.shape[-1] if inputs.shape[1] == 1 else inputs.shape[1])
@@ -126,10 +129,18 @@ class Estimator(BaseEstimator):
         self._mean_ = (inputs * seen).sum(dim=axes).div(count).view(shape)
         deviation = ((inputs - self._mean_) * seen).square().sum(dim=axes).div(count).sqrt().view(shape)
         self._deviation_ = torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
-        # Threads share torch's random numbers: a fit that draws from them runs alone.
+
+    def _split(self, X: Any, target: Tensor, at: Tensor | None = None) -> Split:
+        """Return normalised samples and their targets."""
+        inputs, mask = self.prepare(X)
+        return Split(inputs, target, mask=mask, coords=self.coordinates(X), at=at)
+
+    @staticmethod
+    @contextmanager
+    def _own_random_numbers() -> Iterator[None]:
+        """Leave torch's random numbers as they were. Threads share them: only one may draw at a time."""
         with _RANDOM_NUMBERS, torch.random.fork_rng(devices=[]):
-            normal = self._with_observed(self._normal(inputs, seen), seen)
-            self._fit_networks(Split(normal, target, mask=mask, coords=self.coordinates(X), at=at), out)
+            yield
 
     def _normal(self, inputs: Tensor, seen: Tensor) -> Tensor:
         return (inputs - self._mean_) / self._deviation_ * seen
@@ -178,11 +189,21 @@ class Classifier(Estimator):
         inputs, mask = self._read(X)
         y = labels(y, len(inputs))
         check_classification_targets(y)
-        self.classes_, index = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"y must hold at least 2 classes, got one class: {self.classes_[0]!r}")
-        self._fit(X, inputs, mask, torch.from_numpy(index).long(), len(self.classes_))
+        self._set_classes("y", y)
+        self._fit(X, inputs, mask, self._index(y), len(self.classes_))
         return self
+
+    def _set_classes(self, name: str, values: np.ndarray) -> None:
+        self.classes_ = np.unique(values)
+        if len(self.classes_) < 2:
+            raise ValueError(f"{name} must hold at least 2 classes, got one class: {self.classes_[0]!r}")
+
+    def _index(self, y: np.ndarray) -> Tensor:
+        """Return the indices of classes."""
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(f"y must hold classes of {self.classes_.tolist()}, got {unknown[0]!r}")
+        return torch.from_numpy(np.searchsorted(self.classes_, y)).long()
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes: (n, classes)."""
@@ -203,12 +224,16 @@ class Regressor(Estimator):
         """Fit to series or images ``X`` and their values ``y`` (n,) or (n, outputs)."""
         self._check_arguments()
         inputs, mask = self._read(X)
-        values = labels(y, len(inputs), numeric=True)
-        self._one_ = values.ndim == 1
-        target = torch.from_numpy(values.reshape(len(values), -1)).double()
+        target = self._values(y, len(inputs))
         self._scale_ = TargetScale.of(target)
         self._fit(X, inputs, mask, self._scale_.normal(target), target.shape[1])
         return self
+
+    def _values(self, y: Any, n: int) -> Tensor:
+        """Return the targets of ``n`` samples as (n, outputs)."""
+        values = labels(y, n, numeric=True)
+        self._one_ = values.ndim == 1
+        return torch.from_numpy(values.reshape(len(values), -1)).double()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

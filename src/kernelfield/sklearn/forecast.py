@@ -9,8 +9,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.base import TargetScale
-from ._irregular import irregular, is_irregular, query_times
-from .ccnn import _TrainedNetwork
+from ._irregular import Points, irregular, is_irregular, query_times
+from ._partial import PartialFit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CCNNForecaster"]
 
 
-class CCNNForecaster(_TrainedNetwork):
+class CCNNForecaster(PartialFit):
     """A network that predicts the values of series at query times: it interpolates and forecasts.
 
     ``X`` is a list of series at irregular times, as :class:`CCNNClassifier` takes them. ``y`` holds, in the same form,
@@ -48,19 +48,36 @@ class CCNNForecaster(_TrainedNetwork):
     def fit(self, X: Any, y: Any) -> CCNNForecaster:
         """Fit to series ``X`` and the values ``y`` to predict at their times."""
         self._check_arguments()
-        for name, given in (("X", X), ("y", y)):
-            if not is_irregular(given):
-                raise ValueError(f"{name} must be a list of series with times, got {type(given).__name__}")
-        if len(y) != len(X):
-            raise ValueError(f"y must hold the values to predict of each of the {len(X)} series, got {len(y)}")
+        _check_series(X, y)
         inputs, mask = self._read(X)
+        asked = self._read_targets(y)
+        at = self._placed(X, asked.times)
+        self._fit(X, inputs, mask, self._scale_.normal(asked.values), asked.values.shape[1], at)
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> CCNNForecaster:
+        """Train one pass over these series; as :meth:`CCNNClassifier.partial_fit`."""
+        self._check_arguments()
+        _check_series(X, y)
+        if self._is_first():
+            inputs, mask = self._read(X)
+            asked = self._read_targets(y)
+            self._start(X, inputs, mask)
+        else:
+            asked = irregular(y, "y", self._targets_)
+            if asked.values.shape[1] != len(self._scale_.mean):
+                raise ValueError(f"y must have {len(self._scale_.mean)} channels, got {asked.values.shape[1]}")
+        at = self._placed(X, asked.times)
+        self._continue(X, self._scale_.normal(asked.values), asked.values.shape[1], at)
+        return self
+
+    def _read_targets(self, y: Any) -> Points:
+        """Return the values to predict, and remember their form and scale."""
         asked = irregular(y, "y")
         self._one_ = not isinstance(y[0], dict) and np.ndim(y[0][1]) == 1
         self._targets_ = sorted({c for series in y for c in series}, key=str) if isinstance(y[0], dict) else None
         self._scale_ = TargetScale.of(asked.values)
-        at = self._placed(X, asked.times)
-        self._fit(X, inputs, mask, self._scale_.normal(asked.values), asked.values.shape[1], at)
-        return self
+        return asked
 
     def predict(self, X: Any, at: Any) -> Any:
         """Return the values of series at query times.
@@ -102,3 +119,12 @@ class CCNNForecaster(_TrainedNetwork):
         first = irregular(X, channels=self._channels_).times[:, :1]
         assert self._unit_ is not None  # of series with times
         return ((times - first) / self._unit_).float().unsqueeze(2)
+
+
+def _check_series(X: Any, y: Any) -> None:
+    """Raise unless both are lists of series with times, of the same length."""
+    for name, given in (("X", X), ("y", y)):
+        if not is_irregular(given):
+            raise ValueError(f"{name} must be a list of series with times, got {type(given).__name__}")
+    if len(y) != len(X):
+        raise ValueError(f"y must hold the values to predict of each of the {len(X)} series, got {len(y)}")

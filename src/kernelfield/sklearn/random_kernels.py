@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 from torch.nn import functional as F
 
-from .._kinds import Int
 from ..models.named_parts import resolve_parts
 from ..models.random_kernels import RandomKernelNet
+from ._arguments import KernelArguments
 from ._arrays import plain, seed_of
-from ._base import FIELD_OR_NAME, RANDOM_STATE, Classifier, Estimator, Regressor
+from ._base import Classifier, Estimator, Regressor
 from ._ridge import best_temperature, fit_ridge
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from .._kinds import Kind
     from ..data.base import Split
     from ..fields import Field
 
@@ -84,24 +83,7 @@ def fit_random_kernels(
     return network.eval().requires_grad_(False), chosen
 
 
-class _RandomKernels(Estimator):
-    KINDS: ClassVar[dict[str, Kind]] = {
-        "kernels": Int() | None,
-        "field": FIELD_OR_NAME | None,
-        "random_state": RANDOM_STATE,
-    }
-
-    def __init__(
-        self,
-        *,
-        kernels: int | None = None,
-        field: str | Callable[..., Field] | None = None,
-        random_state: int | None = 0,
-    ) -> None:
-        self.kernels = kernels
-        self.field = field
-        self.random_state = random_state
-
+class _RandomKernels(KernelArguments, Estimator):
     def _fit_networks(self, split: Split, out: int) -> None:
         if split.coords is not None:
             raise ValueError(

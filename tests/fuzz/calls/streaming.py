@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,27 @@ def _fit(build: Any, target: Any) -> Any:
     return lambda **options: build(**options).fit(series, target)
 
 
-def _estimator(name: str, target: Any, **options: Any) -> Call:
-    build = getattr(estimators, name)
+def _estimator(name: str, target: Any, module: Any = estimators, **options: Any) -> Call:
+    build = getattr(module, name)
     fit = _fit(build, target)
     fit.__signature__ = inspect.signature(build)
+    room = module.__name__.rpartition(".")[2]
     # By default a training has 400 steps.
-    return Call(f"sklearn.{name}", fit, lambda: dict(options), unchecked=frozenset(["epochs"]), slow="CCNN" in name)
+    return Call(f"{room}.{name}", fit, lambda: dict(options), unchecked=frozenset(["epochs"]), slow="CCNN" in name)
+
+
+def _aeon_estimators() -> list[Call]:
+    """Return the calls of aeon's classes, none if aeon is not installed."""
+    if find_spec("aeon") is None:
+        return []
+    from kernelfield import aeon  # noqa: PLC0415
+
+    return [
+        _estimator("RandomKernelClassifier", _LABELS, aeon, kernels=20),
+        _estimator("RandomKernelRegressor", _VALUES, aeon, kernels=20),
+        _estimator("CCNNClassifier", _LABELS, aeon, **_TRAINED),
+        _estimator("CCNNRegressor", _VALUES, aeon, **_TRAINED),
+    ]
 
 
 _LABELS, _VALUES = np.arange(12) % 2, np.linspace(0, 1, 12)
@@ -189,6 +205,7 @@ CALLS = [
     _estimator("CCNNClassifier", _LABELS, **_TRAINED),
     _estimator("CCNNRegressor", _VALUES, **_TRAINED),
     _estimator("CCNNForecaster", [([0.0, 1.0, 2.5], [1.0, 2.0, 3.0])] * 4, **_TRAINED),
+    *_aeon_estimators(),
 ]
 
 

@@ -1,0 +1,218 @@
+"""Base class of the estimators that train a network."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from ..experiments.loop import Loop, Progress
+from ..experiments.metrics import is_better
+from ..experiments.recipe import Optimizer, Schedule, Training
+from ..experiments.start_from import find_start
+from ..experiments.task import Task
+from ..models import create_model
+from ..models.registry import configuration
+from ._arguments import NetworkArguments
+from ._arrays import plain, seed_of
+from ._base import Estimator
+from .random_kernels import fit_random_kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+    from ..data.base import Split
+
+__all__ = ["TrainedNetwork"]
+
+#: a training has about this many steps unless ``epochs`` is given, and at least this many epochs
+STEPS, LEAST_EPOCHS = 400, 10
+#: up to how many samples random kernels are added by default, and how many of them
+FEW_SAMPLES, KERNELS = 5000, 1000
+
+
+class TrainedNetwork(NetworkArguments, Estimator):
+    """Base class of the estimators that train a network."""
+
+    #: the network that is trained by default, and its arguments where they differ from those of the name
+    _MODEL: ClassVar[str] = "ccnn_4_140"
+    _MODEL_OPTIONS: ClassVar[dict[str, Any]] = {"channels": 32, "blocks": 2}
+
+    def _fit_networks(self, split: Split, out: int) -> None:
+        if self.patience is not None and not self.validation_fraction:
+            raise ValueError(f"patience must be None without a validation_fraction, got {self.patience}")
+        seed = seed_of(self.random_state)
+        torch.manual_seed(seed)
+        network = self._build(split, out)
+        train, validation = self._divide(split, seed)
+        self._train(network, train, validation, out, seed)
+        self.random_kernels_, self._optimizer_state_ = None, None
+        kernels = plain(self.random_kernels)
+        if split.coords is not None:  # random kernels are responses on a grid
+            kernels = 0
+        elif kernels is None:
+            kernels = KERNELS if len(split) <= FEW_SAMPLES else 0
+        if kernels:
+            torch.manual_seed(seed)
+            self.random_kernels_, _ = fit_random_kernels(
+                split.inputs, split.mask, split.target, out, kernels=kernels, field=self.field
+            )
+
+    def _build(self, split: Split, out: int) -> nn.Module:
+        """Return the network, with those of the usual arguments that its class takes."""
+        if self.start_from is not None:
+            return self._trained(split, out)
+        model = self._MODEL if self.model is None else self.model
+        chosen = configuration(model, argument="model")
+        takes = inspect.signature(chosen.build).parameters
+        if chosen.arguments.get("readout") == "dense":
+            raise ValueError(f"model must predict one target per sample, got {model!r}, which is dense")
+        inputs, size = split.inputs, tuple(split.inputs.shape[2:])
+        if split.coords is not None:
+            ends = [split.coords] if split.at is None else [split.coords, split.at]
+            low, high = min(float(t.min()) for t in ends), max(float(t.max()) for t in ends)
+            size = (max(2, math.ceil(high - low) + 1),)
+        usual: dict[str, Any] = {"in_channels": inputs.shape[1], "out_channels": out, "dim": len(size), "size": size}
+        fixed = {name: value for name, value in chosen.arguments.items() if name in ("dim", "in_channels", "size")}
+        if any(fixed[name] != usual[name] for name in ("dim", "in_channels") if name in fixed):
+            raise ValueError(f"model must be for samples of shape {tuple(self._shape_)}, got {model!r} for {fixed}")
+        # Kernels see both ways, and start at least a few samples wide, however short the series is.
+        usual |= {"dropout": plain(self.dropout), "causal": False, "sigma": min(1.0, max(0.2, 3 / min(size)))}
+        if split.coords is not None:  # smooth kernels without a mask: convolved at points in near-linear time
+            usual |= {"sigma": None, "stem": "linear"}
+        if split.at is not None:
+            usual["readout"] = "dense"
+        given = {name: value for name, value in usual.items() if name in takes and name not in fixed}
+        given |= self._MODEL_OPTIONS if self.model is None else {}
+        named = {"field": self.field, "channels": plain(self.channels), "blocks": plain(self.blocks)}
+        given |= {name: value for name, value in named.items() if value is not None}
+        try:
+            network = create_model(model, **{**given, **(self.options or {})})
+            shape = _output_shape(network, split)
+        except (TypeError, RuntimeError, ValueError) as error:
+            what = f"got {model!r} with {', '.join(given)}: {error}"
+            raise ValueError(f"model must take samples of shape {self._shape_}, {what}") from error
+        if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
+            raise ValueError(f"model must predict {out} values per sample, got {model!r}, which predicts {shape}")
+        return network
+
+    def _trained(self, split: Split, out: int) -> nn.Module:
+        """Return the network of a run or a pretrained weight, with a new classifier."""
+        assert self.start_from is not None
+        for name in ("model", "field", "channels", "blocks"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} must be left out with start_from={self.start_from!r}, which has its own, "
+                    f"got {getattr(self, name)!r}"
+                )
+        network = find_start(self.start_from).network().train()
+        try:
+            network.reset_classifier(out)  # type: ignore[operator]
+            shape = _output_shape(network, split)
+        except (AttributeError, TypeError, RuntimeError, ValueError) as error:
+            what = f"got {self.start_from!r}: {error}"
+            raise ValueError(f"start_from must take samples of shape {self._shape_}, {what}") from error
+        if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
+            raise ValueError(
+                f"start_from must predict {out} values per sample, got {self.start_from!r}, which predicts {shape}"
+            )
+        return network
+
+    def _divide(self, split: Split, seed: int) -> tuple[Split, Split | None]:
+        """Return the samples to train on and those held out; classes are divided alike where they are large enough."""
+        if not self.validation_fraction:
+            return split, None
+        from sklearn.model_selection import train_test_split  # noqa: PLC0415
+
+        n = len(split)
+        held_out = max(1, round(self.validation_fraction * n))
+        if held_out >= n:
+            raise ValueError(f"validation_fraction must leave samples to train on, got {self.validation_fraction}")
+        strata = None
+        if split.target.dtype == torch.long:
+            counts = split.target.bincount()
+            strata = (
+                split.target.numpy() if int(counts.min()) > 1 and min(held_out, n - held_out) >= len(counts) else None
+            )
+        first, second = train_test_split(np.arange(n), test_size=held_out, random_state=seed, stratify=strata)
+        return split.take(torch.from_numpy(first)), split.take(torch.from_numpy(second))
+
+    def _train(self, network: nn.Module, train: Split, validation: Split | None, out: int, seed: int) -> None:
+        from lightning.fabric import Fabric  # noqa: PLC0415
+
+        batch = min(plain(self.batch), len(train))
+        per_epoch = max(1, len(train) // batch)
+        epochs = plain(self.epochs) or max(LEAST_EPOCHS, math.ceil(STEPS / per_epoch))
+        task = self._task(network, out, Schedule("cosine", warmup=epochs / 10))
+        settings = Training(
+            epochs=epochs,
+            batch=batch,
+            seed=seed,
+            clip=1.0,
+            evaluate_every=1 if validation is not None else epochs,
+            patience=plain(self.patience),
+            log_every=max(1, per_epoch * epochs // 10),
+        )
+        watch = _Watch(network, task.metric, type(self).__name__ if self.verbose else "")
+        fabric = Fabric(accelerator=self._accelerator(), devices=1)
+        loop = Loop(task, train, validation, settings, fabric=fabric, name=type(self).__name__, on_progress=watch)
+        state = loop.run()
+        if watch.weights is not None:
+            network.load_state_dict(watch.weights)
+        self.network_ = network.cpu().eval()
+        self.history_ = state.rows
+        self.n_iter_ = state.step
+        self.validation_score_ = watch.best
+
+    def _task(self, network: nn.Module, out: int, schedule: Schedule) -> Task:
+        return Task(
+            network,
+            self.task,
+            out_channels=out,
+            optimizer=Optimizer(lr=plain(self.lr), weight_decay=plain(self.weight_decay)),
+            schedule=schedule,
+            label_smoothing=plain(self.label_smoothing) if self.task == "classification" else 0.0,
+        )
+
+    def _accelerator(self) -> str:
+        return "cuda" if self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available()) else "cpu"
+
+    def _networks(self) -> Sequence[nn.Module]:
+        trained = copy.deepcopy(self.network_).double()
+        return [trained] if self.random_kernels_ is None else [trained, self.random_kernels_]
+
+
+@torch.no_grad()
+def _output_shape(network: nn.Module, split: Split) -> tuple[int, ...]:
+    """Return the shape of a prediction for one of the samples."""
+    few = split.batch(slice(0, 2))
+    sampling = {name: value for name, value in few.sampling.items() if name != "step"}
+    return tuple(copy.deepcopy(network).eval()(few.inputs, **sampling).shape[1:])
+
+
+class _Watch:
+    """Print progress, and keep the weights of the best epoch by validation."""
+
+    def __init__(self, network: nn.Module, metric: str, title: str) -> None:
+        self.network, self.metric, self.title = network, metric, title
+        self.best: float | None = None
+        self.loss = math.inf
+        self.weights: dict[str, Tensor] | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        scores = progress.metrics
+        if self.title:
+            text = "".join(f", validation {name} {value:.4g}" for name, value in scores.items())
+            print(f"{self.title}: step {progress.step} of {progress.steps}, loss {progress.loss:.4g}{text}", flush=True)  # noqa: T201
+        if not scores:
+            return
+        value, loss = scores[self.metric], scores["loss"]
+        if is_better(self.metric, value, self.best) or (value == self.best and loss < self.loss):
+            self.best, self.loss = value, loss
+            self.weights = {name: t.detach().cpu().clone() for name, t in self.network.state_dict().items()}
