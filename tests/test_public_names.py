@@ -259,8 +259,10 @@ NAMES = {
         "CCNNClassifier",
         "CCNNForecaster",
         "CCNNRegressor",
+        "GroupClassifier",
         "RandomKernelClassifier",
         "RandomKernelRegressor",
+        "WaveletClassifier",
     ],
     "kernelfield.streaming": [
         "Distilled",

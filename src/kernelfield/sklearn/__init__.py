@@ -1,4 +1,4 @@
-"""Estimators with the interface of scikit-learn and aeon.
+"""Estimators with the interface of scikit-learn.
 
 They take arrays (n, channels, length) or (n, length), images (n, channels, rows, columns), and lists of series of
 unequal length, (channels, length) or (length,). NaN marks a missing value.
@@ -9,10 +9,21 @@ The estimators that train a network also take series at irregular times: a list 
 
 :class:`RandomKernelClassifier` and :class:`RandomKernelRegressor` are fitted in seconds and suit up to a few thousand
 samples. :class:`CCNNClassifier` and :class:`CCNNRegressor` train a network and average its predictions with theirs.
+:class:`WaveletClassifier` is for sounds, :class:`GroupClassifier` for images in any orientation.
 """
 
 from .ccnn import CCNNClassifier, CCNNRegressor
 from .forecast import CCNNForecaster
+from .group import GroupClassifier
 from .random_kernels import RandomKernelClassifier, RandomKernelRegressor
+from .wavelet import WaveletClassifier
 
-__all__ = ["CCNNClassifier", "CCNNForecaster", "CCNNRegressor", "RandomKernelClassifier", "RandomKernelRegressor"]
+__all__ = [
+    "CCNNClassifier",
+    "CCNNForecaster",
+    "CCNNRegressor",
+    "GroupClassifier",
+    "RandomKernelClassifier",
+    "RandomKernelRegressor",
+    "WaveletClassifier",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,12 +24,18 @@ if TYPE_CHECKING:
 
     from .._kinds import Kind
 
-__all__ = ["Classifier", "Estimator", "Regressor"]
+__all__ = ["Classifier", "Estimator", "Regressor", "check_no_gaps"]
 
 #: samples per forward pass of a prediction
 BATCH = 256
 #: held by the fit that draws random numbers
 _RANDOM_NUMBERS = threading.RLock()
+
+
+def check_no_gaps(network: nn.Module, mask: Tensor | None) -> None:
+    """Raise if values are missing and the network cannot know it."""
+    if mask is not None and "mask" not in inspect.signature(network.forward).parameters:
+        raise ValueError(f"X must have no missing values for a {type(network).__name__}, got NaN")
 
 
 class Estimator(BaseEstimator):
@@ -167,6 +174,7 @@ class Estimator(BaseEstimator):
         given = {"mask": mask, "coords": self.coordinates(X), "at": at}
         found = []
         for network in self._networks():
+            check_no_gaps(network, mask)
             tensor = next(network.parameters())
             parts = []
             for start in range(0, len(inputs), BATCH):

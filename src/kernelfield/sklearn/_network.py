@@ -19,7 +19,7 @@ from ..models import create_model
 from ..models.registry import configuration
 from ._arguments import NetworkArguments
 from ._arrays import plain, seed_of
-from ._base import Estimator
+from ._base import Estimator, check_no_gaps
 from .random_kernels import fit_random_kernels
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ __all__ = ["TrainedNetwork"]
 
 #: a training has about this many steps unless ``epochs`` is given, and at least this many epochs
 STEPS, LEAST_EPOCHS = 400, 10
-#: up to how many samples random kernels are added by default, and how many of them
-FEW_SAMPLES, KERNELS = 5000, 1000
+#: how many random kernels are added by default
+KERNELS = 1000
 
 
 class TrainedNetwork(NetworkArguments, Estimator):
@@ -43,6 +43,8 @@ class TrainedNetwork(NetworkArguments, Estimator):
     #: the network that is trained by default, and its arguments where they differ from those of the name
     _MODEL: ClassVar[str] = "ccnn_4_140"
     _MODEL_OPTIONS: ClassVar[dict[str, Any]] = {"channels": 32, "blocks": 2}
+    #: up to how many samples random kernels are added by default
+    _FEW_SAMPLES: ClassVar[int] = 5000
 
     def _fit_networks(self, split: Split, out: int) -> None:
         if self.patience is not None and not self.validation_fraction:
@@ -57,7 +59,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
         if split.coords is not None:  # random kernels are responses on a grid
             kernels = 0
         elif kernels is None:
-            kernels = KERNELS if len(split) <= FEW_SAMPLES else 0
+            kernels = KERNELS if len(split) <= self._FEW_SAMPLES else 0
         if kernels:
             torch.manual_seed(seed)
             self.random_kernels_, _ = fit_random_kernels(
@@ -78,7 +80,8 @@ class TrainedNetwork(NetworkArguments, Estimator):
             ends = [split.coords] if split.at is None else [split.coords, split.at]
             low, high = min(float(t.min()) for t in ends), max(float(t.max()) for t in ends)
             size = (max(2, math.ceil(high - low) + 1),)
-        usual: dict[str, Any] = {"in_channels": inputs.shape[1], "out_channels": out, "dim": len(size), "size": size}
+        usual: dict[str, Any] = {"in_channels": inputs.shape[1], "out_channels": out, "dim": len(size)}
+        usual["size"] = size if len(size) > 1 else size[0]
         fixed = {name: value for name, value in chosen.arguments.items() if name in ("dim", "in_channels", "size")}
         if any(fixed[name] != usual[name] for name in ("dim", "in_channels") if name in fixed):
             raise ValueError(f"model must be for samples of shape {tuple(self._shape_)}, got {model!r} for {fixed}")
@@ -89,11 +92,14 @@ class TrainedNetwork(NetworkArguments, Estimator):
         if split.at is not None:
             usual["readout"] = "dense"
         given = {name: value for name, value in usual.items() if name in takes and name not in fixed}
-        given |= self._MODEL_OPTIONS if self.model is None else {}
-        named = {"field": self.field, "channels": plain(self.channels), "blocks": plain(self.blocks)}
-        given |= {name: value for name, value in named.items() if value is not None}
+        given |= self._architecture(size)
         try:
             network = create_model(model, **{**given, **(self.options or {})})
+        except (TypeError, RuntimeError, ValueError) as error:
+            what = f"got {model!r} with {', '.join(given)}: {error}"
+            raise ValueError(f"model must take samples of shape {self._shape_}, {what}") from error
+        check_no_gaps(network, split.mask)
+        try:
             shape = _output_shape(network, split)
         except (TypeError, RuntimeError, ValueError) as error:
             what = f"got {model!r} with {', '.join(given)}: {error}"
@@ -101,6 +107,12 @@ class TrainedNetwork(NetworkArguments, Estimator):
         if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
             raise ValueError(f"model must predict {out} values per sample, got {model!r}, which predicts {shape}")
         return network
+
+    def _architecture(self, size: tuple[int, ...]) -> dict[str, Any]:  # noqa: ARG002
+        """Return the arguments that decide about the network's form, for samples of ``size``."""
+        named = {"field": self.field, "channels": plain(self.channels), "blocks": plain(self.blocks)}
+        chosen = {name: value for name, value in named.items() if value is not None}
+        return {**self._MODEL_OPTIONS, **chosen} if self.model is None else chosen
 
     def _trained(self, split: Split, out: int) -> nn.Module:
         """Return the network of a run or a pretrained weight, with a new classifier."""

@@ -52,7 +52,7 @@ def _with(function: Any, *inputs: Any) -> Any:
 
 def _fit(build: Any, target: Any) -> Any:
     source = np.random.default_rng(0)
-    series: Any = source.normal(size=(12, 1, 10))
+    series: Any = source.normal(size=(12, 1, *_SIZES.get(build.__name__, (10,))))
     if isinstance(target, list):
         series = target
     return lambda **options: build(**options).fit(series, target)
@@ -64,7 +64,8 @@ def _estimator(name: str, target: Any, module: Any = estimators, **options: Any)
     fit.__signature__ = inspect.signature(build)
     room = module.__name__.rpartition(".")[2]
     # By default a training has 400 steps.
-    return Call(f"{room}.{name}", fit, lambda: dict(options), unchecked=frozenset(["epochs"]), slow="CCNN" in name)
+    slow = not name.startswith("RandomKernel")
+    return Call(f"{room}.{name}", fit, lambda: dict(options), unchecked=frozenset(["epochs"]), slow=slow)
 
 
 def _aeon_estimators() -> list[Call]:
@@ -81,6 +82,8 @@ def _aeon_estimators() -> list[Call]:
     ]
 
 
+#: sizes of the samples of estimators for sounds and images
+_SIZES = {"WaveletClassifier": (64,), "GroupClassifier": (8, 8)}
 _LABELS, _VALUES = np.arange(12) % 2, np.linspace(0, 1, 12)
 _TRAINED = {"channels": 4, "blocks": 1, "epochs": 1, "random_kernels": 20, "device": "cpu"}
 _SIGNAL = torch.randn(1, 1, 9)
@@ -205,6 +208,8 @@ CALLS = [
     _estimator("CCNNClassifier", _LABELS, **_TRAINED),
     _estimator("CCNNRegressor", _VALUES, **_TRAINED),
     _estimator("CCNNForecaster", [([0.0, 1.0, 2.5], [1.0, 2.0, 3.0])] * 4, **_TRAINED),
+    _estimator("WaveletClassifier", _LABELS, channels=2, epochs=1, device="cpu"),
+    _estimator("GroupClassifier", _LABELS, channels=2, epochs=1, device="cpu"),
     *_aeon_estimators(),
 ]
 
