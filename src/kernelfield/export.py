@@ -153,6 +153,8 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         path: a .pt2 or .onnx file.
     """
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"path must be a file, got {str(path)!r}, which is none")
     if path.suffix == ".onnx":
         onnxruntime = _onnxruntime()
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -92,7 +92,7 @@ def _ends_as_before(call: Call, argument: str, error: Exception) -> bool:
 def _refusal(case: str, argument: str, value: Any, error: Exception) -> Outcome:
     detail = f"{type(error).__name__}: {str(error).strip()}"
     named = re.search(rf"(?<![A-Za-z0-9_]){re.escape(argument)}(?![A-Za-z0-9_])", str(error))
-    fine = type(error) in (TypeError, ValueError, MemoryError) and named
+    fine = type(error) in (TypeError, ValueError, MemoryError, FileNotFoundError) and named
     # An error about a file names it.
     fine = fine or (
         isinstance(error, (OSError, ValueError)) and isinstance(value, str) and value and value in str(error)
