@@ -190,6 +190,7 @@ NAMES = {
         "run_blocks",
         "sample_kernels",
         "seen_only",
+        "use_point_plans",
         "wavelet_loss",
     ],
     "kernelfield.masks": ["GaussianMask", "Mask", "SigmoidMask", "SteerableMask"],
@@ -228,6 +229,7 @@ NAMES = {
     "kernelfield.ops": [
         "Dilated",
         "Edges",
+        "PointPlan",
         "aggregate",
         "bilateral_edges",
         "conv",
@@ -238,6 +240,7 @@ NAMES = {
         "nearest",
         "nearest_nodes",
         "pass_messages",
+        "plan_points",
         "point_conv",
         "point_sums",
         "resample",

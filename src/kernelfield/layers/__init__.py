@@ -20,6 +20,7 @@ from .continuous import (
     run_blocks,
     sample_kernels,
     seen_only,
+    use_point_plans,
 )
 from .dropout import Dropout
 from .group import (
@@ -110,5 +111,6 @@ __all__ = [
     "run_blocks",
     "sample_kernels",
     "seen_only",
+    "use_point_plans",
     "wavelet_loss",
 ]

@@ -7,11 +7,13 @@ from .conv.reference import conv_reference
 from .filter_bank import Dilated, conv_bank
 from .points import (
     Edges,
+    PointPlan,
     aggregate,
     bilateral_edges,
     nearest,
     nearest_nodes,
     pass_messages,
+    plan_points,
     point_conv,
     point_sums,
     sample_density,
@@ -21,6 +23,7 @@ from .resample import resample, resample_reference
 __all__ = [
     "Dilated",
     "Edges",
+    "PointPlan",
     "aggregate",
     "bilateral_edges",
     "conv",
@@ -31,6 +34,7 @@ __all__ = [
     "nearest",
     "nearest_nodes",
     "pass_messages",
+    "plan_points",
     "point_conv",
     "point_sums",
     "resample",

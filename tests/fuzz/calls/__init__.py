@@ -25,6 +25,7 @@ INTERNAL = {
     "models.RandomKernels",
     "ops.Dilated",
     "ops.Edges",
+    "ops.PointPlan",
     "parallel.ConvPlan",
     "parallel.count_bytes",
     *(f"layers.{name}" for name in layers.INTERNAL),

@@ -143,6 +143,16 @@ CALLS = [
         lambda: {"layers": [layers.CKConv(2, 2, size=8)], "x": torch.randn(1, 2, 8)},
     ),
     Call(
+        "layers.use_point_plans",
+        layers.use_point_plans,
+        lambda: {
+            "network": layers.CKConv(2, 2, size=8),
+            "x": torch.randn(1, 2, 6),
+            "slack": 1.5,
+            "coords": torch.rand(1, 6, 1),
+        },
+    ),
+    Call(
         "layers.run_blocks",
         layers.run_blocks,
         lambda: {"blocks": [layers.CCNNBlock(_separable, 3, 3)], "x": torch.randn(2, 3, 8)},

@@ -88,6 +88,18 @@ CALLS = [
         },
     ),
     Call(
+        "ops.plan_points",
+        ops.plan_points,
+        lambda: {
+            "coords": _points(),
+            "kernel": _kernel,
+            "size": torch.ones(2),
+            "in_channels": 2,
+            "out_channels": 3,
+            "method": "cells",
+        },
+    ),
+    Call(
         "ops.point_sums",
         ops.point_sums,
         lambda: {"x": torch.rand(1, 2, 6), "coords": _points(), "kernel": _kernel, "size": torch.ones(2)},

@@ -9,6 +9,7 @@ from .flexconv import FlexConv
 from .kernel_sampler import sample_kernels
 from .learned_size import LearnedSize
 from .penalties import aliasing_loss, kernel_frequency, kernel_l2, kernel_norm, nyquist
+from .point_path import use_point_plans
 from .sampling import seen_only
 from .separable import SeparableConv
 
@@ -32,4 +33,5 @@ __all__ = [
     "run_blocks",
     "sample_kernels",
     "seen_only",
+    "use_point_plans",
 ]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Required
 
+    from ...ops import PointPlan
     from .active_slice import ActiveSlice
 
 __all__ = ["ContinuousConv", "ConvOptions"]
@@ -70,6 +71,9 @@ class ContinuousConv(SampledKernel):
             (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
             gain² at initialisation (chapter 3, section 3.3). None leaves the field as it was drawn.
         kernel: further arguments of :class:`SampledKernel`: dim, size, field, mask, crop, causal, spread.
+
+    Attributes:
+        point_plan: how to convolve values at points without measuring them; see :func:`use_point_plans`.
     """
 
     @checked(
@@ -95,6 +99,7 @@ class ContinuousConv(SampledKernel):
         super().__init__(in_channels, out_channels, **kernel)
         self.boundary, self.method, self.kernel_dropout = boundary, method, kernel_dropout
         self.point_method, self.tolerance = point_method, tolerance
+        self.point_plan: PointPlan | None = None
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     @checked(

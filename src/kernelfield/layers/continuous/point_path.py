@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
-from ...ops import point_conv, point_sums
+from ..._arguments import checked
+from ..._kinds import POSITIVE
+from ..._object_kinds import Instance, TensorOf
+from ...ops import plan_points, point_conv, point_sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +21,47 @@ if TYPE_CHECKING:
 
     from .continuous_conv import ContinuousConv
 
-__all__ = ["convolve_points", "uses_features"]
+__all__ = ["convolve_points", "use_point_plans", "uses_features"]
+
+#: layers that measure their points in the next call, and the slack of their plans
+_planning: dict[ContinuousConv, float] = {}
+
+
+@checked(network=Instance("torch.nn.Module"), x=TensorOf("float"), slack=POSITIVE)
+def use_point_plans(network: nn.Module, x: Tensor, *, slack: float = 1.25, **sampling: Any) -> None:
+    """Let the convolutions of a network plan, once, how to convolve between points.
+
+    The network runs on an example, and each of its convolutions keeps a :class:`kernelfield.ops.PointPlan` for points
+    like these. From then on its host never waits for the device to learn where the points are, and the methods "cells"
+    and "grid" work in compiled and exported graphs, for any number of points. Outputs are NaN if the points do not fit:
+    call it again for other ones, or set ``point_plan`` of the layers to None.
+
+    Args:
+        network: the network or layer.
+        x: its input.
+        slack: the plans have room for points that extend so many times as far, and are so many times as dense.
+        sampling: further arguments of its forward pass, ``coords`` above all.
+
+    >>> import kernelfield as kf
+    >>> layer = kf.CKConv(2, 2, size=3000, field=kf.fields.MAGNet, depthwise=True)
+    >>> times = 3000 * torch.rand(1, 3000, 1).sort(dim=1).values
+    >>> use_point_plans(layer, torch.randn(1, 2, 3000), coords=times)
+    >>> layer.point_plan.method
+    'grid'
+    """
+    layers = [m for m in network.modules() if hasattr(m, "point_plan")]
+    if not layers:
+        raise ValueError(f"network must hold a continuous convolution, got {type(network).__name__}")
+    modes = {m: m.training for m in network.modules()}
+    try:
+        _planning.update(dict.fromkeys(layers, slack))  # type: ignore[arg-type]
+        with torch.no_grad():
+            network.eval()(x, **sampling)
+    finally:
+        for layer in layers:
+            _planning.pop(layer, None)  # type: ignore[call-overload]
+        for module, training in modes.items():
+            module.training = training
 
 
 def convolve_points(
@@ -49,21 +93,26 @@ def convolve_points(
     groups, out = (layer.groups, layer.out_channels) if layer.groups == 1 else (x.shape[1], x.shape[1])
     values = layer.values if out == layer.out_channels else partial(layer.values, channels=out)
     at = None if at is None else at.to(coords.dtype)
-    reach, kernel = _support(layer, values)
+    reach, kernel, size = _support(layer, values)
+    how: dict[str, Any] = {"out_channels": out, "groups": groups, "causal": layer.causal, "mask": mask, "at": at}
+    how["hidden"] = layer.field.hidden_values()
+    slack = _planning.get(layer) if _planning else None
+    if slack is not None and layer.neighbors is None:
+        options: dict[str, Any] = {"method": layer.point_method, "tolerance": layer.tolerance, "slack": slack}
+        layer.point_plan = plan_points(coords, kernel, reach, in_channels=x.shape[1], **how, **options)
+    plan = layer.point_plan
+    if plan is not None and plan.grid is not None:  # the mask may have changed its size
+        plan = plan._replace(grid=plan.grid._replace(size=size))
     y = point_conv(
         weighted,
         coords,
         kernel,
         reach,
-        out_channels=out,
-        groups=groups,
-        causal=layer.causal,
+        **how,
         neighbors=layer.neighbors,
-        mask=mask,
-        hidden=layer.field.hidden_values(),
-        at=at,
         method=layer.point_method,
         tolerance=layer.tolerance,
+        plan=plan,
         pairs=partial(_convolve_features, layer, weighted, coords, at) if uses_features(layer) else None,
     )
     if not layer.causal:
@@ -75,20 +124,29 @@ def convolve_points(
     return y + (own if at is None else _where_equal(own, coords, at))
 
 
-def _support(layer: ContinuousConv, values: Callable[[Tensor], Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Return the reach of the kernel under its mask, and the kernel as a function of offsets relative to it."""
-    if layer.kernel_support is None or torch.compiler.is_compiling():
-        return layer.reach, values
-    layer.kernel_support.refresh()
+def _support(
+    layer: ContinuousConv, values: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Callable[[Tensor], Tensor], tuple[float, ...]]:
+    """Return the reach of the kernel under its mask, the kernel as a function of offsets relative to it, and the reach.
+
+    The first is a tensor, and the last plain numbers.
+    """
+    full = tuple(map(float, layer.size))
+    compiling = torch.compiler.is_compiling()
+    if layer.kernel_support is None or (compiling and layer.point_plan is None):
+        return layer.reach, values, full
+    if not compiling:
+        layer.kernel_support.refresh()
     steps = layer.kernel_support.steps
     if steps == layer.size:
-        return layer.reach, values
+        return layer.reach, values, full
     # A product, and not a new tensor: nothing is copied to the device.
     share = [a / b for a, b in zip(steps, layer.size, strict=True)]
+    size = tuple(map(float, steps))
     if len(set(share)) == 1:
-        return layer.reach * share[0], lambda offsets: values(offsets * share[0])
+        return layer.reach * share[0], lambda offsets: values(offsets * share[0]), size
     scale = layer.reach.new_tensor(share)
-    return layer.reach * scale, lambda offsets: values(offsets * scale)
+    return layer.reach * scale, lambda offsets: values(offsets * scale), size
 
 
 def _where_equal(own: Tensor, coords: Tensor, at: Tensor) -> Tensor:

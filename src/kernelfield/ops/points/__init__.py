@@ -3,16 +3,19 @@
 from .density import sample_density
 from .messages import aggregate, pass_messages
 from .neighbors import Edges, bilateral_edges, nearest, nearest_nodes
-from .point_conv import METHODS, point_conv, point_sums
+from .plan import PointPlan
+from .point_conv import METHODS, plan_points, point_conv, point_sums
 
 __all__ = [
     "METHODS",
     "Edges",
+    "PointPlan",
     "aggregate",
     "bilateral_edges",
     "nearest",
     "nearest_nodes",
     "pass_messages",
+    "plan_points",
     "point_conv",
     "point_sums",
     "sample_density",

@@ -12,7 +12,7 @@ from .grid import SPACINGS, TRANSITION, extent, plan_grid
 from .window import window_points
 
 if TYPE_CHECKING:
-    from .grid import GridPlan
+    from .plan import GridPlan
     from .shape import PointConv
 
 __all__ = ["choose_method"]

@@ -13,7 +13,7 @@ of training steps, is summed pair by pair (:mod:`kernelfield.ops.points.cells`),
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from ..backend import recompute
 from ..conv import conv
 from .cells import cell_pairs
 from .chunks import CHUNK_VALUES
+from .plan import CellPlan, GridPlan
 from .window import gather, spread, stencil, window_points
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from .shape import PointConv
 
-__all__ = ["GridPlan", "extent", "grid_sum", "plan_grid"]
+__all__ = ["extent", "fits", "grid_sum", "near_part", "plan_grid"]
 
 #: spacings to try, in training steps
 SPACINGS = (0.5, 0.25, 0.125)
@@ -52,20 +53,6 @@ class _Split(NamedTuple):
         return torch.where(distance <= self.begin, 0.0, torch.where(distance >= self.end, 1.0, step))
 
 
-class GridPlan(NamedTuple):
-    """A grid on which the window interpolates the kernel.
-
-    Attributes:
-        span: largest difference of coordinates along each axis, in training steps.
-        spacing: distance of grid points in training steps.
-        tolerance: error of the window along one axis.
-    """
-
-    span: list[float]
-    spacing: float
-    tolerance: float
-
-
 def plan_grid(c: PointConv, tolerance: float, span: list[float]) -> GridPlan:
     """Return the coarsest grid for this kernel; raise a ValueError if none has the tolerance."""
     tolerance /= c.coords.shape[-1]  # errors of the axes add up
@@ -75,22 +62,42 @@ def plan_grid(c: PointConv, tolerance: float, span: list[float]) -> GridPlan:
             f"method must be 'auto', 'pairs' or 'cells' for this kernel, got 'grid': interpolated between points "
             f"{SPACINGS[-1]} training steps apart it has an error of {error:.1e}, above the tolerance"
         )
-    return GridPlan(span, spacing, tolerance)
+    return GridPlan(tuple(span), tuple(c.size.tolist()), spacing, tolerance)
 
 
-def grid_sum(c: PointConv, plan: GridPlan) -> Tensor:
-    """Return the convolution by way of a fine grid, (batch, out, queries)."""
+def grid_sum(c: PointConv, plan: GridPlan, cells: CellPlan | None = None) -> Tensor:
+    """Return the convolution by way of a fine grid, (batch, out, queries).
+
+    Args:
+        c: the convolution.
+        plan: the grid, which must hold all points.
+        cells: sizes of the search for the near part of a causal kernel; None to measure them.
+    """
     split = _split(plan.spacing, plan.tolerance) if c.causal else None
-    y = _far(c, *plan, split)
-    if split is None:
-        return y
+    y = _far(c, plan, split)
+    return y if split is None else y + cell_pairs(near_part(c, plan), cells).to(y.dtype)
 
+
+def near_part(c: PointConv, plan: GridPlan) -> PointConv:
+    """Return the convolution with the near part of a causal kernel, which jumps at zero."""
+    split = _split(plan.spacing, plan.tolerance)
     near = torch.full_like(c.size, split.end).clamp(max=c.size)
 
     def kernel(offsets: Tensor) -> Tensor:
         return c.kernel(offsets * (near / c.size)) * (1 - split.far(offsets[..., 0] * near)).unsqueeze(-1)
 
-    return y + cell_pairs(c._replace(kernel=kernel, size=near)).to(y.dtype)
+    return c._replace(kernel=kernel, size=near)
+
+
+@torch.no_grad()
+def fits(c: PointConv, span: tuple[float, ...] | None) -> Tensor:
+    """Return which samples, (batch or 1,), have finite coordinates that differ by no more than ``span``."""
+    low, high = _bounds(c)
+    extent = (high - low).where(low <= high, 0.0) if c.mask is not None else high - low
+    inside = extent.isfinite().all(dim=-1)
+    for axis, most in enumerate(span or ()):
+        inside = inside & (extent[:, axis] <= most)
+    return inside
 
 
 @torch.no_grad()
@@ -188,7 +195,8 @@ def _sampled(c: PointConv, offsets: Tensor, split: _Split | None, *, cut: bool =
     return values * ((offsets.abs() < c.size).all(dim=-1, keepdim=True)) if cut else values
 
 
-def _far(c: PointConv, span: list[float], spacing: float, tolerance: float, split: _Split | None) -> Tensor:
+def _far(c: PointConv, plan: GridPlan, split: _Split | None) -> Tensor:
+    span, _, spacing, tolerance = plan
     batch, dim, n = c.x.shape[0], c.coords.shape[-1], window_points(tolerance)
     shared = c.coords.shape[0] == c.at.shape[0] == 1 and c.mask is None
     grids = 1 if shared else batch
@@ -203,9 +211,9 @@ def _far(c: PointConv, span: list[float], spacing: float, tolerance: float, spli
     there = (c.coords.expand(grids, -1, -1) - low) / spacing
     if c.mask is not None:  # padding, whose values are zero, may lie outside the grid
         there = torch.where(c.mask.unsqueeze(-1), there, float(n // 2))
-    first, weights = stencil(there.flatten(0, 1), tolerance)
+    first, weights = stencil(_inside(there, points, n).flatten(0, 1), tolerance)
     grid = spread(rows, first, weights.to(x.dtype), count, block.repeat_interleave(c.coords.shape[1]))
-    kernel = _kernel(c, points, span, spacing, split).to(x.dtype)
+    kernel = _kernel(c, points, plan, split).to(x.dtype)
     channels = x.shape[1]
     if shared:  # (points, batch · channels)
         signal = grid.view(*points, batch, channels).movedim((-2, -1), (0, 1))
@@ -217,11 +225,18 @@ def _far(c: PointConv, span: list[float], spacing: float, tolerance: float, spli
     else:
         lines = y.movedim(1, -1).reshape(-1, c.out_channels)
     asked = (c.at.expand(grids, -1, -1) - low) / spacing
-    first, weights = stencil(asked.flatten(0, 1), tolerance)
+    first, weights = stencil(_inside(asked, points, n).flatten(0, 1), tolerance)
     found = gather(lines, first, weights.to(x.dtype), count, block.repeat_interleave(c.at.shape[1]))
     queries = c.at.shape[1]
     found = found.view(queries, batch, -1).permute(1, 2, 0) if shared else found.view(batch, queries, -1).mT
     return found.to(c.x.dtype)
+
+
+def _inside(at: Tensor, points: list[int], n: int) -> Tensor:
+    """Move coordinates outside of the grid, which a plan may not hold, to its edge: no index leaves the grid."""
+    low = float(n // 2 - 1)
+    lines = zip(at.unbind(-1), points, strict=True)
+    return torch.stack([line.nan_to_num(low, low, low).clamp(low, m - n // 2 - 0.01) for line, m in lines], dim=-1)
 
 
 @torch.no_grad()
@@ -230,13 +245,14 @@ def _low_of_seen(c: PointConv, spacing: float) -> Tensor:
     return (torch.where(low.isfinite(), low, 0.0) / spacing).floor() * spacing
 
 
-def _kernel(c: PointConv, points: list[int], span: list[float], spacing: float, split: _Split | None) -> Tensor:
+def _kernel(c: PointConv, points: list[int], plan: GridPlan, split: _Split | None) -> Tensor:
     """Return the kernel at all offsets between grid points, (out, in / groups, *points)."""
-    size = c.size.tolist()
+    span, size, spacing, _ = plan
     # Offsets beyond the reach meet no pair unless the points extend further.
     cut = any(a >= b for a, b in zip(span, size, strict=True))
     most = [min(n - 1, math.ceil(reach / spacing) - 1) if cut else n - 1 for n, reach in zip(points, size, strict=True)]
-    lines = [torch.arange(0 if c.causal else -m, m + 1).to(c.size) * spacing for m in most]
+    where: dict[str, Any] = {"dtype": c.size.dtype, "device": c.size.device}  # made there: nothing is copied
+    lines = [torch.arange(0 if c.causal else -m, m + 1, **where) * spacing for m in most]
     offsets = torch.cartesian_prod(*lines).view(-1, len(lines))
     step = max(1, CHUNK_VALUES.get(c.x.device.type, 1 << 26) // c.values)
 

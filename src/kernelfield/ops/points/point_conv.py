@@ -9,19 +9,20 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._kinds import POSITIVE, Choice, Int
-from ..._object_kinds import CALLABLE, TensorOf
+from ..._object_kinds import CALLABLE, Instance, TensorOf
 from ..backend import recompute
-from .cells import cell_pairs
+from .cells import cell_pairs, plan_cells
 from .choose import choose_method
 from .chunks import points_per_chunk
-from .grid import extent, grid_sum, plan_grid
+from .grid import extent, fits, grid_sum, near_part, plan_grid
 from .pairs import all_pairs, nearest_pairs
+from .plan import PointPlan
 from .shape import PointConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["METHODS", "point_conv", "point_sums"]
+__all__ = ["METHODS", "plan_points", "point_conv", "point_sums"]
 
 METHODS = ("pairs", "cells", "grid")
 
@@ -40,6 +41,7 @@ _KINDS = {
     at=TensorOf("float", "batch|1, queries, dim") | None,
     method=Choice("auto", *METHODS),
     tolerance=POSITIVE,
+    plan=Instance("kernelfield.ops.points.plan.PointPlan") | None,
 )
 def point_conv(
     x: Tensor,
@@ -57,6 +59,7 @@ def point_conv(
     method: str = "auto",
     tolerance: float = 1e-4,
     pairs: Callable[[], Tensor] | None = None,
+    plan: PointPlan | None = None,
 ) -> Tensor:
     r"""Convolve values at points with a kernel that is a function of the offset between them (chapter 2, section 4.1).
 
@@ -93,9 +96,11 @@ def point_conv(
         at: (batch or 1, queries, dim) coordinates of the outputs; those of the points if not given.
         method: "pairs", "cells", "grid", or "auto" for the one with the smallest estimated cost. "grid" is refused for
             a kernel that the window cannot interpolate; "auto" then takes another. Compiled and exported graphs use
-            "pairs".
+            "pairs" unless there is a plan.
         tolerance: error of the method "grid", relative to the root mean square of the kernel.
         pairs: returns the sum over all pairs, where there is a cheaper way than by ``kernel``; used by "pairs".
+        plan: how to convolve, from :func:`plan_points`, in place of ``method`` and ``tolerance``. The host does not
+            wait for the device. Samples that do not fit into the plan get NaN.
 
     Returns:
         (batch, out, queries) values.
@@ -114,22 +119,117 @@ def point_conv(
         raise ValueError(f"causal must be False for {coords.shape[-1]} axes: only a line has a past, got True")
     queries = coords if at is None else at.to(coords.dtype)
     given = PointConv(x, coords, queries, kernel, size, out_channels, groups, causal, mask, hidden)
-    plan = None
-    only_pairs = "a compiled or exported graph" if torch.compiler.is_compiling() else ""
     if neighbors is not None:
-        only_pairs = f"neighbors={neighbors}"
-    if only_pairs and method not in ("auto", "pairs"):
-        raise ValueError(f"method must be 'auto' or 'pairs' with {only_pairs}, got {method!r}")
-    if neighbors is not None:
+        if method not in ("auto", "pairs") or plan is not None:
+            raise ValueError(
+                f"method must be 'auto' or 'pairs' and plan None with neighbors={neighbors}, got {method!r}, {plan}"
+            )
         return nearest_pairs(given, neighbors)
+    if plan is not None:
+        return _planned(given, plan, pairs)
+    grid = None
+    if torch.compiler.is_compiling():
+        if method not in ("auto", "pairs"):
+            raise ValueError(f"plan must be given for method={method!r} in a compiled or exported graph, got None")
+        method = "pairs"
     if method == "auto":
-        method, plan = ("pairs", None) if only_pairs else choose_method(given, tolerance)
+        method, grid = choose_method(given, tolerance)
     if method == "pairs" or 0 in (coords.shape[1], queries.shape[1]):
         return all_pairs(given) if pairs is None else pairs()
-    span = extent(given) if plan is None else plan.span  # refuses coordinates that are not finite
+    span = extent(given) if grid is None else list(grid.span)  # refuses coordinates that are not finite
     if method == "cells":
         return cell_pairs(given)
-    return grid_sum(given, plan or plan_grid(given, tolerance, span))
+    return grid_sum(given, grid or plan_grid(given, tolerance, span))
+
+
+def _planned(c: PointConv, plan: PointPlan, pairs: Callable[[], Tensor] | None) -> Tensor:
+    if plan.method == "pairs":
+        return all_pairs(c) if pairs is None else pairs()
+    if plan.grid is not None:
+        y, inside = grid_sum(c, plan.grid, plan.cells), fits(c, plan.grid.span)
+    else:
+        y, inside = cell_pairs(c, plan.cells), fits(c, None)
+    return torch.where(inside[:, None, None], y, torch.nan)
+
+
+@checked(
+    coords=TensorOf("float", "batch|1, points, dim"),
+    kernel=CALLABLE,
+    size=TensorOf("float", "dim"),
+    mask=TensorOf("bool", "batch, points") | None,
+    at=TensorOf("float", "batch|1, queries, dim") | None,
+    method=Choice("auto", *METHODS),
+    tolerance=POSITIVE,
+    hidden=Int(0),
+    slack=POSITIVE,
+)
+def plan_points(
+    coords: Tensor,
+    kernel: Callable[[Tensor], Tensor],
+    size: Tensor,
+    *,
+    in_channels: int,
+    out_channels: int,
+    groups: int = 1,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    hidden: int = 0,
+    at: Tensor | None = None,
+    method: str = "auto",
+    tolerance: float = 1e-4,
+    slack: float = 1.25,
+) -> PointPlan:
+    """Measure points once, for convolutions between points like these that never wait for the device.
+
+    Args:
+        coords: (batch or 1, points, dim) coordinates in training steps.
+        kernel: the kernel; see :func:`point_conv`.
+        size: (dim,) reach in training steps.
+        in_channels: number of input channels.
+        out_channels: number of output channels.
+        groups: number of groups of channels.
+        causal: whether outputs depend on no later point.
+        mask: (batch, points) true for points, false for padding.
+        hidden: values that the kernel holds at once for one offset.
+        at: (batch or 1, queries, dim) coordinates of the outputs; those of the points if not given.
+        method: "pairs", "cells", "grid", or "auto" for the one with the smallest estimated cost.
+        tolerance: error of the method "grid".
+        slack: the plan has room for points that extend so many times as far, up to ``size`` where they did not extend
+            beyond it, and are so many times as dense.
+
+    Returns:
+        A plan for :func:`point_conv`, for any number of points.
+
+    >>> t = torch.arange(2000.0).view(1, -1, 1)
+    >>> plan = plan_points(t, torch.ones_like, torch.tensor([4.0]), in_channels=1, out_channels=1)
+    >>> plan.method
+    'cells'
+    >>> point_conv(torch.ones(1, 1, 5), t[:, :5], torch.ones_like, torch.tensor([4.0]), out_channels=1, plan=plan)
+    tensor([[[4., 5., 5., 5., 4.]]])
+    """
+    if slack < 1:
+        raise ValueError(f"slack must be at least 1, got {slack}")
+    samples = max(coords.shape[0], 1 if mask is None else mask.shape[0])
+    x = coords.new_zeros(1).expand(samples, in_channels, coords.shape[1])
+    asked = coords if at is None else at.to(coords.dtype)
+    c = PointConv(x, coords, asked, kernel, size, out_channels, groups, causal, mask, hidden)
+    if 0 in (coords.shape[1], asked.shape[1]):
+        raise ValueError(f"coords must hold points to measure, got {tuple(coords.shape)}")
+    grid = None
+    if method == "auto":
+        method, grid = choose_method(c, tolerance)
+    if method == "pairs":
+        return PointPlan("pairs")
+    if method == "cells":
+        extent(c)  # refuses coordinates that are not finite
+        return PointPlan("cells", cells=plan_cells(c, slack))
+    # A kernel that is longer than the points extend is smooth; one that is cut at its end may not be.
+    span = [
+        min(slack * length, reach * (1 - 1e-6)) if length < reach else slack * length
+        for length, reach in zip(extent(c), size.tolist(), strict=True)
+    ]
+    grid = plan_grid(c, tolerance, span)
+    return PointPlan("grid", grid, plan_cells(near_part(c, grid), slack) if causal else None)
 
 
 @checked(**_KINDS, at=TensorOf("float", "batch|1, queries, dim") | None)

@@ -13,7 +13,7 @@ from .cell_list import ragged
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Candidates", "find_candidates"]
+__all__ = ["Candidates", "cells_per_axis", "find_candidates"]
 
 #: relative widening of the reach in the search, for rounding; the exact test follows
 SLACK = 1e-5
@@ -52,6 +52,15 @@ class Candidates(NamedTuple):
             begin, before = end, int(total[end - 1])
 
 
+def cells_per_axis(points: int, dim: int) -> int:
+    """Return into how many cells along each axis to sort so many points.
+
+    >>> cells_per_axis(1000, 3)
+    12
+    """
+    return max(1, int((CELLS_PER_POINT * points) ** (1 / dim)))
+
+
 @torch.no_grad()
 def find_candidates(
     queries: Tensor,
@@ -61,6 +70,7 @@ def find_candidates(
     *,
     causal: bool,
     sample: Tensor | None = None,
+    per_axis: int | None = None,
 ) -> Candidates:
     """Return all points within ``reach`` of each query along every axis, and a few more.
 
@@ -74,8 +84,10 @@ def find_candidates(
         reach: (dim,) largest distance along each axis.
         causal: only points at or before the query; dim 1.
         sample: (queries,) index of the sample that each query belongs to, in 2 and more dimensions.
+        per_axis: cells along each axis, in 2 and more dimensions; by default :func:`cells_per_axis`.
     """
-    batch, count, dim = points.shape
+    batch, count = points.shape[:2]
+    dim = len(points.unbind(-1))  # a constant, in traced graphs of networks in several dimensions too
     reach = reach.to(points.dtype) * (1 + SLACK)
     if seen is None:
         seen = torch.ones(batch, count, dtype=torch.bool, device=points.device)
@@ -84,7 +96,7 @@ def find_candidates(
     low = torch.where(low.isfinite(), low, 0.0)
     if dim == 1:
         return _ranges_on_line(queries, points, seen, reach, causal=causal)
-    most = max(1, int((CELLS_PER_POINT * count) ** (1 / dim)))
+    most = cells_per_axis(count, dim) if per_axis is None else per_axis
     width = torch.maximum(reach, torch.where(high.isfinite(), high - low, 0.0) / most)
     at = ((points - low) / width).floor().clamp(0, most - 1).long()
     number = _number(at, most) + torch.arange(batch, device=points.device).unsqueeze(1) * most**dim
@@ -99,7 +111,8 @@ def find_candidates(
     first, last = (home[..., -1] - 1).clamp(0, most - 1).long(), (home[..., -1] + 1).clamp(0, most - 1).long()
     starts, lengths = [], []
     for shift in itertools.product((-1, 0, 1), repeat=dim - 1):
-        cell = home[..., :-1] + torch.tensor(shift, dtype=home.dtype, device=home.device)
+        # Axis by axis: a tensor of shifts would have to be copied to the device.
+        cell = torch.stack([home[..., axis] + by for axis, by in enumerate(shift)], dim=-1)
         inside = ((cell >= 0) & (cell < most)).all(dim=-1) & (home[..., -1] >= -1) & (home[..., -1] <= most)
         row = _number(cell.clamp(0, most - 1).long(), most) * most + sample * most**dim
         begin = start[row + first]

@@ -76,6 +76,8 @@ def spread(x: Tensor, first: Tensor, weights: Tensor, count: tuple[int, ...], bl
     """
     grids, *axes = count
     base = _base(first, axes, block)
+    if torch.compiler.is_compiling():
+        return _traced_spread(x, weights, base, tuple(axes), grids * math.prod(axes))
     result: Tensor = _Spread.apply(x, weights, base, tuple(axes), grids * math.prod(axes))
     return result
 
@@ -88,7 +90,10 @@ def gather(grid: Tensor, first: Tensor, weights: Tensor, count: tuple[int, ...],
     tensor([[3.]])
     """
     _, *axes = count
-    result: Tensor = _Gather.apply(grid, weights, _base(first, axes, block), tuple(axes))
+    base = _base(first, axes, block)
+    if torch.compiler.is_compiling():
+        return _traced_gather(grid, weights, base, tuple(axes))
+    result: Tensor = _Gather.apply(grid, weights, base, tuple(axes))
     return result
 
 
@@ -118,6 +123,33 @@ def _weight_gradient(rows: Tensor, grid: Tensor, weights: Tensor, base: Tensor, 
         for axis, at in enumerate(place):
             gradient[axis][at] = gradient[axis][at] + product * _weight(weights, place, without=axis)
     return torch.stack([torch.stack(line, dim=-1) for line in gradient], dim=1)
+
+
+def _lines(weights: Tensor, base: Tensor, axes: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (rows, n) indices and weights of the stencil along the last axis, for each place along the others."""
+    shift = torch.arange(weights.shape[-1], device=base.device)
+    if len(axes) == 1:
+        yield base.unsqueeze(1) + shift, weights[:, -1]
+        return
+    strides = [math.prod(axes[axis + 1 :]) for axis in range(len(axes))]
+    for place in itertools.product(range(weights.shape[-1]), repeat=len(axes) - 1):
+        begin = base + sum(stride * at for stride, at in zip(strides[:-1], place, strict=True))
+        yield begin.unsqueeze(1) + shift, _weight(weights, place).unsqueeze(1) * weights[:, -1]
+
+
+def _traced_spread(x: Tensor, weights: Tensor, base: Tensor, axes: tuple[int, ...], rows: int) -> Tensor:
+    # A compiler differentiates and fuses plain operations, of which there should be few.
+    grid = x.new_zeros(rows, x.shape[1])
+    for index, weight in _lines(weights, base, axes):
+        grid = grid.index_add(0, index.flatten(), (x.unsqueeze(1) * weight.unsqueeze(-1)).flatten(0, 1))
+    return grid
+
+
+def _traced_gather(grid: Tensor, weights: Tensor, base: Tensor, axes: tuple[int, ...]) -> Tensor:
+    x = grid.new_zeros(base.shape[0], grid.shape[1])
+    for index, weight in _lines(weights, base, axes):
+        x = x + torch.einsum("rnc,rn->rc", grid[index], weight)
+    return x
 
 
 class _Spread(torch.autograd.Function):
