@@ -65,7 +65,7 @@ def test_a_learned_resolution(two: Workers) -> None:
 
 @pytest.mark.parametrize("name", ["ccnn_4_140", "ckcnn_copy", "flexnet_16", "dnarch_4_140"])
 def test_trainings_are_the_same(two: Workers, name: str) -> None:
-    for losses, expected in two.run(cases.training_case, name, {"dropout": 0.2}, 20):
+    for losses, expected in two.run(cases.training_case, name, {"dropout": 0.2}, 8):
         assert losses == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
