@@ -85,7 +85,7 @@ def test_magnet_draws_inverse_widths_from_gamma_distributions_that_widen() -> No
 
 @pytest.mark.parametrize("field", [MAGNet, GaborFilter])
 def test_both_starts_of_the_envelopes_can_be_chosen(field: type[FilterNetwork]) -> None:
-    means = {kind: field(2, 1, hidden=4000, envelopes=kind).gamma.mean(dim=(1, 2)) for kind in ("equal", "varied")}
+    means = {kind: field(2, 1, hidden=1500, envelopes=kind).gamma.mean(dim=(1, 2)) for kind in ("equal", "varied")}
     torch.testing.assert_close(means["equal"], torch.full((4,), 6 / 4), atol=0.1, rtol=0)
     torch.testing.assert_close(means["varied"], 6 / torch.arange(1, 5), atol=0.15, rtol=0)
     with pytest.raises(ValueError, match=r"envelopes .*got 'wide'"):

@@ -52,6 +52,7 @@ def test_values_of_another_shape_are_refused() -> None:
         fit_field(SIREN(1, 1), torch.rand(0, 1), torch.rand(0, 1))
 
 
+@pytest.mark.slow  # by default test_sines_fit_what_piecewise_activations_do_not shows it of noise
 def test_sines_fit_steps_and_noise_better_than_relus(tmp_path: Path) -> None:
     torch.manual_seed(0)
     fields = {"sine": partial(SIREN, omega_0=30.0), "relu": partial(MLP, activation="relu")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
@@ -25,8 +25,15 @@ def bind_field(field: Callable[..., Field], **hints: Any) -> Callable[..., Field
     {'omega_0': 10, 'hidden': 16}
     """
     bound = field.keywords if isinstance(field, partial) else {}
-    taken = inspect.signature(field).parameters
+    made = field.func if isinstance(field, partial) and not field.args else field
+    taken = _argument_names(made) if isinstance(made, type) else inspect.signature(field).parameters
     return partial(field, **{k: v for k, v in hints.items() if k in taken and k not in bound})
+
+
+@lru_cache(maxsize=128)
+def _argument_names(field: type[Field]) -> frozenset[str]:
+    """Return the arguments of a field's class. Read once: signatures took a tenth of the time to build a network."""
+    return frozenset(inspect.signature(field).parameters)
 
 
 @checked(start=TEXT)

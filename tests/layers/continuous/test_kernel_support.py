@@ -79,6 +79,7 @@ def test_crop_follows_a_loaded_state() -> None:
     assert narrow.kernel().shape == wide.kernel().shape
 
 
+@pytest.mark.slow  # by default eager training follows it, and the contracts of layers compile
 def test_compiled_training_follows_the_mask() -> None:
     layer = FlexConv(2, 2, size=32, sigma=0.05, field=SIREN)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
