@@ -180,7 +180,7 @@ class GaussianMask(Mask):
         return self.mean - half, self.mean + half
 
     def sigma_for(self, reach: float) -> float:
-        """Return the width with which the mask reaches so far to either side of its centre.
+        """Return the width at which the mask extends by ``reach`` to either side of its centre.
 
         >>> mask = GaussianMask(1)
         >>> round(GaussianMask(1, mask.sigma_for(0.5)).support()[1].item(), 4)
@@ -286,14 +286,14 @@ class SigmoidMask(Mask):
         return torch.full_like(high, self.domain[0]), high
 
     def overhang(self, value: float) -> float:
-        """Return how far beyond its offset the mask has fallen to ``value``."""
+        """Return the distance beyond the offset at which the mask has fallen to ``value``."""
         return math.log(1 / value - 1) / self.temperature
 
     def limits(self, low: float = 0.95, high: float = 0.85) -> tuple[float, float]:
-        """Return the offsets with which the mask is ``low`` where its domain begins and ``high`` where it ends.
+        """Return the offsets at which the mask is ``low`` at the beginning of its domain, and ``high`` at its end.
 
-        Chapter 6's appendix, "Maximum and minimum allowable sizes": a mask that has closed altogether, or that is open
-        so far beyond its domain that it is flat inside, has no gradient to come back by.
+        Chapter 6's appendix, "Maximum and minimum allowable sizes": a mask that is closed everywhere, or that closes so
+        far beyond its domain that it is flat inside, has no gradient that could bring it back.
         """
         begin, end = self.domain
         return begin - self.overhang(low), end - self.overhang(high)

@@ -43,13 +43,13 @@ class Distribution(nn.Module):
     def __init__(self, group: Group) -> None:
         super().__init__()
         self.group = group
-        #: give the elements of evaluation in training too
+        #: use the fixed elements of evaluation in training too
         self.frozen = False
-        #: whether every pass has all elements of a finite group, in order, without gates
+        #: whether every pass uses all elements of a finite group, in order and without gates
         self.complete = False
         #: draw elements in evaluation too
         self.sample_in_eval = False
-        #: draw elements for each sample of a batch, where they are drawn
+        #: draw other elements for each sample of a batch
         self.per_sample = False
         self._adapted_to: tuple[int, ...] | None = None
         _followers.add(self)
@@ -67,7 +67,7 @@ class Distribution(nn.Module):
         raise NotImplementedError
 
     def draw_each(self, like: Tensor, batch: int) -> Tensor:
-        """Return elements of each sample of a batch, (batch, n, coords), drawn independently."""
+        """Draw the elements of each sample of a batch independently: (batch, n, coords)."""
         if self.size() is None:
             raise ValueError(f"per_sample must be False for {self.group}, whose number of elements is drawn, got True")
         return torch.stack([self(like)[0] for _ in range(batch)])
@@ -77,20 +77,20 @@ class Distribution(nn.Module):
         raise NotImplementedError
 
     def size(self) -> int | None:
-        """Return how many elements the next pass has, None where it draws their number."""
+        """Return the number of elements of the next pass, or None if that number is drawn."""
         raise NotImplementedError
 
     def adapt_(self) -> Distribution:
-        """Set the number of elements according to the learned support."""
+        """Set the number of elements from the learned support."""
         self._adapted_to = self._changes()
         return self
 
     @classmethod
     def read(cls, distributions: Sequence[Any]) -> None:
-        """Copy to the host what ``distributions`` of this class need there after a step; nothing by default."""
+        """Copy the parameters that ``distributions`` of this class need on the host; called after optimiser steps."""
 
     def _changes(self) -> tuple[int, ...]:
-        """Return a number per parameter that grows when it is changed, in place or by an optimiser."""
+        """Return the version counter of each parameter, which grows with every change."""
         return tuple(p._version for p in self.parameters(recurse=False))  # noqa: SLF001
 
     def _adapt_if_changed(self) -> None:
@@ -99,7 +99,7 @@ class Distribution(nn.Module):
             self.adapt_()
 
     def freeze(self, frozen: bool = True) -> Distribution:
-        """Return the same elements at every call; or draw again."""
+        """Use the same elements at every call, as in evaluation; with ``frozen=False`` draw them again."""
         self.frozen = frozen
         return self
 

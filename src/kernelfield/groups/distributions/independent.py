@@ -75,11 +75,15 @@ class Independent(Distribution):
 
 @checked()
 def learned(group: Group, samples: int | None = None) -> Distribution:
-    """Return a distribution over ``group`` that begins as all of it and is learned along each factor.
+    """Return a learned distribution over ``group``, with a part for each factor; it starts with the whole group.
 
     Args:
         group: the group.
         samples: largest number of elements of a continuous group, including reflected ones.
+
+    >>> from kernelfield.groups import SO2, Mirror
+    >>> learned(SO2(), samples=8).size(), type(learned(Mirror())).__name__
+    (8, 'Bernoulli')
     """
     if samples is None and not group.finite:
         raise ValueError(f"samples must be an int of at least 1 for {group}, which is continuous, got None")

@@ -1,8 +1,8 @@
 """Sampling the kernels of many layers in as few operations as those of one.
 
-A kernel network is small: on a GPU its time is its number of launches, and a network of ten layers launches ten times
-as many. So layers whose fields have the same shape and whose kernels lie on the same grid are evaluated as one batched
-field.
+A kernel network is small, so on a GPU its time is set by the number of launches, and ten layers launch ten times as
+many. Layers whose fields have the same shape and whose kernels lie on the same grid are therefore evaluated as one
+batched field.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["recall_kernel", "remember_kernel", "sample_grid", "sample_kernels", 
 def sample_kernels(
     layers: Sequence[ContinuousConv], x: Tensor, *, step: float | Sequence[float] = 1.0, coords: Tensor | None = None
 ) -> list[Tensor | None]:
-    """Return the kernels with which ``layers`` would convolve a signal like ``x``, to give to their ``forward``.
+    """Sample the kernels that ``layers`` need for a signal like ``x``, to pass to their ``forward``.
 
     Args:
         layers: continuous convolutions of one network.

@@ -1,7 +1,7 @@
 """How far a masked kernel reaches, so that nothing is sampled where the mask is zero.
 
-The reach is rounded up to one of a few numbers. A mask that grows or shrinks a little at every step then does not give
-a new shape, and perhaps a compilation, at every step. The reach is never too small: only zeros are cut off.
+The reach is rounded up to one of a few numbers. Otherwise a mask that grows or shrinks a little would change the shape
+of its kernel at every step, and compiled code would be compiled again. Only zeros are cut off.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class KernelSupport(LearnedSize):
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         """Set the steps from the reach along each axis, and ``slack`` more.
 
-        With slack, the steps stay as they are while they suffice and are not more than twice too many: each change
+        With slack, the steps change only if they are too few or more than twice as many as needed, since each change
         means another CUDA graph.
         """
         # A point at the very edge of the support belongs to it, whichever way its coordinate was rounded.

@@ -2,11 +2,11 @@
 
 A mask's size is a learned tensor, but a number of points, channels or blocks must be a Python int. A
 :class:`LearnedSize` keeps that int. It is read after each optimiser step, with one wait for all masks of a device
-(:mod:`kernelfield._step_hooks`), so ``forward`` finds it ready and torch.compile finds constants. Where a mask was
-changed in another way, its version counter tells, and the next ``forward`` reads it.
+(:mod:`kernelfield._step_hooks`), so ``forward`` finds it ready and torch.compile finds constants. If a mask is
+changed in another way, its version counter shows it, and the next ``forward`` reads the mask.
 
 A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` copies the sizes to the host behind
-the step's own work, uses them two steps later, and keeps a little more than they say.
+the step's own work, uses them two steps later, and adds a margin, since masks grow meanwhile.
 """
 
 from __future__ import annotations

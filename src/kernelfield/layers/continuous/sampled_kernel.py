@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SampledKernel"]
 
-#: kernels of at most so many points may have no energy at chapter 3's start, which is below this variance
+#: with chapter 3's starting values, kernels of few points may be almost zero: a variance below _SILENT
 _FEW_POINTS, _SILENT = 27, 1e-4
 
 
@@ -115,8 +115,8 @@ class SampledKernel(nn.Module):
 
         Args:
             step: sampling step in training steps, one or one per axis.
-            measured: weight each point by the piece of space it stands for, as the convolution does; else return the
-                plain values, which are alike at all steps.
+            measured: weight each point by the volume of its grid cell, as the convolution does. False returns the plain
+                values, which do not depend on the step.
         """
         return self.sample(floats_per_axis("step", step, self.dim), measured=measured)
 
@@ -211,7 +211,7 @@ class SampledKernel(nn.Module):
         return values if self.mask is None else values * self.mask(coords).unsqueeze(-1)
 
     def grid(self, lengths: Sequence[int] | None, steps: tuple[float, ...]) -> grids.KernelGrid:
-        """Return the grid on which the kernel is sampled for inputs of these ``lengths``, or of any."""
+        """Return the grid on which the kernel is sampled for inputs of these ``lengths``; None means any length."""
         compiling = torch.compiler.is_compiling()
         reach = self.size
         if self.kernel_support is not None:
@@ -222,7 +222,7 @@ class SampledKernel(nn.Module):
         return make(self.size, reach, steps, None if lengths is None else tuple(lengths), self.causal)
 
     def batch_key(self, grid: grids.KernelGrid) -> tuple[Any, ...] | None:
-        """Return what layers must share for their kernels to be sampled together; None for a layer on its own."""
+        """Return what layers must share for their kernels to be sampled together; None for a layer sampled alone."""
         field = self.field.alike()
         if field is None or self._freezes or grid.step in self._frozen:
             return None
@@ -295,9 +295,9 @@ class SampledKernel(nn.Module):
         return first_lag(kernel, measure) if self.causal else kernel
 
     def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
-        r"""Weight each kernel point by the piece of space it stands for.
+        r"""Weight each kernel point by the volume of its grid cell.
 
-        That is a cell of the grid, :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the
+        The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the
         training step its cell is [-½, ½], half of it in the future, and kernels were learned with that. At another step
         its cell still reaches from -½ to step/2: a weight of (1 + step)/2. With a full cell, outputs at two steps would
         differ in first order of the step; now they differ in second order.
@@ -321,7 +321,7 @@ def _make_grid(
     lengths: tuple[int, ...] | None,
     causal: bool,
 ) -> grids.KernelGrid:
-    """Return the grid of a kernel of ``size``, as far as ``reach`` training steps and the input's ``lengths`` go."""
+    """Return the grid of a kernel of ``size``, cut to ``reach`` training steps and to the input's ``lengths``."""
     limits: Sequence[int | None] = (None,) * len(size) if lengths is None else lengths
     spans = [grids.reach(n, step, most) for n, step, most in zip(reach, steps, limits, strict=True)]
     return grids.KernelGrid.of(size, steps, causal=causal, limit=spans)

@@ -1,4 +1,4 @@
-"""Group convolutions to a subset of the group that is learned (chapter 11)."""
+"""Group convolutions whose output lives on a learned subset of the group (chapter 11)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class PartialGroupConv(GroupConv):
         y(u) = \int_{S^{(1)}} p(u)\, \psi(u^{-1} v)\, f(v)\, d\mu(v), \qquad u \in S^{(2)} = \mathrm{supp}\, p
 
     p(u) is uniform on a learned interval of the Lie algebra for continuous factors of the group, and keeps or drops
-    each element for discrete ones; see :func:`kernelfield.groups.learned`. It begins as all of the group, where the
-    layer is :class:`GroupConv`; shrunk to the identity, the layer is an ordinary convolution. The number of elements,
-    and with it the cost, follows the support.
+    each element for discrete ones; see :func:`kernelfield.groups.learned`. At first it covers the whole group, and the
+    layer equals a :class:`GroupConv`. If it shrinks to the identity, the layer is an ordinary convolution. Only
+    elements of the support are computed, so the cost follows it.
 
     Args:
         in_channels: channels of the input.
