@@ -23,11 +23,11 @@ HEAD = """# Efficiency cards
 
 What each pretrained weight costs, on the four axes of chapter 1: parameters; compute, as operations, time and energy;
 data; and design, as what was set by hand and what was learned. Operations are counted, time and energy are measured
-on {machine} with torch {torch}, on {date}, in float32. `kernelfield card WEIGHT` measures the same on your machine,
-and `kernelfield card RUN --shares 0.05,0.1,0.25,0.5` adds the accuracy on shares of the training data for a run of your
-own. This page is written by `python scripts/cards.py page` from `benchmarks/results/cards.json`.
+on one {machine} with torch {torch}, on {date}, in float32. `kernelfield card WEIGHT` measures the same on your
+machine, and `kernelfield card RUN --shares 0.05,0.1,0.25,0.5` adds the accuracy on shares of the training data for a
+run of your own. This page is written by `python scripts/cards.py page` from `benchmarks/results/cards.json`.
 
-![Score, parameters and operations of all weights](../images/cards.png)
+![Parameters, operations and time of all weights](../images/cards.png)
 
 | weight | metric | score | parameters | operations | one sample | in a batch | energy in a batch | training |
 |---|---|---:|---:|---:|---:|---:|---:|---:|
@@ -51,7 +51,7 @@ def page(cards: dict[str, Any]) -> str:
     for name, card in sorted(cards.items()):
         compute, joules = card["compute"], card["compute"]["batch"]["joules"]
         cells = (
-            f"[`{name}`](#{name.replace('.', '-').replace('_', '-')})",
+            f"`{name}`",
             card["metric"],
             format_score(card["metric"], card["score"]),
             f"{card['parameters']['total']:,}",
@@ -63,7 +63,7 @@ def page(cards: dict[str, Any]) -> str:
         )
         text += f"| {' | '.join(cells)} |\n"
     for name, card in sorted(cards.items()):
-        text += f"\n({name.replace('.', '-').replace('_', '-')})=\n## {name}\n\n"
+        text += f"\n## {name}\n\n"
         text += (
             f"{card['title'].partition(': ')[2]}. Trained on {card['trained_on']['device']}.\n\n| axis | |\n|---|---|\n"
         )
@@ -72,18 +72,24 @@ def page(cards: dict[str, Any]) -> str:
 
 
 def draw(cards: dict[str, Any], path: Path) -> None:
-    """Draw all weights by parameters and operations."""
+    """Draw parameters, operations and time of all weights, the smallest network first."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    axes = figure.subplots()
-    for name, card in sorted(cards.items()):
-        x, y = card["parameters"]["total"], card["compute"]["operations"]
-        axes.scatter(x, y, color="C0", s=18)
-        axes.annotate(name, (x, y), fontsize=7, xytext=(4, 3), textcoords="offset points")
-    axes.set(xscale="log", yscale="log", xlabel="parameters", ylabel="operations of a prediction")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+    shown = sorted(cards.values(), key=lambda card: -card["parameters"]["total"])
+    columns = {
+        "parameters": [card["parameters"]["total"] for card in shown],
+        "operations of a prediction": [card["compute"]["operations"] for card in shown],
+        "µs of a sample in a batch": [1e6 * card["compute"]["batch"]["seconds"] for card in shown],
+    }
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    for number, (axes, (title, values)) in enumerate(
+        zip(figure.subplots(1, 3, sharey=True), columns.items(), strict=True)
+    ):
+        axes.barh([card["weight"] for card in shown], values, color=f"C{number}")
+        axes.set(xscale="linear" if number == 2 else "log", title=title)
+        axes.tick_params(axis="y", labelsize=8)
+        axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=100)
 
 
 def main() -> None:

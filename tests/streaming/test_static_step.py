@@ -187,7 +187,7 @@ def test_replayed_steps_are_a_forward_pass(name: str, dtype: torch.dtype) -> Non
         assert_equal_outputs(at_times(net, y), whole(net, x))
     else:
         wanted = whole(net.double(), x.double() if x.is_floating_point() else x)
-        torch.testing.assert_close(at_times(net, y).double(), wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(at_times(net, y).double(), wanted, rtol=1e-3, atol=1e-3)
 
 
 @GPU
