@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernelfield.data.io.parquet import read_parquet
 from kernelfield.data.labelled import labelled_split
 from kernelfield.data.sets.series.csv_series import csv_series
 from kernelfield.data.sets.series.long_table import read_queries
@@ -168,6 +170,32 @@ def test_parquet_files_are_read_as_csv_files_are(tmp_path: Path, monkeypatch: py
     (tmp_path / "broken.parquet").write_bytes(b"none")
     with pytest.raises(ValueError, match=r"broken.parquet"):
         csv_series(tmp_path / "broken.parquet", forecast=0.4)
+
+
+def test_parquet_files_of_pyarrow(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = write(tmp_path / "long.csv", *series())
+    names, *rows = [line.split(",") for line in path.read_text().splitlines()]
+    series_id, times, channel, values = (list(column) for column in zip(*rows, strict=True))
+    columns = [
+        arrow.array(series_id).dictionary_encode(),
+        arrow.array([float(t) for t in times]),
+        arrow.array(channel),
+        arrow.array([float(v) for v in values]),
+    ]
+    for compression in ("none", "snappy", "zstd"):
+        parquet.write_table(arrow.table(columns, names=names), tmp_path / "long.parquet", compression=compression)
+        one, other = (csv_series(tmp_path / f"long.{kind}", forecast=0.4) for kind in ("csv", "parquet"))
+        torch.testing.assert_close(one.train.inputs, other.train.inputs, equal_nan=True)
+        torch.testing.assert_close(one.train.at, other.train.at)
+    dates = arrow.array([dt.datetime(2024, 1, 1 + i) for i in range(3)])
+    table = arrow.table([dates, arrow.array(["a", None, "b"])], names=["time", "id"])
+    parquet.write_table(table, tmp_path / "at.parquet")
+    assert read_parquet(tmp_path / "at.parquet")[1:3] == [["2024-01-01T00:00:00", "a"], ["2024-01-02T00:00:00", ""]]
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "long.parquet").read_bytes()[:-7])
+    with pytest.raises(ValueError, match=r"cut.parquet"):
+        csv_series(tmp_path / "cut.parquet", forecast=0.4)
 
 
 def test_parquet_files_name_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
