@@ -237,6 +237,7 @@ NAMES = {
         "conv_reference",
         "group_attention",
         "group_attention_reference",
+        "limit_point_memory",
         "nearest",
         "nearest_nodes",
         "pass_messages",

@@ -110,6 +110,12 @@ CALLS = [
         lambda: {"coords": _points(), "mask": torch.ones(1, 6, dtype=torch.bool), "neighbors": 3},
     ),
     Call(
+        "ops.limit_point_memory",
+        ops.limit_point_memory,
+        lambda: {"limit": 1 << 24},
+        lambda switch: switch.__exit__(None, None, None),
+    ),
+    Call(
         "ops.use_fast_paths",
         ops.use_fast_paths,
         lambda: {"enabled": True},

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from kernelfield.fields import SIREN
-from kernelfield.ops import point_conv, point_sums
+from kernelfield import CKConv, FlexConv
+from kernelfield.fields import SIREN, MAGNet
+from kernelfield.ops import limit_point_memory, point_conv, point_sums
 from kernelfield.ops.points import chunks
-from tests.largest import Largest
+from tests.largest import Largest, Peak
 
 #: so many values were to be held without chunks: hidden ones, kernel values, offsets
 CASES: dict[str, dict[str, Any]] = {
@@ -56,3 +57,42 @@ def test_sums_with_few_kernels_keep_to_the_budget(
     with Largest() as largest:
         point_sums(x, coords, field, torch.ones(2), hidden=field.hidden_values()).sum().backward()
     assert BUDGET / 2 < largest.elements <= BUDGET
+
+
+LAYERS: dict[str, Any] = {
+    "pairs": lambda: CKConv(8, 8, size=300, depthwise=True, point_method="pairs"),
+    "dense": lambda: CKConv(8, 8, size=300, point_method="pairs"),
+    "cells": lambda: FlexConv(8, 8, size=300, depthwise=True, sigma=0.05, point_method="cells"),
+    "grid": lambda: CKConv(8, 8, size=400, field=MAGNet, depthwise=True, point_method="grid"),
+    "neighbors": lambda: FlexConv(8, 8, size=300, depthwise=True, sigma=0.3, neighbors=40),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["grid", "neighbors", "dense", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pairs", "cells"))]
+)
+def test_a_memory_bound_is_kept(name: str) -> None:
+    torch.manual_seed(0)
+    layer, points = LAYERS[name](), 150
+    x, coords = torch.randn(1, 8, points, requires_grad=True), 300 * torch.rand(1, points, 1)
+    results, peaks = [], []
+    for limit in (1 << 30, 1 << 20):
+        layer.zero_grad()
+        with limit_point_memory(limit), Peak() as peak:
+            y = layer(x, coords=coords)
+            y.square().sum().backward()
+        results.append([y.detach(), *(p.grad for p in layer.parameters())])
+        peaks.append(peak.bytes)
+    assert peaks[1] <= 1 << 20
+    assert peaks[0] > 1 << 20
+    for wanted, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_memory_bounds_end_with_their_block() -> None:
+    before = chunks.chunk_values("cpu")
+    with limit_point_memory(1 << 20):
+        assert chunks.chunk_values("cpu") < before
+    assert chunks.chunk_values("cpu") == before
+    with pytest.raises(ValueError, match="limit"):
+        limit_point_memory(0)

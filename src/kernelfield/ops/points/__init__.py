@@ -1,5 +1,6 @@
 """Operators on points at any coordinates: convolution, density, neighbours and messages."""
 
+from .chunks import limit_point_memory
 from .density import sample_density
 from .messages import aggregate, pass_messages
 from .neighbors import Edges, bilateral_edges, nearest, nearest_nodes
@@ -12,6 +13,7 @@ __all__ = [
     "PointPlan",
     "aggregate",
     "bilateral_edges",
+    "limit_point_memory",
     "nearest",
     "nearest_nodes",
     "pass_messages",

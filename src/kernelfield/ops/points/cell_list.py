@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .chunks import chunk_values
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -258,7 +260,7 @@ def _parts(items: Tensor, loads: list[Tensor], alike: int | None = None) -> Iter
     Returns:
         Items, the sum of each kind of load, and, if ``alike`` is given, the largest of that kind.
     """
-    most = CHUNK_VALUES if items.device.type == "cpu" else 8 * CHUNK_VALUES
+    most = chunk_values(items.device.type, CHUNK_VALUES if items.device.type == "cpu" else 8 * CHUNK_VALUES)
     sizes = torch.stack(loads).cpu().numpy()  # a single synchronisation for all parts
     sums = sizes.cumsum(axis=1)
     begin, n = 0, sizes.shape[1]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..backend import recompute
 from ..conv.shape import is_symbolic
-from .chunks import CHUNK_VALUES, points_per_chunk
+from .chunks import chunk_values, points_per_chunk
 from .plan import CellPlan
 from .reach import cells_per_axis, find_candidates
 
@@ -71,7 +71,7 @@ def cell_pairs(c: PointConv, plan: CellPlan | None = None) -> Tensor:
         return y.permute(1, 2, 0) if shared else y.view(batch, queries, -1).mT
     found = [
         recompute(block, rows, at[some], which, point)
-        for some, which, point in candidates.parts(held, CHUNK_VALUES.get(c.x.device.type, 1 << 26))
+        for some, which, point in candidates.parts(held, chunk_values(c.x.device.type))
     ]
     y = torch.cat(found)  # (queries of all samples, samples that share them, out)
     return y.permute(1, 2, 0) if shared else y.view(batch, queries, -1).mT

@@ -1,19 +1,67 @@
-"""How many points are computed at once."""
+"""How many points are computed at once, and a bound on the memory for it."""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+import torch
+
+from ..._arguments import checked
+from ..._kinds import Int
 from ..conv.shape import is_symbolic
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CHUNK_VALUES", "points_per_chunk"]
+__all__ = ["CHUNK_VALUES", "chunk_values", "limit_point_memory", "points_per_chunk"]
 
 #: number of values of the largest tensor held at once: offsets, kernel values or a field's hidden values. A GPU is idle
 #: between small chunks and has memory for large ones. A CPU requests every block above 32 MiB anew, page by page.
 CHUNK_VALUES = {"cpu": 1 << 21, "cuda": 1 << 26}
+#: bytes held at once for each value of the largest tensor: the backward pass of a field keeps many of its size
+BYTES_PER_VALUE = 96
+
+_limit: ContextVar[int | None] = ContextVar("kernelfield_point_memory", default=None)
+
+
+class limit_point_memory:  # noqa: N801
+    """Bound the memory that operators on points use for their intermediate results, from now on or in a ``with`` block.
+
+    Offsets, kernel values and distances between points are computed in chunks that fit into the bound, forward and
+    backward. Inputs, outputs, indices of neighbours and grids are not counted: they grow linearly with the number of
+    points. Less memory means more chunks, and so more time. The setting belongs to the current thread.
+
+    Args:
+        limit: largest number of bytes.
+
+    >>> with limit_point_memory(64 * 2**20):
+    ...     chunk_values("cuda")
+    699050
+    """
+
+    @checked(limit=Int(1 << 16, 1 << 50))
+    def __init__(self, limit: int) -> None:
+        self._limit, self._before = limit, _limit.get()
+        _limit.set(limit)
+
+    def __enter__(self) -> None:
+        _limit.set(self._limit)
+
+    def __exit__(self, *_: object) -> None:
+        _limit.set(self._before)
+
+
+def chunk_values(device: str, most: int | None = None) -> int:
+    """Return how many values the largest tensor may hold at once on a kind of device.
+
+    Args:
+        device: "cpu" or "cuda".
+        most: the number without a bound; by default :data:`CHUNK_VALUES`.
+    """
+    most = CHUNK_VALUES.get(device, 1 << 26) if most is None else most
+    limit = None if torch.compiler.is_compiling() else _limit.get()
+    return most if limit is None else max(1, min(most, limit // BYTES_PER_VALUE))
 
 
 def points_per_chunk(coords: Tensor, *values: int) -> int:
@@ -25,4 +73,4 @@ def points_per_chunk(coords: Tensor, *values: int) -> int:
     """
     if is_symbolic(coords.shape[1], *values):
         return coords.shape[1]  # a traced loop would fix a dynamic number of points
-    return max(1, CHUNK_VALUES.get(coords.device.type, 1 << 26) // max(1, *values))
+    return max(1, chunk_values(coords.device.type) // max(1, *values))

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..backend import recompute
 from ..conv import conv
 from .cells import cell_pairs
-from .chunks import CHUNK_VALUES
+from .chunks import chunk_values
 from .plan import CellPlan, GridPlan
 from .window import gather, spread, stencil, window_points
 
@@ -157,7 +157,7 @@ def _probes(c: PointConv, span: list[float], spacing: float, tolerance: float, *
     if dim == 1:
         most = math.floor(reach[0] / spacing)
         middle = (torch.arange(0 if c.causal else -most, most).to(c.size) + 0.5) * spacing
-        yield from middle.unsqueeze(-1).split(max(1, CHUNK_VALUES["cpu"] // c.values))
+        yield from middle.unsqueeze(-1).split(max(1, chunk_values("cpu") // c.values))
         return
     # Golden ratios: offsets without a pattern, and without drawing random numbers.
     phi = {2: 1.3247179572, 3: 1.2207440846}[dim]
@@ -254,7 +254,7 @@ def _kernel(c: PointConv, points: list[int], plan: GridPlan, split: _Split | Non
     where: dict[str, Any] = {"dtype": c.size.dtype, "device": c.size.device}  # made there: nothing is copied
     lines = [torch.arange(0 if c.causal else -m, m + 1, **where) * spacing for m in most]
     offsets = torch.cartesian_prod(*lines).view(-1, len(lines))
-    step = max(1, CHUNK_VALUES.get(c.x.device.type, 1 << 26) // c.values)
+    step = max(1, chunk_values(c.x.device.type) // c.values)
 
     def sampled(part: Tensor) -> Tensor:
         return _sampled(c, part, split, cut=cut)

@@ -13,6 +13,7 @@ from ..._kinds import Choice
 from ..._object_kinds import CALLABLE, TensorOf
 from ..backend import recompute
 from ..conv.shape import is_symbolic
+from .chunks import chunk_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +116,8 @@ def pass_messages(
     training = torch.is_grad_enabled()
     step = total
     if not is_symbolic(batch, total):
-        most = CHUNK_VALUES.get(edges.source.device.type, (1 << 24, 1 << 26))
+        device = edges.source.device.type
+        most = tuple(chunk_values(device, n) for n in CHUNK_VALUES.get(device, (1 << 24, 1 << 26)))
         step = max(1, most[training] // max(1, batch * channels))
     if step >= total:
         return _finished(part(values, edges), edges, reduce)

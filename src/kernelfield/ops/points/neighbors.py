@@ -16,6 +16,7 @@ from ...grids import box_grid, check_box
 from ..conv.shape import is_symbolic
 from ..graph_cache import graph_cache
 from .cell_list import search_cells
+from .chunks import chunk_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,7 @@ def nearest(
             return search_cells(queries.contiguous(), points.contiguous(), seen, count)
         if is_symbolic(*sizes):
             return _all_distances(queries, points, seen, count)
-        step = max(1, CHUNK_VALUES // max(1, sizes[0] * sizes[2]))
+        step = max(1, chunk_values(points.device.type, CHUNK_VALUES) // max(1, sizes[0] * sizes[2]))
         found = [_all_distances(part, points, seen, count) for part in queries.split(step, dim=1)]
         return torch.cat([index for index, _ in found], dim=1), torch.cat([squared for _, squared in found], dim=1)
 
@@ -150,7 +151,8 @@ def nearest_nodes(
         points = points.float() if points.dtype in (torch.float16, torch.bfloat16) else points
         if is_symbolic(*points.shape[:2]):
             return _nearest_nodes(points, sizes, lows, highs, ranks, count)
-        step = max(1, CHUNK_VALUES // max(1, 2 * points.shape[0] * len(ranks)))
+        most = chunk_values(points.device.type, CHUNK_VALUES)
+        step = max(1, most // max(1, 2 * points.shape[0] * len(ranks)))
         return torch.cat(
             [_nearest_nodes(part, sizes, lows, highs, ranks, count) for part in points.split(step, dim=1)], dim=1
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..conv.shape import is_symbolic
 from ..graph_cache import capturing
-from .chunks import CHUNK_VALUES, points_per_chunk
+from .chunks import chunk_values, points_per_chunk
 from .neighbors import FEWEST_FOR_CELLS, nearest
 from .reach import find_candidates
 
@@ -73,7 +73,7 @@ def _in_cells(c: PointConv, coords: Tensor, queries: Tensor, sample: Tensor, cou
     index = torch.full((len(queries), count), -1, dtype=torch.long, device=queries.device)
     candidates = find_candidates(queries, coords, c.mask, c.size, causal=c.causal, sample=sample)
     # Half of the usual chunk: rows of unequal length are padded.
-    for some, which, row in candidates.parts(queries.shape[-1], CHUNK_VALUES.get(queries.device.type, 1 << 26) // 2):
+    for some, which, row in candidates.parts(queries.shape[-1], chunk_values(queries.device.type) // 2):
         offsets = (queries[some][which] - coords.flatten(0, 1)[row]) / c.size
         squared = (offsets * c.size).square().sum(dim=-1).masked_fill(~c.meets(offsets), math.inf)
         held = candidates.length[some].sum(dim=1)
