@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from torch import nn
 
 from kernelfield.data.base import Data, Split, TargetScale
 from kernelfield.data.transforms.batch import ScaleTarget
+from kernelfield.experiments import finish
+from kernelfield.experiments.run import Run, make_network, make_task
 from kernelfield.experiments.task import Task
 from kernelfield.experiments.worst import worst_samples
 from kernelfield.viz.examples import plot_samples
 from kernelfield.viz.report import _curves
+from tests.experiments.helpers import small_data, small_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +54,18 @@ def test_errors_of_a_regression_are_in_its_own_unit(tmp_path: Path) -> None:
     assert found[0].caption.startswith("true 900, predicted")
     plot_samples([(sample.inputs, sample.caption) for sample in found], tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+@pytest.mark.usefixtures("pictures")
+def test_worst_samples_are_found_on_the_device_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, data, order = small_recipe("training.epochs=1"), small_data(), []
+    network = make_network(recipe)
+    monkeypatch.setattr(finish, "worst_samples", lambda *_, **__: order.append("worst samples"))
+    monkeypatch.setattr(network, "cpu", lambda: order.append("to the CPU") or network)
+    monkeypatch.setattr("kernelfield.viz.report.write_report", lambda *_: order.append("report"))
+    (tmp_path / "run").mkdir()
+    finish.write_pictures(Run(tmp_path / "run"), make_task(recipe, network, data), data, {}, 64)
+    assert order == ["worst samples", "to the CPU", "report"]
 
 
 def test_each_metric_has_an_axis_of_its_own() -> None:

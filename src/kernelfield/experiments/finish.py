@@ -156,6 +156,8 @@ def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], bat
     from ..viz.report import write_report  # noqa: PLC0415
     from .stream_input import heard_accuracy  # noqa: PLC0415
 
+    # On the device of the training, where a pass over the test data takes seconds; what follows needs a CPU.
+    worst = worst_samples(task, data, batch=batch)
     network = task.network.cpu()
     heard = heard_accuracy(network, data) if task.metric == "accuracy" else None
     if heard is not None:
@@ -163,7 +165,6 @@ def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], bat
     if has_maps(network):
         first = data.test.batch(torch.zeros(1, dtype=torch.long, device=data.test.inputs.device))
         plot_sample(network, first.inputs.cpu(), run.folder / "attention.png")
-    worst = worst_samples(task, data, batch=batch)
     if worst:
         plot_samples([(sample.inputs, sample.caption) for sample in worst], run.folder / "worst.png")
     write_report(run.folder, network, result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))
