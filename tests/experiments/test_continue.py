@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from kernelfield import create_model
+from kernelfield.cli.common import recipe_and_data
+from kernelfield.experiments.custom_data import check_network, recipe_for
 from kernelfield.experiments.datasets import load_source
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.recipe import find_recipe, recipe_from
@@ -182,3 +184,32 @@ class TestPretrainedStart:
         assert "starts afresh" in output
         assert "start_from: ccnn_4_140.digits" in (tmp_path / "tuned" / "recipe.yaml").read_text()
         assert "'flextcn_2.smnist'" in call("train", tmp_path / "own.csv", "--start-from", "flextcn_2.smnst", code=2)
+
+    def test_named_data_have_the_network_of_the_weight(self) -> None:
+        recipe, data = recipe_and_data("chirps", "", ["data.train=16"], "w5.transients_small")
+        assert (recipe.model["name"], recipe.training.start_from) == ("w5", "w5.transients_small")
+        said = load_weights(make_network(recipe, data), recipe.training.start_from)
+        assert re.match(r"start from w5\.transients_small: (\d+) of \1 weights", said[0])
+
+    def test_a_named_model_comes_before_that_of_the_weight(self) -> None:
+        recipe, _ = recipe_and_data("digits", "ccnn_4_140_global", ["data.sequence=true"], "ccnn_4_140.digits")
+        assert (recipe.model["name"], recipe.training.start_from) == ("ccnn_4_140_global", "ccnn_4_140.digits")
+
+    def test_other_classes_than_those_in_the_recipe_of_the_weight(self) -> None:
+        """The recipe of this weight names its two classes in section ``model``."""
+        source = {"name": "solids", "points": 16, "normals": False, "train": 8, "validation": 0, "test": 4}
+        data = load_source(source, "data")
+        recipe = recipe_for(data, "own", source, start_from="gridified_modelnet40.chair_monitor_small")
+        check_network(recipe, data)
+        said = load_weights(make_network(recipe, data), recipe.training.start_from)
+        assert [line.split(":")[0].strip() for line in said[1:]] == ["readout.linear.weight", "readout.linear.bias"]
+
+    def test_tests_at_another_step_need_a_network_that_takes_it(self) -> None:
+        source = {"name": "digits", "resolution": 28}
+        recipe = recipe_for(load_source(source, "data"), "own", source, start_from="p4cnn.rotdigits_small")
+        assert recipe.test == {}
+
+    def test_a_weight_for_other_dimensions_is_refused(self) -> None:
+        source = {"name": "chirps", "train": 8}
+        with pytest.raises(ValueError, match=r"start_from .*'p4cnn\.rotdigits_small'.*dim"):
+            recipe_for(load_source(source, "data"), "own", source, start_from="p4cnn.rotdigits_small")

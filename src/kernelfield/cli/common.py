@@ -62,17 +62,17 @@ def recipe_and_data(
         import_own(model)
     data = None
     # Options of the loader come first: the shape of the data depends on them.
-    if start_from is not None:
-        settings = [f"training.start_from={start_from}", *settings]
     if is_data(name):
         recipe, data = load_path(name, data_settings(settings), model=model, start_from=start_from)
         chosen = with_settings(recipe, settings)
     elif name in list_data() and name not in list_recipes():
         source = {"name": name, **data_settings(settings)}
         data = load_source(source, f"data {name!r}")
-        chosen = with_settings(recipe_for(data, name, source, model=model), settings)
+        chosen = with_settings(recipe_for(data, name, source, model=model, start_from=start_from), settings)
     else:
-        chosen = with_settings(find_recipe(name), [*([f"model.name={model}"] if model else []), *settings])
+        named = [f"model.name={model}"] if model else []
+        named += [f"training.start_from={start_from}"] if start_from is not None else []
+        chosen = with_settings(find_recipe(name), [*named, *settings])
     if ":" in chosen.model["name"]:
         import_own(chosen.model["name"])
     if data is not None:

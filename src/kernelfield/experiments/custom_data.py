@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +85,16 @@ def _has_names(path: Path) -> bool:
     return sum(re.search("[a-df-zA-DF-Z_]", cell) is not None and cell.strip().lower() != "nan" for cell in first) > 1
 
 
-@checked(name=TEXT, model=STRING, epochs=Int(0))
-def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = "", epochs: int = 0) -> Recipe:
+@checked(name=TEXT, model=STRING, epochs=Int(0), start_from=TEXT | None)
+def recipe_for(
+    data: Data,
+    name: str,
+    source: dict[str, Any],
+    *,
+    model: str = "",
+    epochs: int = 0,
+    start_from: str | None = None,
+) -> Recipe:
     """Return a recipe for data without a published one.
 
     By default it trains with AdamW at 0.01 and a cosine with warm-up, for about two thousand steps: a CCNN, or on point
@@ -101,6 +108,13 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
         source: name of the loader and its options.
         model: name of the network; if empty CCNN_4,140 with half its channels, or a gridified network for points.
         epochs: passes over the data; by the number of samples if zero.
+        start_from: folder of a run, or a pretrained weight, to fine-tune; unless ``model`` is given, the recipe has its
+            network.
+
+    >>> from kernelfield.data import load
+    >>> recipe = recipe_for(load("chirps", train=20), "own", {"name": "chirps"}, start_from="w5.transients_small")
+    >>> recipe.model["name"], recipe.shape.out_channels, recipe.training.start_from
+    ('w5', 5, 'w5.transients_small')
     """
     samples = len(data.train)
     batch = max(1, min(64, samples // 8))
@@ -115,7 +129,7 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
         shape["vocabulary"] = data.vocabulary
     if data.train.at is not None:
         shape["queries"] = data.train.at.shape[1]
-    network = _network(data, model)
+    network = _network(data, model) if model or start_from is None else _trained_network(data, start_from)
     on_grid = tuple(data.size) == tuple(data.train.inputs.shape[2:])  # and no features of it
     steps = data.train.coords is None and data.vocabulary is None and on_grid and min(data.size) >= 4
     mapping = {
@@ -131,10 +145,29 @@ def recipe_for(data: Data, name: str, source: dict[str, Any], *, model: str = ""
             "batch": batch,
             "clip": 1.0,
             "select": "best" if held >= ENOUGH else "last",
+            "start_from": start_from or "",
         },
         "test": {"step": [2.0]} if steps and _takes_step(network["name"]) else {},
     }
     return recipe_from(mapping, name)
+
+
+def _trained_network(data: Data, start_from: str) -> dict[str, Any]:
+    """Return section ``model`` of a recipe: the network of a run or a weight, with what must change for these data."""
+    model = model_of(start_from)
+    try:
+        fresh = _network(data, model["name"])
+    except ValueError as error:
+        raise ValueError(f"start_from must fit these data, got {start_from!r}: {error}") from error
+    changed = {key: v for key, v in fresh.items() if key in ("in_channels", "size", "readout")}
+    if model.get("readout") == "dense" and not _is_dense(data):
+        changed["readout"] = _plain_readout(model["name"])
+    return {**model, **changed}
+
+
+def _is_dense(data: Data) -> bool:
+    """Whether there is a target for each position."""
+    return data.task in ("dense-regression", "segmentation", "language")
 
 
 def _network(data: Data, model: str) -> dict[str, Any]:
@@ -157,7 +190,7 @@ def _network(data: Data, model: str) -> dict[str, Any]:
     if not model and data.train.at is not None:
         # Questions lie between samples, or far after them: kernels see both ways and as far as the series is long.
         wanted |= {"channels": 64, "blocks": 3, "hidden": 16, "stem": "linear", "causal": False, "sigma": None}
-    dense = data.task in ("dense-regression", "segmentation", "language")
+    dense = _is_dense(data)
     if dense != (takes.get("readout") == "dense"):
         wanted["readout"] = "dense" if dense else _plain_readout(name)
     if data.vocabulary is not None:
@@ -251,8 +284,7 @@ def load_path(
     Args:
         path: as of :func:`recipe_for_path`.
         source: as of :func:`recipe_for_path`.
-        start_from: folder of a run, or a pretrained weight; unless a ``model`` is chosen, the recipe has its network,
-            and its features if the data are of the same kind.
+        start_from: as of :func:`recipe_for`; data of the same kind are prepared as they were for its network.
         options: of :func:`recipe_for`.
     """
     if source is not None and "name" in source:
@@ -273,12 +305,5 @@ def load_path(
         chosen["standardize"] = True
         data = load_source(chosen, f"data {name!r}")
     # Of a pair of files the loader knows the common name.
-    recipe = recipe_for(data, data.name if name.lower().endswith("train") else name, chosen, **options)
-    if start_from is not None and not options.get("model"):
-        recipe = replace(recipe, model={**model_of(start_from), **_shape_of(recipe)})
-    return recipe, data
-
-
-def _shape_of(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments of a network that follow from its data."""
-    return {key: v for key, v in recipe.model.items() if key in ("in_channels", "size", "readout")}
+    title = data.name if name.lower().endswith("train") else name
+    return recipe_for(data, title, chosen, start_from=start_from, **options), data

@@ -112,7 +112,7 @@ def load_weights(network: nn.Module, start: Start | str | Path) -> list[str]:
 def model_of(name: str | Path) -> dict[str, Any]:
     """Return section ``model`` of the recipe of a run or a weight, without the shape of its data."""
     model = find_start(name).recipe().model
-    return {key: v for key, v in model.items() if key not in ("in_channels", "size", "dim")}
+    return {key: v for key, v in model.items() if key not in ("in_channels", "out_channels", "size", "dim")}
 
 
 def source_of(name: str | Path) -> dict[str, Any]:

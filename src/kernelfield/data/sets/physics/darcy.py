@@ -104,7 +104,7 @@ class TransposeFlow:
         return replace(batch, inputs=torch.cat([flow, x[:, 1:]], dim=1), target=target)
 
 
-@checked(resolution=Int(2), solve_at=Int(4), validation=Int(0))
+@checked(resolution=Int(2), solve_at=Int(4), validation=Int(0), inverse_length=POSITIVE)
 def darcy_synthetic(
     resolution: int = 16,
     *,
@@ -113,6 +113,7 @@ def darcy_synthetic(
     test: int = 100,
     solve_at: int = 32,
     coordinates: bool = True,
+    inverse_length: float = 3.0,
     seed: int = 0,
 ) -> Data:
     """Return Darcy flow solved in code: as :func:`darcy`, of permeabilities drawn and pressures solved for.
@@ -127,6 +128,7 @@ def darcy_synthetic(
         test: number of test samples.
         solve_at: samples per side of the grid on which the equation is solved.
         coordinates: whether the inputs have two more channels, the coordinates of each sample.
+        inverse_length: τ of :func:`permeability`; the larger, the smaller the patches of either permeability.
         seed: seed of all samples.
 
     >>> data = darcy_synthetic(8, train=4, validation=0, test=2, solve_at=16)
@@ -137,7 +139,7 @@ def darcy_synthetic(
         raise ValueError(f"resolution must be a divisor of solve_at={solve_at}, got {resolution}")
     counts = train, validation, test
     generator = torch.Generator().manual_seed(seed)
-    high = permeability(sum(counts), solve_at, generator=generator)
+    high = permeability(sum(counts), solve_at, inverse_length=inverse_length, generator=generator)
     pressure = solve_darcy(torch.where(high, HIGH, LOW)).float()
     every = solve_at // resolution
     x, y = high[:, ::every, ::every], pressure[:, ::every, ::every]
