@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from kernelfield import create_model
+from kernelfield import create_model, list_models
 from kernelfield.cli.common import recipe_and_data
 from kernelfield.experiments.custom_data import check_network, recipe_for
 from kernelfield.experiments.datasets import load_source
 from kernelfield.experiments.fitting import fit
-from kernelfield.experiments.recipe import find_recipe, recipe_from
+from kernelfield.experiments.recipe import find_recipe, recipe_from, with_settings
 from kernelfield.experiments.robustness import other_data_tests
 from kernelfield.experiments.run import Run, make_network, make_task
-from kernelfield.experiments.start_from import find_start, load_weights
+from kernelfield.experiments.start_from import classifier_names, find_start, freeze_body, load_weights
 from tests.commands import call
 from tests.experiments.helpers import small_data, small_recipe, weights
 
@@ -213,3 +213,76 @@ class TestPretrainedStart:
         source = {"name": "chirps", "train": 8}
         with pytest.raises(ValueError, match=r"start_from .*'p4cnn\.rotdigits_small'.*dim"):
             recipe_for(load_source(source, "data"), "own", source, start_from="p4cnn.rotdigits_small")
+
+    def test_a_classifier_of_other_classes_starts_afresh(self) -> None:
+        """Chirps have five classes, as the transients have, but other ones."""
+        recipe, data = recipe_and_data("chirps", "", ["data.train=16"], "w5.transients_small")
+        assert data is not None
+        network = make_network(recipe, data)
+        before = {name: t.clone() for name, t in network.state_dict().items()}
+        said = load_weights(network, "w5.transients_small", classes=data.classes)
+        assert [line for line in said if "other classes" in line] == said[1:]
+        kept = {name for name, t in network.named_parameters() if torch.equal(t, before[name])}
+        assert classifier_names(network) <= kept
+        again = load_weights(network, "w5.transients_small", classes=find_start("w5.transients_small").classes())
+        assert len(again) == 1
+
+    def test_another_size_is_announced(self, tmp_path: Path) -> None:
+        settings = ["data.T=20", "data.train=8", "data.validation=4", "data.test=4", "training.epochs=1"]
+        recipe, data = recipe_and_data("adding", "", settings, "ckcnn_adding.adding_100")
+        said: list[str] = []
+        fit(recipe, tmp_path / "run", data=data, report=False, on_message=said.append)
+        assert any("size: 20 here, 100 there" in line and "model.size=100" in line for line in said)
+        same = with_settings(recipe, ["model.size=100"])
+        said.clear()
+        fit(same, tmp_path / "same", data=data, report=False, on_message=said.append)
+        assert said
+        assert not any("size:" in line for line in said)
+
+
+class TestFreeze:
+    @pytest.mark.parametrize("name", list_models(pretrained=True))
+    def test_every_weight_has_a_classifier_to_train(self, name: str) -> None:
+        network = create_model(name)
+        names = classifier_names(network)
+        sizes = {n: p.numel() for n, p in network.named_parameters()}
+        assert 0 < sum(sizes[n] for n in names) < 0.5 * sum(sizes.values())
+
+    def test_only_the_classifier_is_trained(self, tmp_path: Path) -> None:
+        old = fit(small_recipe("training.epochs=1"), tmp_path / "old", data=small_data(), report=False)
+        recipe = small_recipe(f"training.start_from={old.folder}", "training.freeze=true", "training.epochs=2")
+        new = fit(recipe, tmp_path / "new", data=small_data(), report=False)
+        before = dict(old.network().named_parameters())
+        changed = {name for name, p in new.network().named_parameters() if not torch.equal(p, before[name])}
+        assert changed == classifier_names(new.network())
+
+    def test_a_frozen_run_continues_frozen(self, tmp_path: Path) -> None:
+        old = fit(small_recipe("training.epochs=1"), tmp_path / "old", data=small_data(), report=False)
+        start = (f"training.start_from={old.folder}", "training.freeze=true")
+        fit(small_recipe(*start, "training.epochs=1"), tmp_path / "new", data=small_data(), report=False)
+        new = fit(small_recipe(*start, "training.epochs=3"), tmp_path / "new", data=small_data(), report=False)
+        before = dict(old.network().named_parameters())
+        changed = {name for name, p in new.network().named_parameters() if not torch.equal(p, before[name])}
+        assert changed == classifier_names(new.network())
+
+    def test_weights_outside_the_classifier_must_fit(self) -> None:
+        network = create_model("w5.transients_small", in_channels=2)
+        with pytest.raises(ValueError, match="freeze"):
+            load_weights(network, "w5.transients_small", freeze=True)
+
+    def test_refuses_a_network_without_a_classifier(self) -> None:
+        with pytest.raises(ValueError, match=r"freeze .*Linear"):
+            freeze_body(torch.nn.Linear(2, 2))
+
+    def test_needs_a_start(self) -> None:
+        with pytest.raises(ValueError, match=r"freeze .*start_from"):
+            small_recipe("training.freeze=true")
+
+    @pytest.mark.usefixtures("no_pictures")
+    def test_the_command_freezes(self, tmp_path: Path) -> None:
+        few = [part for name in ("train", "validation", "test") for part in ("--set", f"data.{name}=16")]
+        call(
+            *("train", "chirps", "--start-from", "w5.transients_small", "--freeze", "--epochs", 1, *few),
+            *("--accelerator", "cpu", "--out", tmp_path / "tuned"),
+        )
+        assert "freeze: true" in (tmp_path / "tuned" / "recipe.yaml").read_text()

@@ -48,9 +48,12 @@ def train(
         Optional[str],  # noqa: UP045
         typer.Option(
             help="Weights to start from: the folder of a run, or a pretrained weight such as flextcn_2.smnist "
-            "(see list weights). A head for other classes starts afresh."
+            "(see list weights). A classifier for other classes starts afresh."
         ),
     ] = None,
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="With --start-from: train the classifier alone. Sets training.freeze.")
+    ] = False,
     augment: Annotated[bool, typer.Option("--augment", help="Short for --set data.augment=true")] = False,
     folder: DataFolder = None,
     download: Download = False,
@@ -81,6 +84,7 @@ def train(
         if folder is not None and is_data(recipe):
             raise ValueError(f"--data must be left out when the argument is data itself, got it beside {recipe}")
         changes = [*(settings or []), *short_settings(epochs, seed), *(["data.augment=true"] if augment else [])]
+        changes += ["training.freeze=true"] if freeze else []
         if is_run(recipe):
             recipe, out, folder = _continued(recipe, out, folder, changes)
         chosen, data = recipe_and_data(recipe, model, changes, start_of(start_from))

@@ -22,7 +22,7 @@ from ..models.registry import configuration, options_of
 from .datasets import load_source
 from .recipe import Recipe, recipe_from
 from .run import make_network, make_task
-from .start_from import model_of, source_of
+from .start_from import find_start, model_of, source_of
 from .yaml_text import parse_value
 
 if TYPE_CHECKING:
@@ -154,7 +154,11 @@ def recipe_for(
 
 def _trained_network(data: Data, start_from: str) -> dict[str, Any]:
     """Return section ``model`` of a recipe: the network of a run or a weight, with what must change for these data."""
-    model = model_of(start_from)
+    model, there = model_of(start_from), len(find_start(start_from).recipe().shape.size)
+    if there != data.dim:
+        raise ValueError(
+            f"start_from must be a network for data of dim {data.dim}, got {start_from!r}, which takes dim {there}"
+        )
     try:
         fresh = _network(data, model["name"])
     except ValueError as error:

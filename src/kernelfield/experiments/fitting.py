@@ -25,9 +25,9 @@ from .loop import Loop, TrainingInterrupted, resident
 from .plain_json import write_json
 from .processes import launched_sizes, wait_for_rendezvous
 from .recipe import Recipe, find_recipe, with_settings
-from .run import Run, fresh_folder, make_network, make_task
+from .run import Run, fresh_folder, make_network, make_task, network_arguments
 from .side_by_side import Stepwise, side_by_side
-from .start_from import find_start, load_weights
+from .start_from import find_start, freeze_body, load_weights, size_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -106,7 +106,7 @@ def fit(
         data = recipe_data(recipe, **where) if data is None else data
         _check_samples(data)
         network = make_network(recipe, data)
-        task, lines = make_task(recipe, network, data), _start(network, recipe, run)
+        task, lines = make_task(recipe, network, data), _start(network, recipe, run, data)
         if leads:
             _begin(run, recipe, data, network, fabric.device, on_data, lines, on_message)
         loggers = Loggers([*recipe.training.log, *log] if leads else [], target, recipe.name, recipe.to_dict())
@@ -151,11 +151,17 @@ def fit(
     return run
 
 
-def _start(network: torch.nn.Module, recipe: Recipe, run: Run) -> list[str]:
+def _start(network: torch.nn.Module, recipe: Recipe, run: Run, data: Data) -> list[str]:
     """Load the weights that a recipe starts from, unless the run has begun already; return messages about them."""
-    if not recipe.training.start_from or latest_checkpoint(run.checkpoints) is not None:
-        return []
-    return load_weights(network, find_start(recipe.training.start_from, run))
+    lines: list[str] = []
+    settings = recipe.training
+    if settings.start_from and latest_checkpoint(run.checkpoints) is None:
+        start = find_start(settings.start_from, run)
+        lines += load_weights(network, start, classes=data.classes, freeze=settings.freeze)
+        lines += size_lines(start, network_arguments(recipe, data).get("size"))
+    if settings.freeze:
+        freeze_body(network)
+    return lines
 
 
 def _begin(

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, list_weights
+from .plain_json import read_json
 from .recipe import Recipe, recipe_from
-from .run import Run
+from .run import Run, network_arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
-__all__ = ["Start", "find_start", "is_weight", "load_weights", "model_of", "source_of"]
+__all__ = [
+    "Start",
+    "classifier_names",
+    "find_start",
+    "freeze_body",
+    "is_weight",
+    "load_weights",
+    "model_of",
+    "size_lines",
+    "source_of",
+]
 
 #: options of a loader that decide what the network is given, and are kept when its weights are
 _FEATURES = ("rate", "features", "resolution", "gray", "observed", "unit", "points")
@@ -38,6 +54,13 @@ class Start:
     def recipe(self) -> Recipe:
         """Return the recipe that it was trained by."""
         return recipe_from(describe_weight(self.name)["recipe"], self.name) if self.run is None else self.run.recipe()
+
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of its classes; none if there are none, or if the run does not store them."""
+        if self.run is None:
+            return tuple(describe_weight(self.name)["classes"])
+        path = self.run.path("data.json")
+        return tuple(read_json(path).get("classes", ())) if path.exists() else ()
 
 
 def is_weight(name: str | Path) -> bool:
@@ -79,19 +102,27 @@ def _looks_like_a_tag(name: str | Path) -> bool:
     return "." in str(name) and "/" not in str(name)
 
 
-def load_weights(network: nn.Module, start: Start | str | Path) -> list[str]:
+def load_weights(
+    network: nn.Module, start: Start | str | Path, *, classes: Sequence[str] = (), freeze: bool = False
+) -> list[str]:
     """Copy weights to a network where names and shapes agree, and return lines that say what was copied.
 
-    A head for another number of classes does not fit and keeps the values it was drawn with.
+    The classifier starts afresh if the number of classes differs, or if their names are known and differ.
 
     Args:
         network: the network to start.
         start: the run or the pretrained weight, or its name.
+        classes: names of the classes of the network.
+        freeze: whether the copied weights will be frozen, so that all but the classifier's must fit.
     """
     start = start if isinstance(start, Start) else find_start(start)
     source = start.network().state_dict()
     target = network.state_dict()
+    other = bool(classes) and start.classes() not in ((), tuple(classes))
+    classifier = classifier_names(network) if other or freeze else set()
     fits = {name: t for name, t in source.items() if name in target and t.shape == target[name].shape}
+    if other:
+        fits = {name: t for name, t in fits.items() if name not in classifier}
     learned = [name for name, _ in network.named_parameters()]
     copied = [name for name in learned if name in fits]
     if not copied:
@@ -99,14 +130,70 @@ def load_weights(network: nn.Module, start: Start | str | Path) -> list[str]:
             f"start_from must be a run or a weight of the same network, got {start.name}: no weights agree in name and "
             "shape"
         )
-    network.load_state_dict(fits, strict=False)
     lines = [f"start from {start.name}: {len(copied)} of {len(learned)} weights"]
     for name in learned:
         if name not in fits:
-            here = tuple(target[name].shape)
-            there = f"{tuple(source[name].shape)} there" if name in source else "not there"
-            lines.append(f"  {name}: {here} here, {there}; it starts afresh")
+            here, there = tuple(target[name].shape), tuple(source[name].shape) if name in source else None
+            why = "not there" if there is None else "for other classes there" if here == there else f"{there} there"
+            lines.append(f"  {name}: {here} here, {why}; it starts afresh")
+            if freeze and name not in classifier:
+                raise ValueError(
+                    f"freeze must be False if weights outside the classifier do not fit, got{lines[-1][1:]}"
+                )
+    network.load_state_dict(fits, strict=False)
     return lines
+
+
+def classifier_names(network: nn.Module) -> set[str]:
+    """Return the names of the parameters that ``reset_classifier`` replaces; none for a network without it.
+
+    >>> from kernelfield import create_model
+    >>> sorted(classifier_names(create_model("ccnn_4_140.digits")))
+    ['readout.linear.bias', 'readout.linear.weight']
+    """
+    copied = copy.deepcopy(network)
+    before = dict(copied.named_parameters())
+    with torch.random.fork_rng(devices=()):
+        try:
+            copied.reset_classifier(copied.num_classes)  # type: ignore[operator, arg-type]
+        except (AttributeError, TypeError):
+            return set()
+    after = dict(copied.named_parameters())
+    return {name for name, parameter in before.items() if after.get(name) is not parameter}
+
+
+def freeze_body(network: nn.Module) -> None:
+    """Freeze all parameters except the classifier's.
+
+    Running statistics of batch norms still follow the training data.
+
+    >>> from kernelfield import create_model
+    >>> network = create_model("ccnn_4_140.digits", pretrained=True)
+    >>> freeze_body(network)
+    >>> [name for name, p in network.named_parameters() if p.requires_grad]
+    ['readout.linear.weight', 'readout.linear.bias']
+    """
+    trained = classifier_names(network)
+    if not trained:
+        raise ValueError(f"freeze needs a network with a classifier, got {type(network).__name__}, which has none")
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name in trained)
+
+
+def size_lines(start: Start, size: Any) -> list[str]:
+    """Return a line that says that kernels are stretched, if a weight was trained at another size.
+
+    Args:
+        start: the run or the pretrained weight.
+        size: of the network that starts; None for one without a size.
+    """
+    there = network_arguments(start.recipe()).get("size")
+    if size is None or there is None or there == size:
+        return []
+    kept = str(list(there) if isinstance(there, tuple) else there)
+    return [
+        f"  size: {size} here, {there} there; kernels are stretched. model.size={kept} keeps their extent in samples"
+    ]
 
 
 def model_of(name: str | Path) -> dict[str, Any]:

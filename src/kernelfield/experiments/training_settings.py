@@ -60,6 +60,7 @@ class Training:
             steps (0.5 to 1e-4 in chapter 11); a distribution keeps its own if empty.
         start_from: weights to start from where names and shapes agree: the folder of a run or the name of a
             pretrained weight, MODEL.TAG; "" for none.
+        freeze: whether to train the classifier alone, and keep all other weights of ``start_from``.
     """
 
     epochs: int = 10
@@ -83,9 +84,14 @@ class Training:
     average_last: int = 5
     temperature: list[float] = field(default_factory=list)
     start_from: str = ""
+    freeze: bool = False
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {
         "precision": ("32", "bf16"),
         "matmul": ("highest", "high", "medium"),
         "select": SELECT,
     }
+
+    def __post_init__(self) -> None:
+        if self.freeze and not self.start_from:
+            raise ValueError("training.freeze needs training.start_from, the weights to keep, got none")
