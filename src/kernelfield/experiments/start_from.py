@@ -155,7 +155,7 @@ def classifier_names(network: nn.Module) -> set[str]:
     before = dict(copied.named_parameters())
     with torch.random.fork_rng(devices=()):
         try:
-            copied.reset_classifier(copied.num_classes)  # type: ignore[operator, arg-type]
+            copied.reset_classifier(copied.num_classes)  # type: ignore[operator]
         except (AttributeError, TypeError):
             return set()
     after = dict(copied.named_parameters())
