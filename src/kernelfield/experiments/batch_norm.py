@@ -28,12 +28,12 @@ SHORT_TRAINING, USUAL_BATCHES = 5_000, 50
 
 
 def batches_to_use(settings: Training, steps: int, per_epoch: int) -> int:
-    """Return from how many batches statistics are re-estimated before an evaluation; 0 for the running averages.
+    """Return the number of batches from which norms are re-estimated before an evaluation; 0 keeps running averages.
 
     Args:
         settings: ``norm_batches`` of these, if given.
         steps: steps of the training in all.
-        per_epoch: steps in an epoch, of which no more are used.
+        per_epoch: steps in an epoch, the largest number that is returned.
 
     >>> from kernelfield.experiments.training_settings import Training
     >>> [batches_to_use(Training(), steps, 100) for steps in (1_000, 100_000)], batches_to_use(Training(), 40, 8)

@@ -289,7 +289,7 @@ class _SharedData:
 def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, strategy: str = "auto") -> Fabric:
     """Return a launched Fabric of Lightning: one process per device, on one or several machines.
 
-    Processes that torchrun has started are as many as it says, whatever ``devices`` and ``nodes``.
+    Under torchrun the number of processes is torchrun's; ``devices`` and ``nodes`` are ignored.
 
     Args:
         accelerator: "auto", "cpu" or "cuda".

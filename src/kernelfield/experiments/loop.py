@@ -309,7 +309,7 @@ class Loop:
         return {} if self.validation is None else self.evaluate(self.validation)
 
     def _is_best(self, value: float, loss: float) -> bool:
-        """Whether a validation score beats the best one so far; of two equal ones the smaller loss does."""
+        """Whether a validation score beats the best one so far; between equal scores the smaller loss wins."""
         best, best_loss = self.state.best, self.state.best_loss
         return is_better(self.task.metric, value, best) or (
             value == best and best_loss is not None and loss < best_loss

@@ -141,7 +141,7 @@ def other_data_tests(
 
 @checked(step=POSITIVE)
 def at_step(split: Split, step: float) -> Split:
-    """Return the split sampled at another step, in units of its own: 2 is half the resolution, 0.5 twice.
+    """Resample a split at ``step`` times its present step: 2 halves the resolution, 0.5 doubles it.
 
     A sequence at an integer step keeps every ``step``-th sample, as a slower clock would; at other steps it is
     resampled through its spectrum. Images and volumes are resized with a low-pass filter. Data at points has no grid

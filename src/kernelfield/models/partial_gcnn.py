@@ -55,7 +55,7 @@ class _Partial(GroupNetwork):
         return monotonicity(self.distributions())
 
     def freeze(self, frozen: bool = True) -> None:
-        """Use the same elements at every call, in training too; or draw again."""
+        """Use the same elements at every call, in training too; with ``frozen=False`` draw them again."""
         for module in self.modules():
             if isinstance(module, Distribution):
                 module.freeze(frozen)
@@ -96,8 +96,8 @@ class PartialGCNN(_Partial):
     r"""The two-block residual network of chapter 11 (section 5; appendix, figure of the network).
 
     Lift, norm, pool, ReLU; two residual blocks; a last group convolution with valid outputs only, norm, ReLU; the
-    maximum over group and space; a linear map. Every convolution draws its output elements, from all of the group or,
-    if ``partial``, from the distribution it has learned.
+    maximum over group and space; a linear map. Every convolution draws its output elements: from the whole group or,
+    if ``partial``, from its learned distribution.
 
     Args:
         in_channels: channels of the input.
@@ -111,9 +111,9 @@ class PartialGCNN(_Partial):
         shortcut_field: makes the field of the shortcuts' kernels, on the group alone.
         pool: whether to halve the resolution after the lift and after each block.
         dropout: probability to drop a channel inside the blocks.
-        head: "max"; or the ablations "t2", a last convolution on space after the mean over the group, and "linear" or
-            "mlp", a linear map or two with a ReLU between, of all positions and elements instead of the maximum. The
-            authors' code has "linear". The last two need ``size`` and elements that are not learned.
+        head: "max", the maximum over group and space. Three ablations: "t2" takes the mean over the group and
+            convolves over space; "linear" maps all positions and elements at once; "mlp" does so in two layers with a
+            ReLU between. The authors' code has "linear". "linear" and "mlp" need ``size`` and ``partial=False``.
         size: length of the input along each axis, for ``head="linear"`` and ``head="mlp"`` only.
         reduction: "mean" over the elements of a convolution's input, or "sum" as in the authors' code.
         sample_in_eval: draw elements in evaluation too, as the authors' code does.
@@ -169,7 +169,7 @@ class PartialGCNN(_Partial):
         self.blocks = nn.ModuleList()
         width = channels[0]
         for wide, halve in zip(channels[1:3], pool[1:], strict=True):
-            # Where channels and elements stay what they are, the input itself is the shortcut.
+            # Where channels and elements do not change, the input itself is the shortcut.
             needed = width != wide or partial or not group.finite
             shortcut = (
                 GroupConv(width, wide, group=group, field=shortcut_field, kernel_size=1, resample=False, bias=False)

@@ -35,7 +35,7 @@ class SplitConv(ContinuousConv):
         return super().forward(x, **how)
 
     def batch_key(self, grid: KernelGrid) -> None:
-        """Each layer samples its own kernel, of which it needs its share of the channels."""
+        """Return None: each layer samples its own kernel, and only its share of the channels."""
 
     def plan(self, shape: tuple[int, ...], lengths: tuple[int, ...], points: int) -> ConvPlan:
         r"""Return how a signal of (batch, channels, \*space) ``shape``, in slabs of these ``lengths``, is convolved."""

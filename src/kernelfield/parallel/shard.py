@@ -178,7 +178,7 @@ def _before(
         }
         x = scatter_slabs(x, slabs, space_axis(x))
     elif full and isinstance(x, Tensor) and x.dim() >= 2:
-        x = x.narrow(space_axis(x), 0, 0)  # too short for so many processes, of which all hear
+        x = x.narrow(space_axis(x), 0, 0)  # too short for this many processes; the check below raises on all of them
     agree_on_input(network, x, kwargs, slabs)
     return (x, *others), kwargs
 

@@ -141,8 +141,8 @@ class ContinuousConv(SampledKernel):
             add_bias: False leaves the bias out, for callers that add it in a cheaper place.
             at: (batch, queries, dim) or (queries, dim) coordinates of the outputs, in training steps, if they are not
                 those of the points; needs ``coords``.
-            queries: number of points, the last ones, that are asked for and have no value of their own: they get
-                outputs, and contribute nothing, whatever ``mask`` and ``density`` say of them.
+            queries: how many of the last points are queries. Queries get outputs but have no values: they contribute
+                nothing, whatever ``mask`` and ``density`` say.
 
         Returns:
             (batch, out, *space) signal, or (batch, out, points) values at the same points, or at ``at``.

@@ -129,7 +129,7 @@ def aliasing_loss(
     Args:
         model: any module.
         nyquist_factor: keep frequencies under this fraction of the Nyquist frequency, for use at coarser grids.
-        with_mask: count the mask, which widens the spectrum of what it multiplies.
+        with_mask: include the mask, which widens the spectrum of the kernel.
         per_filter: False penalises the sum over filters instead (Eq. 10).
         cut: number of standard deviations after which the spectrum of a Gaussian counts as zero.
         unit: unit of length of the frequencies, in units of a layer's size. In the publication a kernel that spans

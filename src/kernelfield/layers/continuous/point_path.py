@@ -39,7 +39,7 @@ def use_point_plans(network: nn.Module, x: Tensor, *, slack: float = 1.25, **sam
     Args:
         network: the network or layer.
         x: its input.
-        slack: the plans have room for points that extend so many times as far, and are so many times as dense.
+        slack: factor by which later points may extend further, and be denser, than those of ``x``.
         sampling: further arguments of its forward pass, ``coords`` above all.
 
     >>> import kernelfield as kf

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["make_group_conv", "make_lifting_conv", "make_projection_conv"]
 
-#: chapter 7's attention, of the responses of a convolution: form of its matrix, and what has one of its own. "free" has
-#: no constraint that makes it equivariant, and serves for comparison
+#: chapter 7's attention to the responses of a convolution: the form of its matrices, and whether each channel or each
+#: filter has one. "free" matrices are not constrained to be equivariant; they serve for comparison
 CO_ATTENTION = {"co": ("group", "channel"), "co_filter": ("group", "filter"), "free": ("free", "channel")}
 KINDS = (*CO_ATTENTION, "full", "channel", "spatial", "input", "gate")
 

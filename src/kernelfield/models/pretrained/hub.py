@@ -95,7 +95,7 @@ def from_pretrained(
 
 
 def _config_of(network: nn.Module) -> dict[str, Any]:
-    """Return what builds the network again, and what is known about its weights."""
+    """Return the configuration that rebuilds the network, with the metadata of its weights."""
     made = getattr(network, "model_config", None)
     if made is None:
         raise ValueError(

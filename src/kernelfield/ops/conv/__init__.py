@@ -73,7 +73,7 @@ def conv(
     x, kernel = _common_dtype(x, kernel)
     if chosen == "direct" or "valid" not in boundaries:
         return METHODS[chosen](x, kernel, causal=causal, boundary=boundaries, groups=groups)
-    # A sum computes no more than is asked for; other methods get all outputs at once, of which some are kept.
+    # A direct sum computes only the outputs that are kept. Other methods compute all of them, and some are dropped.
     zeros = tuple("zero" if name == "valid" else name for name in boundaries)
     y = METHODS[chosen](x, kernel, causal=causal, boundary=zeros, groups=groups)
     return whole_windows(y, kernel.shape[2:], causal, boundaries)

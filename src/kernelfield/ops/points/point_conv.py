@@ -194,8 +194,8 @@ def plan_points(
         at: (batch or 1, queries, dim) coordinates of the outputs; those of the points if not given.
         method: "pairs", "cells", "grid", or "auto" for the one with the smallest estimated cost.
         tolerance: error of the method "grid".
-        slack: the plan has room for points that extend so many times as far, up to ``size`` where they did not extend
-            beyond it, and are so many times as dense.
+        slack: factor by which later points may be denser than these, and may extend further (up to ``size``, unless
+            these extend beyond it).
 
     Returns:
         A plan for :func:`point_conv`, for any number of points.

@@ -53,7 +53,7 @@ class Candidates(NamedTuple):
 
 
 def cells_per_axis(points: int, dim: int) -> int:
-    """Return into how many cells along each axis to sort so many points.
+    """Return the number of cells along each axis into which ``points`` points are sorted.
 
     >>> cells_per_axis(1000, 3)
     12

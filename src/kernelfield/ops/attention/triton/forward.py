@@ -19,7 +19,7 @@ __all__ = ["SIZES", "forward"]
 # A loop over a size that is not a constant is a `while`: `range` of an argument is refused by the interpreter.
 LOG2E = tl.constexpr(1.4426950408889634)
 FAR = tl.constexpr(1e30)
-# One kernel for all sizes of a network's maps, whatever divides them.
+# Arguments that are not specialised: one compiled kernel serves maps of all sizes.
 SIZES = ["lanes", "P", "N", "G", "M", "H", "J", "place_h", "place_c", "place_j", "place_i", "index_j", "index_i"]
 SIZES += ["keep_x", "keep_i", "keep_m", "keep_j"]
 

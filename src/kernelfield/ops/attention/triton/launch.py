@@ -135,8 +135,8 @@ def fused_attention(
         place: (h, a, keys, 1) codes of position, or (h, a, keys, queries) where every query has codes of its own.
         element: (h, m, b) codes of elements, of the b channels after the first a.
         index: (keys, queries) int32 position of each key, -1 where a query does not see it.
-        inverse: (keys, positions) int32 query of which a position is that key, -1 if there is none; for pairs
-            (queries, positions), the query itself, or -1.
+        inverse: (keys, positions) int32 query that sees a position as its key of that number, -1 if no query does; for
+            pairs (queries, positions), the query itself, or -1.
         keep: (n, queries, m, keys) bool, which weights are kept.
         pairs: whether every query has codes of its own.
     """

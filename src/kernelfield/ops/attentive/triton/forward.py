@@ -17,8 +17,8 @@ __all__ = ["peaks", "samples", "sums"]
 
 # A loop over a size that is not a constant is a `while`: `range` of an argument is refused by the interpreter. Tensors
 # have one axis, that of lanes, and all else is a tuple of them, or of scalars. Places of a tile that are not on the map
-# are computed from samples that are, and not written. One kernel for all sizes of a network's maps, whatever divides
-# them.
+# are computed from samples that are, and not written. SIZES are not specialised: one compiled kernel serves maps of all
+# sizes.
 SIZES = ["C", "G", "N", "HI", "WI", "HO", "WO", "tiles", "across"]
 
 
