@@ -38,7 +38,7 @@ def waves(n: int = 24, length: int = 20, seed: int = 0) -> tuple[list[np.ndarray
     return series, labels
 
 
-TINY = {"channels": 4, "blocks": 1, "epochs": 2, "random_kernels": 10, "device": "cpu"}
+TINY = {"channels": 4, "blocks": 1, "epochs": 2, "networks": 1, "random_kernels": 10, "device": "cpu"}
 CASES = pytest.mark.parametrize(
     ("name", "options"),
     [("CCNNClassifier", TINY), ("CCNNRegressor", TINY), ("RandomKernelClassifier", {}), ("RandomKernelRegressor", {})],

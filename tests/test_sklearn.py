@@ -15,17 +15,19 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
+from torch.nn import functional as F
 
 from kernelfield import create_model
 from kernelfield.sklearn import CCNNClassifier, CCNNRegressor, RandomKernelClassifier, RandomKernelRegressor
+from kernelfield.sklearn._blend import blend
 from kernelfield.sklearn._ridge import _held_out, _solve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SMALL = {"channels": 8, "blocks": 1, "epochs": 30, "random_kernels": 0}
-SMALLEST = {"channels": 4, "blocks": 1, "epochs": 2, "batch": 32, "lr": 0.05, "random_kernels": 10}
-TINY = {"channels": 2, "blocks": 1, "epochs": 1, "batch": 64, "lr": 0.05, "random_kernels": 20}
+SMALLEST = {"channels": 4, "blocks": 1, "epochs": 2, "networks": 1, "batch": 32, "lr": 0.05, "random_kernels": 10}
+TINY = {"channels": 2, "blocks": 1, "epochs": 1, "networks": 1, "batch": 64, "lr": 0.05, "random_kernels": 20}
 KERNELS = {"kernels": 20}
 
 
@@ -58,8 +60,13 @@ def waves(n: int = 40, length: int = 24, seed: int = 0) -> tuple[np.ndarray, np.
 
 CLASSIFIERS = pytest.mark.parametrize(
     "make",
-    [lambda: CCNNClassifier(**SMALL), lambda: CCNNClassifier(**SMALLEST), lambda: RandomKernelClassifier(kernels=50)],
-    ids=["network", "network and kernels", "kernels"],
+    [
+        lambda: CCNNClassifier(**SMALL),
+        lambda: CCNNClassifier(**SMALLEST),
+        lambda: CCNNClassifier(**{**SMALLEST, "networks": 3}),
+        lambda: RandomKernelClassifier(kernels=50),
+    ],
+    ids=["network", "network and kernels", "three networks and kernels", "kernels"],
 )
 
 
@@ -150,6 +157,44 @@ def test_errors_name_the_argument_and_what_came() -> None:
     for name, value in {"kernels": 0, "field": "SIRENE"}.items():
         with pytest.raises(ValueError, match=rf"\b{name}\b.*{value}"):
             RandomKernelClassifier(**{name: value}).fit(x, y)
+
+
+def test_networks_are_trusted_as_far_as_held_out_samples_allow() -> None:
+    target = torch.randint(3, (60,))
+    right, guesses, no_idea = 4 * F.one_hot(target, 3).double(), 4 * torch.randn(60, 3).double(), torch.zeros(60, 3)
+    assert blend(right, guesses, target)[0] > 0.9
+    share, factor = blend(guesses, no_idea.double(), target)
+    assert share < 0.3 or factor < 0.3
+    values = torch.randn(60, 2).double()
+    assert blend(values, guesses[:, :2], values) == (1.0, 1.0)
+    assert blend(guesses[:, :2], values, values) == (0.0, 1.0)
+
+
+def test_several_networks_are_trained_without_parts_of_the_samples() -> None:
+    x, y = waves(30)
+    fitted = CCNNClassifier(**{**SMALLEST, "networks": 3}).fit(x, y)
+    assert len({tuple(network.readout.linear.bias.tolist()) for network in fitted.networks_}) == 3
+    share, factor = fitted._blend_
+    inputs, _ = fitted.prepare(x)
+    with torch.no_grad():
+        trained = [(factor * network.double()(inputs.double())).softmax(dim=1) for network in fitted.networks_]
+        fixed = fitted.random_kernels_(inputs.double()).softmax(dim=1)
+    expected = share * torch.stack(trained).mean(dim=0) + (1 - share) * fixed
+    np.testing.assert_allclose(fitted.predict_proba(x), expected.numpy(), atol=1e-9)
+    values = CCNNRegressor(**{**SMALLEST, "networks": 2}).fit(x, x.mean(axis=(1, 2)))
+    assert values.predict(x).shape == (30,)
+
+
+def test_number_of_networks() -> None:
+    x, y = waves(12)
+    quick = {"channels": 2, "blocks": 1, "epochs": 1, "random_kernels": 10, "device": "cpu"}
+    for options, expected in (({}, 3), ({"networks": 2}, 2), ({"random_kernels": 0}, 1), ({"model": "ckcnn_2_30"}, 1)):
+        given = {**quick, **options}
+        given = {k: v for k, v in given.items() if "model" not in given or k not in ("channels", "blocks")}
+        assert len(CCNNClassifier(**given).fit(x, y).networks_) == expected
+    assert len(CCNNClassifier(**quick).fit(x[:8], y[:8]).networks_) == 1
+    with pytest.raises(ValueError, match="networks must"):
+        CCNNClassifier(**quick, networks=7).fit(x, y)
 
 
 def test_held_out_samples_choose_the_epoch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,14 +64,17 @@ def test_random_numbers_outside_do_not_change() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_after_fit_the_network_is_trained_further() -> None:
+@pytest.mark.parametrize("networks", [1, 2])
+def test_after_fit_the_networks_are_trained_further(networks: int) -> None:
     x, y = waves()
-    model = CCNNClassifier(**TINY, epochs=2, random_kernels=10).fit(x, y)
-    fitted, kernels = weights(model), model.random_kernels_
-    model.partial_fit(x, y)
+    model = CCNNClassifier(**TINY, epochs=2, random_kernels=10, networks=networks).fit(x, y)
+    fitted, kernels, steps = weights(model), model.random_kernels_, model.n_iter_
+    model.partial_fit(x, y).partial_fit(x, y)
     assert not torch.equal(weights(model), fitted)
+    assert len(model.networks_) == networks
     assert model.random_kernels_ is kernels
-    assert model.fit(x, y).n_iter_ == 8  # from the start
+    assert model.n_iter_ == steps + 8
+    assert model.fit(x, y).n_iter_ == steps  # from the start
 
 
 def test_regression_keeps_the_scale_of_the_first_call() -> None:

@@ -10,7 +10,7 @@ from ._base import Classifier, ContinuedClassifier, ContinuedRegressor, Regresso
 
 __all__ = ["CCNNClassifier", "CCNNRegressor", "RandomKernelClassifier", "RandomKernelRegressor"]
 
-TINY_NETWORK = {"channels": 4, "blocks": 1, "epochs": 1, "random_kernels": 10, "device": "cpu"}
+TINY_NETWORK = {"channels": 4, "blocks": 1, "epochs": 1, "networks": 1, "random_kernels": 10, "device": "cpu"}
 TINY_KERNELS = {"kernels": 10}
 
 

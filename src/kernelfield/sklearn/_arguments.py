@@ -30,6 +30,7 @@ class NetworkArguments:
         "channels": Int() | None,
         "blocks": Int() | None,
         "options": DICT | None,
+        "networks": Int(1, 100) | None,
         "random_kernels": Int(0) | None,
         "epochs": Int() | None,
         "batch": Int(),
@@ -53,6 +54,7 @@ class NetworkArguments:
         channels: int | None = None,
         blocks: int | None = None,
         options: dict[str, Any] | None = None,
+        networks: int | None = None,
         random_kernels: int | None = None,
         epochs: int | None = None,
         batch: int = 16,
@@ -72,6 +74,7 @@ class NetworkArguments:
         self.channels = channels
         self.blocks = blocks
         self.options = options
+        self.networks = networks
         self.random_kernels = random_kernels
         self.epochs = epochs
         self.batch = batch

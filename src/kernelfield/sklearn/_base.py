@@ -164,6 +164,10 @@ class Estimator(BaseEstimator):
     def _networks(self) -> Sequence[nn.Module]:
         raise NotImplementedError
 
+    def _shares(self) -> list[tuple[float, float]]:
+        """Return the weight of each network in the mean of all, and the factor of its logits."""
+        return [(1.0, 1.0)]
+
     @torch.no_grad()
     def _outputs(self, X: Any, at: Tensor | None = None) -> list[Tensor]:
         """Return the outputs (n, out), or (n, out, queries) at coordinates, of each network, in float64.
@@ -215,7 +219,9 @@ class Classifier(Estimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes: (n, classes)."""
-        return torch.stack([outputs.softmax(dim=1) for outputs in self._outputs(X)]).mean(dim=0).numpy()
+        outputs = self._outputs(X)
+        parts = [w * (f * logits).softmax(dim=1) for logits, (w, f) in zip(outputs, self._shares(), strict=True)]
+        return torch.stack(parts).sum(dim=0).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the classes: (n,)."""
@@ -250,6 +256,7 @@ class Regressor(Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the values: (n,) or (n, outputs)."""
-        learned = torch.stack(self._outputs(X)).mean(dim=0)  # first: it raises if the estimator is not fitted
-        outputs = self._scale_.undo(learned)
-        return (outputs[:, 0] if self._one_ else outputs).numpy()
+        outputs = self._outputs(X)  # first: it raises if the estimator is not fitted
+        learned = torch.stack([w * part for part, (w, _) in zip(outputs, self._shares(), strict=True)]).sum(dim=0)
+        values = self._scale_.undo(learned)
+        return (values[:, 0] if self._one_ else values).numpy()

@@ -20,6 +20,7 @@ from ..models.registry import configuration
 from ._arguments import NetworkArguments
 from ._arrays import plain, seed_of
 from ._base import Estimator, check_no_gaps
+from ._blend import blend, folds
 from .random_kernels import fit_random_kernels
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ __all__ = ["TrainedNetwork"]
 
 #: a training has about this many steps unless ``epochs`` is given, and at least this many epochs
 STEPS, LEAST_EPOCHS = 400, 10
-#: how many random kernels are added by default
-KERNELS = 1000
+#: how many random kernels are added by default, and how many networks are trained of few samples
+KERNELS, SEVERAL = 1000, 3
+#: with fewer samples than this, no part of them can be left out
+SMALLEST_SET = 12
 
 
 class TrainedNetwork(NetworkArguments, Estimator):
@@ -45,26 +48,69 @@ class TrainedNetwork(NetworkArguments, Estimator):
     _MODEL_OPTIONS: ClassVar[dict[str, Any]] = {"channels": 32, "blocks": 2}
     #: up to how many samples random kernels are added by default
     _FEW_SAMPLES: ClassVar[int] = 5000
+    #: up to how many samples several networks are trained by default
+    _SMALL_SET: ClassVar[int] = 500
 
     def _fit_networks(self, split: Split, out: int) -> None:
         if self.patience is not None and not self.validation_fraction:
             raise ValueError(f"patience must be None without a validation_fraction, got {self.patience}")
         seed = seed_of(self.random_state)
-        torch.manual_seed(seed)
-        network = self._build(split, out)
-        train, validation = self._divide(split, seed)
-        self._train(network, train, validation, out, seed)
-        self.random_kernels_, self._optimizer_state_ = None, None
-        kernels = plain(self.random_kernels)
-        if split.coords is not None:  # random kernels are responses on a grid
-            kernels = 0
-        elif kernels is None:
-            kernels = KERNELS if len(split) <= self._FEW_SAMPLES else 0
+        self.random_kernels_, self._blend_ = None, None
+        self._optimizer_state_: list[Any] | None = None
+        count = self._count(split)
+        if count == 1:
+            torch.manual_seed(seed)
+            network = self._build(split, out)
+            self.networks_ = [self._train(network, *self._divide(split, seed), out, seed)]
+        else:
+            held_out = self._cross_fit(split, out, seed, count)
+        self.network_ = self.networks_[0]
+        kernels = self._kernels(split)
         if kernels:
             torch.manual_seed(seed)
-            self.random_kernels_, _ = fit_random_kernels(
+            self.random_kernels_, _, left_out = fit_random_kernels(
                 split.inputs, split.mask, split.target, out, kernels=kernels, field=self.field
             )
+            if count > 1 and len(left_out) == len(split):
+                self._blend_ = blend(held_out, left_out, split.target)
+
+    def _cross_fit(self, split: Split, out: int, seed: int, count: int) -> Tensor:
+        """Train each network without one part of the samples; return its outputs for that part, of all parts."""
+        part = folds(split.target, count, seed)
+        held_out = torch.empty(len(split), out, dtype=torch.float64)
+        self.networks_ = []
+        for i in range(count):
+            torch.manual_seed(seed + i)
+            network = self._build(split, out)
+            train, validation = self._divide(split.take((part != i).nonzero()[:, 0]), seed)
+            self.networks_.append(self._train(network, train, validation, out, seed + i))
+            rows = (part == i).nonzero()[:, 0]
+            double = copy.deepcopy(network).double()
+            with torch.no_grad():
+                for some in rows.split(256):
+                    mask = {} if split.mask is None else {"mask": split.mask[some]}
+                    held_out[some] = double(split.inputs[some].double(), **mask)
+        return held_out
+
+    def _count(self, split: Split) -> int:
+        """Return the number of networks: by default several of few samples, if random kernels are there to compare."""
+        if self.networks is not None:
+            if plain(self.networks) > 1 and (split.coords is not None or len(split) < 2 * plain(self.networks)):
+                raise ValueError(
+                    f"networks must be 1 for series with times, and at most half the {len(split)} samples, "
+                    f"got {self.networks}"
+                )
+            return plain(self.networks)
+        plain_default = self.model is None and self.start_from is None and not self.validation_fraction
+        few = SMALLEST_SET <= len(split) <= self._SMALL_SET
+        return SEVERAL if plain_default and few and self._kernels(split) else 1
+
+    def _kernels(self, split: Split) -> int:
+        """Return the number of random kernels, which are responses on a grid."""
+        if split.coords is not None:
+            return 0
+        default = KERNELS if len(split) <= self._FEW_SAMPLES else 0
+        return default if self.random_kernels is None else plain(self.random_kernels)
 
     def _build(self, split: Split, out: int) -> nn.Module:
         """Return the network, with those of the usual arguments that its class takes."""
@@ -155,7 +201,8 @@ class TrainedNetwork(NetworkArguments, Estimator):
         first, second = train_test_split(np.arange(n), test_size=held_out, random_state=seed, stratify=strata)
         return split.take(torch.from_numpy(first)), split.take(torch.from_numpy(second))
 
-    def _train(self, network: nn.Module, train: Split, validation: Split | None, out: int, seed: int) -> None:
+    def _train(self, network: nn.Module, train: Split, validation: Split | None, out: int, seed: int) -> nn.Module:
+        """Train a network, and return it."""
         from lightning.fabric import Fabric  # noqa: PLC0415
 
         batch = min(plain(self.batch), len(train))
@@ -177,10 +224,10 @@ class TrainedNetwork(NetworkArguments, Estimator):
         state = loop.run()
         if watch.weights is not None:
             network.load_state_dict(watch.weights)
-        self.network_ = network.cpu().eval()
         self.history_ = state.rows
         self.n_iter_ = state.step
         self.validation_score_ = watch.best
+        return network.cpu().eval()
 
     def _task(self, network: nn.Module, out: int, schedule: Schedule) -> Task:
         return Task(
@@ -196,8 +243,15 @@ class TrainedNetwork(NetworkArguments, Estimator):
         return "cuda" if self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available()) else "cpu"
 
     def _networks(self) -> Sequence[nn.Module]:
-        trained = copy.deepcopy(self.network_).double()
-        return [trained] if self.random_kernels_ is None else [trained, self.random_kernels_]
+        trained = [copy.deepcopy(network).double() for network in self.networks_]
+        return trained if self.random_kernels_ is None else [*trained, self.random_kernels_]
+
+    def _shares(self) -> list[tuple[float, float]]:
+        count = len(self.networks_)
+        if self.random_kernels_ is None:
+            return [(1 / count, 1.0)] * count
+        share, factor = self._blend_ or (0.5, 1.0)
+        return [(share / count, factor)] * count + [(1 - share, 1.0)]
 
 
 @torch.no_grad()

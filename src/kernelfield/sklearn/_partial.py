@@ -16,7 +16,9 @@ from ._base import Classifier, Regressor
 from ._network import TrainedNetwork
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+
+    from ..data.base import Split
 
 __all__ = ["NetworkClassifier", "NetworkRegressor", "PartialFit"]
 
@@ -31,7 +33,7 @@ class PartialFit(TrainedNetwork):
         return not hasattr(self, "network_")
 
     def _continue(self, X: Any, target: Tensor, out: int, at: Tensor | None = None) -> None:
-        """Train one pass over these samples, with the optimiser's state of the last call."""
+        """Train one pass over these samples, with the optimisers' states of the last call."""
         split = self._split(X, target, at)
         seed = seed_of(self.random_state)
         first = self._is_first()
@@ -39,33 +41,45 @@ class PartialFit(TrainedNetwork):
             if first:
                 torch.manual_seed(seed)
                 self.network_ = self._build(split, out)
-                self.random_kernels_, self.validation_score_ = None, None
+                self.networks_ = [self.network_]
+                self.random_kernels_, self._blend_, self.validation_score_ = None, None, None
                 self.history_: list[dict[str, Any]] = []
                 self.n_iter_, self._optimizer_state_ = 0, None
             # Each call draws other batches and other dropout, the same ones when it is repeated.
             torch.manual_seed((seed + 1) * 1_000_003 + self.n_iter_)
-            device = torch.device(self._accelerator())
-            network = self.network_.to(device).train()
-            task = self._task(network, out, Schedule("constant"))
-            optimizer = make_optimizer(network, task.optimizer_settings)
-            if self._optimizer_state_ is not None:
-                optimizer.load_state_dict(self._optimizer_state_)
-            batches = math.ceil(len(split) / plain(self.batch))
-            losses = []
-            for rows in torch.randperm(len(split)).tensor_split(batches):
-                loss = task.training_step(split.batch(rows, training=True).to(device))
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-                optimizer.step()
-                losses.append(loss.detach())
-        self._optimizer_state_ = _on_cpu(optimizer.state_dict())
-        self.network_ = network.cpu().eval()
-        self.n_iter_ += batches
-        loss_value = float(torch.stack(losses).mean())
-        self.history_.append({"epoch": len(self.history_) + 1, "step": self.n_iter_, "train_loss": loss_value})
+            states = self._optimizer_state_ or [None] * len(self.networks_)
+            found = [
+                self._train_pass(network, state, split, out)
+                for network, state in zip(self.networks_, states, strict=True)
+            ]
+        self._optimizer_state_ = [state for state, _ in found]
+        self.n_iter_ += self._batches(split)
+        loss = sum(loss for _, loss in found) / len(found)
+        self.history_.append({"epoch": len(self.history_) + 1, "step": self.n_iter_, "train_loss": loss})
         if self.verbose:
-            print(f"{type(self).__name__}: step {self.n_iter_}, loss {loss_value:.4g}", flush=True)  # noqa: T201
+            print(f"{type(self).__name__}: step {self.n_iter_}, loss {loss:.4g}", flush=True)  # noqa: T201
+
+    def _batches(self, split: Split) -> int:
+        return math.ceil(len(split) / plain(self.batch))
+
+    def _train_pass(self, network: nn.Module, state: Any, split: Split, out: int) -> tuple[Any, float]:
+        """Train a network on every sample once; return the optimiser's state and the mean loss."""
+        device = torch.device(self._accelerator())
+        task = self._task(network.to(device).train(), out, Schedule("constant"))
+        optimizer = make_optimizer(network, task.optimizer_settings)
+        if state is not None:
+            optimizer.load_state_dict(state)
+        losses = []
+        for rows in torch.randperm(len(split)).tensor_split(self._batches(split)):
+            loss = task.training_step(split.batch(rows, training=True).to(device))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.detach())
+        optimizer.zero_grad(set_to_none=True)
+        network.cpu().eval()
+        return _on_cpu(optimizer.state_dict()), float(torch.stack(losses).mean())
 
 
 class NetworkClassifier(Classifier, PartialFit):

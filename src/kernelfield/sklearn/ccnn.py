@@ -16,7 +16,8 @@ class CCNNClassifier(ClassifierMixin, NetworkClassifier):
     Channels observed at different times are taken as they are.
 
     Up to 5,000 samples, its probabilities are averaged with those of :class:`RandomKernelClassifier`, which generalises
-    better from few samples.
+    better from few samples. Up to 500 samples, three networks are trained, each without a third of the samples. Their
+    predictions for the samples left out decide about the weight and the temperature of the networks in the average.
 
     Args:
         model: name of the network, any of :func:`kernelfield.list_models` that predicts one target per sample; a
@@ -27,6 +28,9 @@ class CCNNClassifier(ClassifierMixin, NetworkClassifier):
         channels: width; that of the network by default.
         blocks: depth; that of the network by default.
         options: further arguments of the network.
+        networks: number of networks, each trained without its share of the samples; 1 for one network trained on all.
+            By default 3 from 12 to 500 samples, and 1 for more, for series at irregular times, and if ``model``,
+            ``start_from``, ``validation_fraction`` or ``random_kernels=0`` is given.
         random_kernels: number of random kernels; 0 for none. By default 1,000 up to 5,000 samples, and none beyond;
             none for series at irregular times.
         epochs: passes over the training samples; by default as many as make 400 steps, at least 10.
@@ -42,10 +46,11 @@ class CCNNClassifier(ClassifierMixin, NetworkClassifier):
         random_state: seed.
 
     Attributes:
-        network_: the trained network; it takes what ``prepare(X)`` returns.
+        networks_: the trained networks; they take what ``prepare(X)`` returns.
+        network_: the first of them.
         random_kernels_: the fitted :class:`~kernelfield.models.RandomKernelNet`, or None.
-        history_: a row of metrics per evaluated epoch.
-        n_iter_: number of steps.
+        history_: a row of metrics per evaluated epoch, of the last network.
+        n_iter_: number of steps of each network.
         validation_score_: best score on the samples that were held out; None if there were none.
         classes_: the classes.
 

@@ -38,8 +38,8 @@ def fit_random_kernels(
     *,
     kernels: int,
     field: str | Callable[..., Field] | None = None,
-) -> tuple[RandomKernelNet, dict[str, float]]:
-    """Return a fitted :class:`~kernelfield.models.RandomKernelNet`, and what was chosen for it.
+) -> tuple[RandomKernelNet, dict[str, float], Tensor]:
+    """Return a fitted :class:`~kernelfield.models.RandomKernelNet`, what was chosen for it, and leave-one-out outputs.
 
     Classes become targets of ±1. The logits are the fitted scores times a factor, that with the least cross-entropy on
     leave-one-out scores.
@@ -80,7 +80,7 @@ def fit_random_kernels(
     else:
         error = float((found.held_out - wanted[found.rows]).square().mean())
     chosen = {"strength": found.strength, "share": found.share, "temperature": factor, "leave_one_out_error": error}
-    return network.eval().requires_grad_(False), chosen
+    return network.eval().requires_grad_(False), chosen, factor * found.held_out
 
 
 class _RandomKernels(KernelArguments, Estimator):
@@ -92,7 +92,7 @@ class _RandomKernels(KernelArguments, Estimator):
         # All features are in memory at once, so that many samples have fewer of them.
         kernels = max(100, min(1000, MOST_RESPONSES // len(split))) if self.kernels is None else plain(self.kernels)
         torch.manual_seed(seed_of(self.random_state))
-        self.network_, self.chosen_ = fit_random_kernels(
+        self.network_, self.chosen_, _ = fit_random_kernels(
             split.inputs, split.mask, split.target, out, kernels=kernels, field=self.field
         )
 

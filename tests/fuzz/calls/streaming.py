@@ -85,7 +85,7 @@ def _aeon_estimators() -> list[Call]:
 #: sizes of the samples of estimators for sounds and images
 _SIZES = {"WaveletClassifier": (64,), "GroupClassifier": (8, 8)}
 _LABELS, _VALUES = np.arange(12) % 2, np.linspace(0, 1, 12)
-_TRAINED = {"channels": 4, "blocks": 1, "epochs": 1, "random_kernels": 20, "device": "cpu"}
+_TRAINED = {"channels": 4, "blocks": 1, "epochs": 1, "networks": 1, "random_kernels": 20, "device": "cpu"}
 _SIGNAL = torch.randn(1, 1, 9)
 
 CALLS = [
