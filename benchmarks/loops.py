@@ -71,13 +71,14 @@ CASES = {
 }
 
 
-def make_step(net: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a training step of a network."""
+def make_step(net: nn.Module, autocast: str | None = None) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a training step of a network, in bfloat16 where ``autocast`` names a kind of device."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y)
+        with torch.autocast(autocast or "cpu", torch.bfloat16, enabled=autocast is not None):
+            loss = F.cross_entropy(net(x), y)
         loss.backward()
         optimizer.step()
         return loss
@@ -85,12 +86,12 @@ def make_step(net: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     return step
 
 
-def measure(case: Case, way: str, device: torch.device, budget: float) -> dict[str, Any]:
+def measure(case: Case, way: str, device: torch.device, budget: float, *, bf16: bool = False) -> dict[str, Any]:
     """Return milliseconds, launches and Python calls of a step."""
     torch.manual_seed(SEED)
     net = kf.create_model(case.model, **case.options).to(device)
     x, y = torch.randn(case.shape, device=device), torch.randint(10, case.shape[:1], device=device)
-    step: Any = make_step(net)
+    step: Any = make_step(net, autocast=device.type if bf16 else None)
     if way == "captured":
         step = kf.capture(step)
     elif way == "compiled":
@@ -151,6 +152,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=85.0, help="seconds after which the process ends")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, help="another batch size, to see that it runs")
+    parser.add_argument("--bf16", action="store_true", help="under autocast to bfloat16")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     spent, device = Budget(options.limit), torch.device(options.device)
@@ -160,7 +162,7 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.setitimer(signal.ITIMER_REAL, max(0.1, options.limit - spent.elapsed))
     rows: list[dict[str, Any]] = []
-    settings = {"machine": machine(device, SEED), "budget": options.budget}
+    settings = {"machine": machine(device, SEED), "budget": options.budget, "bf16": options.bf16}
     wanted = options.ways.split(",")
     try:
         for name, way in [(n, w) for ways in (WAYS[:2], WAYS[2:]) for n in chosen for w in ways if w in wanted]:
@@ -169,22 +171,27 @@ def main() -> None:
             case = CASES[name]
             if options.batch:
                 case = Case(case.model, case.options, (options.batch, *case.shape[1:]))
-            row = {"network": name, "batch": case.shape[0], "way": way, **measure(case, way, device, options.budget)}
+            row = {"network": name, "batch": case.shape[0], "way": way}
+            row |= measure(case, way, device, options.budget, bf16=options.bf16)
             rows.append(row)
             spent.log(f"{name}, {way}: {row}")
             if options.out is not None:
                 save({**settings, "rows": rows}, options.out)
             torch.compiler.reset()
             gc.collect()
-    except TimeoutError:
+    except _OutOfTimeError:
         print(f"stopped after {options.limit} s", flush=True)
     _print_table(rows)
     sys.stdout.flush()
     os._exit(0)  # a compilation that was stopped leaves workers, for which an ordinary exit would wait
 
 
+class _OutOfTimeError(BaseException):
+    """The time is over; not an Exception, which the compiler would wrap in one of its own."""
+
+
 def _out_of_time(*_: object) -> None:
-    raise TimeoutError
+    raise _OutOfTimeError
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
