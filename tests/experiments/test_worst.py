@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,6 +55,19 @@ def test_errors_of_a_regression_are_in_its_own_unit(tmp_path: Path) -> None:
     assert found[0].caption.startswith("true 900, predicted")
     plot_samples([(sample.inputs, sample.caption) for sample in found], tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", ["waves", "synthetic"])
+@pytest.mark.usefixtures("pictures")
+def test_accuracy_while_the_input_arrives_is_measured_on_real_data_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    recipe, data = small_recipe("training.epochs=1"), replace(small_data(), name=name)
+    monkeypatch.setattr("kernelfield.viz.report.write_report", lambda *_: None)
+    monkeypatch.setattr(finish, "worst_samples", lambda *_, **__: [])
+    (tmp_path / "run").mkdir()
+    finish.write_pictures(Run(tmp_path / "run"), make_task(recipe, make_network(recipe), data), data, {}, 64)
+    assert (tmp_path / "run" / "heard.json").exists() == (name == "waves")
 
 
 @pytest.mark.usefixtures("pictures")

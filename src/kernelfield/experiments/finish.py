@@ -159,7 +159,8 @@ def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], bat
     # On the device of the training, where a pass over the test data takes seconds; what follows needs a CPU.
     worst = worst_samples(task, data, batch=batch)
     network = task.network.cpu()
-    heard = heard_accuracy(network, data) if task.metric == "accuracy" else None
+    real = data.name != "synthetic"  # accuracies of noise mean nothing, and a stream of them takes seconds
+    heard = heard_accuracy(network, data) if real and task.metric == "accuracy" else None
     if heard is not None:
         write_json(run.folder / "heard.json", heard, indent=None)
     if has_maps(network):
