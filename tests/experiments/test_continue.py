@@ -227,6 +227,18 @@ class TestPretrainedStart:
         again = load_weights(network, "w5.transients_small", classes=find_start("w5.transients_small").classes())
         assert len(again) == 1
 
+    def test_a_weight_of_another_network_is_refused(self) -> None:
+        """One bias agrees by chance."""
+        with pytest.raises(ValueError, match=r"start_from .*flextcn_2\.smnist.* 1 of \d+ weights"):
+            load_weights(make_network(find_recipe("digits")), "flextcn_2.smnist")
+
+    def test_many_fresh_weights_are_counted(self) -> None:
+        network = create_model("ccnn_4_140.digits", blocks=4)
+        said = load_weights(network, "ccnn_4_140.digits")
+        copied, learned = map(int, re.findall(r"(\d+) of (\d+)", said[0])[0])
+        listed = said[1:-1]
+        assert said[-1].strip() == f"{learned - copied - len(listed)} more start afresh"
+
     def test_another_size_is_announced(self, tmp_path: Path) -> None:
         settings = ["data.T=20", "data.train=8", "data.validation=4", "data.test=4", "training.epochs=1"]
         recipe, data = recipe_and_data("adding", "", settings, "ckcnn_adding.adding_100")

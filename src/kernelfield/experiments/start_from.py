@@ -31,6 +31,10 @@ __all__ = [
     "source_of",
 ]
 
+#: share of a network's weights below which it counts as another network
+LEAST_COPIED = 0.1
+#: weights that start afresh, beyond which the others are counted only
+MOST_LINES = 8
 #: options of a loader that decide what the network is given, and are kept when its weights are
 _FEATURES = ("rate", "features", "resolution", "gray", "observed", "unit", "points")
 
@@ -125,10 +129,10 @@ def load_weights(
         fits = {name: t for name, t in fits.items() if name not in classifier}
     learned = [name for name, _ in network.named_parameters()]
     copied = [name for name in learned if name in fits]
-    if not copied:
+    if len(copied) < LEAST_COPIED * len(learned):
         raise ValueError(
-            f"start_from must be a run or a weight of the same network, got {start.name}: no weights agree in name and "
-            "shape"
+            f"start_from must be a run or a weight of the same network, got {start.name}: {len(copied)} of "
+            f"{len(learned)} weights agree in name and shape"
         )
     lines = [f"start from {start.name}: {len(copied)} of {len(learned)} weights"]
     for name in learned:
@@ -141,7 +145,8 @@ def load_weights(
                     f"freeze must be False if weights outside the classifier do not fit, got{lines[-1][1:]}"
                 )
     network.load_state_dict(fits, strict=False)
-    return lines
+    more = len(lines) - 1 - MOST_LINES
+    return lines if more <= 0 else [*lines[: MOST_LINES + 1], f"  {more} more start afresh"]
 
 
 def classifier_names(network: nn.Module) -> set[str]:
