@@ -62,18 +62,23 @@ def group_conv() -> Callable[[], Any]:
     return lambda: layer(x)
 
 
-def train() -> Callable[[], Any]:
-    """Return ``kernelfield train`` on the bundled digits, for one epoch; its calls grow with its steps."""
+def train(*options: str) -> Callable[[], Any]:
+    """Return ``kernelfield train`` for one epoch: of 20 steps on the bundled digits, of 1 step with ``--synthetic``."""
     from kernelfield.cli import app  # noqa: PLC0415
 
     def run() -> None:
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            app(["train", "digits", "--epochs", "1", "--out", folder, "--json"], standalone_mode=False)
+            app(["train", "digits", "--epochs", "1", "--out", folder, "--json", *options], standalone_mode=False)
 
     return run
 
 
-CASES = {"CCNN forward": ccnn, "GroupConv forward": group_conv, "kernelfield train": train}
+CASES = {
+    "CCNN forward": ccnn,
+    "GroupConv forward": group_conv,
+    "kernelfield train": train,
+    "kernelfield train --synthetic": lambda: train("--synthetic"),
+}
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import torch
 
 from kernelfield import load_run
 from kernelfield.cli import NO_DATA, WRONG
+from kernelfield.cli.common import recipe_and_data
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.experiments.custom_data import recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
@@ -305,3 +306,12 @@ def test_targets_are_standardised_by_an_option(tmp_path: Path) -> None:
     assert batch.target.min() > 30_000
     assert recipe_for_path(path).data["standardize"] is True
     assert "standardize" not in recipe_for_path(write_wide(tmp_path / "classes.csv")).data
+
+
+def test_a_name_is_looked_up_in_its_own_family_of_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise AssertionError("all recipes were read")
+
+    monkeypatch.setattr("kernelfield.experiments.recipe.bundled_names", fail)
+    # A data set and a recipe have this name; the recipe comes first.
+    assert recipe_and_data("digits", "", [])[0].name == "digits"

@@ -56,7 +56,8 @@ def recipe_and_data(
     from ..data.registry import list_data  # noqa: PLC0415
     from ..experiments.custom_data import check_network, data_settings, load_path, recipe_for  # noqa: PLC0415
     from ..experiments.datasets import load_source  # noqa: PLC0415
-    from ..experiments.recipe import find_recipe, list_recipes, with_settings  # noqa: PLC0415
+    from ..experiments.families import find_mapping  # noqa: PLC0415
+    from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
 
     if ":" in model:
         import_own(model)
@@ -65,7 +66,7 @@ def recipe_and_data(
     if is_data(name):
         recipe, data = load_path(name, data_settings(settings), model=model, start_from=start_from)
         chosen = with_settings(recipe, settings)
-    elif name in list_data() and name not in list_recipes():
+    elif name in list_data() and find_mapping(name) is None:
         source = {"name": name, **data_settings(settings)}
         data = load_source(source, f"data {name!r}")
         chosen = with_settings(recipe_for(data, name, source, model=model, start_from=start_from), settings)
