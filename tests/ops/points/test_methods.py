@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from kernelfield import CKConv
+from kernelfield.fields import MAGNet
 from kernelfield.ops import conv, point_conv
 from kernelfield.ops.points import within
 from kernelfield.ops.points.choose import choose_method
@@ -233,3 +235,20 @@ def test_neighbours_found_by_cells_are_those_of_all_distances(
         monkeypatch.setattr(within, "FEWEST_FOR_CELLS", {"cpu": fewest})
         found.append(point_conv(x, coords, kernel, reach, out_channels=4, groups=4, neighbors=12, mask=mask, at=at))
     assert torch.allclose(*found, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["pairs", "cells", "grid"])
+def test_half_precision(method: str) -> None:
+    torch.manual_seed(0)
+    layer = CKConv(4, 4, size=350, field=MAGNet, depthwise=True, causal=False, point_method=method)
+    x, coords = torch.randn(1, 4, 300), 300 * torch.rand(1, 300, 1)
+    wanted = layer(x, coords=coords)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(x, coords=coords)
+    found.sum().backward()
+    assert relative(found.float(), wanted) < 1e-2
+    # Times that are equal in half precision still differ.
+    layer, x, coords = layer.bfloat16(), x.bfloat16(), coords.round() + 0.25
+    late = layer(x, coords=coords + 4096)
+    assert late.dtype == torch.bfloat16
+    assert relative(late.float(), layer(x, coords=coords).float()) < 2e-2

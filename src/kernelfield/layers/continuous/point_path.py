@@ -86,14 +86,16 @@ def convolve_points(
     """
     if layer.boundary == "periodic":
         raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
-    coords = coords.to(layer.reach.dtype)
+    # Half precision cannot tell long times apart, only their differences.
+    coords = coords.to(torch.promote_types(layer.reach.dtype, torch.float32))
     measure = math.prod(steps)
     # A plain number: a tensor would have to be copied to the device, which no CUDA graph can hold.
     weighted = x * (measure if weight is None else (weight * measure).unsqueeze(1).to(x.dtype))
     groups, out = (layer.groups, layer.out_channels) if layer.groups == 1 else (x.shape[1], x.shape[1])
     values = layer.values if out == layer.out_channels else partial(layer.values, channels=out)
     at = None if at is None else at.to(coords.dtype)
-    reach, kernel, size = _support(layer, values)
+    reach, kernel, size = _support(layer, lambda offsets: values(offsets.to(layer.reach.dtype)))
+    reach = reach.to(coords.dtype)
     how: dict[str, Any] = {"out_channels": out, "groups": groups, "causal": layer.causal, "mask": mask, "at": at}
     how["hidden"] = layer.field.hidden_values()
     slack = _planning.get(layer) if _planning else None
@@ -118,7 +120,7 @@ def convolve_points(
     if not layer.causal:
         return y
     # Half of a training step's cell lies in the future; see SampledKernel._measured. It replaces half of this sample's.
-    here = values(coords.new_zeros(1)).view(groups, -1, layer.in_channels // layer.groups)
+    here = values(layer.reach.new_zeros(1)).view(groups, -1, layer.in_channels // layer.groups)
     rest = (x * (weight > 0).unsqueeze(1) - weighted if weight is not None else x - weighted) / 2
     own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (groups, -1))).flatten(1, 2)
     return y + (own if at is None else _where_equal(own, coords, at))
@@ -174,6 +176,7 @@ def _convolve_features(layer: ContinuousConv, weighted: Tensor, coords: Tensor, 
     """
 
     def features(offsets: Tensor) -> Tensor:
+        offsets = offsets.to(layer.reach.dtype)
         with torch.autocast(offsets.device.type, enabled=False):
             values = layer.field.features(offsets)
         assert values is not None
@@ -181,7 +184,13 @@ def _convolve_features(layer: ContinuousConv, weighted: Tensor, coords: Tensor, 
         return values if layer.mask is None else values * layer.mask(offsets).unsqueeze(-1)
 
     sums = point_sums(
-        weighted, coords, features, layer.reach, causal=layer.causal, hidden=layer.field.hidden_values(), at=at
+        weighted,
+        coords,
+        features,
+        layer.reach.to(coords.dtype),
+        causal=layer.causal,
+        hidden=layer.field.hidden_values(),
+        at=at,
     )
     weight, bias = layer.field.readout()
     joined = torch.cat([weight, bias.unsqueeze(1)], dim=1).unflatten(0, (layer.out_channels, layer.in_channels))

@@ -1,13 +1,15 @@
-"""Which way to convolve between points: a count of operations."""
+"""Which way to convolve between points: expected times, by the measured constants of the convolution on grids too."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ..conv.cost import Work, seconds
+from ..conv.shape import centres
 from .grid import SPACINGS, TRANSITION, extent, plan_grid
 from .window import window_points
 
@@ -15,14 +17,30 @@ if TYPE_CHECKING:
     from .plan import GridPlan
     from .shape import PointConv
 
-__all__ = ["choose_method"]
+__all__ = ["choose_method", "expected_times"]
 
 #: pairs below which the choice costs more than it can save; a GPU computes many at once, and has to be waited for
 FEW_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 18}
-#: operations of one pair found by cells, relative to one of a full table: indices are read, and sums are scattered
-CELL_OVERHEAD = 2.0
-#: operations of one value that the window spreads or gathers, relative to one of the kernel
-WINDOW_OVERHEAD = 1.0
+
+
+class Costs(NamedTuple):
+    """Measured seconds on a kind of device, forward and backward; a forward pass alone takes a quarter.
+
+    Attributes:
+        value: one value of a kernel, or of a channel that it is multiplied with, at one offset.
+        found: the same for pairs that cells have found: indices are read, and sums are scattered.
+        moved: one value that a window spreads or gathers, at one grid point.
+        grid: the launches and the measurement of a fine grid.
+    """
+
+    value: float
+    found: float
+    moved: float
+    grid: float
+
+
+#: one core of an AMD EPYC, and an H200 (``benchmarks/results/irregular-h200.json``)
+COSTS = {"cpu": Costs(2.9e-8, 3.1e-8, 1e-8, 0.02), "cuda": Costs(3.4e-10, 4.6e-10, 2e-9, 0.008)}
 
 
 def choose_method(c: PointConv, tolerance: float) -> tuple[str, GridPlan | None]:
@@ -31,24 +49,42 @@ def choose_method(c: PointConv, tolerance: float) -> tuple[str, GridPlan | None]
     The host waits for the device to learn how far the points extend; while a CUDA graph is captured it may not, and
     the answer is "pairs".
     """
-    dim, points, queries = c.coords.shape[-1], c.coords.shape[1], c.at.shape[1]
+    points, queries = c.coords.shape[1], c.at.shape[1]
     samples = max(c.coords.shape[0], c.at.shape[0])
     if samples * points * queries <= FEW_PAIRS.get(c.x.device.type, FEW_PAIRS["cuda"]):
         return "pairs", None
     if c.x.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return "pairs", None
-    span, size = extent(c), c.size.tolist()
-    pairs = samples * points * queries * (c.values + c.x.shape[1])
-    reach = math.prod(min(1.0, 1.5 * side / max(length, 1e-9)) for side, length in zip(size, span, strict=True))
-    share = {"pairs": 1.0, "cells": CELL_OVERHEAD * reach * (0.5 if c.causal else 1.0)}
-    best = min(share, key=lambda name: share[name])
-    window, spacing = window_points(tolerance / dim), SPACINGS[0]
-    counts = [length / spacing + window for length in span]
-    kernel = math.prod(2 * n for n in counts) * c.values
-    fft = 6 * math.prod(2 * n for n in counts) * math.log2(max(2.0, *counts)) * samples * c.x.shape[1]
-    moved = WINDOW_OVERHEAD * samples * (points + queries) * window**dim * c.x.shape[1]
-    near = samples * queries * TRANSITION * points / max(span[0], 1.0) * c.values if c.causal else 0.0
-    if kernel + fft + moved + near < share[best] * pairs:
+    span = extent(c)
+    times = expected_times(c, tolerance, span)
+    if min(times, key=lambda name: times[name]) == "grid":
         with contextlib.suppress(ValueError):  # no grid is fine enough for this kernel
             return "grid", plan_grid(c, tolerance, span)
-    return best, None
+    return ("pairs" if times["pairs"] <= times["cells"] else "cells"), None
+
+
+def expected_times(c: PointConv, tolerance: float, span: list[float]) -> dict[str, float]:
+    """Return the seconds that each method is expected to take for points that extend over ``span``."""
+    dim, points, queries, channels = c.coords.shape[-1], c.coords.shape[1], c.at.shape[1], c.x.shape[1]
+    device, samples = c.x.device.type, max(c.coords.shape[0], c.at.shape[0])
+    cost = COSTS.get(device, COSTS["cuda"])
+    pairs = samples * points * queries * (c.values + channels)
+    reach = math.prod(
+        min(1.0, 1.5 * side / max(length, 1e-9)) for side, length in zip(c.size.tolist(), span, strict=True)
+    )
+    window = window_points(tolerance / dim)
+    counts = [math.ceil(length / SPACINGS[0]) + window for length in span]
+    sides = tuple(n if c.causal else 2 * n - 1 for n in counts)
+    shape, kernel = (c.x.shape[0], channels, *counts), (c.out_channels, c.fan_in, *sides)
+    work = Work.of(shape, kernel, centres(sides, c.causal), [False] * dim)
+    near = samples * queries * TRANSITION * points / max(span[0], 1.0) * c.values if c.causal else 0.0
+    moved = samples * (points * channels + queries * c.out_channels) * window**dim
+    return {
+        "pairs": cost.value * pairs,
+        "cells": cost.found * pairs * reach * (0.5 if c.causal else 1.0),
+        "grid": cost.value * math.prod(sides) * c.values
+        + seconds("fft", work, device, training=True)
+        + cost.moved * moved
+        + cost.found * near
+        + cost.grid,
+    }

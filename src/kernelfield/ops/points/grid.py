@@ -141,7 +141,7 @@ def find_spacing(c: PointConv, tolerance: float, span: list[float]) -> tuple[flo
         for at in _probes(c, span, spacing, tolerance, cut=cut):
             exact = _sampled(c, at, split)
             # A kernel of high frequencies is rounded itself: by how much, an offset one digit away shows.
-            moved = _sampled(c, at * (1 + torch.finfo(at.dtype).eps), split)
+            moved = _sampled(c, at * (1 + torch.finfo(exact.dtype).eps), split)
             found = _interpolated(c, at, spacing, tolerance, split, cut=cut)
             sums += torch.stack([d.double().square().mean().cpu() for d in (found - exact, moved - exact, exact)])
         error, rounding = (sums[:2] / sums[2].clamp(min=torch.finfo(torch.float64).tiny)).sqrt().tolist()
@@ -219,7 +219,7 @@ def _far(c: PointConv, plan: GridPlan, split: _Split | None) -> Tensor:
         signal = grid.view(*points, batch, channels).movedim((-2, -1), (0, 1))
     else:
         signal = grid.view(batch, *points, channels).movedim(-1, 1)
-    y = conv(signal.contiguous(), kernel, causal=c.causal, groups=c.groups)
+    y = conv(signal.contiguous(), kernel, causal=c.causal, groups=c.groups).to(x.dtype)  # less under autocast
     if shared:
         lines = y.movedim((0, 1), (-2, -1)).reshape(math.prod(points), batch * c.out_channels)
     else:
