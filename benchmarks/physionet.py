@@ -185,7 +185,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=8e-3)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--dropout", type=float, default=0.4)
     parser.add_argument("--thin", type=float, default=0.2, help="share of the measurements left out in training")
