@@ -214,6 +214,14 @@ class TestPretrainedStart:
         with pytest.raises(ValueError, match=r"start_from .*'p4cnn\.rotdigits_small'.*dim"):
             recipe_for(load_source(source, "data"), "own", source, start_from="p4cnn.rotdigits_small")
 
+    def test_a_network_that_is_always_dense(self) -> None:
+        few = ["data.train=8", "data.validation=0", "data.test=4", "data.coordinates=false"]
+        recipe, data = recipe_and_data("darcy_synthetic", "", few, "unet_p4m.darcy_short")
+        assert recipe.model == {"name": "unet_p4m"}
+        assert len(load_weights(make_network(recipe, data), "unet_p4m.darcy_short")) == 1
+        with pytest.raises(ValueError, match=r"start_from .*'unet_p4m\.darcy_short'.*task 'classification'"):
+            recipe_and_data("rotated_digits", "", [], "unet_p4m.darcy_short")
+
     def test_a_classifier_of_other_classes_starts_afresh(self) -> None:
         """Chirps have five classes, as the transients have, but other ones."""
         recipe, data = recipe_and_data("chirps", "", ["data.train=16"], "w5.transients_small")

@@ -194,8 +194,12 @@ def _network(data: Data, model: str) -> dict[str, Any]:
     if not model and data.train.at is not None:
         # Questions lie between samples, or far after them: kernels see both ways and as far as the series is long.
         wanted |= {"channels": 64, "blocks": 3, "hidden": 16, "stem": "linear", "causal": False, "sigma": None}
-    dense = _is_dense(data)
-    if dense != (takes.get("readout") == "dense"):
+    dense, always_dense = _is_dense(data), getattr(configuration(name).build, "always_dense", False)
+    if always_dense and not dense:
+        raise ValueError(
+            f"model must predict one target per sample for task {data.task!r}, got {name!r}, which is dense"
+        )
+    if not always_dense and dense != (takes.get("readout") == "dense"):
         wanted["readout"] = "dense" if dense else _plain_readout(name)
     if data.vocabulary is not None:
         wanted["in_channels"] = 32

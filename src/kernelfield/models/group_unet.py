@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,8 @@ class GroupUNet(GroupNetwork):
     torch.Size([2, 2, 12, 13])
     """
 
+    #: whether the network predicts at each position whatever its ``readout``
+    always_dense: ClassVar[bool] = True
     last: nn.Module
 
     @checked(depth=Int(1), dropout=RATE, readout=Choice("max", "mean"))
