@@ -185,6 +185,14 @@ def test_several_networks_are_trained_without_parts_of_the_samples() -> None:
     assert values.predict(x).shape == (30,)
 
 
+def test_largest_seed() -> None:
+    x, y = waves(12)
+    options = {**SMALLEST, "epochs": 1, "networks": 2}
+    assert CCNNClassifier(**options, random_state=2**32 - 1).fit(x, y).predict(x).shape == (12,)
+    with pytest.raises(ValueError, match="random_state must"):
+        CCNNClassifier(**options, random_state=2**32).fit(x, y)
+
+
 def test_number_of_networks() -> None:
     x, y = waves(12)
     quick = {"channels": 2, "blocks": 1, "epochs": 1, "random_kernels": 10, "device": "cpu"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .._container_kinds import DICT
-from .._kinds import BOOL, NOT_NEGATIVE, POSITIVE, RATE, SEED, TEXT, Choice, Int
+from .._kinds import BOOL, NOT_NEGATIVE, POSITIVE, RATE, TEXT, Choice, Int
 from .._object_kinds import FIELD, Instance
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["KernelArguments", "NetworkArguments"]
 
 FIELD_OR_NAME = TEXT | FIELD
-RANDOM_STATE = SEED | Instance("numpy.random.RandomState") | None
+#: seeds are those of scikit-learn
+RANDOM_STATE = Int(0, 2**32 - 1) | Instance("numpy.random.RandomState") | None
 
 
 class NetworkArguments:

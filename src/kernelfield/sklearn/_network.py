@@ -80,10 +80,11 @@ class TrainedNetwork(NetworkArguments, Estimator):
         held_out = torch.empty(len(split), out, dtype=torch.float64)
         self.networks_ = []
         for i in range(count):
-            torch.manual_seed(seed + i)
+            own_seed = (seed + i) % 2**32
+            torch.manual_seed(own_seed)
             network = self._build(split, out)
             train, validation = self._divide(split.take((part != i).nonzero()[:, 0]), seed)
-            self.networks_.append(self._train(network, train, validation, out, seed + i))
+            self.networks_.append(self._train(network, train, validation, out, own_seed))
             rows = (part == i).nonzero()[:, 0]
             double = copy.deepcopy(network).double()
             with torch.no_grad():

@@ -31,7 +31,8 @@ class GroupClassifier(ClassifierMixin, NetworkClassifier):
         options: further arguments of the network, such as ``{"group": kernelfield.groups.Dihedral(4)}`` for reflections
             too, or ``{"attention": "full"}`` for attentive group convolutions.
         random_kernels: number of random kernels; none by default, for they are not equivariant.
-        others: all other arguments as :class:`CCNNClassifier`.
+
+    All other arguments and the attributes are those of :class:`CCNNClassifier`.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(16, 1, 8, 8))

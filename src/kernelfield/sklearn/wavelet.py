@@ -30,7 +30,8 @@ class WaveletClassifier(ClassifierMixin, NetworkClassifier):
         blocks: levels of the default network, each with twice the channels and a quarter of the time of the one before;
             1 to 3 by default, by the length of the sounds.
         random_kernels: number of random kernels; none by default.
-        options: all other arguments as :class:`CCNNClassifier`.
+
+    All other arguments and the attributes are those of :class:`CCNNClassifier`.
 
     >>> import numpy as np
     >>> at = np.linspace(0, 1, 400)
