@@ -108,6 +108,7 @@ def test_partial_fit(make: Any, data: Any) -> None:
     assert model.predict(x).shape == (8,)
 
 
+@pytest.mark.slow  # by default the other estimators, with the same base class, pass these checks
 @CASES
 def test_scikit_learns_own_checks(make: Any, data: Any) -> None:
     # Checks with tables are not for images. Tables of two columns are no sounds, but random kernels tell them apart.
