@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -138,3 +139,17 @@ def test_without_a_cuda_device_kernels_are_frozen_and_one_line_says_so() -> None
     for result in results:
         torch.testing.assert_close(result, truth(net, x), rtol=1e-4, atol=1e-5)
     assert all(kernels for _, kernels in predict._kernels)
+
+
+@pytest.mark.parametrize(("processes", "refusal"), [(1, ""), (2, "several processes train together")])
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch, processes: int, refusal: str) -> None:
+    """A group of one process is as good as none."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: processes)
+    net, x = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4), torch.randn(2, 1, 16)
+    predict = predictor(net)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CaptureWarning)
+        for _ in range(3):
+            torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)
+    assert predict.refusal == refusal

@@ -153,7 +153,8 @@ class CapturedFunction:
             if self._make_backend is None and not torch.cuda.is_available():
                 self._refuse("there is no CUDA device")
                 return False
-            if torch.distributed.is_available() and torch.distributed.is_initialized():
+            distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+            if distributed and torch.distributed.get_world_size() > 1:
                 self._refuse("several processes train together")
                 return False
             self._backend = (self._make_backend or CudaBackend)()
