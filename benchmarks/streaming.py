@@ -42,7 +42,7 @@ from _tables import number, ratio, save, table
 from torch import Tensor, nn
 
 import kernelfield as kf
-from kernelfield._cuda_graph import capture, capture_stream
+from kernelfield.cuda_graphs.recording import capture, capture_stream
 from kernelfield.streaming import OnlineConv, RecurrentConv, StreamStep
 from kernelfield.streaming.causality import convolutions
 from kernelfield.streaming.clock import Clock

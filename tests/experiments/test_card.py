@@ -76,6 +76,8 @@ def test_the_card_of_a_weight(tmp_path: Path) -> None:
     assert "ccnn_4_140.digits" in page.read_text(encoding="utf-8")
     with pytest.raises(ValueError, match=r"ccnn_4_140\.digits"):  # near names
         make_card("ccnn_4_140.digit", out=tmp_path)
+    with pytest.raises(ValueError, match="source must be the folder of a run"):
+        make_card(tmp_path / "missing")
 
 
 def test_shares_of_a_weight_are_refused() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from .._cuda_graph import capture, capture_stream
+from .recording import capture, capture_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -261,6 +261,8 @@ def make_card(source: str | Path, *, out: str | Path | None = None, seconds: flo
 
     if Path(source).is_dir():
         card, folder = measure_card(source, seconds=seconds, device=device), Path(source)
+    elif len(Path(source).parts) > 1:
+        raise ValueError(f"source must be the folder of a run or the name of a weight, MODEL.TAG, got {source}")
     else:
         card = measure_weight_card(str(source), seconds=seconds, device=device)
         folder = Path("cards") / card["weight"]
