@@ -23,9 +23,21 @@ import torch
 from torch import Tensor, nn
 
 from ._argument_code import compile_wrapper
-from ._container_kinds import DICT, SHARES
-from ._kinds import ANY, BOOL, DIM, FINITE, INTERVAL, PATH, SEED, Int, Kind, ListOf, PerAxis, shown
-from ._object_kinds import CALLABLE, DEVICE, DTYPE, FIELD, MAKER, Instance, TensorOf, have_common_axes, match_axes
+from ._kinds import ANY, BOOL, DIM, FINITE, PATH, SEED, Int, Kind, ListOf, PerAxis, shown
+from ._object_kinds import (
+    CALLABLE,
+    DEVICE,
+    DICT,
+    DTYPE,
+    FIELD,
+    INTERVAL,
+    MAKER,
+    SHARES,
+    Instance,
+    TensorOf,
+    have_common_axes,
+    match_axes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

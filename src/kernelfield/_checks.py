@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor
+
+    Value = TypeVar("Value", int, float)
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
@@ -88,6 +90,15 @@ def check_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
     return value
+
+
+def per_axis(value: Value | Sequence[Value], dim: int) -> tuple[Value, ...]:
+    """Return one value per axis; a :class:`~kernelfield._kinds.PerAxis` argument has been checked before.
+
+    >>> per_axis(3, 2), per_axis([3, 4], 2)
+    ((3, 3), (3, 4))
+    """
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,) * dim  # type: ignore[return-value]
 
 
 def ints_per_axis(name: str, value: Any, dim: int, least: int = 1) -> tuple[int, ...]:

@@ -21,7 +21,6 @@ __all__ = [
     "BOOL",
     "DIM",
     "FINITE",
-    "INTERVAL",
     "NOT_NEGATIVE",
     "PATH",
     "POSITIVE",
@@ -162,6 +161,9 @@ class _Any(Kind):
     def has_type(self, value: Any) -> bool:  # noqa: ARG002
         return True
 
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
+        return "True"
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return "anything"
 
@@ -280,7 +282,7 @@ class OfType(Kind):
     """
 
     def __init__(
-        self, words: str, types: type | tuple[type, ...], accepted: Callable[[Any], bool] = lambda _: True
+        self, words: str, types: type | tuple[type, ...], accepted: Callable[[Any], bool] | None = None
     ) -> None:
         self.words, self.types, self.accepted = words, types, accepted
 
@@ -288,7 +290,11 @@ class OfType(Kind):
         return isinstance(value, self.types)
 
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        return self.accepted(value)
+        return self.accepted is None or self.accepted(value)
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        is_one = f"isinstance({name}, {bind(self.types)})"
+        return is_one if self.accepted is None else f"{is_one} and {bind(self.accepted)}({name})"
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return self.words
@@ -313,8 +319,6 @@ class ListOf(Kind):
         return enough and all(self.kind.in_range(v, given) for v in value)
 
     def quick(self, name: str, bind: Callable[[Any], str]) -> str:
-        if type(self) is not ListOf:  # a subclass accepts less
-            return super().quick(name, bind)
         enough = f">= {self.least}" if self.count is None else f"== {self.count}"
         each = f"{bind(all)}({self.kind.quick('_entry_', bind)} for _entry_ in {name})"
         return f"isinstance({name}, {bind((list, tuple))}) and {bind(len)}({name}) {enough} and {each}"
@@ -362,14 +366,6 @@ class PerAxis(Kind):
         return dim if type(dim) is int else None
 
 
-class _Interval(ListOf):
-    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
-        return super().in_range(value, given) and value[0] < value[1]
-
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
-        return "an interval (low, high) of finite numbers with low < high"
-
-
 def is_symbolic(value: Any) -> bool:
     """Return whether a number is that of a dynamic axis under torch.export."""
     return type(value).__name__ in ("SymInt", "SymFloat")
@@ -394,4 +390,3 @@ RATE = Number(0, 1, without_high=True)
 PROBABILITY = Number(0, 1)
 #: a share of something, neither none nor all of it
 SHARE = Number(0, 1, without_low=True, without_high=True)
-INTERVAL = _Interval(FINITE, count=2)

@@ -1,20 +1,38 @@
-"""Kinds of arguments that are objects: instances of classes, callables, dtypes, devices and tensors."""
+"""Kinds of arguments that are objects: tensors, instances, callables, dtypes, devices, dictionaries, intervals."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ._kinds import Kind, OfType, is_symbolic, parts_of
+from ._kinds import FINITE, NOT_NEGATIVE, Kind, ListOf, OfType, is_symbolic, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
-__all__ = ["CALLABLE", "DEVICE", "DTYPE", "FIELD", "MAKER", "Instance", "TensorOf", "have_common_axes", "match_axes"]
+__all__ = [
+    "CALLABLE",
+    "DEVICE",
+    "DICT",
+    "DTYPE",
+    "FIELD",
+    "INTERVAL",
+    "MAKER",
+    "SHARES",
+    "Instance",
+    "IterableOf",
+    "MappingOf",
+    "TensorOf",
+    "have_common_axes",
+    "match_axes",
+]
+
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -50,6 +68,9 @@ class _Callable(Kind):
     def has_type(self, value: Any) -> bool:
         return callable(value) and not isinstance(value, type)
 
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        return f"{bind(callable)}({name}) and not isinstance({name}, type)"
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return "a callable"
 
@@ -60,6 +81,10 @@ class _Maker(_Callable):
     def has_type(self, value: Any) -> bool:
         return issubclass(value, nn.Module) if isinstance(value, type) else callable(value)
 
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        maker = f"{bind(issubclass)}({name}, {bind(nn.Module)})"
+        return f"{maker} if isinstance({name}, type) else {bind(callable)}({name})"
+
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return "a callable that makes a torch.nn.Module"
 
@@ -69,6 +94,10 @@ class _Field(Kind):
         if isinstance(value, type):
             return issubclass(value, _find("kernelfield.fields.Field"))
         return callable(value)
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        field = bind(_find("kernelfield.fields.Field"))
+        return f"{bind(issubclass)}({name}, {field}) if isinstance({name}, type) else {bind(callable)}({name})"
 
     def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
         return "a kernelfield.fields.Field or a callable that makes one from (dim, channels)"
@@ -209,6 +238,82 @@ def _find(name: str) -> type:
     return getattr(importlib.import_module(module), attribute)
 
 
+class IterableOf(Kind):
+    """A list, tuple, range or another iterable of ``kind``; entries of a generator are not looked at.
+
+    >>> from kernelfield._kinds import Int
+    >>> IterableOf(Int(0)).check("times", [1, 2.5])
+    Traceback (most recent call last):
+    TypeError: times must be an iterable, each entry an int of at least 0, got [1, 2.5] of type list
+    """
+
+    def __init__(self, kind: Kind, *, least: int = 0) -> None:
+        self.kind, self.least = kind, least
+
+    def has_type(self, value: Any) -> bool:
+        if isinstance(value, (str, bytes, Tensor, np.ndarray, Mapping, type)) or not isinstance(value, Iterable):
+            return False
+        return not isinstance(value, (list, tuple, range)) or all(map(self.kind.has_type, value))
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
+        if not isinstance(value, (list, tuple, range)):
+            return True
+        return len(value) >= self.least and all(self.kind.in_range(v, given) for v in value)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+        count = f" of at least {self.least} entries" if self.least else ""
+        return f"an iterable{count}, each entry {self.kind.text(given)}"
+
+
+class MappingOf(Kind):
+    """A dictionary with names as keys, and perhaps a kind of values."""
+
+    def __init__(self, kind: Kind | None = None) -> None:
+        self.kind = kind
+
+    def has_type(self, value: Any) -> bool:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            return False
+        return self.kind is None or all(map(self.kind.has_type, value.values()))
+
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
+        return self.kind is None or all(self.kind.in_range(v, given) for v in value.values())
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        if self.kind is not None:
+            return super().quick(name, bind)
+        names = f"{bind(all)}(isinstance(_key_, str) for _key_ in {name})"
+        return f"isinstance({name}, {bind(Mapping)}) and {names}"
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+        return "a dictionary with names as keys" + (f", each value {self.kind.text(given)}" if self.kind else "")
+
+
+class _Interval(ListOf):
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
+        return super().in_range(value, given) and value[0] < value[1]
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        return f"{super().quick(name, bind)} and {name}[0] < {name}[1]"
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "an interval (low, high) of finite numbers with low < high"
+
+
+class _Shares(ListOf):
+    def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
+        return super().in_range(value, given) and value[0] > 0 and abs(sum(value) - 1) <= 1e-6
+
+    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+        return Kind.quick(self, name, bind)
+
+    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+        return "3 shares (training above 0, validation, test) of sum 1"
+
+
+DICT = MappingOf()
+#: shares of training, validation and test data
+SHARES = _Shares(NOT_NEGATIVE, count=3)
 CALLABLE = _Callable()
 #: what makes a module: a class, a partial of one, or another callable
 MAKER = _Maker()
@@ -216,3 +321,4 @@ MAKER = _Maker()
 FIELD = _Field()
 DTYPE = OfType("a floating-point torch.dtype", torch.dtype, lambda dtype: dtype.is_floating_point)
 DEVICE = OfType("a torch.device or the name of one", (str, torch.device), _is_device)
+INTERVAL = _Interval(FINITE, count=2)

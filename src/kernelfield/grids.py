@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from ._arguments import checked
+from ._checks import per_axis
 from ._kinds import FINITE, POSITIVE, Int, ListOf, PerAxis
-from ._per_axis import per_axis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ._arguments import checked
-from ._checks import check_coords
+from ._checks import check_coords, per_axis
 from ._kinds import FINITE, POSITIVE, SHARE, Int, PerAxis
 from ._object_kinds import TensorOf
-from ._per_axis import per_axis
 from ._signature import with_arguments_of
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .._arguments import checked, checked_fields
-from .._container_kinds import DICT
 from .._kinds import STRING, TEXT, Choice, Int, ListOf
-from .._object_kinds import Instance
+from .._object_kinds import DICT, Instance
 from ..data.shape import DataShape  # noqa: TC001 (its fields' types are read at run time)
 from .families import bundled_names, family_rows, find_mapping, read_mapping
 from .optim_settings import MEASURED, Optimizer, Schedule

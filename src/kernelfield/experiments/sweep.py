@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
-from .._container_kinds import DICT
 from .._kinds import ANY, TEXT, Choice, Int, ListOf
-from .._object_kinds import Instance
+from .._object_kinds import DICT, Instance
 from .combine import combine_results
 from .comparison import ComparedRun, compare_runs, write_comparison_page
 from .fitting import Job, fit_many, make_fabric

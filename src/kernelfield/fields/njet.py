@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._checks import per_axis
 from .._kinds import POSITIVE, Int, PerAxis
-from .._per_axis import per_axis
 from .base import Field
 
 if TYPE_CHECKING:

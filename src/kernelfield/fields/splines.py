@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._checks import per_axis
 from .._kinds import FINITE, POSITIVE, Int, PerAxis
 from .._object_kinds import TensorOf
-from .._per_axis import per_axis
 from .._signature import with_arguments_of
 from .base import Field
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._checks import per_axis
 from .._kinds import POSITIVE, Int, PerAxis
 from .._object_kinds import TensorOf
-from .._per_axis import per_axis
 from ..fields import Field, MAGNet, Table
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate

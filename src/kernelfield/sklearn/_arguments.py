@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .._container_kinds import DICT
 from .._kinds import BOOL, NOT_NEGATIVE, POSITIVE, RATE, TEXT, Choice, Int
-from .._object_kinds import FIELD, Instance
+from .._object_kinds import DICT, FIELD, Instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._container_kinds import IterableOf, MappingOf
 from .._kinds import POSITIVE, Choice, Int, ListOf
-from .._object_kinds import TensorOf
+from .._object_kinds import IterableOf, MappingOf, TensorOf
 from .causality import check_causal, convolutions, separate
 from .exponentials import fit_kernels, scales
 from .recurrent_conv import RecurrentConv

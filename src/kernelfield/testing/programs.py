@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._container_kinds import IterableOf
 from .._kinds import ANY, NOT_NEGATIVE, TEXT, ListOf
+from .._object_kinds import IterableOf
 from ._compare import assert_close, evaluation, tensors_of
 
 if TYPE_CHECKING:

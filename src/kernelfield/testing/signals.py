@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._container_kinds import IterableOf
 from .._kinds import NOT_NEGATIVE, POSITIVE, Int, ListOf
-from .._object_kinds import CALLABLE, TensorOf
+from .._object_kinds import CALLABLE, IterableOf, TensorOf
 from ._compare import assert_alike, assert_close, evaluation, scale_of, signal_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
-from .._container_kinds import DICT
 from .._kinds import ListOf
+from .._object_kinds import DICT
 from .figures import save_figure
 
 if TYPE_CHECKING:

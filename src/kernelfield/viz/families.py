@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
-from .._container_kinds import MappingOf
 from .._kinds import PATH, TEXT, Int
-from .._object_kinds import Instance, TensorOf
+from .._object_kinds import Instance, MappingOf, TensorOf
 from ..fields import SIREN
 from .figures import save_figure
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
-from .._container_kinds import DICT, MappingOf
 from .._kinds import PATH, POSITIVE, SEED, Int
-from .._object_kinds import TensorOf
+from .._object_kinds import DICT, MappingOf, TensorOf
 from ..fields import fit_field
 from .figures import save_figure
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
-from .._container_kinds import MappingOf
 from .._kinds import PATH, POSITIVE
-from .._object_kinds import Instance
+from .._object_kinds import Instance, MappingOf
 from ..layers import ContinuousConv
 from ..layers.continuous.penalties import kernel_frequency, nyquist
 from .figures import save_figure

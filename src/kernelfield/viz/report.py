@@ -13,8 +13,8 @@ import torch
 
 from .._arguments import checked
 from .._atomic import write_text
-from .._container_kinds import DICT
 from .._kinds import ListOf
+from .._object_kinds import DICT
 from ..groups import Distribution
 from ..layers import ContinuousConv
 from .architecture import draw_history

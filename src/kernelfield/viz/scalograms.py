@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._arguments import checked
-from .._container_kinds import MappingOf
-from .._object_kinds import Instance, TensorOf
+from .._object_kinds import Instance, MappingOf, TensorOf
 from .figures import save_figure
 
 if TYPE_CHECKING:

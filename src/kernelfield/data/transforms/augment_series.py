@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._arguments import checked, checked_fields
-from ..._container_kinds import DICT
 from ..._kinds import BOOL, NOT_NEGATIVE, RATE, Number
+from ..._object_kinds import DICT
 from .batch import Chain
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ..._arguments import checked
-from ..._container_kinds import SHARES
 from ..._kinds import Choice, Int
-from ..._object_kinds import TensorOf
+from ..._object_kinds import SHARES, TensorOf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from ... import grids
 from ..._arguments import checked
-from ..._checks import floats_per_axis
+from ..._checks import floats_per_axis, per_axis
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
-from ..._per_axis import per_axis
 from ...fields import Field, build_field
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport

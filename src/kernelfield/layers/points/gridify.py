@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from ... import grids
 from ..._arguments import checked
+from ..._checks import per_axis
 from ..._kinds import FINITE, Int, ListOf, PerAxis
 from ..._object_kinds import TensorOf
-from ..._per_axis import per_axis
 from ...groups import Group, Trivial
 from ...ops import Edges, bilateral_edges
 from .message import MessageLayer

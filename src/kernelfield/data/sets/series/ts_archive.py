@@ -10,8 +10,8 @@ import numpy as np
 
 from ...._arguments import checked
 from ...._checks import check_choice
-from ...._container_kinds import SHARES
 from ...._kinds import BOOL, POSITIVE, SEED, TEXT, Choice
+from ...._object_kinds import SHARES
 from ...._signature import with_arguments_of
 from ...io.files import NONFINITE, find, folder, number, read_lines, time_of
 from ...io.pairs import split_files
