@@ -12,8 +12,8 @@ from kernelfield.data.base import Split
 from kernelfield.experiments.batch_norm import batches_to_use, norms_with_statistics, reestimate
 from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint
 from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.settings import Training
 from kernelfield.experiments.task import Task
-from kernelfield.experiments.training_settings import Training
 
 from .helpers import small_data, small_recipe
 

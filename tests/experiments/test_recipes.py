@@ -15,7 +15,6 @@ import torch
 from kernelfield.data.registry import describe, list_data
 from kernelfield.experiments.datasets import synthetic_data
 from kernelfield.experiments.evaluation import evaluate
-from kernelfield.experiments.families import FOLDER, bundled_names, family_rows, recipe_text
 from kernelfield.experiments.loop import Loop
 from kernelfield.experiments.recipe import (
     find_recipe,
@@ -25,9 +24,9 @@ from kernelfield.experiments.recipe import (
     recipe_titles,
     with_settings,
 )
+from kernelfield.experiments.recipe_files import FOLDER, bundled_names, family_rows, read_yaml, recipe_text, write_yaml
 from kernelfield.experiments.reproduce import reproduce
 from kernelfield.experiments.run import make_network, make_task
-from kernelfield.experiments.yaml_text import read_yaml, write_yaml
 from kernelfield.models import list_models
 from kernelfield.models.registry import configuration
 

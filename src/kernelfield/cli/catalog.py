@@ -98,7 +98,7 @@ def _lines(name: str, shown: dict[str, Any]) -> list[str]:
     options = shown.pop("options", None)
     lines = [name]
     if options is None:  # a recipe or a weight
-        from ..experiments.yaml_text import write_yaml  # noqa: PLC0415
+        from ..experiments.recipe_files import write_yaml  # noqa: PLC0415
 
         return write_yaml(shown).splitlines()
     for key, value in shown.items():

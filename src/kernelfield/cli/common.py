@@ -56,8 +56,8 @@ def recipe_and_data(
     from ..data.registry import list_data  # noqa: PLC0415
     from ..experiments.custom_data import check_network, data_settings, load_path, recipe_for  # noqa: PLC0415
     from ..experiments.datasets import load_source  # noqa: PLC0415
-    from ..experiments.families import find_mapping  # noqa: PLC0415
     from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
+    from ..experiments.recipe_files import find_mapping  # noqa: PLC0415
 
     if ":" in model:
         import_own(model)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from ..data.base import Split
+    from .settings import Training
     from .task import Task
-    from .training_settings import Training
 
 __all__ = ["batches_to_use", "norms_with_statistics", "reestimate", "reestimation_steps"]
 
@@ -35,7 +35,7 @@ def batches_to_use(settings: Training, steps: int, per_epoch: int) -> int:
         steps: steps of the training in all.
         per_epoch: steps in an epoch, the largest number that is returned.
 
-    >>> from kernelfield.experiments.training_settings import Training
+    >>> from kernelfield.experiments.settings import Training
     >>> [batches_to_use(Training(), steps, 100) for steps in (1_000, 100_000)], batches_to_use(Training(), 40, 8)
     ([50, 0], 8)
     """

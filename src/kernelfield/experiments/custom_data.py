@@ -21,9 +21,9 @@ from ..models import WaveletNet
 from ..models.registry import configuration, options_of
 from .datasets import load_source
 from .recipe import Recipe, recipe_from
+from .recipe_files import parse_value
 from .run import make_network, make_task
 from .start_from import find_start, model_of, source_of
-from .yaml_text import parse_value
 
 if TYPE_CHECKING:
     from ..data.base import Data

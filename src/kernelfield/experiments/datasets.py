@@ -10,14 +10,13 @@ import torch
 
 from .._arguments import checked
 from .._checks import check_choice
-from .._kinds import TEXT, Int
+from .._kinds import POSITIVE, TEXT, Int, Number, PerAxis
 from ..data.base import Data, Split
 from ..data.registry import describe, load
 from ..data.transforms.augment_series import augment_series
 from ..data.transforms.batch import Chain, Subsample, augments
 from ..data.transforms.drop_samples import drop_samples
 from ..data.transforms.to_sequence import map_splits
-from .ranges import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +88,7 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     if every is not None:
         data = _subsample(data, every, where)
     if step is not None:
-        if not Range(0, without_low=True).holds(step):
+        if not PerAxis(POSITIVE).accepts(step, {}):
             raise ValueError(f"{where}: step must be a finite number above 0, or one per axis, got {step!r}")
         data = map_splits(data, lambda split: replace(split, step=step))
     return data if dropped is None else drop_samples(data, dropped, observed=True)
@@ -97,7 +96,7 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
 
 def _share(data: Data, share: float, where: str) -> Data:
     """Keep a share of the training samples, drawn once; of labels of samples, the same share of each class."""
-    if not Range(0, 1, without_low=True).holds(share) or isinstance(share, bool):
+    if not Number(0, 1, without_low=True).accepts(share, {}):
         raise ValueError(f"{where}: share must be above 0 and at most 1, got {share!r}")
     target, count = data.train.target.cpu(), len(data.train)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
@@ -111,7 +110,7 @@ def _share(data: Data, share: float, where: str) -> Data:
 
 
 def _subsample(data: Data, every: int, where: str) -> Data:
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+    if not Int(1).accepts(every, {}):
         raise ValueError(f"{where}: subsample must be an int of at least 1, got {every!r}")
     if (
         data.dim != 1

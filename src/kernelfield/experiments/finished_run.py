@@ -23,7 +23,7 @@ from .plain_json import read_json
 from .processes import split_over
 from .robustness import run_tests
 from .run import PICTURES, Run, make_task
-from .training_settings import SELECT
+from .settings import SELECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

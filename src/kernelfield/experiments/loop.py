@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
     from ..data.base import Batch, Split
+    from .settings import Training
     from .task import Task
-    from .training_settings import Training
 
 __all__ = ["Loop", "NonFiniteLoss", "Progress", "TrainingInterrupted", "resident"]
 

@@ -16,12 +16,12 @@ from ..fields import BSpline, Field
 from ..groups import Distribution
 from ..masks import Mask
 from .metrics import is_better
-from .optim_settings import MEASURED
+from .settings import MEASURED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .optim_settings import Optimizer, Schedule
+    from .settings import Optimizer, Schedule
 
 __all__ = ["Average", "LearningRate", "make_optimizer", "parameter_groups", "parameter_kinds"]
 

@@ -21,8 +21,8 @@ from .finished_run import run_metadata
 from .processes import split_over
 from .run import Run, make_task
 from .sample_files import ENDINGS, ask, check_samples, prepare_samples, read_file
+from .settings import SELECT
 from .task import takes_argument
-from .training_settings import SELECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

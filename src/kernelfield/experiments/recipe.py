@@ -5,21 +5,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import math
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .._arguments import checked, checked_fields
-from .._kinds import STRING, TEXT, Choice, Int, ListOf
-from .._object_kinds import DICT, Instance
+from .._kinds import FINITE, POSITIVE, RATE, STRING, TEXT, Choice, Int, ListOf, PerAxis, shown
+from .._object_kinds import DICT, Instance, MappingOf
 from ..data.shape import DataShape  # noqa: TC001 (its fields' types are read at run time)
-from .families import bundled_names, family_rows, find_mapping, read_mapping
-from .optim_settings import MEASURED, Optimizer, Schedule
-from .ranges import Range
-from .training_settings import Training
-from .yaml_text import parse_value, write_yaml
+from .recipe_files import bundled_names, family_rows, find_mapping, parse_value, read_mapping, write_yaml
+from .settings import MEASURED, Optimizer, Schedule, Training
 
 __all__ = [
     "Optimizer",
@@ -34,13 +30,13 @@ __all__ = [
     "with_settings",
 ]
 
-#: further tests of a trained network and the range of their values; tests on other data have names instead
+#: further tests of a trained network, and what each takes
 TESTS = {
-    "step": Range(0, without_low=True),
-    "drop": Range(0, 1, without_high=True),
-    "turn": Range(-math.inf),
-    "speed": Range(0, without_low=True),
-    "data": None,
+    "step": ListOf(PerAxis(POSITIVE), least=0),
+    "drop": ListOf(RATE, least=0),
+    "turn": ListOf(FINITE, least=0),
+    "speed": ListOf(POSITIVE, least=0),
+    "data": MappingOf(DICT),
 }
 
 
@@ -132,13 +128,8 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
     for kind, values in made.test.items():
         if kind not in TESTS:
             raise ValueError(f"{where}: {kind!r} is not a key of test{_closest(str(kind), TESTS)}")
-        allowed = TESTS[kind]
-        if allowed is not None and values != [] and not allowed.holds(values):
-            raise ValueError(f"{where}: test.{kind} must be finite numbers {allowed}, got {values!r}")
-        if allowed is None and not (isinstance(values, dict) and all(isinstance(v, dict) for v in values.values())):
-            raise ValueError(
-                f"{where}: test.{kind} must be options of the loader by name, {{…: {{…}}}}, got {values!r}"
-            )
+        if not TESTS[kind].accepts(values, {}):
+            raise ValueError(f"{where}: test.{kind} must be {TESTS[kind].text()}, got {shown(values)}")
     return made
 
 
@@ -261,7 +252,7 @@ def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
         return None
     # Where samples are dropped, one more channel says which.
     drop, every = data.get("drop") is not None, data.get("subsample") or 1
-    size = [-(-n // every) for n in shape.size] if Range(1).holds(every) else shape.size
+    size = [-(-n // every) for n in shape.size] if Int(1).accepts(every, {}) else shape.size
     return dataclasses.asdict(dataclasses.replace(shape, in_channels=shape.in_channels + drop, size=size))
 
 

@@ -20,10 +20,10 @@ from .._checks import check_choice
 from ..data.io.files import decoding, read_lines
 from ..models import create_model
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
-from .families import recipe_text
 from .plain_json import read_json
 from .recipe import Recipe, read_recipe
-from .training_settings import SELECT
+from .recipe_files import recipe_text
+from .settings import SELECT
 
 if TYPE_CHECKING:
     from torch import nn

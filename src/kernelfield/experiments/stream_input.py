@@ -17,7 +17,7 @@ from ..data.base import Batch
 from ..streaming import Stream
 from ..streaming.causality import check_causal
 from .predict import TrainedRun
-from .training_settings import SELECT
+from .settings import SELECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -24,9 +24,9 @@ from .loop import TrainingInterrupted
 from .metrics import is_better, main_metric
 from .plain_json import read_json, write_json
 from .recipe import Recipe, find_recipe, with_settings
+from .recipe_files import parse_value
 from .reproduce import FAILURES, outcome_result
 from .seeds import seed_recipes
-from .yaml_text import parse_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

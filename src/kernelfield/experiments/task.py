@@ -23,7 +23,7 @@ from ..models import Augerino, DNArch
 from .losses import TASKS, task_loss
 from .metrics import Meter, is_better, main_metric
 from .optim import LearningRate, make_optimizer
-from .optim_settings import MEASURED, Optimizer, Schedule
+from .settings import MEASURED, Optimizer, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from torch import nn
 import kernelfield as kf
 from kernelfield import experiments
 from kernelfield.data.base import Batch
-from kernelfield.experiments import custom_data, datasets, losses, metrics, optim, recipe, robustness, run, yaml_text
+from kernelfield.experiments import custom_data, datasets, losses, metrics, optim, recipe, recipe_files, robustness, run
 from kernelfield.experiments.fitting import make_fabric, split_sizes
 from kernelfield.experiments.predict import TrainedRun
 from kernelfield.experiments.results import results_table
@@ -78,8 +78,8 @@ _SECTIONS: list[Call] = [
         lambda: {"recipe": _RECIPE, "settings": ["training.epochs=2"]},
         ends_with=(ValueError,),
     ),
-    Call("experiments.read_yaml", yaml_text.read_yaml, lambda: {"text": "a: 1"}),
-    Call("experiments.parse_value", yaml_text.parse_value, lambda: {"text": "[1, 2]"}),
+    Call("experiments.read_yaml", recipe_files.read_yaml, lambda: {"text": "a: 1"}),
+    Call("experiments.parse_value", recipe_files.parse_value, lambda: {"text": "[1, 2]"}),
 ]
 
 _TRAINING: list[Call] = [
