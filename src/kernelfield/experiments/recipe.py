@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .._arguments import checked, checked_fields
-from .._kinds import FINITE, POSITIVE, RATE, STRING, TEXT, Choice, Int, ListOf, PerAxis, shown
+from .._kinds import FINITE, POSITIVE, RATE, STRING, TEXT, Choice, Int, Kind, ListOf, shown
 from .._object_kinds import DICT, Instance, MappingOf
 from ..data.shape import DataShape  # noqa: TC001 (its fields' types are read at run time)
 from .recipe_files import bundled_names, family_rows, find_mapping, parse_value, read_mapping, write_yaml
@@ -30,14 +30,10 @@ __all__ = [
     "with_settings",
 ]
 
-#: further tests of a trained network, and what each takes
-TESTS = {
-    "step": ListOf(PerAxis(POSITIVE), least=0),
-    "drop": ListOf(RATE, least=0),
-    "turn": ListOf(FINITE, least=0),
-    "speed": ListOf(POSITIVE, least=0),
-    "data": MappingOf(DICT),
-}
+_NUMBERS = {"step": POSITIVE, "drop": RATE, "turn": FINITE, "speed": POSITIVE}
+#: further tests of a trained network: numbers, one or several, or options of the loader by name
+TESTS: dict[str, Kind] = {name: kind | ListOf(kind, least=0) for name, kind in _NUMBERS.items()}
+TESTS["data"] = MappingOf(DICT)
 
 
 @checked_fields(

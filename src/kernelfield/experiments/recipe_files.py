@@ -15,8 +15,8 @@
 A row is the base with the row's values in place of the base's, section by section. Names of rows stand alone on lines
 indented by two spaces, so that a row is found without parsing every family.
 
-Recipes are YAML with plain values, without duplicate keys, aliases and tags. Numbers, booleans and null follow YAML 1.2,
-in which ``1e-6`` is a number and ``no`` is a word.
+Recipes are YAML with plain values, without duplicate keys, aliases or tags. Numbers, booleans and null follow YAML
+1.2, in which ``1e-6`` is a number and ``no`` is a word.
 """
 
 from __future__ import annotations
