@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelfield.ops import conv
+from kernelfield.ops import conv, conv_reference
 from kernelfield.ops.conv import fft
 from kernelfield.ops.conv.fft import fast_size, transform_sizes, working_dtype
-from tests.contracts.convolutions import KINDS, Case, assert_matches, kinds
+from kernelfield.ops.conv.fft_columns import Columns
+from tests.contracts.convolutions import KINDS, Case, assert_matches, cases, kinds
 from tests.largest import Largest
 
 if TYPE_CHECKING:
@@ -62,6 +64,39 @@ def test_chunks_change_nothing(case: Case, budget: int, monkeypatch: pytest.Monk
     assert_matches(case, chunked[0].detach(), *[t.detach() for t in tensors])
     for got, expected in zip(chunked, whole, strict=True):
         torch.testing.assert_close(got, expected)
+
+
+@given(case=cases(), budget=st.integers(1, 4000), needs=st.sampled_from([(True, True), (True, False), (False, True)]))
+def test_columns_equal_the_reference(case: Case, budget: int, needs: tuple[bool, bool]) -> None:
+    tensors = [t.requires_grad_(need) for t, need in zip(case.tensors(), needs, strict=True)]
+    learned = [t for t in tensors if t.requires_grad]
+    with mock.patch.dict(fft.CHUNK_BYTES, {"cpu": budget}):
+        y = conv(*tensors, **case.how, method="fft")
+        weights = torch.randn_like(y)
+        found = torch.autograd.grad(y, learned, weights)
+    expected = conv_reference(*tensors, **case.how)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, learned, weights))
+
+
+def test_large_planes_and_volumes_are_convolved_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    original = Columns._blocks
+
+    def spy(self: Columns, *tensors: torch.Tensor) -> list[slice]:
+        used.append(list(original(self, *tensors)))
+        return used[-1]
+
+    monkeypatch.setattr(Columns, "_blocks", spy)
+    monkeypatch.setitem(fft.CHUNK_BYTES, "cpu", 4096)
+    for lengths in ((24, 40), (6, 9, 8)):
+        x, kernel = torch.randn(1, 2, *lengths), torch.randn(2, 1, *lengths)
+        conv(x, kernel, groups=2, method="fft")
+        assert len(used) == 2  # channels
+        assert len(used[0]) > 2
+        used.clear()
+    conv(torch.randn(1, 2, 4096), torch.randn(2, 1, 4096), groups=2, method="fft")
+    assert not used
 
 
 def test_a_small_budget_really_makes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +194,29 @@ def test_training_takes_less_than_half_the_memory_of_the_plain_formula(space: tu
         peaks[name] = peak_bytes(train)
     assert peaks["ours"] >= x.nbytes  # at least its output
     assert peaks["ours"] < peaks["plain"] / 2
+
+
+def formula(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    """Convolve depthwise with centred kernels as one writes it with torch.fft."""
+    lengths, points = x.shape[2:], kernel.shape[2:]
+    axes, sizes = tuple(range(2, x.dim())), [2 * n for n in lengths]
+    product = torch.fft.rfftn(x, sizes, dim=axes) * torch.fft.rfftn(kernel, sizes, dim=axes).squeeze(1)
+    y = torch.fft.irfftn(product, sizes, dim=axes)
+    return y[(..., *(slice((k - 1) // 2, (k - 1) // 2 + n) for n, k in zip(lengths, points, strict=True)))]
+
+
+@pytest.mark.parametrize("lengths", [(192, 256), (24, 32, 32)], ids=["plane", "volume"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_columns_take_a_fraction_of_the_formulas_memory(
+    channels: int, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fft.CHUNK_BYTES, "cpu", 1 << 14)  # as small beside these signals as it is beside large ones
+    tensors = torch.randn(1, channels, *lengths), torch.randn(channels, 1, *(2 * n - 1 for n in lengths))
+    x, kernel = (t.requires_grad_() for t in tensors)
+    torch.testing.assert_close(conv(x, kernel, groups=channels, method="fft"), formula(x, kernel), atol=2e-3, rtol=1e-3)
+    ours = peak_bytes(lambda: torch.autograd.grad(conv(x, kernel, groups=channels, method="fft").sum(), (x, kernel)))
+    plain = peak_bytes(lambda: torch.autograd.grad(formula(x, kernel).sum(), (x, kernel)))
+    assert ours < (0.36 if channels == 1 else 0.26) * plain
 
 
 def test_transforms_of_torch_func() -> None:

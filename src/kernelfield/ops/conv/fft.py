@@ -1,7 +1,8 @@
 r"""Convolution as a product of spectra. Only the input and the kernel are saved for the backward pass.
 
 Inputs are processed in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps them
-in cache.
+in cache. Planes and volumes of which a single one exceeds such a chunk are processed in blocks of columns
+(:mod:`.fft_columns`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .autograd import bilinear
 from .direct import direct_conv
+from .fft_columns import Columns
+from .placing import place, take
 from .shape import centres
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "fast_size",
     "fft_conv",
-    "place",
-    "take",
     "transform_conv",
     "transform_grads",
     "transform_sizes",
@@ -35,6 +35,8 @@ __all__ = [
 # Bytes of one padded chunk of the input. On a CPU this is a fraction of a typical last-level cache. On a GPU it fills
 # the device. `benchmarks/conv.py --chunks` plots time against chunk size.
 CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 128 << 20}
+# Chunks of signals of at least LARGE bytes are at most this share of all of them: there may be few channels.
+CHUNK_SHARE, LARGE = 1 / 16, 16 << 20
 
 
 def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
@@ -80,10 +82,18 @@ class _Transform:
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
         signals, kernels = x.unflatten(1, (self.groups, -1)), kernel.unflatten(0, (self.groups, -1))
+        columns = self._columns(signals, kernels)
+        if columns is not None and self.groups == 1:
+            return columns.conv(signals, kernels, self._product, None).flatten(1, 2)
         chunks = self._chunks(signals, kernels)
         if chunks == WHOLE:
             return self._conv(signals, self._kernel_spectrum(kernels)).flatten(1, 2).to(x.dtype)
         out = x.new_empty((x.shape[0], self.groups, kernels.shape[1], *self.lengths))
+        if columns is not None:
+            for g in range(self.groups):
+                one = slice(g, g + 1)
+                columns.conv(signals[:, one], kernels[one], self._product, out[:, one])
+            return out.flatten(1, 2)
         for group, batches in chunks:
             spectrum = self._kernel_spectrum(kernels[group])
             for batch in batches:
@@ -93,8 +103,20 @@ class _Transform:
     def grads(self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool) -> tuple[Tensor, Tensor]:
         outputs, signals = grad.unflatten(1, (self.groups, -1)), x.unflatten(1, (self.groups, -1))
         kernels = kernel.unflatten(0, (self.groups, -1))
+        columns, needs = self._columns(signals, kernels), (need_x, need_kernel)
+        products = self._contract_out, self._contract_batch
+        if columns is not None and self.groups == 1:
+            found = columns.grads(outputs, signals, kernels, needs, products, (None, None))
+            return found[0].view(x.shape if need_x else 0), found[1].view(kernel.shape if need_kernel else 0)
         grad_x = x.new_empty(x.shape if need_x else 0)
         grad_kernel = kernel.new_zeros(kernel.shape if need_kernel else 0)
+        if columns is not None:
+            for g in range(self.groups):
+                one = slice(g, g + 1)
+                out_x = grad_x.unflatten(1, (self.groups, -1))[:, one] if need_x else None
+                out_kernel = grad_kernel.unflatten(0, (self.groups, -1))[one] if need_kernel else None
+                columns.grads(outputs[:, one], signals[:, one], kernels[one], needs, products, (out_x, out_kernel))
+            return grad_x, grad_kernel
         for group, batches in self._chunks(signals, kernels):
             conjugate = self._kernel_spectrum(kernels[group]).conj_physical_() if need_x else None
             total: Tensor | None = None
@@ -112,15 +134,32 @@ class _Transform:
                 grad_kernel.unflatten(0, (self.groups, -1))[group] = gradient
         return grad_x, grad_kernel
 
+    def _budget(self, signals: Tensor, row: int) -> int:
+        """Return the bytes of padded signals per chunk, if those of one group and one batch entry take ``row``."""
+        most = CHUNK_BYTES.get(signals.device.type, CHUNK_BYTES["cuda"])
+        if row < LARGE:
+            return most
+        return min(most, max(LARGE, int(CHUNK_SHARE * row * signals.shape[0] * self.groups)))
+
+    def _row(self, signals: Tensor, kernels: Tensor) -> int:
+        """Return the bytes of one group of one batch entry, padded."""
+        return max(signals.shape[2], kernels.shape[1]) * math.prod(self.sizes) * self.dtype.itemsize
+
+    def _columns(self, signals: Tensor, kernels: Tensor) -> Columns | None:
+        """Return how to convolve in blocks of columns; None if one signal fits a chunk, or has no columns."""
+        row = self._row(signals, kernels)
+        budget = self._budget(signals, row)
+        if len(self.sizes) == 1 or row <= budget or not signals.shape[0]:
+            return None
+        return Columns(self.lengths, self.points, self.centres, self.sizes, self.dtype, budget)
+
     def _chunks(self, signals: Tensor, kernels: Tensor) -> list[tuple[slice, list[slice]]]:
         """Cut (batch, groups) into blocks whose padded signals take about CHUNK_BYTES."""
-        budget = CHUNK_BYTES.get(signals.device.type, CHUNK_BYTES["cuda"])
         batch = signals.shape[0]
         if batch == 0:
             return []
-        wider = max(signals.shape[2], kernels.shape[1])
-        row = wider * math.prod(self.sizes) * self.dtype.itemsize
-        rows = max(1, budget // row)
+        row = self._row(signals, kernels)
+        rows = max(1, self._budget(signals, row) // row)
         # A group's kernel is transformed once for the whole batch, so split groups first.
         group_step = max(1, min(self.groups, rows // batch))
         batch_step = max(1, min(batch, rows // group_step))
@@ -132,12 +171,12 @@ class _Transform:
     # Shapes below: signals (b, g, i, *space), outputs (b, g, o, *space), kernels (g, o, i, *points); spectra likewise.
 
     def _conv(self, signals: Tensor, spectrum: Tensor) -> Tensor:
-        x = self._spectrum(signals)
+        return self._inverse(self._product(self._spectrum(signals), spectrum), self.lengths)
+
+    def _product(self, x: Tensor, spectrum: Tensor) -> Tensor:
         if self.depthwise:  # one input channel per group: the product is elementwise
-            product = x.mul_(spectrum.squeeze(2)) if spectrum.shape[1] == 1 else x * spectrum.squeeze(2)
-        else:
-            product = torch.einsum("bgi...,goi...->bgo...", x, spectrum)
-        return self._inverse(product, self.lengths)
+            return x.mul_(spectrum.squeeze(2)) if spectrum.shape[1] == 1 else x * spectrum.squeeze(2)
+        return torch.einsum("bgi...,goi...->bgo...", x, spectrum)
 
     # Resolve conjugates: inside an operator called by a dispatch mode, products ignore a lazy one.
 
@@ -198,42 +237,6 @@ def transform_grads(
 
 
 _fft_conv = bilinear("fft_conv", transform_conv, transform_grads)
-
-
-def place(kernels: Tensor, axis: int, sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
-    """Put kernel point j at index j - centre modulo the transform's size; points that coincide are added.
-
-    Args:
-        kernels: (…, *points, …).
-        axis: first of the points' axes.
-        sizes: size of the transform along each axis.
-        centres: index of offset zero along each axis.
-    """
-    for d, (size, centre) in enumerate(zip(sizes, centres, strict=True)):
-        points = kernels.shape[axis + d]
-        if points > size:  # periodic boundary: the period is the input's length
-            index = (torch.arange(points, device=kernels.device) - centre) % size
-            shape = (*kernels.shape[: axis + d], size, *kernels.shape[axis + d + 1 :])
-            kernels = kernels.new_zeros(shape).index_add(axis + d, index, kernels)
-        elif centre > 0:
-            past = kernels.narrow(axis + d, centre, points - centre)
-            gap = (0, 0) * (kernels.dim() - 1 - axis - d) + (0, size - points)
-            kernels = torch.cat([F.pad(past, gap), kernels.narrow(axis + d, 0, centre)], dim=axis + d)
-    return kernels
-
-
-def take(kernels: Tensor, axis: int, points: Sequence[int], sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
-    """Read every kernel point from where :func:`place` put it, as the gradient needs."""
-    for d, (count, size, centre) in enumerate(zip(points, sizes, centres, strict=True), start=axis):
-        if count > size:
-            index = (torch.arange(count, device=kernels.device) - centre) % size
-            kernels = kernels.index_select(d, index)
-        elif centre == 0:
-            kernels = kernels.narrow(d, 0, count)
-        else:
-            past = kernels.narrow(d, 0, count - centre)
-            kernels = torch.cat([kernels.narrow(d, size - centre, centre), past], dim=d)
-    return kernels
 
 
 def transform_sizes(

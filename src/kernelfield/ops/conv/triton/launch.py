@@ -10,7 +10,7 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources as TooLarge
 
 from ...graph_cache import graph_cache
-from ..fft import place, take
+from ..placing import place, take
 from ..shape import centres
 from . import plan_of, precision, scaled
 from .outer_launch import Blocks
