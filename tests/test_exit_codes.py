@@ -13,7 +13,7 @@ import torch
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
 from kernelfield.experiments import fit
 from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint, write_checkpoint
-from kernelfield.experiments.folder_lock import FolderLock
+from kernelfield.experiments.run_files import FolderLock
 from tests.commands import call
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from kernelfield.data.base import Split
-from kernelfield.experiments.batch_norm import batches_to_use, norms_with_statistics, reestimate
 from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint
+from kernelfield.experiments.evaluation import batches_to_use, norms_with_statistics, reestimate
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.settings import Training
 from kernelfield.experiments.task import Task

@@ -16,7 +16,7 @@ from kernelfield.experiments.datasets import load_source
 from kernelfield.experiments.energy import EnergyMeter
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.operations import count_operations
-from kernelfield.experiments.plain_json import read_json
+from kernelfield.experiments.run_files import read_json
 from kernelfield.models.pretrained import describe_weight
 
 from .helpers import small_data, small_recipe

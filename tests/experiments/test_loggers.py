@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kernelfield.experiments import fit
-from kernelfield.experiments.loggers import Loggers
+from kernelfield.experiments.progress import Loggers
 from kernelfield.experiments.recipe import with_settings
 
 from .helpers import small_data, small_recipe

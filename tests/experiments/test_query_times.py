@@ -18,8 +18,7 @@ from kernelfield.data.registry import load
 from kernelfield.experiments.evaluation import evaluate
 from kernelfield.experiments.finished_run import export_run, run_test
 from kernelfield.experiments.fitting import fit
-from kernelfield.experiments.losses import task_loss
-from kernelfield.experiments.metrics import Meter
+from kernelfield.experiments.metrics import Meter, task_loss
 from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.task import Task
 from tests.commands import call

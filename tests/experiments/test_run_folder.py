@@ -18,11 +18,10 @@ from kernelfield._atomic import write_aside, write_text
 from kernelfield.experiments import fit
 from kernelfield.experiments.checkpoint import check_weights, latest_checkpoint, read_checkpoint, write_checkpoint
 from kernelfield.experiments.evaluation import NonFiniteOutputs, evaluate
-from kernelfield.experiments.folder_lock import FolderLock
 from kernelfield.experiments.metrics import Meter
-from kernelfield.experiments.plain_json import read_json
 from kernelfield.experiments.recipe import recipe_from
 from kernelfield.experiments.run import Run, make_network, make_task
+from kernelfield.experiments.run_files import FolderLock, read_json
 from tests.experiments.helpers import small_data, small_recipe, weights
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import pytest
 
 from kernelfield.experiments import fitting
 from kernelfield.experiments.fitting import fit
-from kernelfield.experiments.plain_json import to_json
 from kernelfield.experiments.reproduce import reproduce
 from kernelfield.experiments.results import results_table
 from kernelfield.experiments.run import Run
+from kernelfield.experiments.run_files import to_json
 
 from .helpers import small_data, small_recipe
 

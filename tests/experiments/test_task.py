@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from kernelfield import CCNN, create_model
 from kernelfield.data.base import Batch
-from kernelfield.experiments.losses import task_loss
-from kernelfield.experiments.metrics import Meter, is_better, main_metric
+from kernelfield.experiments.metrics import Meter, is_better, main_metric, task_loss
 from kernelfield.experiments.optim import Average
 from kernelfield.experiments.recipe import Optimizer, Schedule
 from kernelfield.experiments.task import REGULARIZERS, Task

@@ -10,8 +10,8 @@ import torch
 
 from kernelfield import create_model
 from kernelfield.experiments.fitting import fit
-from kernelfield.experiments.plain_json import write_json
 from kernelfield.experiments.recipe import find_recipe, with_settings
+from kernelfield.experiments.run_files import write_json
 from kernelfield.experiments.weight import make_weight, read_trained, weight_recipe, weight_score
 from kernelfield.models.pretrained import catalog, describe_weight
 

@@ -12,9 +12,9 @@ from torch import nn
 from kernelfield.data.base import Data, Split, TargetScale
 from kernelfield.data.transforms.batch import ScaleTarget
 from kernelfield.experiments import finish
+from kernelfield.experiments.finish import worst_samples
 from kernelfield.experiments.run import Run, make_network, make_task
 from kernelfield.experiments.task import Task
-from kernelfield.experiments.worst import worst_samples
 from kernelfield.viz.examples import plot_samples
 from kernelfield.viz.report import _curves
 from tests.experiments.helpers import small_data, small_recipe

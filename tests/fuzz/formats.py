@@ -35,8 +35,8 @@ from kernelfield.data.sets.series.physionet2019 import read_psv
 from kernelfield.data.sets.series.ts_archive import ts
 from kernelfield.data.sets.text import listops
 from kernelfield.data.sets.text.characters import text
-from kernelfield.experiments.plain_json import read_json
 from kernelfield.experiments.recipe import read_recipe
+from kernelfield.experiments.run_files import read_json
 from tests.experiments.helpers import small_recipe
 
 if TYPE_CHECKING:

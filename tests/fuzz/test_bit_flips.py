@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from kernelfield.experiments import fit
 from kernelfield.experiments.checkpoint import read_checkpoint
-from kernelfield.experiments.plain_json import read_json
 from kernelfield.experiments.run import Run
+from kernelfield.experiments.run_files import read_json
 from tests.experiments.helpers import small_data, small_recipe
 from tests.fuzz.bounds import bounded, print_counts
 

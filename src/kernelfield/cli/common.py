@@ -174,7 +174,7 @@ def print_sizes(*, quiet: bool) -> Callable[[Data], None]:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    from ..experiments.plain_json import to_json  # noqa: PLC0415
+    from ..experiments.run_files import to_json  # noqa: PLC0415
 
     typer.echo(to_json(value))
 

@@ -120,7 +120,7 @@ def card(
     with errors():
         from ..experiments.card import make_card, train_on_shares  # noqa: PLC0415
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
-        from ..experiments.plain_json import read_json  # noqa: PLC0415
+        from ..experiments.run_files import read_json  # noqa: PLC0415
 
         fabric = make_fabric(accelerator)
         if shares:

@@ -26,9 +26,9 @@ from .energy import EnergyMeter
 from .evaluation import mask_sizes
 from .finished_run import rewrite_report, run_metadata
 from .operations import count_operations
-from .plain_json import write_json
 from .recipe import with_settings
 from .run import Run, machine, make_network, make_task
+from .run_files import write_json
 from .weight import weight_recipe
 
 if TYPE_CHECKING:

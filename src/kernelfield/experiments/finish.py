@@ -1,28 +1,41 @@
-"""The end of a training: test the chosen network and write result.json and the report."""
+"""The end of a training: test the chosen network, find its worst samples, write result.json and the report."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional as F
 
 from ..models import DNArch
 from .evaluation import evaluate
-from .plain_json import write_json
 from .processes import split_over
 from .robustness import other_data_tests, run_tests
 from .run import machine, make_task
-from .worst import worst_samples
+from .run_files import write_json
 
 if TYPE_CHECKING:
-    from ..data.base import Data
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from ..data.base import Batch, Data
     from .loop import Loop
     from .recipe import Recipe
     from .run import Run
     from .task import Task
 
-__all__ = ["count_parameters", "finish", "score_last_epoch", "write_pictures", "write_rows"]
+__all__ = [
+    "WorstSample",
+    "count_parameters",
+    "finish",
+    "score_last_epoch",
+    "worst_samples",
+    "write_pictures",
+    "write_rows",
+]
 
 
 def count_parameters(network: torch.nn.Module) -> int:
@@ -211,3 +224,73 @@ def _epochs(
     if best_step and select != "best":
         found["best"] = epoch(best_step, best) if best is not None else found["last"]
     return found
+
+
+@dataclass(frozen=True)
+class WorstSample:
+    """A sample and its prediction.
+
+    Args:
+        index: its position in the split.
+        inputs: (channels, *space) as the network saw it, on the CPU.
+        caption: the true target, the prediction, and how sure the network was or how large the error is.
+    """
+
+    index: int
+    inputs: Tensor
+    caption: str
+
+
+@torch.no_grad()
+def worst_samples(task: Task, data: Data, *, count: int = 8, batch: int = 256) -> list[WorstSample]:
+    """Return the test samples with the largest loss, the worst first; none for tasks with a target per position.
+
+    Args:
+        task: the trained task.
+        data: with the test split and the names of the classes.
+        count: how many.
+        batch: samples at once.
+    """
+    split = data.test
+    if task.task not in ("classification", "regression") or split.coords is not None or split.inputs.dim() < 3:
+        return []
+    device = next(task.network.parameters()).device
+    task.eval()
+    losses, outputs, targets = [], [], []
+    scale = None
+    for start in range(0, len(split), batch):
+        part = split.batch(slice(start, start + batch)).to(device)
+        prediction = task(part)
+        losses.append(_losses(task.task, prediction, part).cpu())
+        outputs.append(prediction.cpu())
+        targets.append(part.target.cpu())  # type: ignore[union-attr]
+        scale = part.scale
+    output, target = torch.cat(outputs), torch.cat(targets)
+    if scale is not None:
+        output, target = scale.undo(output), scale.undo(target)
+    order = torch.cat(losses).argsort(descending=True)[:count].tolist()
+    found = []
+    for i in order:
+        seen = split.batch(slice(i, i + 1))
+        inputs = seen.inputs[0].cpu()
+        if seen.mask is not None:
+            inputs = inputs.masked_fill(~seen.mask[0].cpu(), float("nan"))
+        found.append(WorstSample(i, inputs, _caption(task.task, output[i], target[i], data.classes)))
+    return found
+
+
+def _losses(task: str, prediction: Tensor, batch: Batch) -> Tensor:
+    """Return the loss of each sample."""
+    assert batch.target is not None
+    if task == "classification":
+        return F.cross_entropy(prediction, batch.target, reduction="none")
+    return (prediction - batch.target.view_as(prediction)).square().flatten(1).mean(dim=1)
+
+
+def _caption(task: str, output: Tensor, target: Tensor, classes: Sequence[str]) -> str:
+    if task == "classification":
+        said, truth = int(output.argmax()), int(target)
+        names = [classes[i] if i < len(classes) else str(i) for i in (truth, said)]
+        return f"true {names[0]}, predicted {names[1]} ({float(output.softmax(dim=0)[said]):.0%})"
+    values = [", ".join(f"{v:.3g}" for v in t.flatten()[:3].tolist()) for t in (target, output)]
+    return f"true {values[0]}, predicted {values[1]}"

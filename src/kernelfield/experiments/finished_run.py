@@ -19,10 +19,10 @@ from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data
 from .evaluation import evaluate
 from .finish import write_pictures
-from .plain_json import read_json
 from .processes import split_over
 from .robustness import run_tests
 from .run import PICTURES, Run, make_task
+from .run_files import read_json
 from .settings import SELECT
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from ..data.base import Data
-    from .folder_lock import FolderLock
     from .recipe import Recipe
+    from .run_files import FolderLock
 
 __all__ = [
     "complete_run",

@@ -18,14 +18,13 @@ from .checkpoint import latest_checkpoint
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
 from .finished_run import complete_run
-from .folder_lock import FolderLock
 from .kernels_ahead import KernelsAhead
-from .loggers import Loggers
 from .loop import Loop, TrainingInterrupted, resident
-from .plain_json import write_json
 from .processes import launched_sizes, wait_for_rendezvous
+from .progress import Loggers
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task, network_arguments
+from .run_files import FolderLock, write_json
 from .side_by_side import Stepwise, side_by_side
 from .start_from import find_start, freeze_body, load_weights, size_lines
 
@@ -78,7 +77,7 @@ def fit(
         fabric: devices, processes and precision; see :func:`make_fabric`.
         context: number of processes that share every sample, each with a slab of it; see :mod:`kernelfield.parallel`.
         report: whether to write report.html and kernels.png.
-        log: loggers beside those of ``training.log``; see :class:`~.loggers.Loggers`.
+        log: loggers beside those of ``training.log``; see :class:`~.progress.Loggers`.
         on_data: called with the data before the training begins.
         on_message: called with lines on which weights a training starts from.
         on_progress: called from time to time with a :class:`Progress`.

@@ -11,16 +11,13 @@ from ..cuda_graphs import CapturedFunction
 from ..data.base import TENSORS
 from ..groups import Bernoulli
 from ..layers.continuous.kernel_support import sample_full_kernels
-from .batch_norm import batches_to_use, reestimation_steps
 from .checkpoint import latest_checkpoint
-from .evaluation import evaluation_steps, mask_sizes
-from .loop_checkpoint import resume_loop, save_best, save_loop, save_weights
-from .loop_state import Clock, Progress, State
+from .evaluation import batches_to_use, evaluation_steps, mask_sizes, reestimation_steps
+from .loop_state import Clock, Progress, State, resume_loop, save_best, save_loop, save_weights
 from .metrics import is_better
 from .optim import Average, make_optimizer
-from .processes import context_mesh, split_over
+from .processes import context_mesh, split_over, synchronise_norms
 from .side_by_side import exhaust, matmul_precision
-from .sync_norms import synchronise_norms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

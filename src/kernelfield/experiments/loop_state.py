@@ -1,11 +1,31 @@
-"""Progress, counters and clock of a training loop."""
+"""State of a training loop: its progress, counters and clock, and the checkpoints that hold all of it."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Clock", "Progress", "State"]
+import torch
+
+from .checkpoint import (
+    gather,
+    latest_checkpoint,
+    load_network,
+    optimizer_tensors,
+    read_checkpoint,
+    remove_checkpoints,
+    restore_optimizer,
+    restore_replaced,
+    shard,
+    write_checkpoint,
+)
+
+if TYPE_CHECKING:
+    from .loop import Loop
+
+__all__ = ["Clock", "Progress", "State", "resume_loop", "save_best", "save_loop", "save_weights"]
 
 
 @dataclass(frozen=True)
@@ -82,3 +102,126 @@ class Clock:
     @property
     def seconds(self) -> float:
         return self.before + self.elapsed
+
+
+def save_loop(loop: Loop) -> None:
+    """Write the full state of a loop to its folder, and remove the previous checkpoint.
+
+    All processes have to call it. The first one writes, with the random states and loss sums of all of them.
+    """
+    if loop.folder is None:
+        return
+    network, state = loop.task.network, loop.state
+    tensors = gather({f"network.{name}": t for name, t in network.state_dict().items()})
+    finite = [torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()]
+    if not bool(torch.stack(finite).all()) or float(loop.losses[2]) >= 0:
+        loop.stop_at(state.step - 1 if float(loop.losses[2]) < 0 else int(loop.losses[2]))
+    own = _own_tensors(loop)
+    if not (loop.sharded or loop.fabric.global_rank == 0):
+        return
+    moments, numbers = optimizer_tensors(network, loop.optimizer)
+    tensors |= {**moments, **own}
+    values: dict[str, Any] = {"state": asdict(state), "rate": loop.rate.state_dict(), "optimizer": numbers}
+    for kind, average in (("average", loop.average), ("tail", loop.tail)):
+        if average is not None:
+            tensors |= gather({f"{kind}.{name}": t for name, t in average.shadow.items()})
+            values[f"{kind}_steps"] = average.steps
+    values |= {"recipe": loop.name, "lr": loop.lr}
+    values["learning_rates"] = [group["initial_lr"] for group in loop.optimizer.param_groups]
+    if loop.fabric.global_rank == 0:
+        write_checkpoint(loop.folder, f"step-{state.step:08d}", tensors, values)
+        remove_checkpoints(loop.folder, "step", keep=1)
+
+
+def save_best(loop: Loop) -> None:
+    """Write the weights that were evaluated last as the best ones, and remove the previous best."""
+    save_weights(loop, "best")
+
+
+def save_weights(loop: Loop, kind: str) -> None:
+    """Write the weights that are evaluated as the checkpoint ``kind-STEP``, and remove the previous one of its kind."""
+    if loop.folder is None or not (loop.sharded or loop.fabric.global_rank == 0):
+        return
+    with loop.average or contextlib.nullcontext():
+        tensors = gather({f"network.{name}": t for name, t in loop.task.network.state_dict().items()})
+        if loop.fabric.global_rank == 0:
+            state = {"step": loop.state.step, "epoch": loop.state.epoch, "best": loop.state.best}
+            values = {"state": state, "recipe": loop.name}
+            write_checkpoint(loop.folder, f"{kind}-{loop.state.step:08d}", tensors, values)
+            remove_checkpoints(loop.folder, kind, keep=1)
+
+
+def resume_loop(loop: Loop) -> bool:
+    """Load the last checkpoint in the folder of a loop; return whether there was one."""
+    if loop.folder is None:
+        return False
+    if loop.fabric.global_rank == 0:
+        restore_replaced(loop.folder)
+    loop.fabric.barrier()
+    path = latest_checkpoint(loop.folder)
+    if path is None:
+        return False
+    tensors, values = read_checkpoint(path)
+    network = loop.task.network
+    load_network(network, tensors, path)
+    moments = {key: t for key, t in tensors.items() if key.startswith("optimizer.")}
+    restore_optimizer(network, loop.optimizer, moments, values["optimizer"])
+    for group, lr in zip(loop.optimizer.param_groups, values["learning_rates"], strict=True):
+        group["initial_lr"] = lr
+    loop.rate.load_state_dict(values["rate"])
+    for kind, average in (("average", loop.average), ("tail", loop.tail)):
+        if average is None or f"{kind}_steps" not in values:
+            continue
+        average.steps = values[f"{kind}_steps"]
+        averages = {name: tensors[f"{kind}.{name}"] for name in average.shadow}
+        for name, value in shard(averages, average.shadow).items():
+            average.shadow[name].copy_(value)
+    loop.lr = values.get("lr", 0.0)
+    loop.state = State(**values["state"])
+    if loop.fabric.global_rank == 0:
+        remove_checkpoints(loop.folder, "best", above=loop.state.step)
+    _restore_own_tensors(loop, tensors)
+    return True
+
+
+def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
+    """Return the loss sums and random states of every group of processes, those of others as "rng.cpu.1" and so on.
+
+    Every process must call this. Processes that share their samples draw the same numbers and have the same losses.
+    """
+    own = {"losses": loop.losses, "rng.cpu": torch.get_rng_state()}
+    if loop.fabric.device.type == "cuda":
+        own["rng.cuda"] = torch.cuda.get_rng_state(loop.fabric.device)
+    if loop.fabric.world_size == 1:
+        return own
+    gathered: dict[str, torch.Tensor] = {}
+    for name, tensor in own.items():
+        here = tensor.to(loop.fabric.device)
+        each = [torch.empty_like(here) for _ in range(loop.fabric.world_size)]
+        torch.distributed.all_gather(each, here)
+        firsts = each[:: loop.fabric.world_size // loop.groups]
+        gathered |= {_of_group(name, group): t.cpu() for group, t in enumerate(firsts)}
+    return gathered
+
+
+def _restore_own_tensors(loop: Loop, tensors: dict[str, torch.Tensor]) -> None:
+    """Continue the loss sums and random numbers of this process where they were.
+
+    A group that did not exist when the checkpoint was written starts with new random numbers.
+    """
+    group, device = loop.group, loop.fabric.device
+    losses, cpu, cuda = (tensors.get(_of_group(name, group)) for name in ("losses", "rng.cpu", "rng.cuda"))
+    if losses is None:
+        losses = tensors["losses"].clone()
+        losses[:2] = 0  # the first group has counted them
+    loop.losses.copy_(losses)
+    if cpu is None:
+        torch.manual_seed(((loop.settings.seed + 1) * 1_000_003 + group) * 1_000_003 + loop.state.step)
+    else:
+        torch.set_rng_state(cpu)
+    if cuda is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(cuda, device)
+
+
+def _of_group(name: str, group: int) -> str:
+    return name if group == 0 else f"{name}.{group}"

@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from .._atomic import write_text
-from .plain_json import to_json
+from .run_files import to_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Processes of a training: the launcher of torch, the place where they meet, and groups that share their samples."""
+"""Processes of a training: how they are launched and meet, share samples, and share the statistics of batch norms."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
+from torch import nn
+
+from ..layers import BatchNorm, GroupBatchNorm
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning.fabric import Fabric
-    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = [
@@ -25,6 +28,7 @@ __all__ = [
     "launched_sizes",
     "remaining_context",
     "split_over",
+    "synchronise_norms",
     "wait_for_rendezvous",
 ]
 
@@ -143,3 +147,29 @@ def split_over(network: nn.Module, mesh: DeviceMesh | None) -> nn.Module:
     from ..parallel import shard  # noqa: PLC0415
 
     return shard(network, mesh, full=True, average_gradients=False)
+
+
+def synchronise_norms(network: nn.Module) -> nn.Module:
+    """Let all batch norms of a network use the statistics of all processes in training; return the network.
+
+    Norms of torch become :class:`~kernelfield.layers.BatchNorm`, with the same parameters and statistics.
+
+    >>> network = synchronise_norms(nn.Sequential(nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3)))
+    >>> type(network[1]).__name__, network[1].synchronised
+    ('BatchNorm', True)
+    """
+    if isinstance(network, (BatchNorm, GroupBatchNorm)):
+        network.synchronised = True
+        return network
+    if isinstance(network, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
+        norm = BatchNorm(
+            network.num_features, network.eps, network.momentum, network.affine, network.track_running_stats
+        )
+        norm.weight, norm.bias = network.weight, network.bias
+        norm.running_mean, norm.running_var = network.running_mean, network.running_var
+        norm.num_batches_tracked = network.num_batches_tracked
+        norm.synchronised = True
+        return norm.train(network.training)
+    for name, child in network.named_children():
+        setattr(network, name, synchronise_norms(child))
+    return network

@@ -31,8 +31,7 @@ import yaml
 
 from .._arguments import checked
 from .._kinds import STRING, TEXT
-from ..data.io.files import open_file
-from ..data.io.limits import RECIPE_BYTES, RECIPE_DEPTH, max_recipe_bytes, max_recipe_depth
+from ..data.io.files import RECIPE_BYTES, RECIPE_DEPTH, max_recipe_bytes, max_recipe_depth, open_file
 
 __all__ = [
     "FOLDER",
@@ -86,7 +85,7 @@ def family_rows(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def recipe_text(path: Path) -> str:
-    """Return the text of a recipe's file; see :func:`~kernelfield.data.io.limits.max_recipe_bytes`."""
+    """Return the text of a recipe's file; see :func:`~kernelfield.data.io.files.max_recipe_bytes`."""
     most = max_recipe_bytes()
     with open_file(path) as file:
         raw = file.read(most + 1)

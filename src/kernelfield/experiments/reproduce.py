@@ -17,8 +17,8 @@ from .._checks import check_int
 from .combine import combine_results, pool_progress
 from .loop import TrainingInterrupted
 from .metrics import main_metric
-from .plain_json import read_json, to_json, write_json
 from .recipe import find_recipe, list_recipes, with_settings
+from .run_files import read_json, to_json, write_json
 from .seeds import seed_recipes
 
 if TYPE_CHECKING:

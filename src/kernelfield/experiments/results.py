@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import checked
-from .plain_json import read_json
 from .progress import summary
+from .run_files import read_json
 
 __all__ = ["compare", "result_lines", "results_table", "shown"]
 

@@ -20,9 +20,9 @@ from .._checks import check_choice
 from ..data.io.files import decoding, read_lines
 from ..models import create_model
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
-from .plain_json import read_json
 from .recipe import Recipe, read_recipe
 from .recipe_files import recipe_text
+from .run_files import read_json
 from .settings import SELECT
 
 if TYPE_CHECKING:

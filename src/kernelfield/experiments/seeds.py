@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from .._arguments import checked
 from .combine import combine_results, pool_progress
 from .fitting import Job, fit_many, make_fabric
-from .plain_json import write_json
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder
+from .run_files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

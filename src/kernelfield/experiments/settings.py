@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from .._arguments import checked_fields
 from .._kinds import NOT_NEGATIVE, POSITIVE, PROBABILITY, RATE, SHARE, STRING, TEXT, Choice, Int, ListOf
-from .loggers import LOGGERS
+from .progress import LOGGERS
 
 __all__ = ["SELECT", "Optimizer", "Schedule", "Training"]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, list_weights
-from .plain_json import read_json
 from .recipe import Recipe, recipe_from
 from .run import Run, network_arguments
+from .run_files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

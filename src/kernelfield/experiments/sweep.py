@@ -22,10 +22,10 @@ from .comparison import ComparedRun, compare_runs, write_comparison_page
 from .fitting import Job, fit_many, make_fabric
 from .loop import TrainingInterrupted
 from .metrics import is_better, main_metric
-from .plain_json import read_json, write_json
 from .recipe import Recipe, find_recipe, with_settings
 from .recipe_files import parse_value
 from .reproduce import FAILURES, outcome_result
+from .run_files import read_json, write_json
 from .seeds import seed_recipes
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, kernel_norm, wa
 from ..layers.continuous.kernel_sampler import sampled_once
 from ..layers.continuous.penalties import OTHER_PARAMETERS
 from ..models import Augerino, DNArch
-from .losses import TASKS, task_loss
-from .metrics import Meter, is_better, main_metric
+from .metrics import TASKS, Meter, is_better, main_metric, task_loss
 from .optim import LearningRate, make_optimizer
 from .settings import MEASURED, Optimizer, Schedule
 

@@ -21,9 +21,9 @@ from ..models.pretrained.weight_file import SUFFIX
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
 from .datasets import recipe_data
 from .evaluation import evaluate
-from .plain_json import read_json, to_json
 from .recipe import Recipe, find_recipe, recipe_from, with_settings
 from .run import Run, make_network, make_task, network_arguments
+from .run_files import read_json, to_json
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,7 +12,7 @@ from torch import nn
 import kernelfield as kf
 from kernelfield import experiments
 from kernelfield.data.base import Batch
-from kernelfield.experiments import custom_data, datasets, losses, metrics, optim, recipe, recipe_files, robustness, run
+from kernelfield.experiments import custom_data, datasets, metrics, optim, recipe, recipe_files, robustness, run
 from kernelfield.experiments.fitting import make_fabric, split_sizes
 from kernelfield.experiments.predict import TrainedRun
 from kernelfield.experiments.results import results_table
@@ -92,7 +92,7 @@ _TRAINING: list[Call] = [
     Call("experiments.main_metric", metrics.main_metric, lambda: {"task": "regression"}),
     Call(
         "experiments.task_loss",
-        losses.task_loss,
+        metrics.task_loss,
         lambda: {
             "task": "classification",
             "prediction": torch.randn(2, 3),

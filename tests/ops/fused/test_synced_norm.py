@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from kernelfield.experiments.sync_norms import synchronise_norms
+from kernelfield.experiments.processes import synchronise_norms
 from kernelfield.layers import BatchNorm, GroupBatchNorm
 from kernelfield.ops.fused.synced_norm import has_several_processes, synced_batch_norm
 

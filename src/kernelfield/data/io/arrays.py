@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._checks import check_choice
-from .files import FLOAT32_MAX, NONFINITE, decoding, open_file
-from .limits import check_size
+from .files import FLOAT32_MAX, NONFINITE, check_size, decoding, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .files import decoding, open_file
-from .limits import check_size
+from .files import check_size, decoding, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +21,7 @@ def read_mat(path: Path, names: Sequence[str] | None = None) -> dict[str, np.nda
     """Return numeric arrays of a MAT file by name; needs scipy, of the extra ``train``.
 
     A file that is truncated, of version 7.3 (HDF5), or that declares more than the limit of
-    :mod:`kernelfield.data.io.limits`, is refused by its name.
+    :mod:`kernelfield.data.io.files`, is refused by its name.
 
     Args:
         path: the file.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .files import FLOAT32_MAX, decoding, read_bytes
-from .limits import check_size
+from .files import FLOAT32_MAX, check_size, decoding, read_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

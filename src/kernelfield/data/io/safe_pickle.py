@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .files import decoding, read_bytes
-from .limits import check_size
+from .files import check_size, decoding, read_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

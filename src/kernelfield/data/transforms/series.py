@@ -13,8 +13,7 @@ from torch import Tensor
 from ..._checks import check_positive
 from ..._kinds import LARGEST, SMALLEST
 from ..base import Batch, Data, Split, TargetScale
-from ..io.files import FLOAT32_MAX
-from ..io.limits import check_size
+from ..io.files import FLOAT32_MAX, check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .split import class_index, divide, moments, pad
 

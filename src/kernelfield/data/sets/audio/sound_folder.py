@@ -18,8 +18,7 @@ from ...._checks import check_int
 from ...._kinds import Choice, Int
 from ....ops import resample
 from ...base import Batch, Data, Split
-from ...io.files import decoding, find, folder, open_file, read_table
-from ...io.limits import check_size
+from ...io.files import check_size, decoding, find, folder, open_file, read_table
 from ...transforms.batch import Chain, Normalize, Standardize
 from ...transforms.log_mel import LogMel
 from ...transforms.split import moments

@@ -10,8 +10,7 @@ import torch
 
 from ...._arguments import checked
 from ...base import Data, Split
-from ...io.files import decoding, folder, open_file
-from ...io.limits import VARIABLE, check_size, max_bytes
+from ...io.files import VARIABLE, check_size, decoding, folder, max_bytes, open_file
 from ...transforms.batch import Chain, CropFlip, Standardize
 from ...transforms.split import divide
 

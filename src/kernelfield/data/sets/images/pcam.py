@@ -11,8 +11,7 @@ import torch
 
 from ...._arguments import checked
 from ...base import Data, Split
-from ...io.files import decoding, find, folder, open_file
-from ...io.limits import check_size
+from ...io.files import check_size, decoding, find, folder, open_file
 from ...transforms.batch import Standardize
 
 if TYPE_CHECKING:
