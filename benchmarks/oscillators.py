@@ -87,7 +87,8 @@ def interpolated(batch: Batch) -> Tensor:
 def train(network: nn.Module, data: Data, options: argparse.Namespace, seed: int) -> dict[str, float]:
     """Train a network and return its test error and the time of a step."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=options.lr, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.lr, total_steps=options.steps, pct_start=0.1)
+    rising = max(0.1, 2 / options.steps)  # the schedule divides by the number of rising steps less one
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.lr, total_steps=options.steps, pct_start=rising)
     source, start = torch.Generator().manual_seed(seed), time.process_time()
     network.train()
     for _ in range(options.steps):
@@ -109,7 +110,7 @@ def train(network: nn.Module, data: Data, options: argparse.Namespace, seed: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--channels", type=int, default=64)
@@ -125,6 +126,8 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine(torch.device("cpu"), 0), "steps": options.steps, "rows": []}
     if options.out is not None and options.out.exists():
         result = json.loads(options.out.read_text(encoding="utf-8"))
+        if result["steps"] != options.steps:
+            parser.error(f"--steps is {options.steps}, but {options.out} holds runs of {result['steps']} steps")
     done = {(row["task"], row["model"], row["seed"]) for row in result["rows"]}
     for task in options.tasks:
         data = load("oscillators", length=LENGTH, forecast=TASKS[task])
