@@ -243,8 +243,10 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
 def _reference(module: nn.Module | None, given: Mapping[str, Tensor]) -> tuple[Tensor | None, str]:
     """Return the tensor whose dtype and device others must share, and its name: a parameter, or the first argument."""
     if module is not None:
-        tensors = (*module.parameters(), *module.buffers())
-        return next((t for t in tensors if t.is_floating_point()), None), "the module's parameters"
+        tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
+        # Kernels stay in float32 in a module of half precision; signals do not.
+        half = [t for t in tensors if t.dtype in (torch.bfloat16, torch.float16)]
+        return next(iter(half or tensors), None), "the module's parameters"
     return next(iter(given.values()), None), next(iter(given), "")
 
 

@@ -105,7 +105,9 @@ class Classifier(nn.Module):
 
     def _like_self(self, module: Module) -> Module:
         """Return a new module with the device, dtype and mode of this network."""
-        parameter = next(self.parameters())
+        # Kernels stay in float32 in a network of half precision; maps of channels do not.
+        half = (p for p in self.parameters() if p.dtype in (torch.bfloat16, torch.float16))
+        parameter = next(half, next(self.parameters()))
         return module.to(device=parameter.device, dtype=parameter.dtype).train(self.training)
 
     def _refusal(self, method: str) -> TypeError:

@@ -195,7 +195,7 @@ def _distil_layer(
         reach=float(points) if cut else None,
         depthwise=layer.groups > 1,
         bias=layer.bias is not None,
-    ).to(layer.reach)
+    ).to(layer.reach if layer.bias is None else layer.bias)  # kernels stay in float32 in half precision
     made.log_damping.copy_(fit.damping.log())
     for parameter, tensor in zip((made.frequency, made.cosine, made.sine), fit.tensors()[1:], strict=True):
         parameter.copy_(tensor)
@@ -232,7 +232,7 @@ def _rebuilt(name: str, layer: ContinuousConv, state: Mapping[str, Tensor]) -> R
         depthwise=layer.groups > 1,
         bias=layer.bias is not None,
     )
-    return made.to(layer.reach).train(layer.training)
+    return made.to(layer.reach if layer.bias is None else layer.bias).train(layer.training)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from ..._arguments import checked
 from ..._checks import floats_per_axis, per_axis
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
+from ..full_precision import in_full_precision
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport
 from .sampling import first_lag, smooth_kernel
@@ -32,6 +33,8 @@ _FEW_POINTS, _SILENT = 27, 1e-4
 
 class SampledKernel(nn.Module):
     r"""A field under a mask, or without one, sampled on grids of any step: :math:`\psi(x)\, m(x)`.
+
+    Field and mask stay in float32 if the module is cast to half precision; signals and outputs do not.
 
     Args:
         in_channels: channels of the input.
@@ -152,7 +155,13 @@ class SampledKernel(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampledKernel:
         self.unfreeze()  # parameters move to another device or dtype
-        return super()._apply(fn, recurse)
+        reach = self.reach
+        super()._apply(fn, recurse=False)
+        kernel = in_full_precision(fn)
+        self.reach = kernel(reach)
+        for child in self.children() if recurse else ():  # the field and the mask
+            child._apply(kernel)  # noqa: SLF001 (there is no public way)
+        return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.unfreeze()

@@ -61,7 +61,7 @@ class _Grid(nn.Module):
                 f"coords must be floating-point coordinates of shape (batch, points, {self.dim}), "
                 f"got {tuple(coords.shape)} of {coords.dtype}"
             )
-        dtype = self.messages.dtype
+        dtype = self.messages.offset_dtype
         ends = zip(coords.to(dtype).unbind(-1), self.low, self.high, strict=True)
         placed = torch.stack([(c - (a + b) / 2) / ((b - a) / 2) for c, a, b in ends], dim=-1)
         nodes = grids.box_grid(self.grid, dtype=dtype, device=coords.device)

@@ -12,6 +12,7 @@ from ..._kinds import POSITIVE, Choice, Int
 from ..._object_kinds import TensorOf
 from ...fields import Field, RandomFourier, build_field
 from ...ops import pass_messages
+from ..full_precision import in_full_precision
 from ..pointwise import Pointwise
 
 if TYPE_CHECKING:
@@ -98,26 +99,36 @@ class MessageLayer(nn.Module):
         values = None if self.node is None or x is None else self.node(x).mT
         gathered = pass_messages(
             values,
-            sources.to(self.dtype),
-            targets.to(self.dtype),
+            sources.to(self.offset_dtype),
+            targets.to(self.offset_dtype),
             edges,
             self._message,
             channels=self.channels,
             reduce=self.reduce,
         )
-        return self.update(gathered.mT)
+        return self.update(gathered.mT.to(self.dtype))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MessageLayer:
+        super()._apply(fn, recurse=False)
+        for name, child in self.named_children() if recurse else ():
+            child._apply(in_full_precision(fn) if name == "position" else fn)  # noqa: SLF001
+        return self
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the offsets: that of the weights."""
+        """The dtype of the weights."""
         return next(self.update.parameters()).dtype
+
+    @property
+    def offset_dtype(self) -> torch.dtype:
+        """The dtype of coordinates and offsets: that of the weights, but at least float32."""
+        return torch.promote_types(self.dtype, torch.float32)
 
     def _message(self, values: Tensor | None, offsets: Tensor) -> Tensor:
         """Return the message of each edge; it depends on two positions only through their offset."""
-        position = self.position(offsets)
+        position = self.position(offsets).to(self.dtype if values is None else values.dtype)
         if values is None:
             return position if self.message is None else self.message(position)
-        position = position.to(values.dtype)
         return values * position if self.message is None else self.message(torch.cat([values, position], dim=-1))
 
     def extra_repr(self) -> str:

@@ -274,7 +274,7 @@ def point_sums(
         meets = (offsets.abs() < 1).all(dim=-1)
         if causal:
             meets = meets & (offsets[..., 0] >= 0)
-        values = kernel(offsets) * meets.unsqueeze(-1)
+        values = (kernel(offsets) * meets.unsqueeze(-1)).to(x.dtype)
         if samples == 1:
             return torch.einsum("qnh,bcn->bchq", values.squeeze(0), x)
         return torch.einsum("bqnh,bcn->bchq", values, x)

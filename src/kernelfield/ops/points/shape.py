@@ -50,14 +50,19 @@ class PointConv(NamedTuple):
         return max(self.out_channels * self.fan_in, self.hidden)
 
     def sample(self, offsets: Tensor, meets: Tensor | None = None) -> Tensor:
-        """Return (…, groups, out / groups, in / groups) values of the kernel, zero where ``meets`` is false."""
+        """Return (…, groups, out / groups, in / groups) values of the kernel.
+
+        Args:
+            offsets: (…, dim) offsets relative to the reach.
+            meets: (…) which of them count. The others are zero, and the result is of the dtype of ``x``.
+        """
         values = self.kernel(offsets)
         if values.shape[-1] != self.out_channels * self.fan_in:
             raise ValueError(
                 f"kernel must return out_channels · in / groups = {self.out_channels} · {self.fan_in} values per "
                 f"offset for the {self.x.shape[1]} channels of x, got {values.shape[-1]}"
             )
-        values = values if meets is None else values * meets.unsqueeze(-1)
+        values = values if meets is None else (values * meets.unsqueeze(-1)).to(self.x.dtype)
         return values.unflatten(-1, (self.groups, self.out_channels // self.groups, self.fan_in))
 
     def meets(self, offsets: Tensor) -> Tensor:

@@ -1,0 +1,41 @@
+"""Kernels stay in float32 where a module is cast to half precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["in_full_precision"]
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def in_full_precision(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a change of tensors, for ``Module._apply``, that moves them as ``change`` does but keeps float32.
+
+    In half precision neighbouring offsets of a long kernel are one number, and a frequency that is rounded to eight
+    bits is wrong by radians at its end. Tensors that are in half precision already are changed as they are.
+
+    Args:
+        change: what ``Module._apply`` does to parameters and buffers.
+
+    >>> weight = torch.tensor([1.0009765625])
+    >>> in_full_precision(lambda t: t.bfloat16())(weight) is weight
+    True
+    >>> in_full_precision(lambda t: t.double())(weight).dtype
+    torch.float64
+    """
+
+    def changed(tensor: Tensor) -> Tensor:
+        found = change(tensor)
+        if found.dtype in _HALF and tensor.is_floating_point() and tensor.dtype not in _HALF:
+            return tensor.to(found.device, torch.float32)
+        return found
+
+    return changed

@@ -1,0 +1,89 @@
+"""Modules that are cast to half precision: signals follow, kernels and coordinates keep their digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import kernelfield as kf
+from kernelfield.fields import MAGNet
+
+# Long, and of high frequencies: a kernel of rounded parameters or offsets has little in common with it.
+SIZE = 4000
+LAYERS: dict[str, Any] = {
+    "depthwise": lambda: kf.CKConv(4, 4, size=SIZE, field=MAGNet, depthwise=True, causal=False),
+    "dense, causal": lambda: kf.CKConv(4, 4, size=SIZE, field=MAGNet, causal=True),
+    "masked": lambda: kf.FlexConv(4, 4, size=SIZE, depthwise=True),
+    "separable": lambda: kf.SeparableConv(4, 4, size=SIZE, bias=False),
+}
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    return float(((found.float() - wanted).norm() / wanted.norm()).detach())
+
+
+def points(n: int = 400) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(1, 4, n), SIZE * torch.rand(1, n, 1).sort(dim=1).values
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", LAYERS)
+def test_kernels_keep_their_digits(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer, (x, coords), signal = LAYERS[name](), points(), torch.randn(1, 4, 300)
+    kernel, at_points, on_grid = layer.kernel(), layer(x, coords=coords), layer(signal)
+    layer = layer.to(dtype)
+    assert torch.equal(layer.kernel(), kernel)
+    for found, wanted in ((layer(x.to(dtype), coords=coords), at_points), (layer(signal.to(dtype)), on_grid)):
+        assert found.dtype == dtype
+        assert relative(found, wanted) < 1e-2
+
+
+@pytest.mark.parametrize("method", ["pairs", "cells", "grid"])
+def test_every_point_method(method: str) -> None:
+    torch.manual_seed(0)
+    layer = kf.CKConv(4, 4, size=SIZE, field=MAGNet, depthwise=True, causal=False, point_method=method)
+    x, coords = points()
+    wanted = layer(x, coords=coords)
+    found = layer.bfloat16()(x.bfloat16(), coords=coords)
+    assert relative(found, wanted) < 1e-2
+    found.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_casts_return() -> None:
+    layer = LAYERS["masked"]()
+    before = {name: tensor.clone() for name, tensor in layer.state_dict().items() if name != "bias"}
+    after = layer.bfloat16().float().state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert {p.dtype for p in layer.double().parameters()} == {torch.float64}
+    assert {name for name, p in layer.half().named_parameters() if p.dtype == torch.float16} == {"bias"}
+    assert layer.reach.dtype == torch.float32
+
+
+@pytest.mark.parametrize("message", ["product", "mlp"])
+@pytest.mark.parametrize("channels", [0, 3])
+def test_messages(channels: int, message: str) -> None:
+    torch.manual_seed(0)
+    layer = kf.Gridify(channels, 8, dim=2, grid=32, message=message, omega_0=5.0)
+    coords, x = 2 * torch.rand(1, 200, 2) - 1, torch.randn(1, channels, 200)
+    wanted = layer(x if channels else None, coords)
+    found = layer.bfloat16()(x.bfloat16() if channels else None, coords)
+    assert found.dtype == torch.bfloat16
+    assert relative(found, wanted) < 2e-2
+
+
+def test_a_network_on_points() -> None:
+    torch.manual_seed(0)
+    net = kf.CCNN(4, 3, dim=1, size=SIZE, channels=8, blocks=2).eval()
+    x, coords = points(200)
+    wanted = net(x, coords=coords)
+    assert relative(net.bfloat16()(x.bfloat16(), coords=coords), wanted) < 3e-2
+    with pytest.raises(TypeError, match="x must have the dtype"):
+        net(x, coords=coords)
+    net.reset_classifier(5)
+    assert net(x.bfloat16(), coords=coords).shape == (1, 5)
