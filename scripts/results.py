@@ -64,13 +64,18 @@ SHORT = ("schedule.name=cosine", "schedule.warmup=1", *FAST)
 BF16 = ("training.precision=bf16",)
 
 HALF = (*FAST, *BF16)
+#: frequencies that the grid can hold, the default of the network, and some dropout
+BAND = ("model.omega_0=null", "model.dropout=0.1")
 DREN = ("dren", "dren-co", "dren-max", "dren-max-co")
 
 #: rows at about a third of the published epochs, with the schedules of their recipes
 THIRDS: dict[str, list[Plan]] = {
     "ccnn": [
-        Plan("ch03-scifar10-ccnn-4-140", 40, (*HALF, "training.eval_batch=1000", "schedule.warmup=4")),
-        *(Plan(f"ch03-{task}-ccnn-4-140", 70, HALF) for task in ("smnist", "pmnist")),
+        *(
+            Plan(f"ch03-{task}-ccnn-4-140", 40, (*HALF, *BAND, "training.eval_batch=1000", "schedule.warmup=4"))
+            for task in ("scifar10", "pmnist")
+        ),
+        Plan("ch03-smnist-ccnn-4-140", 70, HALF),
         Plan("ch03-cifar10-ccnn-4-140", 116, HALF),
     ],
     "ccnn-large": [Plan(f"ch03-{task}-ccnn-6-380", 70, HALF) for task in ("scifar10", "cifar10")],
@@ -90,7 +95,12 @@ THIRDS: dict[str, list[Plan]] = {
         *(Plan(f"ch07-rotmnist-{kind}", 100, (*FAST, "data.validation=0")) for kind in DREN),
         *(
             Plan(f"ch07-rotmnist-{kind}", 100, (*FAST, "data.validation=0", "schedule.name=cosine"))
-            for kind in ("p4cnn", "p4cnn-co", "z2cnn")
+            for kind in ("p4cnn", "p4cnn-co")
+        ),
+        Plan(
+            "ch07-rotmnist-z2cnn",
+            300,
+            (*FAST, "data.validation=0", "schedule.name=cosine", "optimizer.lr=0.003"),
         ),
     ],
     "block-ablation": [
@@ -118,11 +128,11 @@ SETS: dict[str, list[Plan]] = THIRDS | {
     "memory": [
         *(Plan(f"ch02-copy-{n}", 60, (*SHORT, "optimizer.lr=0.003")) for n in (6000, 3000, 1000)),
         *(Plan(f"ch02-copy-{n}", 24, (*SHORT, "optimizer.lr=0.004")) for n in (200, 100)),
-        *(Plan(f"ch02-adding-{n}", 10, SHORT) for n in (6000, 3000, 1000, 200, 100)),
+        *(Plan(f"ch02-adding-{n}", 30, (*SHORT, "optimizer.lr=0.002")) for n in (6000, 3000, 1000)),
+        *(Plan(f"ch02-adding-{n}", 10, SHORT) for n in (200, 100)),
     ],
     "mnist": [
         Plan("ch03-smnist-ccnn-4-140", 30, (*HALF, "training.eval_batch=1000", "schedule.warmup=3")),
-        Plan("ch03-pmnist-ccnn-4-140", 40, (*HALF, "training.eval_batch=1000", "schedule.warmup=4")),
         *(Plan(f"ch02-{task}-ckcnn-2-30", 8, SHORT) for task in ("smnist", "pmnist")),
         *(Plan(f"ch05-{task}-flextcn-2", 8, SHORT) for task in ("smnist", "pmnist")),
     ],
@@ -134,7 +144,11 @@ SETS: dict[str, list[Plan]] = THIRDS | {
         Plan("ch05-cifar16-flexnet-16-aliasing", 5, SHORT),
     ],
     "series": [
-        Plan("ch03-fsdd-ccnn-4-140", 12, SHORT),
+        Plan(
+            "ch03-fsdd-ccnn-4-140",
+            45,
+            (*HALF, "training.eval_batch=100", "schedule.warmup=3", "model.omega_0=null"),
+        ),
         Plan("ch02-physionet2012-ckcnn-2-30", 4, (*SHORT, "data.sets=[a, b]")),
     ],
     "groups": [

@@ -37,18 +37,21 @@ FINDINGS = """What is known about the rows below the published number:
 
 - Rotated MNIST: 2,000 more training digits are worth 0.2 points, so these rows train on all 12,000 as the authors did.
   The p4-CNN underfits with the published rate of 0.001: with 2,000 digits held out, three seeds end at a validation
-  loss of 0.080 (97.58 %), and with 0.003 at 0.068 (97.82 %). p4-CNN, big_11 and big_15 have this rate; the attentive
-  networks and big_19 still have the published one. Label smoothing of 0.1, with averaged weights, is worse (96.77 %
-  after 60 epochs, 97.25 % without it). These trials are in `results/trials/`.
-  The authors report the epoch with the best test accuracy, which is worth 0.14 to 0.22 points by their logs; ours is
-  the last epoch. Input attention generalises worse than the others: a training loss of 0.029 goes with a test loss of
-  0.093, where spatial attention has 0.021 and 0.070.
-- sCIFAR-10: the seeds reach 90.0, 87.9 and 91.2 on validation data. Their training losses differ too (0.066, 0.081,
-  0.026), so overfitting is not the reason. The published frequency scale is far beyond what the grid can hold, and each
-  seed draws other frequencies.
-- pMNIST: 40 of 210 epochs.
-- Adding problem of length 1,000: with a rate of 0.002 and 15 epochs the seeds end at 2e-4, 1e-4 and 3e-3; the last one
-  leaves the constant answer only in epoch 10.
+  loss of 0.080 (97.58 %), and with 0.003 at 0.068 (97.82 %). p4-CNN, big_11, big_15 and the networks with full and input
+  attention have this rate, which raises full attention from 97.97 to 98.26 and input attention from 97.66 to 98.11; the
+  others still have the published one. Label smoothing of 0.1, with averaged weights, is worse (96.77 % after 60
+  epochs, 97.25 % without it). The authors report the epoch with the best test accuracy, which is worth 0.14 to 0.22
+  points by their logs; ours is the last epoch.
+- sCIFAR-10: frequencies up to half of the Nyquist frequency, the default of the networks, reach 89.98 ± 0.68; the
+  published frequency scale, far beyond what the grid can hold, reaches 89.15 ± 1.26. Both overfit: a training loss of
+  0.05, a validation loss of 0.41. Dropping a tenth of the channels gives 0.16 and 0.31, the same accuracy, and training
+  is not at its end after 40 of 210 epochs.
+- pMNIST: with the default frequencies and a tenth of the channels dropped the validation loss is 0.075 (98.21 % in the
+  test), with the published settings 0.084 (98.03 %). 40 of 210 epochs.
+- Spoken digits (CCNN): after 20 epochs the default frequencies and the published ones are level at the training rate
+  (92.0 and 93.3 %); at half of it they keep 85.7 and 65.0 %.
+- Adding problem of length 1,000: with a rate of 0.002, 15 epochs end at 2e-4, 1e-4 and 3e-3, and 30 epochs at most at
+  6e-5.
 - Copy memory of length 1,000: with a rate of 0.003 nothing is learned until the schedule is below 0.0007, in epoch 42
   of 60; with 0.0008 and 30 epochs only one of three seeds repeats all digits (99.82, 99.82, 100.00).
 - FlexTCN-2: with the published rate of 0.01 training stalls after 13 of 40 epochs, at a loss of 0.04 to 0.09. Captured
@@ -57,8 +60,10 @@ FINDINGS = """What is known about the rows below the published number:
 - E(2): 20 of 300 epochs; the training loss is 0.029, the validation loss 0.085.
 - DREN is trained without dropout or weight decay, as published, and ends at a training loss of 0.003 to 0.006. Its
   co-attention gains nothing here (97.78 and 97.79), where the publication has 0.3 points.
-- Z2CNN: 100 of 300 epochs; its training loss is still 0.21.
-- T(2): the network has no regulariser. The training loss is 0.0005 after 40 epochs, the validation loss 0.126.
+- T(2): the network overfits: a training loss of 0.0005 after 40 epochs, a validation loss of 0.126. Dropout is no remedy:
+  with 0.2 and 0.4 the validation loss is 0.150 and 0.159.
+
+The trials behind these lines are in `results/trials/`.
 """
 
 #: folders of results/equal-length and what they compare
@@ -66,6 +71,9 @@ COMPARISONS = {
     "blocks": "Blocks of chapter 3, on sMNIST",
     "kernels": "Kernel networks of chapter 11, on rotated MNIST with 8 rotations",
 }
+
+#: accuracies to reach where none is published
+AIMS = {"ch03-fsdd-ccnn-4-140": 95.0}
 
 #: bounds of errors by recipe and test set: metric, bound, words after the title
 ERRORS: dict[str, dict[str, tuple[str, float, str]]] = {
@@ -115,7 +123,7 @@ def level_rows(folder: Path) -> str:
     """Return tables of what three or more seeds reached: accuracies beside published ones, and errors beside bounds."""
     lines, differences = [], []
     for result in three_seeds(folder):
-        published = (result.get("published") or {}).get("accuracy")
+        published = (result.get("published") or {}).get("accuracy", AIMS.get(result["recipe"]))
         if published is None:
             continue
         mean, spread = 100 * result["metrics"]["test"]["accuracy"], 100 * result["deviation"]["test"]["accuracy"]
@@ -128,9 +136,10 @@ def level_rows(folder: Path) -> str:
     text = (
         f"## Three seeds\n\nOf {len(lines) + len(reached)} rows {close} are level with the published number, that is, "
     )
-    text += f"at most 0.3 points below it; {above} of them are at or above it.\n\n"
+    text += f"at most 0.3 points below it; {above} of them are at or above it. No accuracy is published on spoken digits;\n"
+    text += "95 % is our own aim.\n\n"
     text += "| experiment | published | ours | difference | epochs (published) |\n|---|---:|---:|---:|---:|\n"
-    return text + "\n".join(lines) + f"\n\n{FINDINGS}{copied_digits(folder)}\n{errors}"
+    return text + "\n".join(lines) + f"\n\n{copied_digits(folder)}{FINDINGS}\n{errors}"
 
 
 def error_rows(folder: Path) -> tuple[str, list[bool]]:
@@ -166,8 +175,8 @@ def copied_digits(folder: Path) -> str:
     if not shares:
         return ""
     shown = ", ".join(shares[length] for length in sorted(shares))
-    text = "- Copy memory: accuracy counts every step, and the answer to all but ten is zero. Of these ten digits the\n"
-    return f"{text}  networks repeat {shown}.\n"
+    text = "Copy memory: accuracy counts every step, and the answer to all but ten is zero. Of these ten digits the\n"
+    return f"{text}networks repeat {shown}.\n\n"
 
 
 def comparisons(folder: Path) -> str:
