@@ -136,7 +136,9 @@ def level_rows(folder: Path) -> str:
     text = (
         f"## Three seeds\n\nOf {len(lines) + len(reached)} rows {close} are level with the published number, that is, "
     )
-    text += f"at most 0.3 points below it; {above} of them are at or above it. No accuracy is published on spoken digits;\n"
+    text += (
+        f"at most 0.3 points below it; {above} of them are at or above it. No accuracy is published on spoken digits;\n"
+    )
     text += "95 % is our own aim.\n\n"
     text += "| experiment | published | ours | difference | epochs (published) |\n|---|---:|---:|---:|---:|\n"
     return text + "\n".join(lines) + f"\n\n{copied_digits(folder)}{FINDINGS}\n{errors}"
