@@ -37,9 +37,9 @@ FINDINGS = """What is known about the rows below the published number:
 
 - Rotated MNIST: 2,000 more training digits are worth 0.2 points, so these rows train on all 12,000 as the authors did.
   The p4-CNN underfits with the published rate of 0.001: with 2,000 digits held out, three seeds end at a validation
-  loss of 0.080 (97.58 %), and with 0.003 at 0.068 (97.82 %). p4-CNN, big_11, big_15 and the networks with full and input
-  attention have this rate, which raises full attention from 97.97 to 98.26 and input attention from 97.66 to 98.11; the
-  others still have the published one. Label smoothing of 0.1, with averaged weights, is worse (96.77 % after 60
+  loss of 0.080 (97.58 %), and with 0.003 at 0.068 (97.82 %). p4-CNN, big_11, big_15, full and input attention
+  have this rate, which raises full attention from 97.97 to 98.26 and input attention from 97.66 to 98.11; the others
+  still have the published one. Label smoothing of 0.1, with averaged weights, is worse (96.77 % after 60
   epochs, 97.25 % without it). The authors report the epoch with the best test accuracy, which is worth 0.14 to 0.22
   points by their logs; ours is the last epoch.
 - sCIFAR-10: frequencies up to half of the Nyquist frequency, the default of the networks, reach 89.98 ± 0.68; the
@@ -60,8 +60,8 @@ FINDINGS = """What is known about the rows below the published number:
 - E(2): 20 of 300 epochs; the training loss is 0.029, the validation loss 0.085.
 - DREN is trained without dropout or weight decay, as published, and ends at a training loss of 0.003 to 0.006. Its
   co-attention gains nothing here (97.78 and 97.79), where the publication has 0.3 points.
-- T(2): the network overfits: a training loss of 0.0005 after 40 epochs, a validation loss of 0.126. Dropout is no remedy:
-  with 0.2 and 0.4 the validation loss is 0.150 and 0.159.
+- T(2): the network overfits: a training loss of 0.0005 after 40 epochs, a validation loss of 0.126. Dropout does not
+  help: with 0.2 and 0.4 the validation loss is 0.150 and 0.159.
 
 The trials behind these lines are in `results/trials/`.
 """
