@@ -101,7 +101,7 @@ def fit(
             return run
         if leads:
             lock.acquire()  # before the data is loaded
-        kernels = KernelsAhead(recipe.name, target, fabric.device)
+        kernels = KernelsAhead(recipe.name, target) if fabric.device.type == "cuda" else None
         data = recipe_data(recipe, **where) if data is None else data
         _check_samples(data)
         network = make_network(recipe, data)
@@ -117,7 +117,7 @@ def fit(
                 return
             write_rows(run, loop)
             _log_progress(run, now)
-            if now.metrics:
+            if now.metrics and kernels is not None:
                 kernels.write()
             loggers.log(now)
 
@@ -133,8 +133,8 @@ def fit(
             should_stop=should_stop,
             context=context,
         )
-        kernels.wait()
-        if fabric.device.type == "cuda":
+        if kernels is not None:
+            kernels.wait()
             torch.cuda.reset_peak_memory_stats(fabric.device)
         yield from loop.steps()
         fabric.barrier()
@@ -143,8 +143,9 @@ def fit(
         if leads or loop.mesh is not None:
             files = {} if synthetic else {"folder": folder, "download": download}
             finish(run, recipe, data, loop, report, files, last, averaged)
-        if leads:
+        if leads and kernels is not None:
             kernels.write()
+        if leads:
             _end(run, loop, loggers)
         fabric.barrier()
     return run
