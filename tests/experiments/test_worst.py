@@ -15,7 +15,7 @@ from kernelfield.experiments import finish
 from kernelfield.experiments.finish import worst_samples
 from kernelfield.experiments.run import Run, make_network, make_task
 from kernelfield.experiments.task import Task
-from kernelfield.viz.examples import plot_samples
+from kernelfield.viz.figures import plot_samples
 from kernelfield.viz.report import _curves
 from tests.experiments.helpers import small_data, small_recipe
 

@@ -165,7 +165,7 @@ def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], bat
         batch: samples at once.
     """
     from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
-    from ..viz.examples import plot_samples  # noqa: PLC0415
+    from ..viz.figures import plot_samples  # noqa: PLC0415
     from ..viz.report import write_report  # noqa: PLC0415
     from .stream_input import heard_accuracy  # noqa: PLC0415
 

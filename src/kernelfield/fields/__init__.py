@@ -1,7 +1,6 @@
 """Fields: continuous functions of coordinates, from which kernels are sampled. One contract: :class:`Field`."""
 
-from .base import Field
-from .build import bind_field, bind_start, build_field
+from .base import Field, bind_field, bind_start, build_field
 from .filters import FilterNetwork, FourierFilter
 from .fit import fit_field
 from .gabor import GaborFilter, MAGNet

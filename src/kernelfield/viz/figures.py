@@ -1,15 +1,22 @@
-"""Saving figures."""
+"""Saving figures, and figures of single samples."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
+from .._arguments import checked
 from .._atomic import write_aside
+from .._kinds import ANY, ListOf
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
+    from pathlib import Path
 
-__all__ = ["render_figure", "save_figure"]
+    from torch import Tensor
+
+__all__ = ["plot_samples", "render_figure", "save_figure"]
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int = 120) -> None:
@@ -37,3 +44,43 @@ def render_figure(figure: Any, file: Any, **options: Any) -> None:
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine(None)
     figure.savefig(file, **options)
+
+
+@checked(samples=ListOf(ListOf(ANY, count=2)))
+def plot_samples(samples: Sequence[tuple[Tensor, str]], path: str | Path, *, columns: int = 4) -> None:
+    """Plot samples with their captions: series as curves, images as images, the middle slice of volumes.
+
+    Args:
+        samples: (channels, *space) values, NaN where missing, and a caption for each.
+        path: file to write; its suffix sets the format.
+        columns: samples in a row.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    if not samples:
+        raise ValueError("samples must be at least one, got none")
+    rows = math.ceil(len(samples) / columns)
+    figure = Figure(figsize=(2.6 * columns, 2.1 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes, (values, caption) in zip(grid, samples, strict=False):
+        _draw(axes, values.float())
+        axes.set_title(caption, fontsize=7)
+        axes.tick_params(labelsize=6)
+    for axes in grid[len(samples) :]:
+        axes.set_axis_off()
+    save_figure(figure, path, dpi=110)
+
+
+def _draw(axes: Any, values: Tensor) -> None:
+    while values.dim() > 3:
+        values = values[:, values.shape[1] // 2]
+    if values.dim() == 2:
+        axes.plot(values[:8].T.numpy(), linewidth=0.9)
+        axes.locator_params(nbins=4)
+        axes.set_xlabel("step", fontsize=6)
+        return
+    image = values[:3].movedim(0, -1) if len(values) >= 3 else values[0]
+    low, high = (float(v) for v in (image.nan_to_num().min(), image.nan_to_num().max()))
+    axes.imshow(((image - low) / (high - low or 1.0)).numpy(), cmap="gray")
+    axes.set_xticks([])
+    axes.set_yticks([])
