@@ -16,7 +16,7 @@ from kernelfield.experiments import custom_data, datasets, metrics, optim, recip
 from kernelfield.experiments.fitting import make_fabric, split_sizes
 from kernelfield.experiments.predict import TrainedRun
 from kernelfield.experiments.results import results_table
-from kernelfield.viz import architecture, attention, clouds, examples, families, fits, groups, kernels, scalograms
+from kernelfield.viz import architecture, attention, clouds, families, figures, fits, groups, kernels, scalograms
 from tests.experiments.helpers import small_data, small_recipe
 
 from .call import Call
@@ -198,7 +198,7 @@ _PLOTS: list[Call] = [
     ),
     Call(
         "viz.plot_samples",
-        examples.plot_samples,
+        figures.plot_samples,
         lambda: {"samples": [(torch.rand(1, 8), "a"), (torch.rand(1, 8), "b")], "path": _path()},
     ),
     Call(
