@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .chain_launch import ChainLaunch
 from .outer import merge_kernel, merge_points_kernel, split_kernel, split_points_kernel
 from .outer_matmul import largest_values, multiply, shrunk, shrunk_by_rows
 from .plan import LEAST, power
@@ -52,9 +53,16 @@ class Blocks:
         """Build the tables and the arguments common to all launches."""
         plan = self.plan
         self.steps: dict[bool, int] = {}
+        if plan.digits:
+            self.chain = ChainLaunch(plan, self.dtype, self.device, self.scaled, self.real)
         self.blocks = -(-self.length // plan.outer_step)
+        # Axes of the grid that kernels are scattered to.
+        self.grid = plan.outer, plan.m1 * plan.m2, plan.m2
+        if plan.digits:
+            rest = plan.second * plan.m1 * plan.m2
+            self.grid = plan.first, rest, plan.m1 * plan.m2 if len(self.points) == 3 else rest
         self.r, self.q = (max(LEAST, power(n)) for n in (plan.outer, self.blocks))
-        if plan.complex:
+        if plan.complex and not plan.digits:
             self.outer_tables = outer_tables(plan, self.blocks, self.r, self.q, self.dtype, self.device, self.scaled)
             self.outer_kind: dict[str, Any] = {"BLOCK_N": self.tuning.columns}
             self.outer_kind |= {"SCALED": self.scaled, "PRECISION": self.precision}
@@ -63,12 +71,13 @@ class Blocks:
             self.outer_kind["STAGES"] = self.tuning.stages
             self.outer_kind["num_warps"] = self.tuning.outer_warps
         # Each outer frequency of a line has its own tables, so a stack holds signals of one outer frequency.
-        self.hop = plan.outer if plan.phase else 1
+        self.hop = plan.hop
         # Library matrix products need aligned sizes. They cannot apply a factor per entry, which the inverse of scaled
         # signals needs; in the forward direction the signals are scaled beforehand.
         sides = plan.outer, plan.outer_step, plan.m1 * plan.m2
         whole = self.length == plan.outer * plan.outer_step and not any(n % 8 for n in sides)
-        self.by_library = plan.complex and self.tuning.by_library and (self.half or self.scaled) and whole
+        by_library = plan.complex and self.tuning.by_library and (self.half or self.scaled) and whole
+        self.by_library = by_library and not plan.digits
         self.back_by_library = self.by_library and not self.scaled
         # For long blocks, folding the factors into a table per signal is cheaper than reading the signal twice.
         self.by_rows = self.by_library and self.scaled and plan.phase and plan.outer_step == power(plan.outer_step)
@@ -99,6 +108,8 @@ class Blocks:
         each = signal + 2 * kernel
         if training:
             each = 2 * (signal + kernel) + (4 * kernel if self.precomputes(training) else 0)
+        if plan.digits:
+            each += max(signal, kernel)  # the product before the last one of a chain
         most = max(1, min(self.channels, self.budget(training) // each))
         return min(range(-(-most // 2), most + 1), key=lambda n: self.time_of_chunks(n, training))
 
@@ -173,6 +184,9 @@ class Blocks:
         """(batch, channels, *space) -> (batch, channels · outer, 2, step)."""
         plan = self.plan
         out = x.new_empty((x.shape[0], x.shape[1] * plan.outer, 2, plan.outer_step), dtype=self.dtype)
+        if plan.digits:
+            self.chain.split(x, tops, out)
+            return out
         if self.by_library:
             self.ahead(x, tops, out.view(*x.shape[:2], 2 * plan.outer, -1))
             return out
@@ -187,6 +201,9 @@ class Blocks:
 
     def merge(self, z: Tensor, tops: Tensor, scales: Tensor, out: Tensor) -> None:
         """(batch, channels · outer, 2, step) -> (batch, channels, *space)."""
+        if self.plan.digits:
+            self.chain.merge(z, tops, scales, out)
+            return
         if self.back_by_library:
             table = outer_products(self.plan, 1, self.dtype, self.device)[1]
             multiply(table, z.view(*out.shape[:2], table.shape[1], -1), out)
@@ -210,7 +227,9 @@ class Blocks:
         """(channels, 1, *points) -> (channels · outer, 2, inner), and the factors to multiply it by, if scaled."""
         plan, inner = self.plan, self.plan.m1 * self.plan.m2
         parts = kernel.new_empty((kernel.shape[0] * plan.outer, 2, inner), dtype=self.dtype)
-        if self.by_library:
+        if plan.digits:
+            self.chain.split_points(self.put(kernel), tops, parts)
+        elif self.by_library:
             target = parts.view(1, len(kernel), 2 * plan.outer, inner)
             self.ahead(self.put(kernel)[None], tops.view(1, -1), target, 1 if self.real else 2)
         else:
@@ -228,8 +247,10 @@ class Blocks:
     def merge_points(self, parts: Tensor, scales: Tensor, out: Tensor) -> None:
         """(channels · outer, 2, inner) -> (channels, 1, *points)."""
         plan, inner = self.plan, self.plan.m1 * self.plan.m2
-        placed = out if self.in_place else out.new_empty(out.shape[0], 1 if self.real else 2, plan.outer, inner)
-        if self.back_by_library:
+        placed = out if self.in_place else out.new_empty(out.shape[0], 1 if self.real else 2, *self.grid[:2])
+        if plan.digits:
+            self.chain.merge_points(parts, scales, placed)
+        elif self.back_by_library:
             table = outer_products(plan, 1 if self.real else 2, self.dtype, self.device)[1]
             multiply(table, parts.view(1, len(out), table.shape[1], inner), placed[None])
         else:
@@ -248,15 +269,14 @@ class Blocks:
         """(channels, 1, *points) -> (channels, parts, outer, inner): scatter every point to its offset."""
         if self.in_place:
             return kernel
-        outer, inner = self.plan.outer, self.plan.m1 * self.plan.m2
-        placed = kernel.new_empty(kernel.shape[0], 1 if self.real else 2, outer, inner)
-        self.move(scatter_kernel, kernel, placed, outer, inner)
+        placed = kernel.new_empty(kernel.shape[0], 1 if self.real else 2, *self.grid[:2])
+        self.move(scatter_kernel, kernel, placed, *self.grid[:2])
         return placed
 
     def move(self, function: Any, source: Tensor, target: Tensor, rows: int, columns: int) -> None:
         """Launch a kernel of :mod:`.scatter` for a target of this many rows and columns."""
-        plan, tall = self.plan, 1 if rows == 1 else 4
+        tall = 1 if rows == 1 else 4
         function[(-(-columns // 256), -(-rows // tall), target.shape[0])](
-            *(source, target, plan.outer, plan.m1 * plan.m2, plan.m2, *self.offsets),
+            *(source, target, *self.grid, *self.offsets),
             **{"DIM": len(self.points), "REAL": self.real, "ROWS": tall, "COLS": 256},
         )

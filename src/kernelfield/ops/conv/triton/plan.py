@@ -6,7 +6,9 @@ A signal is arranged as a matrix. Its spectrum takes two products with small tab
 - a line of up to 4,096 samples is written row by row, and a twiddle factor between the products makes the two small
   transforms one long one;
 - anything larger has an *outer* transform first: over the blocks of a long line, the rows of a large plane or the
-  slices of a volume. The inner transform is then one of the above, with complex values.
+  slices of a volume. The inner transform is then one of the above, with complex values;
+- where there are more than 256 of these, or slices larger than a tile, the outer transform is a chain of products
+  (:mod:`.outer_chain`), and the inner one a line.
 
 A boundary of zeros needs a transform of twice the length. Along the first axis that costs nothing: at the
 frequencies k + ¼ of a transform of the signal's own length N, ``z^N = -i``. Whatever wraps around therefore lands in
@@ -32,6 +34,12 @@ LARGEST = {False: 64 * 128, True: 64 * 64}
 #: bytes of shared memory for tables and transposed tiles
 MEMORY = 227 << 10
 LONGEST_OUTER = 256
+#: longest line in one tile
+LONGEST_LINE = 4096
+#: longest product of a chain of two, longest single one, and what lengths are rounded up to a multiple of
+LONGEST_DIGIT, LONGEST_SINGLE, ALIGNMENT = 128, 256, 8
+#: samples of a block of a line in a chain: tiles of 32 × 32 take half as long for a sample as larger ones
+BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,9 @@ class Plan:
         length: samples in the matrix; the last row of a line may be short.
         twiddle: whether its rows are consecutive parts of a line.
         element: bytes of shared memory per number: 2 for half precision, 4 for tf32, 8 for three tf32 products.
+        digits: lengths of the products of an outer transform along the first axis that is a chain of them.
+        second: length of the outer transform along the second axis, over rows of a volume or blocks of a plane's rows.
+        valid: samples of the signal along both.
     """
 
     outer: int
@@ -63,6 +74,19 @@ class Plan:
     length: int
     twiddle: bool
     element: int = 2
+    digits: tuple[int, ...] = ()
+    second: int = 1
+    valid: tuple[int, int] = (1, 1)
+
+    @property
+    def first(self) -> int:
+        """Length of a chain along the first axis."""
+        return math.prod(self.digits)
+
+    @property
+    def hop(self) -> int:
+        """Number of different inner tables, which outer frequencies use in turn."""
+        return (self.second if self.second > 1 else self.outer) if self.phase else 1
 
     @property
     def complex(self) -> bool:
@@ -109,6 +133,8 @@ class Plan:
         small = max(k1, k2) <= 128 and k1 * k2 <= LARGEST[self.complex]
         # In float32, long lines in one tile or with many blocks were slower than the FFT.
         slow = self.element > 2 and self.twiddle and (k1 * k2 >= 4096 or (self.phase and self.outer > 64))
+        if self.digits:  # products of torch in half precision
+            return small and memory <= MEMORY and self.element == 2
         return small and memory <= MEMORY and self.outer <= LONGEST_OUTER and not slow
 
 
@@ -131,6 +157,8 @@ def make_plan(
     (32, 32, 32, 64)
     >>> make_plan((16000,), (15999,), (False,)).outer
     16
+    >>> make_plan((1024, 1024), (1023, 1023), (False, False)).digits
+    (32, 32)
     """
     for plan in {1: _line, 2: _plane, 3: _space}[len(lengths)](lengths, reaches, periodic):
         plan = replace(plan, element=element)  # noqa: PLW2901
@@ -151,6 +179,37 @@ def _line(lengths: tuple[int, ...], _: tuple[int, ...], periodic: tuple[bool, ..
         if block and -(-length // block) <= most:
             for m1, m2 in sorted(_sides(block)):  # 64 × 64 rather than 128 × 32: complex tables are four times as large
                 yield Plan(-(-length // block), block, True, shift, m1, m2, m1, m2, block, True)
+    block = BLOCK
+    if wraps:
+        block = next((n for n in range(BLOCK, 255, -1) if length % n == 0 and next(_sides(n), None)), 0)
+    if block:
+        m1, m2 = next(_sides(block))
+        yield from _chains(Plan(1, block, True, shift, m1, m2, m1, m2, block, True), (-(-length // block), 1), wraps)
+
+
+def _chains(plan: Plan, valid: tuple[int, int], exact: bool, second: int = 1) -> Iterator[Plan]:
+    """Yield the plan with a chain of products along an axis of ``valid[0]`` samples and a second one, if there is."""
+    digits = _digits(valid[0], exact)
+    if digits:
+        yield replace(plan, outer=math.prod(digits) * second, digits=digits, second=second, valid=valid)
+
+
+@functools.lru_cache(1024)
+def _digits(length: int, exact: bool) -> tuple[int, ...]:
+    """Return the lengths of products for a transform of at least, or exactly, this length; empty if there are none.
+
+    >>> _digits(4096, False), _digits(1000, False), _digits(270, True), _digits(257, True)
+    ((64, 64), (32, 32), (15, 18), ())
+    """
+    unit = 1 if exact else ALIGNMENT
+    if length <= LONGEST_SINGLE:
+        return (unit * -(-length // unit),)
+    pairs = []
+    for b in range(2 * unit, LONGEST_DIGIT + 1, unit):
+        a = unit * -(-length // (unit * b))
+        if a <= LONGEST_DIGIT and (not exact or a * b == length):
+            pairs.append((a * b, a + b, a > b, (a, b)))
+    return min(pairs)[3] if pairs else ()
 
 
 def _plane(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[bool, ...]) -> Iterator[Plan]:
@@ -164,6 +223,14 @@ def _plane(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[b
             # Half of the rows are padding, so there may be more rows than columns.
             rows, cols = (m2, m1) if (m1, m2) == (LEAST, 2 * LEAST) else (m1, m2)
             yield Plan(height, width, False, shift, rows, cols, -(-width // cols), cols, width, True)
+        for m1, m2 in sorted(_sides(size)):
+            plan = Plan(1, width, False, shift, m1, m2, -(-width // m2), m2, width, True)
+            yield from _chains(plan, (height, 1), first)
+        block = next((n for n in range(BLOCK, 255, -1) if size % n == 0 and next(_sides(n), None)), 0)
+        if size > LONGEST_LINE and block and size // block <= LONGEST_DIGIT:
+            m1, m2 = next(_sides(block))
+            plan = Plan(1, block, True, shift, m1, m2, m1, m2, block, True)
+            yield from _chains(plan, (height, -(-width // block)), first, size // block)
 
 
 def _space(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[bool, ...]) -> Iterator[Plan]:
@@ -175,11 +242,16 @@ def _space(lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[b
     if depth > 1:
         shift = 0.0 if periodic[0] else 0.25
         yield Plan(depth, height * width, False, shift, m1, m2, height, width, height * width, False)
+        rows = height if periodic[1] else ALIGNMENT * -(-(height + reaches[1]) // ALIGNMENT)
+        for tall, wide in _sides(m2):
+            plan = Plan(1, width, False, shift, tall, wide, -(-width // wide), wide, width, True)
+            if rows <= 4 * LONGEST_SINGLE:
+                yield from _chains(plan, (depth, height), periodic[0], rows)
 
 
 def _sides(length: int) -> Iterator[tuple[int, int]]:
     """Yield pairs of sides whose product is ``length``, best first."""
-    if length > 4096:
+    if length > LONGEST_LINE:
         return
     if length == power(length):
         # 128 × 32 holds fewer values per thread than 64 × 64, but needs larger tables.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...graph_cache import graph_cache
+from .outer_chain import digit_shifts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,23 +59,34 @@ def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor
     n1, n2, k1, k2 = plan.tile
     shared = plan.element == 2
     shift = 0.0 if plan.complex else plan.shift
-    first = waves(plan.m1, min(n1, plan.m1), plan.m1, shift).T[None]
     # Use the rows and columns of the tile: a kernel may have more than the signal.
+    first = waves(plan.m1, min(n1, plan.m1), plan.m1, shift).T[None]
     second = waves(plan.m2, min(n2, plan.m2), plan.m2)
     twiddle = waves(plan.m1, plan.m2, plan.m1 * plan.m2, shift)[None]
-    if plan.phase:
-        phases = waves(plan.outer, plan.outer_step, plan.outer * plan.outer_step, plan.shift)
-        first = first * phases[:, :: plan.m2, None]
-        twiddle = twiddle * phases[:, None, : plan.m2]
-    a1 = _both_parts(first, n1, k1, 2 if plan.complex else 1)
     a2 = _both_parts(second.T, n2, k2, 2)
-    own = [a1.mT] if plan.upright else [a1] if shared else [a1, a1.mT]
-    if plan.twiddle:
-        both = [_fill(twiddle, k1, n2)] if plan.upright else [_fill(twiddle.mT, n2, k1), _fill(twiddle, k1, n2)]
-        own += [table.movedim(0, 2) for table in both]
-    common = [a2] if shared else [a2, a2.T]
-    rows = torch.cat([table.flatten(1) for table in own], 1)
-    return _cast(torch.cat([*(table.flatten() for table in common), rows.flatten()]), plan, dtype, device)
+    tables = [_cast(table.flatten(), plan, dtype, device) for table in ([a2] if shared else [a2, a2.T])]
+    # Some outer frequencies at a time: all of them in float64 can be gigabytes.
+    for phases in (_phases(plan) if plan.phase else torch.ones(1, plan.m1 * plan.m2)).split(256):
+        a1, turned = first, twiddle
+        if plan.phase:
+            a1, turned = first * phases[:, :: plan.m2, None], twiddle * phases[:, None, : plan.m2]
+        a1 = _both_parts(a1, n1, k1, 2 if plan.complex else 1)
+        own = [a1.mT] if plan.upright else [a1] if shared else [a1, a1.mT]
+        if plan.twiddle:
+            both = [_fill(turned, k1, n2)] if plan.upright else [_fill(turned.mT, n2, k1), _fill(turned, k1, n2)]
+            own += [table.movedim(0, 2) for table in both]
+        rows = torch.cat([table.flatten(1) for table in own], 1)
+        tables.append(_cast(rows.flatten(), plan, dtype, device))
+    return torch.cat(tables)
+
+
+def _phases(plan: Plan) -> Tensor:
+    """Return the twiddle factors of the outer transform along a line, (tables, samples of a block), in complex128."""
+    if not plan.digits:
+        return waves(plan.outer, plan.outer_step, plan.outer * plan.outer_step, plan.shift)
+    line, shift = ((plan.second,), 0.0) if plan.second > 1 else (plan.digits, plan.shift)
+    turns = digit_shifts(line, shift)[:, None] * torch.arange(plan.outer_step) / plan.outer_step
+    return torch.polar(torch.ones_like(turns), -2 * math.pi * turns)
 
 
 @graph_cache(64)
