@@ -1,33 +1,72 @@
 """Measure the efficiency cards of all pretrained weights, and write the page that shows them.
 
     python scripts/cards.py measure [--accelerator cuda] [--seconds 0.3]   # benchmarks/results/cards.json
+    python scripts/cards.py shares [--accelerator cuda] [--weights A,B] [--limit 120]  # results/card-shares.json
     python scripts/cards.py page                                           # docs/guides/cards.md and its picture
 
-A weight that was measured is kept unless ``--again`` is given, so that an interrupted measurement continues.
+``shares`` trains the recipe of each weight on 5, 10, 25, 50 and 100 % of its training data, with a short budget of
+steps (``STEPS``), the same for every share. What was measured is kept unless ``--again`` is given, so an interrupted
+measurement continues; with ``--limit`` it stops after so many seconds and writes checkpoints.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 from kernelfield.experiments.card import measure_weight_card
 from kernelfield.experiments.card_text import card_rows, format_count, format_score, format_time
-from kernelfield.models.pretrained import list_weights
+from kernelfield.experiments.shares import DATA_SHARES, measure_shares
+from kernelfield.experiments.weight import weight_recipe
+from kernelfield.models.pretrained import describe_weight, list_weights
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "benchmarks" / "results" / "cards.json"
+SHARES_FILE = ROOT / "benchmarks" / "results" / "card-shares.json"
+#: steps of each training on a share of the data, cheap networks first; 10 to 40 s of one core, or some of an H200
+STEPS = {
+    "ccnn_4_140.digits": 120,
+    "gridified_modelnet40.chair_monitor_small": 60,
+    "dnarch_4_140.darcy_small": 200,
+    "unet_p4m.darcy_short": 100,
+    "ccnn_4_140_global.darcy": 60,
+    "gsanet_rotmnist_r4.rotdigits_small": 120,
+    "dren.rotdigits_small": 80,
+    "p4cnn.rotdigits_small": 120,
+    "w5.transients_small": 120,
+    "ckcnn_copy.copy_100": 1000,
+    "ckcnn_adding.adding_100": 1000,
+    "full_gcnn_t2.rotmnist": 600,
+    "flextcn_2.smnist": 600,
+    "ckcnn_copy.copy_200": 1000,
+    "full_gcnn_se2.rotmnist": 60,
+    "partial_gcnn_se2.rotmnist": 60,
+    "full_gcnn_e2.rotmnist": 60,
+    "ckcnn_adding.adding_200": 1000,
+    "ckcnn_copy.copy_1000": 1000,
+    "ckcnn_adding.adding_1000": 1000,
+}
+#: samples of the validation and test splits that shares are scored on, at most
+SCORED = 2000
 HEAD = """# Efficiency cards
 
 What each pretrained weight costs, on the four axes of chapter 1: parameters; compute, as operations, time and energy;
 data; and design, as what was set by hand and what was learned. Operations are counted, time and energy are measured
 on one {machine} with torch {torch}, on {date}, in float32. `kernelfield card WEIGHT` measures the same on your
 machine, and `kernelfield card RUN --shares 0.05,0.1,0.25,0.5` adds the accuracy on shares of the training data for a
-run of your own. This page is written by `python scripts/cards.py page` from `benchmarks/results/cards.json`.
+run of your own. This page is written by `python scripts/cards.py page` from `benchmarks/results/cards.json` and
+`card-shares.json`.
 
 ![Parameters, operations and time of all weights](../images/cards.png)
+
+Data: the recipe of a weight, trained on 5 to 100 % of its training samples. Shares are nested and hold the same part of
+each class. Every share gets the same number of steps, fewer than the weight had ({shares}), so these scores are below
+those of the table. {missing}
+
+![Scores against the share of the training data](../images/card_shares.png)
 
 | weight | metric | score | parameters | operations | one sample | in a batch | energy in a batch | training |
 |---|---|---:|---:|---:|---:|---:|---:|---:|
@@ -44,10 +83,60 @@ def measure(accelerator: str, seconds: float, again: bool) -> None:
             FILE.write_text(json.dumps(cards, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
+def shares(names: list[str], accelerator: str, runs: Path, data: Path | None, limit: float, steps: int | None) -> None:
+    """Train the recipes of weights on shares of their data; each point is written as it ends."""
+    from kernelfield.experiments.fitting import make_fabric  # noqa: PLC0415
+    from kernelfield.experiments.run import machine  # noqa: PLC0415
+
+    unknown = sorted(set(names) - set(STEPS))
+    if unknown:
+        raise SystemExit(f"--weights must be among {', '.join(STEPS)}, got {', '.join(unknown)}")
+    fabric, end = make_fabric(accelerator), time.monotonic() + limit
+    found: dict[str, Any] = json.loads(SHARES_FILE.read_text(encoding="utf-8")) if SHARES_FILE.exists() else {}
+    for name in names:
+        budget = steps or STEPS[name]
+        points = {point["share"]: point for point in found.get(name, {}).get("points", [])}
+        if len(points) > len(DATA_SHARES) or time.monotonic() > end:
+            continue
+
+        def keep(share: float, point: dict[str, Any], name: str = name, points: dict[float, Any] = points) -> None:
+            points[share] = point
+            entry = {"machine": machine(fabric.device), "points": [points[key] for key in sorted(points)]}
+            found[name] = {"steps": steps or STEPS[name], "scored": SCORED, **entry}
+            SHARES_FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            print(name, point, flush=True)
+
+        recipe = weight_recipe(name)
+        folder = (
+            None if data is None else next((str(f) for f in (data / recipe.data["name"],) if f.exists()), str(data))
+        )
+        try:
+            measure_shares(
+                recipe,
+                runs / name,
+                steps=budget,
+                test_samples=SCORED,
+                fabric=fabric,
+                folder=folder,
+                on_result=keep,
+                should_stop=lambda: time.monotonic() > end,
+            )
+        except (OSError, ValueError) as error:  # mostly files that are not here
+            print(f"{name}: not measured: {error}", flush=True)
+
+
 def page(cards: dict[str, Any]) -> str:
     """Return the page: one table of all weights, then the card of each."""
     machine = next(iter(cards.values()))["machine"]
-    text = HEAD.format(machine=machine["device"], torch=machine["torch"], date=machine["date"])
+    steps = [card["share_steps"] for card in cards.values() if "share_steps" in card]
+    left = len(cards) - len(steps)
+    text = HEAD.format(
+        machine=machine["device"],
+        torch=machine["torch"],
+        date=machine["date"],
+        shares=f"{min(steps)} to {max(steps):,} of them, stated on each card" if steps else "none yet",
+        missing=f"Of {left} weights they are not measured." if left else "",
+    )
     for name, card in sorted(cards.items()):
         compute, joules = card["compute"], card["compute"]["batch"]["joules"]
         cells = (
@@ -69,6 +158,37 @@ def page(cards: dict[str, Any]) -> str:
         )
         text += "".join(f"| {axis} | {value} |\n" for axis, value in card_rows(card).items())
     return text
+
+
+def with_shares(cards: dict[str, Any]) -> dict[str, Any]:
+    """Return cards with the scores on shares of the data, of the weights that have any."""
+    measured = json.loads(SHARES_FILE.read_text(encoding="utf-8")) if SHARES_FILE.exists() else {}
+    found = dict(cards)
+    for name, entry in measured.items():
+        if name in cards and len(entry["points"]) > 1:
+            steps = describe_weight(name)["training"]["steps"]
+            found[name] = {**cards[name], "data": entry["points"], "share_steps": entry["steps"], "steps": steps}
+    return found
+
+
+def draw_shares(cards: dict[str, Any], path: Path) -> None:
+    """Draw scores against the share of the training data: shares of right answers, and errors."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    shown = [card for _, card in sorted(cards.items()) if "share_steps" in card]
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, right in zip(figure.subplots(1, 2), (True, False), strict=True):
+        for card in shown:
+            if (card["metric"] == "accuracy") == right:
+                places = [100 * point["share"] for point in card["data"]]
+                axes.plot(places, [point["score"] for point in card["data"]], "o-", label=card["weight"])
+        axes.set(xscale="log", xlabel="% of the training data", ylabel="accuracy" if right else "error")
+        axes.set_yscale("linear" if right else "log")
+        axes.set_xticks([5, 10, 25, 50, 100], ["5", "10", "25", "50", "100"])
+        axes.minorticks_off()
+        axes.legend(fontsize=6)
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=100)
 
 
 def draw(cards: dict[str, Any], path: Path) -> None:
@@ -94,15 +214,25 @@ def draw(cards: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("measure", "page"))
+    parser.add_argument("action", choices=("measure", "shares", "page"))
     parser.add_argument("--accelerator", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=0.5, help="how long to measure a prediction")
     parser.add_argument("--again", action="store_true", help="measure weights again that have a card")
+    parser.add_argument("--weights", default=",".join(STEPS), help="shares: which weights")
+    parser.add_argument("--steps", type=int, help="shares: steps of each training; STEPS by default")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="shares: seconds after which to stop")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "card-shares", help="shares: folder of trainings")
+    parser.add_argument("--data", type=Path, help="shares: folder of the data's files, or of folders by data set")
     options = parser.parse_args()
     if options.action == "measure":
         measure(options.accelerator, options.seconds, options.again)
         return
-    cards = json.loads(FILE.read_text(encoding="utf-8"))
+    if options.action == "shares":
+        names = options.weights.split(",")
+        shares(names, options.accelerator, options.runs, options.data, options.limit, options.steps)
+        return
+    cards = with_shares(json.loads(FILE.read_text(encoding="utf-8")))
+    draw_shares(cards, ROOT / "docs" / "images" / "card_shares.png")
     draw(cards, ROOT / "docs" / "images" / "cards.png")
     (ROOT / "docs" / "guides" / "cards.md").write_text(page(cards), encoding="utf-8")
 

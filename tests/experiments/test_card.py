@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 from kernelfield import CKConv
 from kernelfield.cli import app
 from kernelfield.experiments.card import card_text, make_card, measure_card
-from kernelfield.experiments.datasets import load_source
+from kernelfield.experiments.datasets import load_source, take_share
 from kernelfield.experiments.energy import EnergyMeter
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.operations import count_operations
+from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.run_files import read_json
+from kernelfield.experiments.shares import measure_shares, share_recipe, train_on_shares
 from kernelfield.models.pretrained import describe_weight
 
 from .helpers import small_data, small_recipe
@@ -143,3 +145,46 @@ class TestShare:
         card = read_json(Path(out) / "card.json")
         assert [point["share"] for point in card["data"]] == [0.5, 1.0]
         assert card["data"][0]["score"] != card["data"][1]["score"]
+
+    def test_shares_are_nested(self) -> None:
+        data = load_source({"name": "digits"}, "data")
+        small, large = (
+            {tuple(row) for row in take_share(data, s).train.inputs.flatten(1).tolist()} for s in (0.1, 0.4)
+        )
+        assert small < large
+
+
+class TestShareBudget:
+    """A recipe on shares of its data, each for the same number of steps."""
+
+    @pytest.mark.parametrize("share", [0.05, 0.1, 0.5, 1.0])
+    def test_every_share_has_the_same_steps(self, share: float) -> None:
+        recipe = with_settings(find_recipe("digits"), ["training.batch=16"])
+        found = share_recipe(recipe, share, samples=1280, steps=400)
+        kept = round(share * 1280)
+        assert found.training.epochs * (kept // min(16, kept)) == pytest.approx(400, abs=kept / 16)
+
+    def test_interrupted_and_continued(self, tmp_path: Path) -> None:
+        recipe = with_settings(find_recipe("digits"), ["model.channels=4", "model.blocks=1", "training.batch=32"])
+        options: dict[str, Any] = {"steps": 3, "shares": (0.05, 1.0), "test_samples": 40}
+        whole = measure_shares(recipe, tmp_path / "a", **options)
+        assert [point["samples"] for point in whole] == [66, 96]  # three steps see no more than three batches
+        assert [point["steps"] for point in whole] == [4, 3]
+        calls = iter(range(100))
+        first = measure_shares(recipe, tmp_path / "b", should_stop=lambda: next(calls) > 5, **options)
+        assert len(first) < 2
+        told: list[float] = []
+        rest = measure_shares(recipe, tmp_path / "b", on_result=lambda share, _: told.append(share), **options)
+        assert [point["score"] for point in rest] == [point["score"] for point in whole]
+        assert told == [0.05, 1.0]
+
+    def test_the_page_states_the_budget(self, run: Run) -> None:
+        card = measure_card(run.folder, seconds=0.02)
+        card |= {"data": [{"share": 0.1, "score": 0.5}, {"share": 1.0, "score": 0.75}], "share_steps": 6}
+        assert "10 %: 50.00 %, 100 %: 75.00 %, after 6 steps each, of 12" in card_text(card)
+
+    def test_other_shares_are_refused(self, tmp_path: Path, run: Run) -> None:
+        with pytest.raises(ValueError, match=r"shares must be above 0 and at most 1, got 1\.5"):
+            measure_shares(find_recipe("digits"), tmp_path, steps=2, shares=(1.5,))
+        with pytest.raises(ValueError, match="shares must be above 0 and below 1"):
+            train_on_shares(run.folder, (1.0,))

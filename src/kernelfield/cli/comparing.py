@@ -118,9 +118,10 @@ def card(
 ) -> None:
     """Write an efficiency card of a run or a weight: parameters, compute, data and design, measured on this machine."""
     with errors():
-        from ..experiments.card import make_card, train_on_shares  # noqa: PLC0415
+        from ..experiments.card import make_card  # noqa: PLC0415
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
         from ..experiments.run_files import read_json  # noqa: PLC0415
+        from ..experiments.shares import train_on_shares  # noqa: PLC0415
 
         fabric = make_fabric(accelerator)
         if shares:

@@ -26,13 +26,13 @@ from .energy import EnergyMeter
 from .evaluation import mask_sizes
 from .finished_run import rewrite_report, run_metadata
 from .operations import count_operations
-from .recipe import with_settings
 from .run import Run, machine, make_network, make_task
 from .run_files import write_json
+from .shares import read_shares
 from .weight import weight_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from torch import nn
 
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from .task import Task
 
 __all__ = ["card_text", "make_card", "measure_card", "measure_weight_card"]
-
-#: shares of the training data that a card shows by default
-DATA_SHARES = (0.05, 0.1, 0.25, 0.5)
 
 
 @checked(seconds=POSITIVE, device=TEXT)
@@ -68,9 +65,10 @@ def measure_card(folder: str | Path, *, seconds: float = 2.0, device: str = "cpu
         "title": recipe.title,
         "metric": metric,
         "score": result["metrics"]["test"][metric],
+        "steps": result["steps"],
         "parameters": _parameters(network),
         "compute": _compute(task, recipe, result, seconds, torch.device(device)),
-        "data": _data(run, result, metric),
+        "data": read_shares(run),
         "design": _design(recipe, rows[0], rows[-1]),
         "trained_on": result["machine"],
         "machine": machine(torch.device(device)),
@@ -100,6 +98,7 @@ def measure_weight_card(name: str, *, seconds: float = 2.0, device: str = "cpu")
         "title": f"{description['name']}: {description['title']}",
         "metric": score["metric"],
         "score": score["value"],
+        "steps": training["steps"],
         "parameters": _parameters(network),
         "compute": _compute(task, recipe, result, seconds, torch.device(device)),
         "data": [{"share": 1.0, "score": score["value"]}],
@@ -182,17 +181,6 @@ def _timed(work: Callable[[], None], seconds: float, device: torch.device) -> tu
     return statistics.median(times), None if meter.joules is None else meter.joules / len(times)
 
 
-def _data(run: Run, result: dict[str, Any], metric: str) -> list[dict[str, float]]:
-    """Return the test scores by share of the training data, as far as they were trained."""
-    found = [{"share": 1.0, "score": result["metrics"]["test"][metric]}]
-    for path in (run.folder / "card").glob("share-*/result.json"):
-        part = Run(path.parent)
-        if part.finished:
-            share = float(path.parent.name.partition("-")[2])
-            found.append({"share": share, "score": part.result()["metrics"]["test"][metric]})
-    return sorted(found, key=lambda point: point["share"])
-
-
 def _design(recipe: Recipe, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
     """Return what was set by hand in the recipe, and the learned sizes, with their values before and after."""
     by_hand = {
@@ -206,42 +194,6 @@ def _design(recipe: Recipe, before: dict[str, float], after: dict[str, float]) -
     }
     sizes = {key: [value, after[key]] for key, value in before.items() if key not in ("epoch", "step") and key in after}
     return {"by_hand": by_hand, "learned": {key: pair for key, pair in sizes.items() if pair[0] != pair[1]}}
-
-
-def train_on_shares(
-    run_folder: str | Path,
-    shares: Sequence[float] = DATA_SHARES,
-    *,
-    on_result: Callable[[float, dict[str, Any]], None] | None = None,
-    **options: Any,
-) -> None:
-    """Train a run's recipe on shares of its training data, for the same number of steps; finished ones are kept.
-
-    Args:
-        run_folder: of the run; the trainings go to ``card/share-S`` in it.
-        shares: of the training data, between 0 and 1.
-        on_result: called with each share and the result.
-        options: further arguments of :func:`~.fitting.fit`, such as ``folder`` of the data.
-    """
-    from .fitting import fit  # noqa: PLC0415
-
-    run = Run(Path(run_folder))
-    recipe = run.recipe()
-    wrong = [share for share in shares if not 0 < share < 1]
-    if wrong:
-        raise ValueError(f"shares must be above 0 and below 1, got {wrong[0]}")
-    for share in shares:
-        # As many steps as the whole data had: fewer samples are seen more often.
-        epochs = max(1, round(recipe.training.epochs / share))
-        settings = [
-            f"data.share={share}",
-            f"training.epochs={epochs}",
-            f"training.evaluate_every={max(1, round(1 / share))}",
-        ]
-        out = run.folder / "card" / f"share-{share:g}"
-        part = fit(with_settings(recipe, settings), out, report=False, **options)
-        if on_result is not None:
-            on_result(share, part.result())
 
 
 @checked(seconds=POSITIVE, device=TEXT)

@@ -32,14 +32,11 @@ def card_text(card: dict[str, Any]) -> str:
 
 def card_rows(card: dict[str, Any]) -> dict[str, str]:
     """Return what a card says of each axis."""
-    compute, parameters, metric = card["compute"], card["parameters"], card["metric"]
+    compute, parameters = card["compute"], card["parameters"]
     trained = compute["training"]
     operations = (compute["operations"], compute["training_operations"], trained["operations"])
     one, each, whole = (format_time(of["seconds"]) for of in (compute["single"], compute["batch"], trained))
     kinds = ", ".join(f"{name} {parameters[name]:,}" for name in ("kernels", "masks", "symmetry", "other"))
-    shares = ", ".join(f"{100 * p['share']:g} %: {format_score(metric, p['score'])}" for p in card["data"])
-    if len(card["data"]) == 1:
-        shares = f"{format_score(metric, card['score'])} with all; other shares are not measured (`--shares`)"
     design = card["design"]
     return {
         "parameters": f"{parameters['total']:,} in {parameters['bytes'] / 1024:,.0f} KiB: {kinds}",
@@ -48,7 +45,7 @@ def card_rows(card: dict[str, Any]) -> dict[str, str]:
         ),
         "time": f"{one} for one sample, {each} each in a batch of {compute['batch']['samples']}, {whole} to train",
         "energy": _energy(compute),
-        "data": shares,
+        "data": _shares(card),
         "set by hand": ", ".join(f"{key} {value}" for key, value in design["by_hand"].items()),
         "learned beside weights": ", ".join(f"{key} {a:.3g} → {b:.3g}" for key, (a, b) in design["learned"].items())
         or "nothing",
@@ -88,6 +85,16 @@ def format_time(seconds: float) -> str:
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
     return f"{1e6 * seconds:.3g} µs"
+
+
+def _shares(card: dict[str, Any]) -> str:
+    """Return the scores by share of the training data; those of a short budget beside the score of the card."""
+    metric, points = card["metric"], card["data"]
+    if len(points) == 1:
+        return f"{format_score(metric, card['score'])} with all; other shares are not measured (`--shares`)"
+    text = ", ".join(f"{100 * p['share']:g} %: {format_score(metric, p['score'])}" for p in points)
+    steps = card.get("share_steps")
+    return text if steps is None else f"{text}, after {steps:,} steps each, of {card['steps']:,} of the full training"
 
 
 def _energy(compute: dict[str, Any]) -> str:

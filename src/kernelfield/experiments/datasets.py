@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..data.shape import DataShape
     from .recipe import Recipe
 
-__all__ = ["load_source", "recipe_data", "synthetic_data"]
+__all__ = ["load_source", "recipe_data", "synthetic_data", "take_share"]
 
 
 @checked(folder=TEXT | None)
@@ -82,7 +82,7 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from error
     if share is not None:
-        data = _share(data, share, where)
+        data = take_share(data, share, where)
     if augment and not augments(data.train.prepare):
         data = augment_series(data, augment)
     if every is not None:
@@ -94,8 +94,14 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     return data if dropped is None else drop_samples(data, dropped, observed=True)
 
 
-def _share(data: Data, share: float, where: str) -> Data:
-    """Keep a share of the training samples, drawn once; of labels of samples, the same share of each class."""
+def take_share(data: Data, share: float, where: str = "data") -> Data:
+    """Keep a share of the training samples, of each class the same; larger shares hold the samples of smaller ones.
+
+    Args:
+        data: all of it.
+        share: above 0 and at most 1.
+        where: what to call the data in errors.
+    """
     if not Number(0, 1, without_low=True).accepts(share, {}):
         raise ValueError(f"{where}: share must be above 0 and at most 1, got {share!r}")
     target, count = data.train.target.cpu(), len(data.train)

@@ -1,0 +1,205 @@
+"""Accuracy against the share of the training data: one recipe, trained on parts of its data for equally many steps.
+
+Shares are nested: a larger one holds the samples of a smaller one, and of each class the same share. So scores differ
+by the amount of data alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._arguments import checked
+from .._kinds import Int, Number
+from .datasets import recipe_data, take_share
+from .fitting import Job, fit_many, make_fabric
+from .loop import TrainingInterrupted
+from .metrics import main_metric
+from .recipe import with_settings
+from .run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lightning.fabric import Fabric
+
+    from ..data.base import Data, Split
+    from .recipe import Recipe
+    from .side_by_side import Outcome
+
+__all__ = ["DATA_SHARES", "measure_shares", "read_shares", "share_recipe", "train_on_shares"]
+
+#: shares of the training data that a card shows, beside all of it
+DATA_SHARES = (0.05, 0.1, 0.25, 0.5)
+#: evaluations of a training with a short budget
+EVALUATIONS = 4
+
+
+@checked(share=Number(0, 1, without_low=True), samples=Int(1), steps=Int(1), evaluations=Int(1) | None)
+def share_recipe(recipe: Recipe, share: float, *, samples: int, steps: int, evaluations: int | None = None) -> Recipe:
+    """Return a recipe that trains on a share of its data for a number of steps: fewer samples are seen more often.
+
+    The steps are those of whole epochs.
+
+    Args:
+        recipe: of the whole data.
+        share: of the training samples.
+        samples: number of all training samples.
+        steps: number of steps.
+        evaluations: on validation data; about as many as the recipe has if not given.
+
+    >>> from .recipe import find_recipe
+    >>> found = share_recipe(find_recipe("digits"), 0.1, samples=1000, steps=160)
+    >>> found.data["share"], found.training.epochs, found.training.evaluate_every
+    (0.1, 160, 8)
+    """
+    kept = max(1, round(share * samples))
+    per_epoch = max(1, kept // min(recipe.training.batch, kept))
+    epochs = max(1, round(steps / per_epoch))
+    often = evaluations or max(1, recipe.training.epochs // recipe.training.evaluate_every)
+    every = max(1, epochs // often)
+    settings = [f"data.share={share}", f"training.epochs={epochs}", f"training.evaluate_every={every}"]
+    return with_settings(recipe, settings)
+
+
+def train_on_shares(
+    run_folder: str | Path,
+    shares: Sequence[float] = DATA_SHARES,
+    *,
+    fabric: Fabric | None = None,
+    on_result: Callable[[float, dict[str, Any]], None] | None = None,
+    **options: Any,
+) -> None:
+    """Train a run's recipe on shares of its training data, for as many steps; finished trainings are kept.
+
+    On a GPU the shares train side by side. An interrupted call continues if it is repeated.
+
+    Args:
+        run_folder: of the run; the trainings go to ``card/share-S`` in it.
+        shares: of the training data, between 0 and 1.
+        fabric: device; see :func:`~.fitting.make_fabric`.
+        on_result: called with each share and the result.
+        options: further arguments of :func:`~.fitting.fit`, such as ``folder`` of the data.
+    """
+    run = Run(Path(run_folder))
+    recipe, result = run.recipe(), run.result()
+    _check_shares(shares, below_one=True)
+    samples = round(result["steps"] / result["epochs"] * result["batch"])
+    recipes = {share: share_recipe(recipe, share, samples=samples, steps=result["steps"]) for share in shares}
+    jobs = [
+        Job(one, run.folder / "card" / f"share-{share:g}", {"report": False, **options})
+        for share, one in recipes.items()
+    ]
+    _train(jobs, list(shares), fabric, on_result)
+
+
+def read_shares(run: Run) -> list[dict[str, float]]:
+    """Return the test scores of a run by share of the training data, as far as they were trained; all of it is 1."""
+    result = run.result()
+    metric = result["metric"]
+    found = [{"share": 1.0, "score": result["metrics"]["test"][metric]}]
+    for path in (run.folder / "card").glob("share-*/result.json"):
+        part = Run(path.parent)
+        if part.finished:
+            share = float(path.parent.name.partition("-")[2])
+            found.append({"share": share, "score": part.result()["metrics"]["test"][metric]})
+    return sorted(found, key=lambda point: point["share"])
+
+
+def measure_shares(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    steps: int,
+    shares: Sequence[float] = (*DATA_SHARES, 1.0),
+    test_samples: int | None = None,
+    fabric: Fabric | None = None,
+    folder: str | None = None,
+    on_result: Callable[[float, dict[str, Any]], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[dict[str, Any]]:
+    """Train a recipe on shares of its data with a budget of steps, and return the test score of each share.
+
+    An interrupted call continues if it is repeated.
+
+    Args:
+        recipe: what to train.
+        out: folder; the trainings go to ``share-S`` in it.
+        steps: of each training.
+        shares: of the training data, above 0 and at most 1.
+        test_samples: first samples of the validation and of the test split to use; all if not given.
+        fabric: device; see :func:`~.fitting.make_fabric`.
+        folder: of the data's files.
+        on_result: called with each share and its point as it ends.
+        should_stop: asked after every step; trainings stop with a checkpoint.
+
+    Returns:
+        A point for each share that was finished: share, samples, steps, seconds and score. Samples are those that were
+        seen: a large share may have more than the steps come to.
+    """
+    _check_shares(shares)
+    data = _first(recipe_data(recipe, folder=folder), test_samples)
+    whole = len(data.train)
+    recipe = replace(recipe, test={})
+    metric = recipe.metric or main_metric(recipe.shape.task)
+    # No more samples than the steps see once.
+    seen = {share: min(share, steps * recipe.training.batch / whole) for share in shares}
+    kept: dict[float, Data] = {share: take_share(data, part) for share, part in seen.items()}
+    jobs = [
+        Job(
+            share_recipe(recipe, seen[share], samples=whole, steps=steps, evaluations=EVALUATIONS),
+            Path(out) / f"share-{share:g}",
+            {"report": False, "data": kept[share], "should_stop": should_stop},
+        )
+        for share in shares
+    ]
+    points: list[dict[str, Any]] = []
+
+    def end(share: float, result: dict[str, Any]) -> None:
+        point = {"share": share, "samples": len(kept[share].train), "steps": result["steps"]}
+        points.append(point | {"seconds": result["seconds"], "score": result["metrics"]["test"][metric]})
+        if on_result is not None:
+            on_result(share, points[-1])
+
+    _train(jobs, list(shares), fabric, end)
+    return sorted(points, key=lambda point: point["share"])
+
+
+def _check_shares(shares: Sequence[float], *, below_one: bool = False) -> None:
+    for share in shares:
+        if not 0 < share <= 1 or (below_one and share == 1):
+            raise ValueError(f"shares must be above 0 and {'below' if below_one else 'at most'} 1, got {share}")
+
+
+def _first(data: Data, samples: int | None) -> Data:
+    """Return data with the first samples of its validation and test splits alone."""
+    if samples is None:
+        return data
+
+    def first(split: Split) -> Split:
+        return split.take(torch.arange(min(samples, len(split))))
+
+    validation = None if data.validation is None else first(data.validation)
+    return replace(data, test=first(data.test), validation=validation)
+
+
+def _train(
+    jobs: list[Job],
+    shares: list[float],
+    fabric: Fabric | None,
+    on_result: Callable[[float, dict[str, Any]], None] | None,
+) -> None:
+    """Train jobs, side by side on a GPU, and report each as it ends; raise the first error that is no interruption."""
+    fabric = make_fabric() if fabric is None else fabric
+
+    def end(position: int, outcome: Outcome[Run]) -> None:
+        if outcome.error is None and on_result is not None:
+            on_result(shares[position], outcome.get().result())
+
+    at_once = None if fabric.device.type == "cuda" else 1
+    for outcome in fit_many(jobs, fabric=fabric, at_once=at_once, on_end=end):
+        if outcome.error is not None and not isinstance(outcome.error, TrainingInterrupted):
+            raise outcome.error
