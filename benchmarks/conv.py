@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _calibrate import SIGNALS, calibrate
+from _calibrate import calibrate
 from _convolutions import Case, Problem
 from _measure import (
     check_peak_bytes,
@@ -35,13 +35,14 @@ from _measure import (
 )
 from _tables import describe, mebibytes, milliseconds, ratio, replace_section, table
 
+from kernelfield.ops.calibration.shapes import KINDS
 from kernelfield.ops.conv import fft
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: torch's own convolution is left out where the cost model expects it to take longer than this
-LONGEST_SECONDS = 10.0
+LONGEST_SECONDS = 1.0
 MODES = ("forward", "training")
 Results = dict[str, Any]
 
@@ -231,7 +232,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, metavar="PATH", help="put the tables into this file")
     task = parser.add_mutually_exclusive_group()
     task.add_argument("--calibrate", action="store_true", help="measure and write the constants of the cost model")
-    parser.add_argument("--kinds", nargs="+", choices=tuple(SIGNALS), default=(), help="calibrate these alone")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), help="calibrate these alone")
     task.add_argument("--chunks", action="store_true", help="time against CHUNK_BYTES")
     args = parser.parse_args()
 

@@ -32,7 +32,7 @@ from _measure import copy_bandwidth, graphed, machine, median_seconds, peak_byte
 from _tables import MISSING, describe, number, replace_section, table
 
 from kernelfield.ops import conv
-from kernelfield.ops.conv.cost import CONSTANTS
+from kernelfield.ops.conv.measured import SHIPPED as CONSTANTS
 from kernelfield.ops.conv.triton import obstacle, selfcheck
 
 if TYPE_CHECKING:

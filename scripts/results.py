@@ -350,8 +350,9 @@ class Copies:
             shutil.copyfile(path, target)
 
     def _copy_run(self, row: Row) -> None:
-        if self.options.copy_to is not None and kernel_records().exists():
-            shutil.copytree(kernel_records(), self.options.copy_to / "kernels", dirs_exist_ok=True)
+        records = kernel_records()
+        if self.options.copy_to is not None and records is not None and records.exists():
+            shutil.copytree(records, self.options.copy_to / "kernels", dirs_exist_ok=True)
         folder = row.folder(self.options.runs)
         if self.options.copy_to is None or not folder.exists():
             return
@@ -366,9 +367,10 @@ class Copies:
 def continue_from(folder: Path, runs: Path) -> None:
     """Copy runs, and records of GPU kernels, that ``--copy-to`` has written to their places, unless they are there."""
     for record in sorted((folder / "kernels").glob("*.jsonl")):
-        if not (kernel_records() / record.name).exists():
-            kernel_records().mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(record, kernel_records() / record.name)
+        records = kernel_records()
+        if records is not None and not (records / record.name).exists():
+            records.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(record, records / record.name)
     for run_folder in sorted((folder / "runs").glob("[!.]*")):
         if not (runs / run_folder.name).exists():
             shutil.copytree(run_folder, runs / run_folder.name, copy_function=shutil.copyfile)

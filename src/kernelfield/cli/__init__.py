@@ -3,7 +3,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 missing data, 4 training diverged.
 """
 
-from . import catalog, comparing, runs, training  # noqa: F401 (each registers its commands)
+from . import calibration, catalog, comparing, runs, training  # noqa: F401 (each registers its commands)
 from .app import app
 from .common import DIVERGED, FAILED, NO_DATA, WRONG
 

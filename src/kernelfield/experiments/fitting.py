@@ -14,6 +14,7 @@ import torch
 from .._arguments import checked
 from .._kinds import Choice
 from ..data.metadata import metadata
+from ..ops.conv.measured import advice, use_costs_of
 from .checkpoint import latest_checkpoint
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
@@ -99,13 +100,13 @@ def fit(
             if leads and report:
                 complete_run(run, lambda: data or recipe_data(recipe, **where), lock)
             return run
-        if leads:
-            lock.acquire()  # before the data is loaded
+        _prepare(run, fabric.device, lock if leads else None)
         kernels = KernelsAhead(recipe.name, target) if fabric.device.type == "cuda" else None
         data = recipe_data(recipe, **where) if data is None else data
         _check_samples(data)
         network = make_network(recipe, data)
         task, lines = make_task(recipe, network, data), _start(network, recipe, run, data)
+        lines += advice(fabric.device)
         if leads:
             _begin(run, recipe, data, network, fabric.device, on_data, lines, on_message)
         loggers = Loggers([*recipe.training.log, *log] if leads else [], target, recipe.name, recipe.to_dict())
@@ -149,6 +150,13 @@ def fit(
             _end(run, loop, loggers)
         fabric.barrier()
     return run
+
+
+def _prepare(run: Run, device: torch.device, lock: FolderLock | None) -> None:
+    """Lock the folder, if this process leads, and keep to the costs of methods that the run began with."""
+    if lock is not None:
+        lock.acquire()  # before the data is loaded
+    use_costs_of(run.folder, device, write=lock is not None)
 
 
 def _start(network: torch.nn.Module, recipe: Recipe, run: Run, data: Data) -> list[str]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from .._cache import cache_folder
 from ..ops.precompile import KernelRecord, precompile
 
 __all__ = ["KernelsAhead", "kernel_records"]
 
 
-def kernel_records() -> Path:
-    """Return the folder of records: ``kernels`` in ``KERNELFIELD_CACHE``, by default ~/.cache/kernelfield."""
-    return Path(os.environ.get("KERNELFIELD_CACHE", "~/.cache/kernelfield")).expanduser() / "kernels"
+def kernel_records() -> Path | None:
+    """Return the folder of records: ``kernels`` in the user's cache folder; None if that is turned off."""
+    folder = cache_folder()
+    return None if folder is None else folder / "kernels"
 
 
 class KernelsAhead:
@@ -24,7 +25,8 @@ class KernelsAhead:
     """
 
     def __init__(self, recipe: str, folder: Path) -> None:
-        self._paths = [folder / "kernels.jsonl", kernel_records() / f"{recipe}.jsonl"]
+        records = kernel_records()
+        self._paths = [folder / "kernels.jsonl", *([] if records is None else [records / f"{recipe}.jsonl"])]
         shipped = Path(__file__).parent / "kernels" / f"{recipe}.jsonl"  # for some of the package's own recipes
         self._record = KernelRecord()
         self._compiling = precompile([*self._paths, shipped])

@@ -60,7 +60,7 @@ def test_the_choice_for_a_gpu_compiles(dtype: torch.dtype) -> None:
     work = cost.Work.of((64, 140, 1024), (140, 1, 1024), (0,), [False])
 
     def times(x: torch.Tensor) -> torch.Tensor:
-        return x * cost.seconds(cost._on_tensor_cores(x.dtype), work, "cuda", training=True)
+        return x * cost.seconds(cost.tensor_core_costs(x.dtype), work, "cuda", training=True)
 
     assert 0 < torch.compile(times, fullgraph=True, backend="eager")(torch.ones((), dtype=dtype)) < 0.1
 

@@ -14,6 +14,7 @@ from .check import KINDS, check_conv
 from .cost import cheapest
 from .direct import direct_conv
 from .fft import fft_conv
+from .measured import on_change
 from .shape import whole_windows
 from .triton import obstacle, triton_conv
 
@@ -95,6 +96,7 @@ def reversed_conv(x: Tensor, kernel: Tensor, *, boundary: str = "zero") -> Tenso
 
 #: arguments that were checked, and the method that was chosen for them: both take as long as a small convolution
 _plans: dict[tuple[Any, ...], tuple[tuple[str, ...], str]] = {}
+on_change(_plans.clear)
 
 
 def _plan(
@@ -107,7 +109,7 @@ def _plan(
         return _make_plan(x, kernel, causal, boundary, groups, method)
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
     how = training, causal, boundary, groups, method, fast_paths()
-    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, x.device.type, *how)
+    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, x.device, *how)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) > 10_000:

@@ -40,7 +40,11 @@ def bilinear(  # noqa: C901
     """
 
     def apply(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
-        return (conv_op if torch.compiler.is_compiling() else _Conv.apply)(x, kernel, *how)
+        if torch.compiler.is_compiling():
+            return conv_op(x, kernel, *how)
+        if torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad):
+            return _Conv.apply(x, kernel, *how)
+        return conv(x, kernel, *how)
 
     def apply_grads(grad: Tensor, x: Tensor, kernel: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
         return (grads_op if torch.compiler.is_compiling() else _ConvGrads.apply)(grad, x, kernel, *how)
@@ -60,7 +64,8 @@ def bilinear(  # noqa: C901
         periodic: list[bool],
         groups: int,
     ) -> tuple[Tensor, Tensor]:
-        return grads(grad, x, kernel, (need_x, need_kernel), causal, periodic, groups)
+        grad_x, grad_kernel = grads(grad, x, kernel, (need_x, need_kernel), causal, periodic, groups)
+        return grad_x.contiguous(), grad_kernel.contiguous()
 
     @conv_op.register_fake
     def _(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:  # noqa: ARG001

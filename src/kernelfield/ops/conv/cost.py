@@ -1,28 +1,22 @@
-"""The cost model behind ``method="auto"``: a few measured constants per kind of device."""
+"""The cost model behind ``method="auto"``: a few measured constants per device; :mod:`.measured` has them."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from .fft import transform_sizes
+from .measured import costs_of
 from .shape import centres, is_symbolic
 from .triton import obstacle, precision
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Work", "cheapest", "seconds", "terms"]
-
-#: written by ``benchmarks/conv.py --calibrate``
-CONSTANTS = Path(__file__).with_name("costs.json")
-_DEVICES: dict[str, Any] = json.loads(CONSTANTS.read_text())["devices"]
-
+__all__ = ["Work", "cheapest", "seconds", "tensor_core_costs", "terms"]
 
 # Float32 values per vector register. Libraries round the number of output channels up to a multiple of it.
 _LANES = 16
@@ -95,11 +89,11 @@ def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...])
     methods = ["direct", "fft"]
     # On a CPU, Triton runs in its interpreter, which is for tests only.
     if x.device.type == "cuda" and obstacle(x, kernel, causal, boundary) is None:
-        methods.append(_on_tensor_cores(_dtype(x)))
-    return _cheapest(x.shape, kernel.shape, causal, boundary, x.device.type, training, methods)
+        methods.append(tensor_core_costs(_dtype(x)))
+    return _cheapest(x.shape, kernel.shape, causal, boundary, x.device, training, methods, _dtype(x))
 
 
-def _on_tensor_cores(dtype: torch.dtype) -> str:
+def tensor_core_costs(dtype: torch.dtype) -> str:
     """Return the name of the cost entry for tensor-core products in this dtype."""
     if dtype == torch.bfloat16:
         return "triton"
@@ -118,9 +112,10 @@ def _cheapest(
     kernel_shape: tuple[int, ...],
     causal: bool,
     boundary: tuple[str, ...],
-    device: str,
+    device: torch.device,
     training: bool,
     methods: list[str],
+    dtype: torch.dtype,
 ) -> str:
     points = tuple(kernel_shape[2:])
     if is_symbolic(*points):
@@ -129,15 +124,28 @@ def _cheapest(
     shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *points), strict=True))
     periodic = [name == "periodic" for name in boundary]
     work = Work.of(shape, tuple(kernel_shape), centres(points, causal), periodic)
-    times = [seconds(method, work, device, training) for method in methods]
+    times = [seconds(method, work, device, training, dtype) for method in methods]
     return methods[times.index(min(times))].partition(",")[0]
 
 
-def seconds(method: str, work: Work, device: str, training: bool) -> float:
-    """Return the time ``method`` is expected to take, forward or, for ``training``, forward and backward."""
+def seconds(
+    method: str, work: Work, device: str | torch.device, training: bool, dtype: torch.dtype = torch.float32
+) -> float:
+    """Return the time ``method`` is expected to take, forward or, for ``training``, forward and backward.
+
+    Args:
+        method: "direct", "fft" or a name of tensor-core products.
+        work: of the convolution.
+        device: a device, or the type of one.
+        training: whether the gradients are computed too.
+        dtype: of the signal. Half precision has costs of its own only where they were measured.
+    """
     kind = f"{work.dim}d-{'depthwise' if work.depthwise or method.startswith('triton') else 'dense'}"
     mode = "training" if training else "forward"
-    constants = _DEVICES.get(device, _DEVICES["cuda"])[mode][method][kind]
+    costs = costs_of(device) if isinstance(device, str) else costs_of(device.type, device.index)
+    if dtype in (torch.bfloat16, torch.float16) and "bfloat16" in costs:
+        costs = costs["bfloat16"]
+    constants = costs[mode][method][kind]
     counts = terms(method, work, constants.get("short", 0))
     return sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch.nn import functional as F
@@ -25,19 +26,35 @@ def direct_conv(
     Torch's convolutions are correlations. ``is_reversed`` says whether the kernel is already flipped for them.
     """
     dim = x.dim() - 2
-    reaches = [(k - 1 - c, c) for k, c in zip(kernel.shape[2:], centres(kernel.shape[2:], causal), strict=True)]
-    flipped = kernel if is_reversed else kernel.flip(tuple(range(2, 2 + dim)))
-    padding: list[int] = [0] * dim
-    for d, (before, after) in enumerate(reaches):
-        if boundary[d] == "valid":
-            continue
-        if boundary[d] == "periodic":
-            x = _wrap(x, 2 + d, before, after)
-        elif before == after:
-            padding[d] = before
-        else:
-            x = F.pad(x, (0, 0) * (dim - 1 - d) + (before, after))
+    flipped = kernel if is_reversed else kernel.flip(_AXES[dim])
+    plan = _padding.__wrapped__ if torch.compiler.is_compiling() else _padding  # traced lengths cannot be hashed
+    padding, wrapped, padded = plan(kernel.shape[2:], causal, boundary)
+    for axis, before, after in wrapped:
+        x = _wrap(x, axis, before, after)
+    if padded is not None:
+        x = F.pad(x, padded)
     return _CONV[dim](x, flipped, padding=padding, groups=groups)
+
+
+#: spatial axes of a signal, by their number
+_AXES = {1: (2,), 2: (2, 3), 3: (2, 3, 4)}
+Padding: TypeAlias = "tuple[tuple[int, ...], list[tuple[int, int, int]], tuple[int, ...] | None]"
+
+
+@functools.lru_cache(maxsize=1024)
+def _padding(points: tuple[int, ...], causal: bool, boundary: tuple[str, ...]) -> Padding:
+    """Return the zeros that a convolution adds on both sides, the axes to wrap, and the zeros to add before it."""
+    dim = len(points)
+    padding, wrapped, padded = [0] * dim, [], [0] * (2 * dim)
+    for d, (k, c) in enumerate(zip(points, centres(points, causal), strict=True)):
+        before, after = k - 1 - c, c
+        if boundary[d] == "periodic":
+            wrapped.append((2 + d, before, after))
+        elif boundary[d] == "zero" and before == after:
+            padding[d] = before
+        elif boundary[d] == "zero":
+            padded[2 * (dim - 1 - d) : 2 * (dim - d)] = before, after
+    return tuple(padding), wrapped, tuple(padded) if any(padded) else None
 
 
 def _wrap(x: Tensor, axis: int, before: int, after: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ..conv.cost import Work, seconds
+from ..conv.measured import costs_of
 from ..conv.shape import centres
 from .grid import SPACINGS, TRANSITION, extent, plan_grid
 from .window import window_points
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .plan import GridPlan
     from .shape import PointConv
 
-__all__ = ["choose_method", "expected_times"]
+__all__ = ["Costs", "choose_method", "expected_times", "point_costs"]
 
 #: pairs below which the choice costs more than it can save; a GPU computes many at once, and has to be waited for
 FEW_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 18}
@@ -43,6 +44,12 @@ class Costs(NamedTuple):
 COSTS = {"cpu": Costs(2.9e-8, 3.1e-8, 1e-8, 0.02), "cuda": Costs(3.4e-10, 4.6e-10, 2e-9, 0.008)}
 
 
+def point_costs(device: torch.device) -> Costs:
+    """Return the costs of a device: as measured on it, else those of the known device of its type."""
+    measured = costs_of(device.type, device.index).get("points")
+    return COSTS.get(device.type, COSTS["cuda"]) if measured is None else Costs(**measured)
+
+
 def choose_method(c: PointConv, tolerance: float) -> tuple[str, GridPlan | None]:
     """Return "pairs", "cells" or "grid", whichever is expected to take the least time, and the plan of the grid.
 
@@ -66,8 +73,8 @@ def choose_method(c: PointConv, tolerance: float) -> tuple[str, GridPlan | None]
 def expected_times(c: PointConv, tolerance: float, span: list[float]) -> dict[str, float]:
     """Return the seconds that each method is expected to take for points that extend over ``span``."""
     dim, points, queries, channels = c.coords.shape[-1], c.coords.shape[1], c.at.shape[1], c.x.shape[1]
-    device, samples = c.x.device.type, max(c.coords.shape[0], c.at.shape[0])
-    cost = COSTS.get(device, COSTS["cuda"])
+    device, samples = c.x.device, max(c.coords.shape[0], c.at.shape[0])
+    cost = point_costs(device)
     pairs = samples * points * queries * (c.values + channels)
     reach = math.prod(
         min(1.0, 1.5 * side / max(length, 1e-9)) for side, length in zip(c.size.tolist(), span, strict=True)

@@ -6,11 +6,13 @@ Triton is imported by the first call. ``README.md`` explains the idea and lists 
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ...architectures import ARCHITECTURES, Architecture, architecture_of
 from ...backend import fast_paths, unavailable
 from ..autograd import bilinear
 from ..direct import direct_conv
@@ -50,13 +52,29 @@ def scaled(dtype: torch.dtype, lengths: Sequence[int]) -> bool:
 
 
 def plan_of(
-    lengths: Sequence[int], points: Sequence[int], causal: bool, periodic: Sequence[bool], dtype: torch.dtype
+    lengths: Sequence[int],
+    points: Sequence[int],
+    causal: bool,
+    periodic: Sequence[bool],
+    dtype: torch.dtype,
+    limits: Architecture = ARCHITECTURES[9, 0],
 ) -> Plan | None:
-    """Return the layout for a signal of these lengths and a kernel of these points; None if there is none."""
+    """Return the layout for a signal of these lengths and a kernel of these points; None if there is none.
+
+    Args:
+        lengths: length of the signal along each axis.
+        points: kernel points along each axis.
+        causal: as in :func:`kernelfield.ops.conv`.
+        periodic: for each axis, whether it is periodic.
+        dtype: of the signal.
+        limits: architecture of the GPU, which need not be present.
+    """
+    if not limits.multiplies_bfloat16:
+        return None
     reaches = tuple(max(c, k - 1 - c) for k, c in zip(points, centres(points, causal), strict=True))
     half = dtype == torch.bfloat16 or scaled(dtype, lengths)
     element = 2 if half else 8 if precision(dtype) == "tf32x3" else 4
-    return make_plan(tuple(lengths), reaches, tuple(periodic), element)
+    return make_plan(tuple(lengths), reaches, tuple(periodic), element, limits.shared_bytes)
 
 
 def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -> str | None:
@@ -70,16 +88,38 @@ def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -
         return f"needs one kernel per channel, got {tuple(kernel.shape[:2])} for {x.shape[1]} channels"
     if is_symbolic(*x.shape[2:], *kernel.shape[2:]) or torch.compiler.is_compiling():
         return None  # the operator decides at run time, when lengths are known
-    if plan_of(x.shape[2:], kernel.shape[2:], causal, [name == "periodic" for name in boundary], x.dtype) is None:
-        return f"has no tile layout for signals of {tuple(x.shape[2:])} and kernels of {tuple(kernel.shape[2:])}"
-    return None
+    limits, periodic = architecture_of(x.device), [name == "periodic" for name in boundary]
+    if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype, limits) is not None:
+        return None
+    reason = f"has no tile layout for signals of {tuple(x.shape[2:])} and kernels of {tuple(kernel.shape[2:])}"
+    if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is not None:
+        reason = _smaller_gpu(reason, limits)
+    return reason
+
+
+def _smaller_gpu(reason: str, limits: Architecture) -> str:
+    """Return why a layout that an H200 has is missing on another GPU, and say once per kind of GPU what is slower."""
+    if not limits.multiplies_bfloat16:
+        reason = f"needs tensor cores that multiply bfloat16 or tf32 (sm_80 and later), got {limits}"
+        slower = "long convolutions"
+    else:
+        reason = f"{reason} within the {limits.shared_bytes >> 10} KiB of shared memory of {limits}"
+        slower = "some long convolutions"
+    if limits not in _announced:
+        _announced.add(limits)
+        warnings.warn(f"the tensor-core convolution {reason}; {slower} use the FFT, which is slower", stacklevel=3)
+    return reason
+
+
+#: architectures whose missing layouts were announced
+_announced: set[Architecture] = set()
 
 
 def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> bool:
     """Return whether to use the FFT, for reasons unknown when the method was chosen."""
     if is_refused(x, kernel) or not fast_paths():
         return True
-    return plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is None
+    return plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype, architecture_of(x.device)) is None
 
 
 def _how(dtype: torch.dtype) -> str:

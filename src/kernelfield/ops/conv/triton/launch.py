@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources as TooLarge
 
+from ...architectures import architecture_of
 from ...graph_cache import graph_cache
 from ..placing import place, take
 from ..shape import centres
@@ -51,7 +52,7 @@ class Call(Blocks):
     ) -> None:
         self.batch, self.channels, *lengths = shape
         self.length, self.itemsize = torch.Size(lengths).numel(), dtype.itemsize
-        plan = plan_of(lengths, points, causal, periodic, dtype)
+        plan = plan_of(lengths, points, causal, periodic, dtype, limits=architecture_of(device))
         if plan is None:
             raise NotImplementedError(f"no tile layout for signals of {tuple(lengths)} and kernels of {points}")
         self.precision, self.scaled, self.half = precision(dtype), scaled(dtype, lengths), dtype == torch.bfloat16

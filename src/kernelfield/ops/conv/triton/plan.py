@@ -31,7 +31,7 @@ __all__ = ["Plan", "make_plan", "power"]
 LEAST = 16
 #: largest tile whose spectrum stays in registers
 LARGEST = {False: 64 * 128, True: 64 * 64}
-#: bytes of shared memory for tables and transposed tiles
+#: bytes of shared memory for tables and transposed tiles, on an H200; :mod:`kernelfield.ops.architectures` has others
 MEMORY = 227 << 10
 LONGEST_OUTER = 256
 #: longest line in one tile
@@ -122,25 +122,34 @@ class Plan:
         return self.slim or (square and (n2 >= 64 or (k1 == 128 and not self.complex)))
 
     @property
-    def fits(self) -> bool:
-        """Whether a tile of the spectrum fits in registers and its tables in shared memory."""
+    def shared_bytes(self) -> int:
+        """Estimated shared memory of a program."""
         n1, n2, k1, k2 = self.tile
         parts = 2 if self.complex else 1
         tables = 2 * parts * n1 * k1 + 4 * n2 * k2
         if self.element > 2:
             tables *= 2  # these dtypes cannot be read transposed: store both
-        memory = self.element * (tables + parts * n1 * n2 + 2 * n2 * k1)
+        return self.element * (tables + parts * n1 * n2 + 2 * n2 * k1)
+
+    def fits(self, memory: int = MEMORY) -> bool:
+        """Return whether a tile of the spectrum fits in registers and its tables in this many bytes."""
+        _, _, k1, k2 = self.tile
         small = max(k1, k2) <= 128 and k1 * k2 <= LARGEST[self.complex]
         # In float32, long lines in one tile or with many blocks were slower than the FFT.
         slow = self.element > 2 and self.twiddle and (k1 * k2 >= 4096 or (self.phase and self.outer > 64))
+        small = small and self.shared_bytes <= memory
         if self.digits:  # products of torch in half precision
-            return small and memory <= MEMORY and self.element == 2
-        return small and memory <= MEMORY and self.outer <= LONGEST_OUTER and not slow
+            return small and self.element == 2
+        return small and self.outer <= LONGEST_OUTER and not slow
 
 
 @functools.lru_cache(maxsize=1024)
 def make_plan(
-    lengths: tuple[int, ...], reaches: tuple[int, ...], periodic: tuple[bool, ...], element: int = 2
+    lengths: tuple[int, ...],
+    reaches: tuple[int, ...],
+    periodic: tuple[bool, ...],
+    element: int = 2,
+    memory: int = MEMORY,
 ) -> Plan | None:
     """Return the layout for a signal of these lengths, or None if there is none.
 
@@ -149,6 +158,7 @@ def make_plan(
         reaches: along each axis, the largest distance of a kernel point from offset zero, in samples.
         periodic: whether each axis is periodic.
         element: bytes of shared memory per number.
+        memory: bytes of shared memory that a program may use.
 
     >>> plan = make_plan((784,), (783,), (False,))
     >>> plan.m1, plan.m2, plan.outer
@@ -162,7 +172,7 @@ def make_plan(
     """
     for plan in {1: _line, 2: _plane, 3: _space}[len(lengths)](lengths, reaches, periodic):
         plan = replace(plan, element=element)  # noqa: PLW2901
-        if plan.fits:
+        if plan.fits(memory):
             return plan
     return None
 

@@ -1,0 +1,89 @@
+"""The command that measures a device: calibrate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .app import app
+from .common import errors
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["calibrate"]
+
+
+@app.command()
+def calibrate(
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1; the GPU if there is one.")] = "auto",
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Time to measure, about.")] = 60.0,
+    show: Annotated[bool, typer.Option("--show", help="Print the costs in use, and measure nothing.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the measured costs, and measure nothing.")] = False,
+) -> None:
+    """Measure which convolution method is fastest on this device, and keep it for later processes.
+
+    The costs of a CPU are those of the current number of threads (OMP_NUM_THREADS). KERNELFIELD_CACHE moves the
+    folder of the costs; KERNELFIELD_CACHE=off turns it off.
+    """
+    with errors():
+        if show and clear:
+            raise ValueError("--show must not be given together with --clear")
+        from .._cache import VARIABLE  # noqa: PLC0415
+        from ..ops.conv import measured  # noqa: PLC0415
+
+        chosen = _device(device)
+        path = measured.record_path(chosen)
+        known = measured.describe_device(chosen)
+        where = f"{known['device']}, {known['threads']} threads" if known["threads"] else known["device"]
+        if show:
+            found = None if path is None else measured.read_record(path, chosen)
+            source = f"measured, {path}" if found else f"shipped, {measured.source_of(chosen.type)}"
+            typer.echo(f"{where}: {source}")
+            typer.echo("\n".join(_table(measured.merged(measured.shipped_costs(chosen.type), found or {}))))
+            return
+        if clear:
+            gone = measured.clear_record(chosen)
+            typer.echo(f"{where}: no measured costs" if gone is None else f"removed {gone}")
+            return
+        if path is None:
+            raise ValueError(f"{VARIABLE} must be a folder to keep measured costs in, got a value that turns it off")
+        from ..ops.calibration import calibrate as measure  # noqa: PLC0415
+
+        typer.echo(f"measuring {where} for about {seconds:g} s")
+        try:
+            result = measure(chosen, seconds, on_line=typer.echo)
+        except KeyboardInterrupt:
+            typer.echo(f"interrupted; what is printed above is kept in {path}")
+            raise typer.Exit(130) from None
+        typer.echo(f"kept in {result.path}")
+
+
+def _device(name: str) -> torch.device:
+    """Return the device of a name; the GPU for "auto", if there is one."""
+    import torch  # noqa: PLC0415
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device must be one of {torch.cuda.device_count()} GPUs, got {name!r}")
+    return device
+
+
+def _table(costs: dict[str, Any]) -> list[str]:
+    """Return one line per mode, method and kind: the time of a call, and of one operation of each kind."""
+    lines = [f"{'mode':<9}{'method':<32}{'kind':<14}{'a call, µs':>11}{'rates, ps':>34}"]
+    for mode in ("forward", "training"):
+        for method, kinds in costs[mode].items():
+            for kind, entry in kinds.items():
+                first, *rates = entry["rates"]
+                rest = " ".join(f"{1e12 * rate:.3g}" for rate in rates)
+                lines.append(f"{mode:<9}{method:<32}{kind:<14}{1e6 * first:>11.1f}{rest:>34}")
+    return lines

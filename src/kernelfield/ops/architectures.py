@@ -1,0 +1,90 @@
+"""What a program may use on the GPUs of each architecture, and what their tensor cores multiply.
+
+Plans of tensor-core kernels are chosen by these limits, so they can be chosen, and tested, for a GPU that is not there.
+The numbers are those of NVIDIA's tables of compute capabilities.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["ARCHITECTURES", "Architecture", "architecture", "architecture_of"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Limits of one compute capability.
+
+    Args:
+        capability: major and minor number.
+        shared_bytes: most shared memory of one program, in bytes.
+        threads: threads that a multiprocessor holds at once.
+        registers: 32-bit registers of a multiprocessor, which is also the most for one program.
+        thread_registers: most registers of one thread.
+    """
+
+    capability: tuple[int, int]
+    shared_bytes: int
+    threads: int
+    registers: int = 1 << 16
+    thread_registers: int = 255
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether tensor cores multiply bfloat16 and tf32; those before capability 8.0 know float16 alone."""
+        return self.capability >= (8, 0)
+
+    def __str__(self) -> str:
+        return f"sm_{self.capability[0]}{self.capability[1]}"
+
+
+#: Volta to Blackwell
+ARCHITECTURES = {
+    known.capability: known
+    for known in (
+        Architecture((7, 0), 96 << 10, 2048),
+        Architecture((7, 5), 64 << 10, 1024),
+        Architecture((8, 0), 163 << 10, 2048),
+        Architecture((8, 6), 99 << 10, 1536),
+        Architecture((8, 7), 163 << 10, 1536),
+        Architecture((8, 9), 99 << 10, 1536),
+        Architecture((9, 0), 227 << 10, 2048),
+        Architecture((10, 0), 227 << 10, 2048),
+        Architecture((10, 3), 227 << 10, 2048),
+        Architecture((11, 0), 227 << 10, 1536),
+        Architecture((12, 0), 99 << 10, 1536),
+        Architecture((12, 1), 99 << 10, 1536),
+    )
+}
+
+
+def architecture(capability: tuple[int, int]) -> Architecture:
+    """Return the limits of a compute capability; of an unknown one, those of the next older.
+
+    >>> architecture((8, 6)).shared_bytes // 1024
+    99
+    >>> str(architecture((12, 9)))
+    'sm_121'
+    """
+    known = ARCHITECTURES.get(capability)
+    if known is not None:
+        return known
+    older = [known for known in ARCHITECTURES if known < capability]
+    return ARCHITECTURES[max(older)] if older else ARCHITECTURES[min(ARCHITECTURES)]
+
+
+@functools.lru_cache(maxsize=64)
+def _of_gpu(device: torch.device) -> Architecture:
+    return architecture(torch.cuda.get_device_capability(device))
+
+
+def architecture_of(device: torch.device) -> Architecture:
+    """Return the limits of a device. The interpreter of kernels on a CPU has those of an H200.
+
+    >>> str(architecture_of(torch.device("cpu")))
+    'sm_90'
+    """
+    return _of_gpu(device) if device.type == "cuda" and torch.cuda.is_available() else ARCHITECTURES[9, 0]

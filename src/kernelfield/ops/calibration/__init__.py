@@ -1,0 +1,168 @@
+"""Measure the costs of convolutions on a device and keep them for later processes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..conv.measured import MODES, costs_of, forget, read_record, record_path, shipped_costs, write_record
+from .fit import FEWEST, Sample, expected, fit_costs, scale_costs
+from .points import measure_points
+from .shapes import KINDS, Shape, shapes_of
+from .tensor_cores import measure_tensor_cores
+from .timing import least_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["Calibration", "calibrate"]
+
+METHODS = ("direct", "fft")
+#: above this median error of a kind, as a logarithm, measurements are taken for noise
+MOST_ERROR = 0.6
+#: calls of a method that measure it, about
+CALLS = 8
+
+
+@dataclass
+class Calibration:
+    """Measured costs of a device, and what they change.
+
+    Args:
+        costs: measured constants, as :func:`kernelfield.ops.conv.measured.read_record` returns them.
+        lines: one line for each part that was measured.
+        path: file that holds the costs; None if the cache folder is turned off.
+    """
+
+    costs: dict[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    path: Path | None = None
+
+
+def calibrate(
+    device: torch.device,
+    seconds: float = 60.0,
+    *,
+    kinds: tuple[str, ...] = KINDS,
+    on_line: Callable[[str], None] | None = None,
+) -> Calibration:
+    """Measure a device for about ``seconds`` and write its costs after each part.
+
+    A call that is stopped keeps the parts that it has measured, and those of an earlier call.
+
+    A short measurement scales the shipped constants; a longer one fits them. Half of the time on a GPU is for tensor
+    cores and half precision. The choices of this process follow the new costs from then on.
+
+    Args:
+        device: a CPU, with the current number of threads, or a GPU.
+        seconds: time to spend. A measurement that has begun is finished.
+        kinds: kinds of convolution, such as "1d-depthwise".
+        on_line: called with a line about each part when it is measured.
+
+    Raises:
+        RuntimeError: while a CUDA graph is captured, under torch.compile, or with deterministic algorithms, where times
+            would be those of other algorithms.
+    """
+    _check_state(device)
+    path = record_path(device)
+    result = Calibration((read_record(path, device) if path is not None else None) or {})
+    _warm_up(device)
+    begin = time.perf_counter()
+    parts: list[tuple[str, Callable[[float], str]]] = [
+        (f"{str(dtype)[6:]} {kind}", _kind_part(result, kind, device, dtype))
+        for dtype in (torch.float32, *([torch.bfloat16] if device.type == "cuda" else []))
+        for kind in kinds
+    ]
+    parts.append(("points", lambda _: measure_points(result.costs, device)))
+    if device.type == "cuda":
+        parts.insert(len(kinds), ("tensor cores", lambda share: measure_tensor_cores(result.costs, device, 3 * share)))
+    for done, (name, measure) in enumerate(parts):
+        left = seconds - (time.perf_counter() - begin)
+        if left <= 0 and done:
+            break
+        line = f"{name}: {measure(max(left, 0.0) / (len(parts) - done))}"
+        result.lines.append(line)
+        result.path = write_record(device, result.costs)
+        if on_line is not None:
+            on_line(line)
+    forget()
+    return result
+
+
+def _warm_up(device: torch.device) -> None:
+    """Compute one gradient: torch imports and starts much at the first one."""
+    with torch.enable_grad():
+        x = torch.ones(1, device=device, requires_grad=True)
+        torch.autograd.grad(x.exp().sum(), x)
+
+
+def _check_state(device: torch.device) -> None:
+    """Raise RuntimeError where nothing may be measured."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError("costs cannot be measured inside of a compiled function")
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("costs cannot be measured while a CUDA graph is captured")
+    if torch.are_deterministic_algorithms_enabled():
+        raise RuntimeError("costs cannot be measured under torch.use_deterministic_algorithms")
+
+
+def _kind_part(result: Calibration, kind: str, device: torch.device, dtype: torch.dtype) -> Callable[[float], str]:
+    """Return a function that measures one kind of convolution for some seconds and returns a line about it."""
+
+    def measure(share: float) -> str:
+        before = costs_of(device.type, device.index)
+        target = result.costs if dtype == torch.float32 else result.costs.setdefault("bfloat16", {})
+        samples = _measure(kind, device, dtype, share)
+        told = []
+        for mode in MODES:
+            times = [(shape, found[mode]) for shape, found in samples]
+            known = {method: shipped_costs(device.type)[mode][method][kind] for method in METHODS}
+            fits = {method: _fit(method, times, known[method]) for method in METHODS}
+            worst = max(fit["error"] for fit in fits.values())
+            if worst > MOST_ERROR:
+                told.append(f"{mode} not kept, half of the shapes are off by {worst:.0%} and more")
+                continue
+            for method, constants in fits.items():
+                target.setdefault(mode, {}).setdefault(method, {})[kind] = constants
+            old = {method: before[mode][method][kind] for method in METHODS}
+            told.append(f"{mode} {_lost(times, old):.2f} → {_lost(times, fits):.2f}")
+        return f"{len(samples)} shapes, time of the choice / best: {', '.join(told)}"
+
+    return measure
+
+
+def _measure(
+    kind: str, device: torch.device, dtype: torch.dtype, share: float
+) -> list[tuple[Shape, dict[str, dict[str, float]]]]:
+    """Time both methods in both modes, for as many shapes as fit into ``share`` seconds, but four at least."""
+    samples: list[tuple[Shape, dict[str, dict[str, float]]]] = []
+    begin = time.perf_counter()
+    shapes, known = shapes_of(kind, device.type), shipped_costs(device.type)
+
+    def estimate(shape: Shape) -> float:
+        return CALLS * sum(expected(m, shape, known[mode][m][kind]) for m in METHODS for mode in MODES)
+
+    short = [shape for shape in shapes if estimate(shape) < share / 4]
+    for shape in short if len(short) >= 4 else sorted(shapes, key=estimate)[:4]:
+        if len(samples) >= 4 and time.perf_counter() - begin > share:
+            break
+        times = {mode: least_seconds(shape.calls(METHODS, device, dtype, mode == "training"), device) for mode in MODES}
+        samples.append((shape, times))
+    return samples
+
+
+def _fit(method: str, samples: list[Sample], known: dict[str, Any]) -> dict[str, Any]:
+    return fit_costs(method, samples) if len(samples) >= FEWEST else scale_costs(method, samples, known)
+
+
+def _lost(samples: list[Sample], constants: dict[str, dict[str, Any]]) -> float:
+    """Return the mean time of the method that constants choose, relative to the faster one."""
+    ratios = []
+    for shape, times in samples:
+        chosen = min(METHODS, key=lambda method: expected(method, shape, constants[method]))
+        ratios.append(times[chosen] / min(times[method] for method in METHODS))
+    return sum(ratios) / len(ratios)

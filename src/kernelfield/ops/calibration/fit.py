@@ -1,0 +1,102 @@
+"""Fit the constants of the cost model to measured times."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ..conv.cost import terms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .shapes import Shape
+
+__all__ = ["FEWEST", "Sample", "expected", "fit_costs", "scale_costs"]
+
+#: a shape and the measured seconds of each method
+Sample: TypeAlias = "tuple[Shape, dict[str, float]]"
+#: a shape that is off by more than this factor, as a logarithm, loses its weight in a fit
+TOLERANCE = 0.5
+#: with fewer shapes than this, known constants are scaled instead of fitted
+FEWEST = 24
+
+
+def expected(method: str, shape: Shape, constants: dict[str, Any]) -> float:
+    """Return the seconds that constants predict."""
+    counts = terms(method, shape.work, constants.get("short", 0))
+    return sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
+
+
+def scale_costs(method: str, samples: Sequence[Sample], known: dict[str, Any]) -> dict[str, Any]:
+    """Return known constants with two factors, one of the fixed time of a call and one of all others.
+
+    For few shapes, and for a device whose libraries behave like those of the known one.
+    """
+    times = np.array([times[method] for _, times in samples])
+    fixed = known["rates"][0]
+    counts = np.array([[fixed, expected(method, shape, known) - fixed] for shape, _ in samples])
+    first, rest = _fit_rates(counts, times, np.ones(len(times)))
+    # A factor that no shape shows stays with the other one.
+    first, rest = first or rest, rest or first
+    rates = [float(f"{rate * (rest if i else first):.3g}") for i, rate in enumerate(known["rates"])]
+    errors = np.log(counts @ np.array([first, rest]) / times)
+    return {**known, "rates": rates, "error": round(float(np.median(abs(errors))), 3)}
+
+
+def fit_costs(method: str, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return the constants of one method for one kind, and how far they miss the median shape."""
+    times = np.array([times[method] for _, times in samples])
+    # Where the other method is ten times as fast it does not matter how long this one takes.
+    weights = np.array([min(times.values()) / max(times.values()) for _, times in samples])
+    # The longest sides are never called short, so that longer ones still are expected to take longer.
+    shorts = sorted({max(case.points) for case, _ in samples})[:-2] if method == "direct" else [0]
+    best: dict[str, Any] = {}
+    least = math.inf
+    for short in shorts:
+        counts = np.array([terms(method, case.work, short) for case, _ in samples], dtype=float)
+        rates = _fit_rates(counts, times, weights)
+        errors = np.log(counts @ rates / times)
+        if (loss := float(weights @ np.log1p((errors / TOLERANCE) ** 2))) < least:
+            least = loss
+            best = {
+                "rates": [float(f"{rate:.3g}") for rate in rates],
+                "error": round(float(np.median(abs(errors))), 3),
+            }
+            best |= {"short": short} if method == "direct" else {}
+    return best
+
+
+def _fit_rates(counts: np.ndarray, times: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return rates of at least zero that minimise Σ w ln(1 + (e / tolerance)²), e = ln(counts · rates / times).
+
+    A shape twice as slow as expected counts as much as one twice as fast, whatever its size, and one that is
+    far off, because the machine was busy with something else, counts hardly more.
+    """
+    expected, trust = times, weights
+    for _ in range(30):
+        # For small errors e² = (expected - times)² / (expected · times), which is linear least squares.
+        rows = np.sqrt(trust / (expected * times))
+        rates = _nonnegative(counts * rows[:, None], times * rows)
+        expected = counts @ rates
+        trust = weights / (1 + (np.log(expected / times) / TOLERANCE) ** 2)
+    return rates
+
+
+def _nonnegative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Solve least squares with no negative unknown: of the few unknowns every subset is tried."""
+    columns = matrix.shape[1]
+    best, least = np.zeros(columns), math.inf
+    norms = np.linalg.norm(matrix, axis=0)
+    for count in range(1, columns + 1):
+        for subset in itertools.combinations(np.flatnonzero(norms), count):
+            some = list(subset)
+            solution = np.linalg.lstsq(matrix[:, some] / norms[some], target, rcond=None)[0] / norms[some]
+            loss = float(np.sum((matrix[:, some] @ solution - target) ** 2))
+            if (solution >= 0).all() and loss < least:
+                best, least = np.zeros(columns), loss
+                best[some] = solution
+    return best

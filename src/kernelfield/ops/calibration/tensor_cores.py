@@ -1,0 +1,87 @@
+"""Measure the convolutions on tensor cores, which are compiled first: a few shapes, the most important ones first."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..conv.cost import tensor_core_costs
+from ..conv.measured import MODES, shipped_costs
+from ..conv.triton import obstacle
+from .fit import scale_costs
+from .shapes import Shape
+from .timing import least_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["measure_tensor_cores"]
+
+#: a small and a large signal by number of axes
+SIGNALS = {1: ((1, 16, 1024), (64, 64, 1024)), 2: ((1, 16, 32), (64, 64, 32)), 3: ((1, 16, 16), (16, 64, 16))}
+#: float32 products by three products of tf32 cost as many times as much as by one, on an H200
+THREE = 5.0
+SINGLE, HALF = torch.float32, torch.bfloat16
+
+
+def measure_tensor_cores(costs: dict[str, Any], device: torch.device, share: float) -> str:
+    """Measure for about ``share`` seconds; give what is not measured the factors of the FFT; return a line."""
+    begin, measured = time.perf_counter(), []
+    with _one_product():
+        for dim in SIGNALS:
+            for dtype in (HALF, SINGLE):
+                _scale_like_fft(costs, device, dtype, dim)
+                if time.perf_counter() - begin <= share and _measure(costs, device, dtype, dim):
+                    measured.append(f"{dim}d {str(dtype)[6:]}")
+    return f"measured {', '.join(measured)}" if measured else "not measured, scaled like the FFT"
+
+
+def _measure(costs: dict[str, Any], device: torch.device, dtype: torch.dtype, dim: int) -> bool:
+    shapes = [Shape(b, c, (n,) * dim, (2 * n - 1,) * dim, True) for b, c, n in SIGNALS[dim]]
+    for shape in shapes:
+        x = torch.empty(shape.batch, shape.channels, *shape.lengths, dtype=dtype, device=device)
+        kernel = torch.empty(shape.kernel, dtype=dtype, device=device)
+        if obstacle(x, kernel, False, ("zero",) * dim) is not None:
+            return False
+    name, kind = tensor_core_costs(dtype), f"{dim}d-depthwise"
+    for mode in MODES:
+        samples = [
+            (
+                shape,
+                {name: least_seconds(shape.calls(("triton",), device, dtype, mode == "training"), device)["triton"]},
+            )
+            for shape in shapes
+        ]
+        _keep(costs, mode, name, kind, scale_costs(name, samples, shipped_costs(device.type)[mode][name][kind]))
+    return True
+
+
+def _scale_like_fft(costs: dict[str, Any], device: torch.device, dtype: torch.dtype, dim: int) -> None:
+    shipped, kind, name = shipped_costs(device.type), f"{dim}d-depthwise", tensor_core_costs(dtype)
+    for mode in MODES:
+        known, old = shipped[mode][name][kind], shipped[mode]["fft"][kind]["rates"]
+        new = costs.get(mode, {}).get("fft", {}).get(kind, {}).get("rates", old)
+        factors = [b / a if a and b else 1.0 for a, b in zip(old[:2], new[:2], strict=True)]
+        rates = [float(f"{rate * factor:.3g}") for rate, factor in zip(known["rates"], factors, strict=True)]
+        _keep(costs, mode, name, kind, {**known, "rates": rates})
+
+
+def _keep(costs: dict[str, Any], mode: str, name: str, kind: str, entry: dict[str, Any]) -> None:
+    methods = costs.setdefault(mode, {})
+    methods.setdefault(name, {})[kind] = entry
+    if name == tensor_core_costs(SINGLE):
+        first, rate = entry["rates"]
+        methods.setdefault(f"{name}, three products", {})[kind] = {"rates": [first, float(f"{THREE * rate:.3g}")]}
+
+
+@contextlib.contextmanager
+def _one_product() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
