@@ -56,6 +56,11 @@ CODES = [
     (("predict", "run", "x.npy"), 0),
     (("list", "data"), 0),
     (("new-recipe", "new.yaml"), 0),
+    (("calibrate", "--show", "--device", "cpu"), 0),
+    (("calibrate", "--device", "abacus"), WRONG),
+    (("calibrate", "--device", "cuda:99"), WRONG),
+    (("calibrate", "--show", "--clear"), WRONG),
+    (("calibrate", "--device", "cpu"), WRONG),  # tests turn the cache folder off
     (("list", "things"), WRONG),
     (("nothing",), WRONG),
     (("test", "run", "--nothing"), WRONG),

@@ -89,6 +89,7 @@ def command(data: st.DataObject, folder: Path) -> list[str]:
         "new-recipe to": lambda: ["new-recipe", f"{value()}.yaml"],
         "bench": lambda: ["bench", value(), "--accelerator", "cpu"],
         "bench for": lambda: ["bench", "none", "--seconds", value()],
+        "calibrate": lambda: ["calibrate", "--show", data.draw(st.sampled_from(("--device", "--seconds"))), value()],
         "reproduce": lambda: ["reproduce", value(), "--folds", value()],
         "train": lambda: ["train", value(), "--accelerator", value()],
     }

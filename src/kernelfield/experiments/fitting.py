@@ -14,7 +14,7 @@ import torch
 from .._arguments import checked
 from .._kinds import Choice
 from ..data.metadata import metadata
-from ..ops.conv.measured import advice, use_costs_of
+from ..ops.conv.measured import advice, keep_costs_in, use_costs_of
 from .checkpoint import latest_checkpoint
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
@@ -156,7 +156,7 @@ def _prepare(run: Run, device: torch.device, lock: FolderLock | None) -> None:
     """Lock the folder, if this process leads, and keep to the costs of methods that the run began with."""
     if lock is not None:
         lock.acquire()  # before the data is loaded
-    use_costs_of(run.folder, device, write=lock is not None)
+    use_costs_of(run.folder, device)
 
 
 def _start(network: torch.nn.Module, recipe: Recipe, run: Run, data: Data) -> list[str]:
@@ -182,8 +182,9 @@ def _begin(
     lines: list[str],
     on_message: Callable[[str], None] | None,
 ) -> None:
-    """Create the folder of a run, write recipe and metadata, and log the network, the sizes of the splits and lines."""
+    """Create the folder of a run, write its first files, and log the network, the sizes of the splits and lines."""
     run.begin(recipe, synthetic=data.name == "synthetic")
+    keep_costs_in(run.folder, device)
     stored = metadata(data)
     if stored is not None:
         write_json(run.folder / "data.json", stored, indent=None)

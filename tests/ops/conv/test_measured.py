@@ -17,6 +17,7 @@ from kernelfield.ops.calibration import calibrate
 from kernelfield.ops.conv import measured
 from kernelfield.ops.conv.cost import Work, cheapest, seconds
 from kernelfield.ops.points.choose import COSTS, point_costs
+from tests.commands import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,12 +128,14 @@ def test_xdg_moves_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_a_resumed_run_keeps_its_costs(folder: Path) -> None:
     measured.use_costs_of(folder, CPU)
     assert choice() == "direct"
+    measured.keep_costs_in(folder, CPU)
     measured.write_record(CPU, fft_costs(FAST))
     measured.use_costs_of(folder, CPU)  # resumed after a calibration
     assert choice() == "direct"
     (folder / "second").mkdir()
     measured.use_costs_of(folder / "second", CPU)
     assert choice() == "fft"
+    measured.keep_costs_in(folder / "second", CPU)
     measured.clear_record(CPU)
     measured.use_costs_of(folder / "second", CPU)
     assert choice() == "fft"
@@ -219,6 +222,19 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_the_command_alone(tmp_pa
     script = "import torch, kernelfield.ops as o; print(o.conv(torch.ones(1, 1, 4), torch.ones(1, 1, 3)).shape[2])"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "4"
+
+
+def test_the_command_measures_shows_and_clears(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", lambda calls, _: dict.fromkeys(calls, 1e-3))
+    options = ("--device", "cpu")
+    assert "shipped" in call("calibrate", "--show", *options)
+    said = call("calibrate", "--seconds", "0.1", *options)
+    assert "float32 1d-depthwise: " in said
+    path = next(folder.rglob("*-threads.json"))
+    assert f"kept in {path}" in said
+    assert f"measured, {path}" in call("calibrate", "--show", *options)
+    assert f"removed {path}" in call("calibrate", "--clear", *options)
+    assert "no measured costs" in call("calibrate", "--clear", *options)
 
 
 def test_advice_is_for_unmeasured_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "costs_of",
     "describe_device",
     "forget",
+    "keep_costs_in",
     "merged",
     "on_change",
     "read_record",
@@ -47,6 +48,8 @@ SHIPPED = Path(__file__).with_name("costs.json")
 #: version of the cost model; records of another one are ignored
 FORMAT = 1
 MODES = ("forward", "training")
+#: name of the file with the costs of a run
+RUN_FILE = "costs.json"
 
 _SHIPPED: dict[str, Any] = json.loads(SHIPPED.read_text())["devices"]
 #: costs in use, by type and index of the device
@@ -237,23 +240,25 @@ def merged(shipped: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     return costs
 
 
-def use_costs_of(folder: Path, device: torch.device, *, write: bool = True) -> None:
-    """Keep to the costs that a run began with, or write those in use if it begins: ``costs.json`` in its folder.
+def use_costs_of(folder: Path, device: torch.device) -> None:
+    """Keep to the costs that a run began with, which :func:`keep_costs_in` wrote; those of the device if it begins now.
 
     Choices of methods then are the same when the run is resumed, although the device was measured in between.
 
     Args:
         folder: of the run.
         device: of the training.
-        write: whether this process may write the file; the first one of several.
     """
-    path = folder / "costs.json"
+    path = folder / RUN_FILE
     _of_run.clear()
     forget()
-    if path.exists():
-        measured = read_record(path, device) or {}
-    else:
-        measured = _measured(device.type, device.index)
-        if write:
-            write_text(path, json.dumps({"measured_on": describe_device(device), "costs": measured}, indent=1) + "\n")
-    _of_run[device.type] = measured
+    begun = path.exists()
+    _of_run[device.type] = (read_record(path, device) or {}) if begun else _measured(device.type, device.index)
+
+
+def keep_costs_in(folder: Path, device: torch.device) -> None:
+    """Write the measured costs in use to the folder of a run, unless it has some."""
+    path = folder / RUN_FILE
+    if not path.exists():
+        record = {"measured_on": describe_device(device), "costs": _measured(device.type, device.index)}
+        write_text(path, json.dumps(record, indent=1) + "\n")
