@@ -89,7 +89,7 @@ def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -
     if is_symbolic(*x.shape[2:], *kernel.shape[2:]) or torch.compiler.is_compiling():
         return None  # the operator decides at run time, when lengths are known
     limits, periodic = architecture_of(x.device), [name == "periodic" for name in boundary]
-    if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype, limits) is not None:
+    if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype, limits=limits) is not None:
         return None
     reason = f"has no tile layout for signals of {tuple(x.shape[2:])} and kernels of {tuple(kernel.shape[2:])}"
     if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is not None:
@@ -119,7 +119,7 @@ def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) ->
     """Return whether to use the FFT, for reasons unknown when the method was chosen."""
     if is_refused(x, kernel) or not fast_paths():
         return True
-    return plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype, architecture_of(x.device)) is None
+    return plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype, limits=architecture_of(x.device)) is None
 
 
 def _how(dtype: torch.dtype) -> str:
