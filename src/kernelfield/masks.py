@@ -85,6 +85,16 @@ class Mask(nn.Module):
         low, high = self.roots()
         return low.clamp(min=self.domain[0]), high.clamp(max=self.domain[1])
 
+    @classmethod
+    def reaches(cls, masks: Sequence[Mask]) -> Tensor:
+        """Return how far the supports of several masks of this class reach from the origin along each axis: (n, dim).
+
+        >>> GaussianMask.reaches([GaussianMask(1, sigma=0.1), GaussianMask(1, sigma=0.2)]).detach().flatten()
+        tensor([0.2146, 0.4292])
+        """
+        ends = (mask.support() for mask in masks)
+        return torch.stack([torch.maximum(low.abs(), high.abs()) for low, high in ends])
+
     @checked()
     def size(self, n: int) -> Tensor:
         """Return how many of ``n`` points spread evenly over the domain the mask keeps, per axis: (dim,).
@@ -170,9 +180,19 @@ class GaussianMask(Mask):
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
         if len({mask.threshold for mask in masks}) > 1:
             return super().together(masks, coords)
-        mean, sigma = (torch.stack([getattr(mask, name) for mask in masks]) for name in ("mean", "sigma"))
+        mean, sigma = _stacked(masks)
         values = _gauss(coords, mean.unsqueeze(1), sigma.unsqueeze(1))
         return _product(torch.where(values >= masks[0].threshold, values, 0.0))
+
+    @classmethod
+    def reaches(cls, masks: Sequence[Mask]) -> Tensor:
+        first = masks[0]
+        if len({(mask.threshold, mask.domain, mask.sigma.shape, mask.mean.dtype) for mask in masks}) > 1:  # type: ignore[attr-defined]
+            return super().reaches(masks)
+        mean, sigma = _stacked(masks)
+        half = sigma.abs() * math.sqrt(-2 * math.log(first.threshold))
+        low, high = (mean - half).clamp(min=first.domain[0]), (mean + half).clamp(max=first.domain[1])
+        return torch.maximum(low.abs(), high.abs())
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
@@ -224,6 +244,10 @@ class SteerableMask(GaussianMask):
     @classmethod
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
         return torch.stack([mask(coords) for mask in masks])
+
+    @classmethod
+    def reaches(cls, masks: Sequence[Mask]) -> Tensor:
+        return Mask.reaches(masks)
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
@@ -311,6 +335,11 @@ class SigmoidMask(Mask):
 def _product(values: Tensor) -> Tensor:
     # Not Tensor.prod, whose backward asks the device whether there are zeros.
     return functools.reduce(torch.mul, values.unbind(-1))
+
+
+def _stacked(masks: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """Return the centres and the widths of several Gaussian masks, (n, dim) each."""
+    return torch.stack([mask.mean for mask in masks]), torch.stack([mask.sigma for mask in masks])
 
 
 def _gauss(x: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:

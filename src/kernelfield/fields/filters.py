@@ -116,7 +116,9 @@ class FilterNetwork(Field):
         return self.phase.numel()  # all filters are evaluated at once
 
     def alike(self) -> tuple[Any, ...]:
-        return type(self), tuple(p.shape for p in self.parameters())
+        maps = len(self.linears)
+        envelope = tuple([getattr(self, name).shape for name in self.envelope_parameters])
+        return type(self), self.frequency.shape, envelope, maps, self.out.weight.shape
 
     @classmethod
     def together(cls, fields: Sequence[Field], coords: Tensor, channels: int | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from .._arguments import checked
 from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
 from .._object_kinds import TensorOf
-from ..ops.fused import activate, linear, norm_with_identity
+from ..ops.fused import activate, linear, mapped_offset, norm_with_identity
 from ..ops.fused.synced_norm import has_several_processes, synced_batch_norm
 
 if TYPE_CHECKING:
@@ -81,9 +81,11 @@ class Pointwise(nn.Module):
         if active is None and x.shape[1] != self.in_channels:
             raise ValueError(f"x must have {self.in_channels} channels, got shape {tuple(x.shape)}")
         weight, bias = self.weight, self.bias
-        if active is not None or offset is not None:
-            weight, bias = self.active_parameters(active, offset)  # type: ignore[assignment]
-        return linear(x, weight, bias, **epilogue)
+        if active is not None:
+            weight, bias = active.of_map(weight, bias)  # type: ignore[assignment]
+        if offset is not None:
+            offset = _fitting(offset, weight)
+        return linear(x, weight, bias, offset=offset, **epilogue)
 
     def active_parameters(
         self, active: ActiveSlice | None = None, offset: Tensor | None = None
@@ -94,14 +96,19 @@ class Pointwise(nn.Module):
         if active is not None:
             weight, bias = active.of_map(weight, bias)
         if offset is not None:
-            if offset.shape[0] < weight.shape[1]:
-                raise ValueError(f"offset must have {weight.shape[1]} entries, got {tuple(offset.shape)}")
-            with torch.autocast(weight.device.type, enabled=False):
-                bias = F.linear(offset[: weight.shape[1]].to(weight.dtype), weight, bias)
+            bias = mapped_offset(_fitting(offset, weight), weight, bias)
         return weight, bias
 
     def extra_repr(self) -> str:
         return f"in_channels={self.in_channels}, out_channels={self.out_channels}"
+
+
+def _fitting(offset: Tensor, weight: Tensor) -> Tensor:
+    """Return the entries of ``offset`` that meet the columns of ``weight``, the first ones."""
+    entries, columns = offset.shape[0], weight.shape[1]
+    if entries < columns:
+        raise ValueError(f"offset must have {columns} entries, got {tuple(offset.shape)}")
+    return offset if entries == columns else offset[:columns]
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .learned_size import LearnedSize
+from .learned_size import LearnedSize, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +64,19 @@ class KernelSupport(LearnedSize):
         low, high = self.mask.support()
         return torch.maximum(low.abs(), high.abs())
 
+    @classmethod
+    def measure_all(cls, sizes: Sequence[LearnedSize]) -> Sequence[Tensor | None]:
+        kinds: dict[Any, list[int]] = {}
+        for i, size in enumerate(sizes):
+            mask = size.masks[0]
+            kinds.setdefault((type(mask), mask.dim, _device(mask)), []).append(i)
+        found: list[Tensor | None] = [None] * len(sizes)
+        for (kind, *_), members in kinds.items():
+            reaches = kind.reaches([sizes[i].masks[0] for i in members])
+            for i, reach in zip(members, reaches.unbind(), strict=True):
+                found[i] = reach
+        return found
+
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         """Set the steps from the reach along each axis, and ``slack`` more.
 
@@ -90,6 +103,12 @@ def sample_full_kernels(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(getattr(module, "kernel_support", None), KernelSupport):
             module.kernel_support = None  # type: ignore[assignment]
+
+
+def _device(mask: Mask) -> torch.device | None:
+    """Return the device of a mask."""
+    tensors = tensors_of(mask)
+    return tensors[0].device if tensors else None
 
 
 def _count(reach: float, size: int) -> int:

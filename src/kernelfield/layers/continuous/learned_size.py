@@ -15,17 +15,18 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from ..._step_hooks import on_optimizer_step, step_hooks_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from ...masks import Mask
 
-__all__ = ["DelayedSizes", "LearnedSize", "read_sizes"]
+__all__ = ["DelayedSizes", "LearnedSize", "read_sizes", "tensors_of"]
 
 
 class LearnedSize:
@@ -47,6 +48,11 @@ class LearnedSize:
     def measure(self) -> Tensor | None:
         """Return the (n,) numbers to read, on the masks' device; None if there are none."""
         raise NotImplementedError
+
+    @classmethod
+    def measure_all(cls, sizes: Sequence[LearnedSize]) -> Sequence[Tensor | None]:
+        """Return :meth:`measure` of several objects of this class, in few operations where masks are alike."""
+        return [size.measure() for size in sizes]
 
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         """Set the sizes from the numbers of :meth:`measure`; ``slack`` above 0 if the numbers are a few steps old."""
@@ -75,25 +81,49 @@ class LearnedSize:
         return not step_hooks_paused() and self._read_at != self._versions()
 
     def _versions(self) -> Any:
-        tensors: list[Tensor] = []
-        for mask in self.masks:
-            tensors += mask.parameters()
-            tensors += mask.buffers()
-        return [(id(t), t._version) for t in tensors]  # noqa: SLF001
+        return [(id(t), t._version) for mask in self.masks for t in tensors_of(mask)]  # noqa: SLF001
+
+
+def tensors_of(mask: Mask) -> list[Tensor]:
+    """Return the parameters and buffers of a mask.
+
+    >>> from kernelfield.masks import GaussianMask
+    >>> len(tensors_of(GaussianMask(1)))
+    2
+    """
+    if mask._modules:  # noqa: SLF001
+        return [*mask.parameters(), *mask.buffers()]
+    # At every forward pass, and for every mask: without the generators of torch, which look for submodules.
+    own = (*mask._parameters.values(), *mask._buffers.values())  # noqa: SLF001
+    return [t for t in own if t is not None]
+
+
+def _measured(sizes: Iterable[LearnedSize]) -> list[tuple[LearnedSize, Tensor]]:
+    """Return the sizes that have numbers to read, and these numbers."""
+    kinds: dict[type[LearnedSize], list[LearnedSize]] = {}
+    for size in sizes:
+        kinds.setdefault(type(size), []).append(size)
+    return [
+        (size, numbers)
+        for kind, members in kinds.items()
+        for size, numbers in zip(members, kind.measure_all(members), strict=True)
+        if numbers is not None
+    ]
 
 
 @torch.no_grad()
 def read_sizes(sizes: Iterable[LearnedSize]) -> None:
     """Read the masks of ``sizes``, with one wait for all of them on each device."""
+    sizes = list(sizes)
     by_device: dict[Any, list[tuple[LearnedSize, Tensor]]] = {}
+    for size, numbers in _measured(sizes):
+        by_device.setdefault(numbers.device, []).append((size, numbers))
     for size in sizes:
-        numbers = size.measure()
-        if numbers is not None:
-            by_device.setdefault(numbers.device, []).append((size, numbers))
         size._read_at = size._versions()  # noqa: SLF001
     for entries in by_device.values():
-        flat = torch.cat([numbers.double() for _, numbers in entries]).tolist()
-        _update_all([(size, len(numbers)) for size, numbers in entries], flat)
+        # In float64 where one of them is.
+        flat = torch.cat([numbers for _, numbers in entries]).tolist()
+        _update_all([(size, numbers.shape[0]) for size, numbers in entries], flat)
 
 
 class DelayedSizes:
@@ -112,8 +142,7 @@ class DelayedSizes:
     def __init__(self, parameters: Iterable[Tensor], slack: float = 0.02, delay: int = 2) -> None:
         own = {id(p) for p in parameters}
         found = [size for size in _sizes if any(id(p) in own for p in _parameters(size))]
-        measured = [(size, size.measure()) for size in found]
-        self.sizes = [(size, len(numbers)) for size, numbers in measured if numbers is not None]
+        self.sizes = [(size, numbers.shape[0]) for size, numbers in _measured(found)]
         self.slack, self.delay = slack, delay
         self._copies: deque[tuple[Tensor, Any]] = deque()
         self.catch_up()
@@ -126,9 +155,9 @@ class DelayedSizes:
     @torch.no_grad()
     def measure(self) -> Tensor | None:
         """Return the numbers of all masks as one tensor on their device; None if there are none."""
-        measured = [size.measure() for size, _ in self.sizes]
+        measured = [numbers for _, numbers in _measured(size for size, _ in self.sizes)]
         # In float64 where one of them is; in float32 a reach is exact to a millionth.
-        return torch.cat([numbers for numbers in measured if numbers is not None]) if measured else None
+        return torch.cat(measured) if measured else None
 
     def copy_to_host(self, numbers: Tensor | None) -> None:
         """Start the copy of ``numbers``, the result of :meth:`measure`."""
@@ -171,7 +200,7 @@ def _update_all(sizes: Sequence[tuple[LearnedSize, int]], flat: list[float], sla
 
 
 def _parameters(size: LearnedSize) -> list[nn.Parameter]:
-    return [p for mask in size.masks for p in mask.parameters()]
+    return [p for mask in size.masks for p in tensors_of(mask) if isinstance(p, nn.Parameter)]
 
 
 def _clamp(sizes: Iterable[LearnedSize]) -> None:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..eager_function import EagerFunction
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -117,7 +119,7 @@ def bilinear(  # noqa: C901
     second = partial(grads_backward, convolve=conv_op, gradients=grads_op)
     grads_op.register_autograd(second, setup_context=save_grads)
 
-    class _Conv(torch.autograd.Function):
+    class _Conv(EagerFunction):
         # Without ``setup_context``, for which torch reads the signature of ``forward`` at every call.
 
         @staticmethod
@@ -127,7 +129,7 @@ def bilinear(  # noqa: C901
 
         backward = staticmethod(conv_backward)
 
-    class _ConvGrads(torch.autograd.Function):
+    class _ConvGrads(EagerFunction):
         @staticmethod
         def forward(
             ctx: Any, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any

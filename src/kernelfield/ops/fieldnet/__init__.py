@@ -77,7 +77,7 @@ def _architectures(fields: Sequence[Field], grid: KernelGrid, like: Tensor) -> l
             return None
         if architecture.layers * architecture.hidden * grid.points >= MAX_VALUES:
             return None
-        if any(p.dtype != torch.float32 for p in architecture.parameters):
+        if {p.dtype for p in architecture.parameters} != {torch.float32}:
             return None
         found.append(architecture)
     return found
@@ -99,5 +99,6 @@ def _fused_features(fields: Sequence[Field], architectures: Sequence[Architectur
 
 def _any_tensor(field: Field) -> Tensor:
     """Return a parameter, or else a buffer, for its dtype and device."""
-    tensor = next(field.parameters(), None)
+    own = next(iter(field._parameters.values()), None)  # noqa: SLF001  # without a walk through the submodules
+    tensor = next(field.parameters(), None) if own is None else own
     return next(field.buffers(), torch.empty(0)) if tensor is None else tensor

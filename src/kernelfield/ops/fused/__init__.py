@@ -12,6 +12,8 @@ for second derivatives, and where fast paths are turned off. Triton is imported 
 
 from __future__ import annotations
 
+import functools
+import importlib
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from . import reference
 from .channel_map import map_channels, map_with_bias
 from .dropout import drop
 
-__all__ = ["activate", "batch_norm", "drop", "linear", "map_channels", "norm_with_identity"]
+__all__ = ["activate", "batch_norm", "drop", "linear", "map_channels", "mapped_offset", "norm_with_identity"]
 
 
 def activate(
@@ -50,9 +52,7 @@ def activate(
     """
     fits = activation == "gelu" and dropout < 1 and (residual is None or residual.shape == x.shape)
     if fits and use_triton(x):
-        from .triton.launch import FusedActivate  # noqa: PLC0415
-
-        return FusedActivate.apply(x, bias, residual, dropout, dropout_channels)
+        return _kernels().FusedActivate.apply(x, bias, residual, dropout, dropout_channels)
     return reference.activate(x, bias, activation, dropout, dropout_channels, residual)
 
 
@@ -61,17 +61,19 @@ def linear(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
+    offset: Tensor | None = None,
     activation: str | None = None,
     dropout: float = 0.0,
     dropout_channels: bool = False,
     residual: Tensor | None = None,
 ) -> Tensor:
-    r"""Return :math:`r + \mathrm{drop}(\sigma(W x + b))`, with W applied to the channels at every position.
+    r"""Return :math:`r + \mathrm{drop}(\sigma(W (x + o) + b))`, with W applied to the channels at every position.
 
     Args:
         x: (batch, in, \*space) signal.
         weight: (out, in) matrix W.
         bias: (out,) bias b.
+        offset: (in,) numbers o, added to the bias as W o and not to the signal.
         activation: "gelu", "relu", or None for none.
         dropout: probability of a zero; pass 0 in evaluation.
         dropout_channels: drop whole channels instead of single values.
@@ -85,15 +87,32 @@ def linear(
     True
     """
     if not use_triton(x):
+        if offset is not None:
+            bias = mapped_offset(offset, weight, bias)
         return reference.linear(x, weight, bias, activation, dropout, dropout_channels, residual)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     fits = residual is None or residual.shape == (len(x), len(weight), *x.shape[2:])
     if activation == "gelu" and dropout < 1 and fits:
-        from .triton.launch import FusedLinear  # noqa: PLC0415
-
-        return FusedLinear.apply(x, weight, bias, residual, dropout, dropout_channels)
+        return _kernels().FusedLinear.apply(x, weight, bias, offset, residual, dropout, dropout_channels)
+    if offset is not None:
+        bias = mapped_offset(offset, weight, bias)
     return reference.activate(map_with_bias(x, weight, bias), None, activation, dropout, dropout_channels, residual)
+
+
+def mapped_offset(offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return W o + b for (in,) numbers o, an (out, in) matrix W and an (out,) bias b, outside of autocast.
+
+    >>> mapped_offset(torch.ones(2), torch.eye(2), torch.ones(2))
+    tensor([2., 2.])
+    """
+    return reference.mapped_offset(offset, weight, bias)
+
+
+@functools.cache
+def _kernels() -> Any:
+    """Return the module of the Triton kernels, imported at the first call."""
+    return importlib.import_module(".triton.launch", __name__)
 
 
 def batch_norm(
@@ -149,9 +168,7 @@ def norm_with_identity(
     """
     fits = (training or running is None) and (weight is None) == (bias is None)
     if fits and x.numel() > x.shape[1] and use_triton(x):
-        from .triton.launch import FusedNorm  # noqa: PLC0415
-
         gelu = activation == "gelu"
-        y, same = FusedNorm.apply(x, weight, bias, running, momentum, eps, gelu)
+        y, same = _kernels().FusedNorm.apply(x, weight, bias, running, momentum, eps, gelu)
         return (y if gelu else reference.activate(y, None, activation, 0.0, False, None)), same
     return reference.batch_norm(x, weight, bias, running, training, momentum, eps, activation), x

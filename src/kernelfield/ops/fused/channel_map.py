@@ -80,4 +80,5 @@ def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
     """
     if _WIDENS and a.is_cuda and a.dtype in (torch.bfloat16, torch.float16) and not torch.is_grad_enabled():
         return torch.bmm(a, b.mT, out_dtype=torch.float32).sum(dim=0)
-    return torch.bmm(a, b.mT).sum(dim=0, dtype=torch.promote_types(a.dtype, torch.float32))
+    dtype = torch.float64 if a.dtype == torch.float64 else torch.float32
+    return torch.bmm(a, b.mT).sum(dim=0, dtype=dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.nn import functional as F
 
 from ..._checks import check_choice
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["ACTIVATIONS", "activate", "batch_norm", "kept_gelu", "kept_gelu_of_map", "linear"]
+__all__ = ["ACTIVATIONS", "activate", "batch_norm", "kept_gelu", "kept_gelu_of_map", "linear", "mapped_offset"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
@@ -69,6 +70,14 @@ def kept_gelu_of_map(x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tenso
     """Return :func:`kept_gelu` of W x."""
     mapped = map_channels(x.flatten(2), weight)
     return kept_gelu(mapped.view(len(x), -1, *x.shape[2:]), bias, kept)
+
+
+def mapped_offset(offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return W o + b; see :func:`kernelfield.ops.fused.mapped_offset`."""
+    if not torch.is_autocast_enabled(weight.device.type):
+        return F.linear(offset.to(weight.dtype), weight, bias)
+    with torch.autocast(weight.device.type, enabled=False):
+        return F.linear(offset.to(weight.dtype), weight, bias)
 
 
 def _biased(x: Tensor, bias: Tensor) -> Tensor:

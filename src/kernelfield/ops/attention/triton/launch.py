@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
+from ...eager_function import EagerFunction
+from ...launch_sizes import ceil_div, power_of_2
 from .backward import NOT_OF_KEYS, keys, places, queries
 from .forward import forward
 
@@ -23,7 +24,7 @@ PROGRAMS = 4096
 FEWEST = 1024
 
 
-class _Fused(torch.autograd.Function):
+class _Fused(EagerFunction):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor,
@@ -34,8 +35,8 @@ class _Fused(torch.autograd.Function):
         out = torch.empty((n, d, h, p), dtype=v.dtype, device=q.device)
         lse = torch.empty((n, h, g, p), dtype=torch.float32, device=q.device)
         sizes = _arguments("forward", q, k, place, element, index, keep, pairs)
-        sizes["HB"] = _smaller(sizes["HB"], h, triton.cdiv(n * p, sizes["L"]))
-        grid = (triton.cdiv(n * p, sizes["L"]), triton.cdiv(h, sizes["HB"]))
+        sizes["HB"] = _smaller(sizes["HB"], h, ceil_div(n * p, sizes["L"]))
+        grid = (ceil_div(n * p, sizes["L"]), ceil_div(h, sizes["HB"]))
         forward[grid](q, k, v, place, element, index, q if keep is None else keep, out, lse, **sizes)
         ctx.save_for_backward(q, k, v, place, element, index, inverse, lse)
         ctx.keep, ctx.pairs = keep, pairs
@@ -60,8 +61,8 @@ def _gradients(
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     mean = torch.empty_like(lse)
     sizes = _arguments("queries", *inputs)
-    sizes["GB"] = _smaller(sizes["GB"], g, triton.cdiv(n * p, sizes["L"]))
-    grid = triton.cdiv(n * p, sizes["L"]), triton.cdiv(g, sizes["GB"])
+    sizes["GB"] = _smaller(sizes["GB"], g, ceil_div(n * p, sizes["L"]))
+    grid = ceil_div(n * p, sizes["L"]), ceil_div(g, sizes["GB"])
     queries[grid](q, k, v, place, element, index, mask, lse, mean, dout, dq, **sizes)
 
     # A key's thread goes through the offsets, or through all queries, and has keys beside it.
@@ -75,9 +76,9 @@ def _gradients(
     }  # fmt: skip
     sizes = {name: value for name, value in sizes.items() if name not in NOT_OF_KEYS} | own
     # Elements of a key share all that its queries have.
-    owned = min(OWNED, triton.next_power_of_2(m)) if q.shape[1] <= 12 else 1
-    sizes["MB"] = _smaller(owned, m, triton.cdiv(n * positions, sizes["L"]))
-    grid = triton.cdiv(n * positions, sizes["L"]), triton.cdiv(m, sizes["MB"])
+    owned = min(OWNED, power_of_2(m)) if q.shape[1] <= 12 else 1
+    sizes["MB"] = _smaller(owned, m, ceil_div(n * positions, sizes["L"]))
+    grid = ceil_div(n * positions, sizes["L"]), ceil_div(m, sizes["MB"])
     delement = torch.empty((grid[0], *element.shape), dtype=torch.float32, device=q.device)
     keys[grid](q, k, v, turned, element, inverse, mask, lse, mean, dout, dk, dv, delement, **sizes)
 
@@ -85,7 +86,7 @@ def _gradients(
         return dq, dk, dv, torch.zeros_like(place), delement.sum(dim=0)
     sizes = _arguments("places", *inputs)
     del sizes["lanes"]
-    tiles, offsets = triton.cdiv(p, sizes["L"]), j * triton.cdiv(h, sizes["HB"])
+    tiles, offsets = ceil_div(p, sizes["L"]), j * ceil_div(h, sizes["HB"])
     splits = 1 if pairs else max(1, min(n, PROGRAMS // (tiles * offsets)))
     dplace = torch.empty((splits, h, a, j, p) if pairs else (splits * tiles, h, a, j), device=q.device)
     places[tiles, offsets, splits](q, k, v, place, element, index, mask, lse, mean, dout, dplace, samples=n, **sizes)
@@ -94,7 +95,7 @@ def _gradients(
 
 def _smaller(tile: int, elements: int, programs: int) -> int:
     """Return the number of elements per program: at most ``tile``, fewer if there were too few programs otherwise."""
-    while tile > 1 and programs * triton.cdiv(elements, tile) < FEWEST:
+    while tile > 1 and programs * ceil_div(elements, tile) < FEWEST:
         tile //= 2
     return tile
 
@@ -110,7 +111,7 @@ def _arguments(
     of_g, of_h, lanes = TILES[kernel]
     # As many elements at once as registers hold the channels of.
     fewer = 1 if d <= 12 else 2 if d <= 24 else 4
-    of_g, of_h = (min(max(1, t // fewer), triton.next_power_of_2(n)) for t, n in ((of_g, g), (of_h, h)))
+    of_g, of_h = (min(max(1, t // fewer), power_of_2(n)) for t, n in ((of_g, g), (of_h, h)))
     return {
         "lanes": n * p, "P": p, "N": positions, "G": g, "M": m, "H": h, "J": j,
         "place_h": place.stride(0), "place_c": place.stride(1), "place_j": place.stride(2),

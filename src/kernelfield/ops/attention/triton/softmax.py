@@ -10,6 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...eager_function import EagerFunction
+from ...launch_sizes import ceil_div, power_of_2
+
 __all__ = ["fused_softmax_sum"]
 
 # One program works on one position and a few output elements h. It goes through the query's elements g, and holds
@@ -146,14 +149,14 @@ def _backward(
         )
 
 
-class _SoftmaxSum(torch.autograd.Function):
+class _SoftmaxSum(EagerFunction):
     @staticmethod
     def forward(ctx: Any, content: Tensor, place: Tensor, element: Tensor, valid: Tensor | None) -> Tensor:
         n, p, g, m, j = content.shape
         h = place.shape[3]
         out, lse = content.new_empty(n, p, h, m, j), content.new_empty(n, p, g, h)
         arguments = _arguments(content, place, element, valid)
-        grid = (n * p, triton.cdiv(h, arguments["HP"]))
+        grid = (n * p, ceil_div(h, arguments["HP"]))
         _forward[grid](content, place, element, content if valid is None else valid, out, lse, **arguments)
         ctx.save_for_backward(content, place, element, lse)
         ctx.valid = valid
@@ -164,7 +167,7 @@ class _SoftmaxSum(torch.autograd.Function):
         content, place, element, lse = ctx.saved_tensors
         valid = ctx.valid
         arguments = _arguments(content, place, element, valid)
-        grid = (content.shape[0] * content.shape[1], triton.cdiv(place.shape[3], arguments["HP"]))
+        grid = (content.shape[0] * content.shape[1], ceil_div(place.shape[3], arguments["HP"]))
         shared = grid[1] > 1
         gradients = [torch.empty_like(t) for t in (content, place, element)]
         if shared:
@@ -180,8 +183,8 @@ def _arguments(content: Tensor, place: Tensor, element: Tensor, valid: Tensor | 
     _, p, g, m, j = content.shape
     h = place.shape[3]
     # A few output elements and a tile of neighbours: 16 values of what is held for each thread, and at most 4 warps.
-    hp, mp = min(4, triton.next_power_of_2(h)), triton.next_power_of_2(m)
-    tile = max(4, min(64, triton.next_power_of_2(j), 2048 // (hp * mp)))
+    hp, mp = min(4, power_of_2(h)), power_of_2(m)
+    tile = max(4, min(64, power_of_2(j), 2048 // (hp * mp)))
     names = ("cx", "cp", "cg", "cm"), ("sx", "sp", "sg", "sh"), ("ex", "ep", "eg", "eh")
     strides = {
         name: stride

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from ...eager_function import EagerFunction
+from ...launch_sizes import ceil_div
 from .input_kernels import channel_slopes, over_channels, over_space, signal_slopes, space_slopes, subtract
 
 __all__ = ["attend_to_input"]
@@ -42,7 +43,7 @@ def attend_to_input(x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, dil
     return y.unflatten(2, x.shape[3:]).unflatten(1, x.shape[1:3])
 
 
-class _Attend(torch.autograd.Function):
+class _Attend(EagerFunction):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, dilation: int, shape: tuple[int, int, int]
@@ -114,11 +115,11 @@ def _launch(x: Tensor, g: int) -> tuple[dict[str, tuple[int, ...]], dict[str, An
     b, q, n = x.shape
     last = x.stride(2) != 1
     rows, columns = TILES[last]
-    blocks = triton.cdiv(q, rows)
+    blocks = ceil_div(q, rows)
     grids = {
         "rows": (b, blocks),
-        "tiles": (b, blocks, triton.cdiv(n, columns)),
-        "lanes": (b, triton.cdiv(g * n, LANES)),
+        "tiles": (b, blocks, ceil_div(n, columns)),
+        "lanes": (b, ceil_div(g * n, LANES)),
     }
     tile = {"QB": rows, "PB": columns, "num_warps": WARPS}
     return grids, tile, {"LAST": last, "L": LANES, "UNROLL": UNROLL, "num_warps": LANES // 32}

@@ -12,10 +12,11 @@ import math
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...eager_function import EagerFunction
+from ...launch_sizes import ceil_div, power_of_2
 from .backward import peaks_grad, sources, taps
 from .forward import peaks, sums
 from .spatial import attend, filters, gate_grad, spread
@@ -64,7 +65,7 @@ def weighted_responses(x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor |
     return _Weighted.apply(*some)
 
 
-class _Peaks(torch.autograd.Function):
+class _Peaks(EagerFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
         b, c, hi, wi = x.shape
@@ -74,7 +75,7 @@ class _Peaks(torch.autograd.Function):
         place = torch.empty((b, c, n), dtype=torch.int32, device=x.device)
         _, across, lanes = TILES["peaks"]
         tile = _lanes(n, lanes)
-        grid = (b * c, triton.cdiv(n, tile["L"]))
+        grid = (b * c, ceil_div(n, tile["L"]))
         peaks[grid](x, w, top, place, c, n, hi, wi, ho, wo, KS=k, P=_part(wo, across), **tile)
         ctx.save_for_backward(x, w, place)
         return top
@@ -86,15 +87,15 @@ class _Peaks(torch.autograd.Function):
         b, c, hi, wi = x.shape
         k, n = w.shape[0], w.shape[-1]
         tile = _lanes(n, 32)
-        splits, each = _splits(b, c * triton.cdiv(n, tile["L"]))
+        splits, each = _splits(b, c * ceil_div(n, tile["L"]))
         dx = torch.zeros_like(x)
         dw = torch.empty((splits, *w.shape), dtype=torch.float32, device=x.device)
-        grid = (c, triton.cdiv(n, tile["L"]), splits)
+        grid = (c, ceil_div(n, tile["L"]), splits)
         peaks_grad[grid](x, w, place, slope.contiguous(), dx, dw, b, each, c, n, hi, wi, wi - k + 1, KS=k, **tile)
         return dx, dw.sum(dim=0)
 
 
-class _Weighted(torch.autograd.Function):
+class _Weighted(EagerFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor | None) -> Tensor:
         b, c, g, hi, wi = x.shape
@@ -106,8 +107,8 @@ class _Weighted(torch.autograd.Function):
             top = torch.empty_like(total)
             which = torch.empty((b, ho * wo + 1, g, n), dtype=torch.int16, device=x.device)
         rows, columns, tile = _tile("sums", n, wo)
-        tiles, across = triton.cdiv(ho, rows) * triton.cdiv(wo, columns), triton.cdiv(wo, columns)
-        sums[b * tiles, g * triton.cdiv(n, tile["L"])](
+        tiles, across = ceil_div(ho, rows) * ceil_div(wo, columns), ceil_div(wo, columns)
+        sums[b * tiles, g * ceil_div(n, tile["L"])](
             x, w, w if alpha is None else alpha, total, top, which, c, g, n, hi, wi, ho, wo, tiles, across,
             KS=k, ALPHA=alpha is not None, TOP=psi is not None, R=rows, P=columns, **tile,
         )  # fmt: skip
@@ -116,8 +117,8 @@ class _Weighted(torch.autograd.Function):
             return total.squeeze(3)
         gate, out = torch.empty_like(total), total.new_empty((b, ho, wo, n))
         _, columns, tile = _tile("attend", n, wo)
-        across = triton.cdiv(wo, columns)
-        attend[b * ho * across, triton.cdiv(n, tile["L"])](
+        across = ceil_div(wo, columns)
+        attend[b * ho * across, ceil_div(n, tile["L"])](
             total, top, psi, gate, out, g, n, ho, wo, across, A=psi.shape[0], P=columns, **tile
         )
         ctx.save_for_backward(x, w, alpha, psi, total, top, which, gate)
@@ -143,16 +144,16 @@ def _space_grad(slope: Tensor, psi: Tensor, total: Tensor, top: Tensor, gate: Te
     b, h, w, g, n = total.shape
     a = psi.shape[0]
     ds = torch.empty_like(total)
-    gate_grad[(triton.cdiv(ds.numel(), 1024),)](total, gate, slope, ds, g, n, ds.numel(), L=1024, num_warps=4)
+    gate_grad[(ceil_div(ds.numel(), 1024),)](total, gate, slope, ds, g, n, ds.numel(), L=1024, num_warps=4)
     _, columns, tile = _tile("filters", n, w)
-    blocks = g * triton.cdiv(n, tile["L"])
+    blocks = g * ceil_div(n, tile["L"])
     splits, each = _splits(b, blocks * a)
     dpsi = total.new_empty((splits, *psi.shape))
     filters[blocks, a, splits](total, top, ds, dpsi, b, each, g, n, h, w, A=a, P=columns, **tile)
     dtotal, dtop = (_longer(total.flatten(1, 2)) for _ in range(2))
     _, columns, tile = _tile("spread", n, w)
-    across = triton.cdiv(w, columns)
-    spread[b * h * across, g * triton.cdiv(n, tile["L"])](
+    across = ceil_div(w, columns)
+    spread[b * h * across, g * ceil_div(n, tile["L"])](
         gate, slope, ds, psi, dtotal, dtop, g, n, h, w, across, A=a, P=columns, **tile
     )
     return dtotal, dtop, dpsi.sum(dim=0)
@@ -175,20 +176,20 @@ def _sums_grad(
     flags = {"KS": k, "ALPHA": alpha is not None, "TOP": tops}
     together, columns, tile = _tile("taps", n, wo)
     together = min(together, c)
-    blocks = g * triton.cdiv(n, tile["L"])
-    splits, each = _splits(b, blocks * triton.cdiv(c, together))
+    blocks = g * ceil_div(n, tile["L"])
+    splits, each = _splits(b, blocks * ceil_div(c, together))
     dw = torch.empty((splits, *w.shape), dtype=torch.float32, device=x.device)
     dalpha = None if alpha is None else torch.empty_like(alpha)
-    taps[blocks, triton.cdiv(c, together), splits](
+    taps[blocks, ceil_div(c, together), splits](
         x, w, w if alpha is None else alpha, dtotal, dtop, which, dw if dalpha is None else dalpha, dw,
         b, each, c, g, n, hi, wi, ho, wo, CB=together, P=columns, **flags, **tile,
     )  # fmt: skip
     dx = torch.empty((b, g, hi, wi, c), dtype=torch.float32, device=x.device)
     rows, columns, tile = _tile("sources", c, wi)
-    tiles, across = triton.cdiv(hi, rows) * triton.cdiv(wi, columns), triton.cdiv(wi, columns)
+    tiles, across = ceil_div(hi, rows) * ceil_div(wi, columns), ceil_div(wi, columns)
     turned = w.permute(3, 4, 0, 1, 2).contiguous()
     factors = w if alpha is None else alpha.permute(0, 2, 3, 1).contiguous()
-    sources[b * tiles, g * triton.cdiv(c, tile["L"])](
+    sources[b * tiles, g * ceil_div(c, tile["L"])](
         turned, factors, dtotal, dtop, which, dx, c, g, n, hi, wi, ho, wo, tiles, across,
         R=rows, P=columns, **flags, **tile,
     )  # fmt: skip
@@ -204,11 +205,11 @@ def _tile(kernel: str, n: int, columns: int) -> tuple[int, int, dict[str, int]]:
 def _part(length: int, most: int) -> int:
     """Return the columns of a tile: ``most`` or half as many. Each further size would have to be compiled too."""
     half = max(1, most // 2)
-    return half if 5 * triton.cdiv(length, half) * half < 4 * triton.cdiv(length, most) * most else most
+    return half if 5 * ceil_div(length, half) * half < 4 * ceil_div(length, most) * most else most
 
 
 def _lanes(count: int, most: int) -> dict[str, int]:
-    return {"L": max(16, min(most, triton.next_power_of_2(count))), "num_warps": 1}
+    return {"L": max(16, min(most, power_of_2(count))), "num_warps": 1}
 
 
 def _splits(samples: int, programs: int) -> tuple[int, int]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-import triton
 from torch import Tensor
 
 from ...double_backward import grads_by_formula
+from ...eager_function import EagerFunction
+from ...launch_sizes import ceil_div, power_of_2
 from .kernels import filter_grads_kernel, filter_kernel, sine_grads_kernel, sine_kernel
 
 if TYPE_CHECKING:
@@ -24,13 +25,15 @@ __all__ = ["fused_features"]
 _TILE, _ROWS = 16, 512
 
 
-class _Features(torch.autograd.Function):
+class _Features(EagerFunction):
     @staticmethod
     def forward(
         ctx: Any, architecture: Architecture, networks: int, grid: KernelGrid, formula: Any, *parameters: Tensor
     ) -> Tensor:
         packed = torch.cat([p.reshape(-1) for p in parameters])
-        call = _Call(architecture, networks, grid, packed)
+        a = architecture
+        layers = a.kind, a.hidden, a.layers, a.widths, a.omega
+        call = _call(*layers, networks, grid, packed.numel() // networks, packed.is_cuda)
         ctx.call, ctx.formula = call, formula
         ctx.save_for_backward(packed, *parameters)
         return call.forward(packed)
@@ -41,19 +44,39 @@ class _Features(torch.autograd.Function):
         if torch.is_grad_enabled():  # for second derivatives: by operations that have some
             return (*(None,) * 4, *grads_by_formula(ctx.formula, parameters, grad))
         whole = ctx.call.backward(grad.contiguous(), packed)
-        ends = list(accumulate(p.numel() for p in parameters))
-        return (
-            *(None,) * 4,
-            *(whole[end - p.numel() : end].view(p.shape) for p, end in zip(parameters, ends, strict=True)),
-        )
+        pieces = whole.split([p.numel() for p in parameters])
+        return None, None, None, None, *[piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
 
 
 class _Call:
-    """One evaluation: its grid of programs and the arguments that all kernels share."""
+    """One evaluation: its grid of programs and the arguments that all kernels share.
 
-    def __init__(self, architecture: Architecture, networks: int, grid: KernelGrid, packed: Tensor) -> None:
-        self.architecture, self.networks, self.points = architecture, networks, grid.points
-        self.width = packed.numel() // networks
+    Args:
+        kind: as in :class:`~kernelfield.fields.base.Architecture`, like the next four.
+        hidden: units of a layer.
+        layers: number of layers.
+        widths: inverse widths of an envelope.
+        omega: factor on what enters a sine.
+        networks: number of networks.
+        grid: the points.
+        width: parameters of a network.
+        on_gpu: whether a GPU runs the kernels, or an interpreter.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        hidden: int,
+        layers: int,
+        widths: int,
+        omega: float,
+        networks: int,
+        grid: KernelGrid,
+        width: int,
+        on_gpu: bool,
+    ) -> None:
+        self.hidden, self.layers, self.omega = hidden, layers, omega
+        self.networks, self.points, self.width = networks, grid.points, width
         pad: tuple[Any, ...] = (1,) * (3 - len(grid.count))
         self.place = (
             *((*grid.count, *pad)[1:]),
@@ -61,38 +84,42 @@ class _Call:
             *(float(s) for s in (*grid.step, *pad)),
             *(float(n) for n in (*grid.size, *pad)),
         )
-        hidden = max(16, triton.next_power_of_2(architecture.hidden))
-        tile = _TILE if packed.is_cuda else 128  # an interpreter runs programs one after the other
-        tiles = triton.cdiv(self.points, tile)
-        self.tiles, self.each = tiles, triton.next_power_of_2(triton.cdiv(tiles, _ROWS))
+        block = max(16, power_of_2(hidden))
+        tile = _TILE if on_gpu else 128  # an interpreter runs programs one after the other
+        tiles = ceil_div(self.points, tile)
+        self.tiles, self.each = tiles, power_of_2(ceil_div(tiles, _ROWS))
         self.kind: dict[str, Any] = {
-            "F": architecture.layers, "H": architecture.hidden, "D": len(grid.count), "HB": hidden,
+            "F": layers, "H": hidden, "D": len(grid.count), "HB": block,
         }  # fmt: skip
         self.kind["T"] = tile
-        self.kind["num_warps"] = 2 if hidden <= 32 else 4  # two hold no more units without spilling
-        self.kind["PRECISION"] = "tf32x3" if packed.is_cuda else "ieee"
-        self.sine = architecture.kind == "sines"
+        self.kind["num_warps"] = 2 if block <= 32 else 4  # two hold no more units without spilling
+        self.kind["PRECISION"] = "tf32x3" if on_gpu else "ieee"
+        self.sine = kind == "sines"
         if not self.sine:
-            self.kind["A"] = architecture.widths
+            self.kind["A"] = widths
 
     def forward(self, packed: Tensor) -> Tensor:
-        out = packed.new_empty((self.networks, self.architecture.hidden, self.points))
+        out = packed.new_empty((self.networks, self.hidden, self.points))
         kernel = sine_kernel if self.sine else filter_kernel
         kernel[self.tiles, self.networks](packed, out, *self._sizes(), **self.kind)
         return out
 
     def backward(self, grad: Tensor, packed: Tensor) -> Tensor:
-        rows = triton.cdiv(self.tiles, self.each)
+        rows = -(-self.tiles // self.each)
         make: Callable[..., Tensor] = packed.new_empty if self.each == 1 else packed.new_zeros
         parts = make((self.networks, rows, self.width))
         kernel = sine_grads_kernel if self.sine else filter_grads_kernel
-        scratch = packed.new_empty((self.networks, self.architecture.layers - 1, self.architecture.hidden, self.points))
+        scratch = packed.new_empty((self.networks, self.layers - 1, self.hidden, self.points))
         kernel[rows, self.networks](grad, packed, parts, scratch, *self._sizes(), EACH=self.each, **self.kind)
         return parts.sum(dim=1).view(-1)
 
     def _sizes(self) -> tuple[Any, ...]:
         sizes = (self.points, self.width, *self.place)
-        return (self.architecture.omega, *sizes) if self.sine else sizes
+        return (self.omega, *sizes) if self.sine else sizes
+
+
+#: a call is the same for every step of a training
+_call = functools.lru_cache(1024)(_Call)
 
 
 def fused_features(architectures: Sequence[Architecture], grid: KernelGrid, formula: Callable[..., Tensor]) -> Tensor:

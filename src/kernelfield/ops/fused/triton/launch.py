@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from ...double_backward import grads_by_formula
+from ...eager_function import EagerFunction
+from ...launch_sizes import ceil_div, power_of_2
 from ..channel_map import sum_of_products
-from ..reference import batch_norm, kept_gelu, kept_gelu_of_map
+from ..reference import batch_norm, kept_gelu, kept_gelu_of_map, mapped_offset
 from .kernels import (
     activate_grads_kernel,
     activate_kernel,
@@ -29,28 +31,27 @@ _TILE, _PROGRAMS = 1024, 4096
 class _Tiles:
     """How a (batch, channels, length) signal is divided among programs."""
 
-    @classmethod
-    def of(cls, x: Tensor) -> _Tiles:
-        b, c, n = x.shape
-        return cls(b, c, n, x.is_cuda)
-
     def __init__(self, b: int, c: int, n: int, parallel: bool) -> None:
-        lb = min(_TILE, max(16, triton.next_power_of_2(n)))
-        bb = min(_TILE // lb, triton.next_power_of_2(b))
-        columns = triton.cdiv(n, lb)
-        tiles = triton.cdiv(b, bb) * columns
+        lb = min(_TILE, max(16, power_of_2(n)))
+        bb = min(_TILE // lb, power_of_2(b))
+        columns = ceil_div(n, lb)
+        tiles = ceil_div(b, bb) * columns
         parts = max(1, min(tiles, _PROGRAMS // c, 256)) if parallel else min(tiles, 2)
-        per = triton.next_power_of_2(triton.cdiv(tiles, parts))  # few loop lengths to compile
-        self.parts = triton.cdiv(tiles, per)
+        per = power_of_2(ceil_div(tiles, parts))  # few loop lengths to compile
+        self.parts = ceil_div(tiles, per)
         self.grid = (c, self.parts)
         self.sizes = (b, c, n, columns)
         self.count = float(b * n)
         self.kind: dict[str, Any] = {"PER": per, "BB": bb, "LB": lb, "num_warps": max(1, min(4, bb * lb // 256))}
-        self.added = triton.next_power_of_2(self.parts)
+        self.added = power_of_2(self.parts)
+
+
+#: one for each shape: to divide a signal takes longer than to launch a kernel
+_tiles = functools.lru_cache(4096)(_Tiles)
 
 
 def _flat(x: Tensor) -> Tensor:
-    return x.reshape(x.shape[0], x.shape[1], -1).contiguous()
+    return (x if x.dim() == 3 else x.flatten(2)).contiguous()
 
 
 class _Activation:
@@ -65,9 +66,9 @@ class _Activation:
 
     def forward(self, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
         """Return residual + drop(gelu(x + bias)) for the used channels of ``x``, (batch, rows, length)."""
-        tiles = _Tiles(x.shape[0], self.channels, x.shape[2], x.is_cuda)
+        tiles = _tiles(x.shape[0], self.channels, x.shape[2], x.is_cuda)
         dtype = x.dtype if residual is None else torch.promote_types(x.dtype, residual.dtype)
-        out = torch.empty((len(x), self.channels, x.shape[2]), dtype=dtype, device=x.device)
+        out = torch.empty((x.shape[0], self.channels, x.shape[2]), dtype=dtype, device=x.device)
         activate_kernel[tiles.grid](
             x, *_or((bias, residual, self.seed), x), out, *tiles.sizes, x.shape[1], *self.drop,
             BIAS=bias is not None, RESIDUAL=residual is not None, DROP=self.seed is not None,
@@ -77,7 +78,7 @@ class _Activation:
 
     def backward(self, grad: Tensor, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradient of ``x``, zero in unused channels, and that of the bias."""
-        tiles = _Tiles(x.shape[0], self.channels, x.shape[2], x.is_cuda)
+        tiles = _tiles(x.shape[0], self.channels, x.shape[2], x.is_cuda)
         out = torch.empty_like(x)
         sums = torch.empty((tiles.parts, self.channels), dtype=torch.float32, device=x.device)
         activate_grads_kernel[x.shape[1], tiles.parts](
@@ -94,7 +95,7 @@ class _Activation:
         return (self.forward(_flat(ten), None, None) / 10.0).view(shape).to(like.dtype)
 
 
-class FusedActivate(torch.autograd.Function):
+class FusedActivate(EagerFunction):
     """residual + drop(gelu(x + bias))."""
 
     @staticmethod
@@ -118,12 +119,12 @@ class FusedActivate(torch.autograd.Function):
         return to_x.view(x.shape), to_bias, to_residual, None, None
 
 
-class FusedLinear(torch.autograd.Function):
+class FusedLinear(EagerFunction):
     """residual + drop(gelu(W x + bias)): a linear map of the channels and the activation after it.
 
     Matrix products are fastest when the rows of all matrices are multiples of 16 bytes, which 380 channels in bfloat16
-    are not. The map therefore computes a few outputs more, with zero weights. They are never read, and their gradients
-    are zero.
+    are not. There the map computes a few outputs more, with zero weights. They are never read, and their gradients are
+    zero.
     """
 
     @staticmethod
@@ -132,39 +133,62 @@ class FusedLinear(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
+        offset: Tensor | None,
         residual: Tensor | None,
         dropout: float,
         dropout_channels: bool,
     ) -> Tensor:
         flat = _flat(x)
-        grain = 16 // x.element_size()
-        columns = torch.zeros((weight.shape[1], -(-len(weight) // grain) * grain), dtype=x.dtype, device=x.device)
-        columns[:, : len(weight)] = weight.mT
-        mapped = torch.bmm(columns.mT.expand(len(x), -1, -1), flat)
-        ctx.op = _Activation(len(weight), dropout, dropout_channels, x.device)
-        ctx.save_for_backward(x, weight, bias, mapped, columns)
+        columns = _columns(weight, x)
+        batch, channels = x.shape[0], weight.shape[0]
+        mapped = torch.bmm(columns.mT.expand(batch, -1, -1), flat)
+        ctx.op = _Activation(channels, dropout, dropout_channels, x.device)
+        total = bias if offset is None else mapped_offset(offset, weight, bias)
+        ctx.save_for_backward(x, weight, bias, offset, mapped, columns, total)
         ctx.residual_dtype = None if residual is None else residual.dtype
-        y = ctx.op.forward(mapped, bias, None if residual is None else _flat(residual))
-        return y.view(len(x), -1, *x.shape[2:])
+        y = ctx.op.forward(mapped, total, None if residual is None else _flat(residual))
+        return y if x.dim() == 3 else y.view(batch, -1, *x.shape[2:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, mapped, columns = ctx.saved_tensors
+        x, weight, bias, offset, mapped, columns, total = ctx.saved_tensors
         to_residual = None if ctx.residual_dtype is None else grad.to(ctx.residual_dtype)
         if torch.is_grad_enabled():
             kept = ctx.op.kept(grad.shape, x)
-            found = grads_by_formula(lambda x, w, b: kept_gelu_of_map(x, w, b, kept), (x, weight, bias), grad)
-            return (*found, to_residual, None, None)
-        slope, to_bias = ctx.op.backward(_flat(grad), mapped, bias)
+
+            def formula(x: Tensor, weight: Tensor, bias: Tensor | None, offset: Tensor | None) -> Tensor:
+                total = bias if offset is None else mapped_offset(offset, weight, bias)
+                return kept_gelu_of_map(x, weight, total, kept)
+
+            return (*grads_by_formula(formula, (x, weight, bias, offset), grad), to_residual, None, None)
+        slope, to_total = ctx.op.backward(_flat(grad), mapped, total)
         to_x = to_weight = None
         if ctx.needs_input_grad[0]:
-            to_x = torch.bmm(columns.expand(len(x), -1, -1), slope).view(x.shape)
+            to_x = torch.bmm(columns.expand(x.shape[0], -1, -1), slope).view(x.shape)
         if ctx.needs_input_grad[1]:
-            to_weight = sum_of_products(slope, _flat(x))[: len(weight)].to(weight.dtype)
-        return to_x, to_weight, to_bias, to_residual, None, None
+            to_weight = sum_of_products(slope, _flat(x))[: weight.shape[0]].to(weight.dtype)
+        to_offset = None
+        if offset is not None and to_total is not None:
+            if to_weight is not None:
+                to_weight = to_weight.addcmul(to_total.unsqueeze(1), offset)
+            if ctx.needs_input_grad[3]:
+                to_offset = mapped_offset(to_total, weight.mT, None)
+        to_bias = None if bias is None else to_total
+        return to_x, to_weight, to_bias, to_offset, to_residual, None, None
 
 
-class FusedNorm(torch.autograd.Function):
+def _columns(weight: Tensor, x: Tensor) -> Tensor:
+    """Return an (out, in) weight as (in, columns) in the dtype of ``x``, with zero columns up to rows of 16 bytes."""
+    channels, inputs = weight.shape
+    grain = 16 // x.element_size()
+    if channels % grain == 0 and inputs % grain == 0:
+        return weight.to(x.dtype).mT
+    columns = torch.zeros((inputs, -(-channels // grain) * grain), dtype=x.dtype, device=x.device)
+    columns[:, :channels] = weight.mT
+    return columns
+
+
+class FusedNorm(EagerFunction):
     """Batch normalisation, and GELU if asked; returns its input too, so that one kernel adds both gradients of it."""
 
     @staticmethod
@@ -179,7 +203,7 @@ class FusedNorm(torch.autograd.Function):
         gelu: bool,
     ) -> tuple[Tensor, Tensor]:
         flat = _flat(x)
-        tiles = _Tiles.of(flat)
+        tiles = _tiles(*flat.shape, flat.is_cuda)
         new: dict[str, Any] = {"dtype": torch.float32, "device": x.device}
         sums, statistics = torch.empty((2, tiles.parts, x.shape[1]), **new), torch.empty((2, x.shape[1]), **new)
         out = torch.empty_like(flat)
@@ -208,7 +232,7 @@ class FusedNorm(torch.autograd.Function):
             to_x, *others = grads_by_formula(formula, (x, weight, bias), grad)
             return (to_x if identity is None or to_x is None else to_x + identity, *others, *rest)
         flat, slope = _flat(x), _flat(grad)
-        tiles = _Tiles.of(flat)
+        tiles = _tiles(*flat.shape, flat.is_cuda)
         sums, parameters = torch.empty((2, tiles.parts, x.shape[1]), device=x.device), torch.empty_like(statistics)
         out = torch.empty_like(flat)
         affine = _or((weight, bias), flat)

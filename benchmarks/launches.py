@@ -1,0 +1,185 @@
+"""How many kernels does a training step launch, and how many Python functions does it call?
+
+    python benchmarks/launches.py --out benchmarks/results/launches-cpu.json
+    python benchmarks/launches.py --networks p4-CNN --functions 20      # and what is called most
+
+A step is forward, cross-entropy, backward, and fused AdamW. On a machine without a GPU the step takes the path of a
+GPU with kernels that do nothing: each launch of a Triton kernel counts, and each operation of torch that is neither a
+view nor an allocation. On a GPU the launches are those that torch's profiler sees. Python calls are those of all
+functions in all files, with the backward pass, which runs in the same thread on a CPU.
+
+``--as before`` stores the counts under another name, beside those that the file already has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from _measure import machine
+from _tables import number, save, table
+from loops import CASES, launches, make_step
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import kernelfield as kf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SEED = 0
+SIMULATED = not torch.cuda.is_available()
+#: the layer of the last row: channels, and length of the signal
+CHANNELS, LENGTH = 140, 1024
+LAYER = f"one layer, L = {LENGTH:,}"
+#: a batch so small that the torch operations of a simulated step take no time; counts do not depend on it
+SIMULATED_BATCH = 2
+#: folders whose functions a GPU would not call
+INTERPRETER = (f"triton{os.sep}runtime{os.sep}interpreter", f"{os.sep}launches.py")
+
+
+class CountOperations(TorchDispatchMode):
+    """Count operations that launch a kernel on a GPU: all but views and allocations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not _is_free(func):
+            self.counts[func.overloadpacket._qualified_op_name] += 1  # noqa: SLF001
+        return func(*args, **(kwargs or {}))
+
+
+def _is_free(func: Any) -> bool:
+    """Return whether an operation launches nothing: it returns a view, or memory with no values in it."""
+    name = func.overloadpacket.__name__
+    views = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)  # noqa: SLF001
+    return views or name.startswith(("empty", "new_empty", "detach", "_unsafe_view", "resize", "set_", "lift_fresh"))
+
+
+@contextlib.contextmanager
+def no_kernels(counts: Counter[str]) -> Iterator[None]:
+    """Count launches of Triton kernels in place of running them, and trust the results."""
+    from triton.runtime import interpreter  # noqa: PLC0415
+
+    from kernelfield.layers.group import correlate  # noqa: PLC0415
+    from kernelfield.ops.conv import triton  # noqa: PLC0415
+
+    def launch(executor: Any, *_: Any, **__: Any) -> None:
+        counts[executor.fn.__name__] += 1
+
+    before = interpreter.GridExecutor.__call__, triton.verified_conv, triton.verified_grads
+    interpreter.GridExecutor.__call__ = launch
+    triton.verified_conv, triton.verified_grads = (lambda y, *_: y), (lambda found, *_: found)
+    last, correlate.CHANNELS_LAST["cpu"] = correlate.CHANNELS_LAST["cpu"], correlate.CHANNELS_LAST["cuda"]
+    try:
+        yield
+    finally:
+        interpreter.GridExecutor.__call__, triton.verified_conv, triton.verified_grads = before
+        correlate.CHANNELS_LAST["cpu"] = last
+
+
+def use_tensor_cores(net: nn.Module) -> None:
+    """Let depthwise convolutions take the kernels that a GPU would choose."""
+    for module in net.modules():
+        if isinstance(module, kf.layers.ContinuousConv) and module.groups == module.in_channels == module.out_channels:
+            module.method = "triton"
+
+
+class OneLayer(nn.Module):
+    """A separable convolution, and the mean over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = kf.SeparableConv(CHANNELS, CHANNELS, size=LENGTH, causal=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).mean(dim=2)
+
+
+def make_network(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """Return a network by the name of its row, and the shape of its batch."""
+    if name == LAYER:
+        return OneLayer(), (64, CHANNELS, LENGTH)
+    case = CASES[name]
+    return kf.create_model(case.model, **case.options), case.shape
+
+
+def count_python_calls(call: Callable[[], object]) -> Counter[tuple[str, str]]:
+    """Return the calls of Python functions in this thread, by file and name."""
+    calls: Counter[tuple[str, str]] = Counter()
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and not any(part in frame.f_code.co_filename for part in INTERPRETER):
+            calls[frame.f_code.co_filename, frame.f_code.co_qualname] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def count(name: str, device: torch.device) -> tuple[dict[str, Any], Counter[str], Counter[tuple[str, str]]]:
+    """Return the row of a network, its launches and its Python calls."""
+    torch.manual_seed(SEED)
+    net, shape = make_network(name)
+    net = net.to(device)
+    shape = (SIMULATED_BATCH, *shape[1:]) if SIMULATED else shape
+    x, y = torch.randn(shape, device=device), torch.randint(10, shape[:1], device=device)
+    step = make_step(net)
+    kernels: Counter[str] = Counter()
+    with no_kernels(kernels) if SIMULATED else contextlib.nullcontext():
+        if SIMULATED:
+            use_tensor_cores(net)
+        for _ in range(3):
+            step(x, y)
+        calls = count_python_calls(lambda: step(x, y))
+        kernels.clear()
+        with CountOperations() as operations:
+            step(x, y)
+    kernels += operations.counts
+    total = sum(kernels.values()) if SIMULATED else launches(lambda: step(x, y), device)
+    return {"launches": total, "python_calls": sum(calls.values())}, kernels, calls
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="+", default=[*CASES, LAYER], choices=[*CASES, LAYER])
+    parser.add_argument("--as", dest="name", default="after", help="name of these counts in the file")
+    parser.add_argument("--functions", type=int, default=0, help="print the functions and kernels that are called most")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = torch.device("cpu" if SIMULATED else "cuda")
+    if SIMULATED:
+        os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
+    found: dict[str, Any] = {}
+    if options.out is not None and options.out.exists():
+        found = json.loads(options.out.read_text())
+    rows = found.get("rows", {})
+    for name in options.networks:
+        row, kernels, calls = count(name, device)
+        rows.setdefault(name, {})[options.name] = row
+        for (file, function), n in calls.most_common(options.functions):
+            print(f"{n:6d}  {function}  {file.rpartition('site-packages/')[2]}")
+        for kernel, n in kernels.most_common(options.functions):
+            print(f"{n:6d}  {kernel}")
+    if options.out is not None:
+        save({"machine": machine(device, SEED), "simulated": SIMULATED, "rows": rows}, options.out)
+    columns = [(way, what) for what in ("launches", "python_calls") for way in ("before", "after")]
+    lines = [[name, *(number(row.get(way, {}).get(what)) for way, what in columns)] for name, row in rows.items()]
+    print(table(["network", *(f"{what.replace('_', ' ')} {way}" for way, what in columns)], lines))
+
+
+if __name__ == "__main__":
+    main()
