@@ -41,8 +41,9 @@ CHANNELS, LENGTH = 140, 1024
 LAYER = f"one layer, L = {LENGTH:,}"
 #: a batch so small that the torch operations of a simulated step take no time; counts do not depend on it
 SIMULATED_BATCH = 2
-#: folders whose functions a GPU would not call
+#: files whose functions a GPU would not call, and functions
 INTERPRETER = (f"triton{os.sep}runtime{os.sep}interpreter", f"{os.sep}launches.py")
+LAUNCHERS = ("_normalize_ty", "KernelInterface.__getitem__", "KernelInterface.__getitem__.<locals>.<lambda>")
 
 
 class CountOperations(TorchDispatchMode):
@@ -118,7 +119,9 @@ def count_python_calls(call: Callable[[], object]) -> Counter[tuple[str, str]]:
     calls: Counter[tuple[str, str]] = Counter()
 
     def profile(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and not any(part in frame.f_code.co_filename for part in INTERPRETER):
+        if event != "call" or any(part in frame.f_code.co_filename for part in INTERPRETER):
+            return
+        if not (SIMULATED and frame.f_code.co_qualname in LAUNCHERS):
             calls[frame.f_code.co_filename, frame.f_code.co_qualname] += 1
 
     before = sys.getprofile()

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ..._checks import check_options
 from ..._kinds import Choice, Int
+from ..._object_kinds import TensorOf
 from ..._signature import with_arguments_of
 from ...fields import Table
 from ...ops.attentive import attend_responses, attentive_residual, responses
-from .gconv import BaseGroupConv, GroupConv, LiftingConv
+from .correlate import correlate
+from .gconv import BaseGroupConv, GroupConv, LiftingConv, folded
 from .input_attention import GateAttention, InputAttention, hidden_width
 from .kernel import GroupKernel
 from .signal import SIGNAL, GroupSignal, as_signal
@@ -50,17 +52,23 @@ class _Attention(nn.Module):
         self.squeeze = self._matrices(hidden, in_channels) if channel else None
         self.excite = self._matrices(in_channels, hidden) if channel else None
         self.kernel = (
-            GroupKernel(group, Table, out_channels, 2, kernel_size=kernel_size, on_group=not lifting)
+            GroupKernel(group, Table, out_channels, 2, kernel_size=kernel_size, on_group=not lifting, flip=True)
             if spatial
             else None
         )
 
-    def rendered(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return W₁ (out, hidden, h, in, h̃), W₂ (out, in, h, hidden, h̃) and ψ (out, h, 2, h̃, *points) for all h."""
+    def rendered(self, *, flip: bool = False) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return W₁ (out, hidden, h, in, h̃), W₂ (out, in, h, hidden, h̃) and ψ (out, h, 2, h̃, *points) for all h.
+
+        Args:
+            flip: whether to flip ψ along the axes of space.
+        """
         n_out, into = self.shape
         first = None if self.squeeze is None else self._render(self.squeeze, n_out, self.hidden, into)
         second = None if self.excite is None else self._render(self.excite, n_out, into, self.hidden)
-        return first, second, None if self.kernel is None else self.kernel()
+        if self.kernel is None:
+            return first, second, None
+        return first, second, self.kernel.flipped() if flip else self.kernel()
 
     def _matrices(self, rows: int, columns: int) -> nn.Module:
         if not self.lifting:
@@ -103,7 +111,6 @@ class _AttentiveConv(BaseGroupConv):
         **options: Any,
     ) -> None:
         check_options(self, options, ("kernel_size", "boundary"))
-        self.flips = attention in ("input", "gate")  # attention inside the sum takes the kernel as it is
         super().__init__(in_channels, out_channels, group=group, bias=bias, **options)
         if not group.finite:
             raise ValueError(f"group must be finite for an attentive convolution, got {group}")
@@ -121,10 +128,14 @@ class _AttentiveConv(BaseGroupConv):
             sizes = width, attention_size
             self.branch = _Attention(in_channels, out_channels, group, attention, *sizes, self.lifting)
 
-    def _removed(self, x: Tensor) -> Tensor:
-        """Return the part of the output that attention removes."""
+    def _attended(self, x: Tensor) -> GroupSignal:
+        r"""Return the convolution of (batch, in, h̃, \*space) values, less what attention removes."""
         assert isinstance(self.branch, _Attention)
-        return attentive_residual(x, self.kernel(), self.branch.rendered(), self.boundary, self.chunk)
+        kernel = self.kernel.flipped()
+        y = correlate(x.flatten(1, 2), folded(kernel), self.boundary).unflatten(1, (self.out_channels, -1))
+        maps = self.branch.rendered(flip=True)
+        removed = attentive_residual(x, kernel, maps, self.boundary, self.chunk, is_flipped=True)
+        return self._output(y - removed, None, None, self.group)
 
     def _maps(self, x: Tensor) -> Tensor:
         r"""Return α⁺ = 1 - α⁻, averaged over everything but samples, output elements and positions."""
@@ -161,10 +172,13 @@ class AttentiveLiftingConv(_AttentiveConv, LiftingConv):
 
     lifting = True
 
+    @checked(x=TensorOf("float", "batch, .in_channels, *space", empty=False))
     def forward(self, x: Tensor) -> GroupSignal:
+        r"""Lift (batch, in_channels, \*space) to a signal of values (batch, out_channels, group, \*space)."""
         if isinstance(self.branch, (InputAttention, GateAttention)):
             return super().forward(self.branch(x))
-        return super().forward(x) - self._removed(x.unsqueeze(2))
+        self._check_axes(x)
+        return self._attended(x.unsqueeze(2))
 
     @torch.no_grad()
     def maps(self, x: Tensor) -> Tensor:
@@ -220,7 +234,7 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
             raise ValueError(f"x must hold all elements of {self.group} in order and no gates, got {signal}")
         if isinstance(self.branch, (InputAttention, GateAttention)):
             return super().forward(self.branch(signal))
-        return super().forward(signal) - self._removed(signal.values)
+        return self._attended(signal.values)
 
     @torch.no_grad()
     def maps(self, x: Tensor | GroupSignal) -> Tensor:

@@ -13,9 +13,10 @@ from ...ops.conv import reversed_conv
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
     from torch import Tensor
 
-__all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate"]
+__all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate", "prefers_channels_last"]
 
 _CONVS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BOUNDARIES = ("zero", "periodic", "valid")
@@ -52,9 +53,20 @@ def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
     return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
 
 
+def prefers_channels_last(device: torch.device) -> bool:
+    """Return whether planes are convolved in channels-last memory format on a device at the moment.
+
+    >>> import torch
+    >>> prefers_channels_last(torch.device("cpu"))
+    True
+    """
+    prefers = CHANNELS_LAST.get(device.type)
+    return prefers is not None and prefers()
+
+
 def _laid_out(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     """Return a signal and a kernel in the memory format in which their convolution is fastest."""
-    if kernel.dim() != 4 or not CHANNELS_LAST.get(x.device.type, lambda: False)():
+    if kernel.dim() != 4 or not prefers_channels_last(x.device):
         return x, kernel.contiguous()
     # The strides of a single channel are ambiguous; these mark it as channels last.
     return (x.squeeze(1).unsqueeze(-1).movedim(-1, 1) if x.shape[1] == 1 else x), kernel

@@ -48,9 +48,6 @@ class GroupOptions(KernelOptions, total=False):
 class BaseGroupConv(nn.Module):
     """Base class of convolutions to a group: its arguments, the output elements, the bias."""
 
-    #: whether kernels are sampled flipped, as a correlation takes them
-    flips = True
-
     @checked(boundary=Choice(*BOUNDARIES))
     def __init__(
         self,
@@ -137,17 +134,13 @@ class LiftingConv(BaseGroupConv):
         super().__init__(in_channels, out_channels, **options)
         shape = out_channels, in_channels
         self.kernel = GroupKernel(
-            self.group, field, *shape, kernel_size=self.kernel_size, on_group=False, flip=self.flips
+            self.group, field, *shape, kernel_size=self.kernel_size, on_group=False, flip=True
         )
 
     @checked(x=TensorOf("float", "batch, .in_channels, *space", empty=False))
     def forward(self, x: Tensor) -> GroupSignal:
         r"""Lift (batch, in_channels, \*space) to a signal of values (batch, out_channels, group, \*space)."""
-        if x.dim() != self.group.dim + 2 or x.shape[1] != self.in_channels:
-            raise ValueError(
-                f"x must have shape (batch, {self.in_channels}, *space) with {self.group.dim} spatial axes, "
-                f"got {tuple(x.shape)}"
-            )
+        self._check_axes(x)
         elements, gates = self._draw(x)
         if elements is not None and elements.dim() == 3:
             y = convolve_each(self.kernel, x, elements, elements, self.boundary)
@@ -156,6 +149,13 @@ class LiftingConv(BaseGroupConv):
         else:
             y = correlate(x, folded(self.kernel.flipped(elements, elements)), self.boundary)
         return self._output(y, elements, gates, self.group)
+
+    def _check_axes(self, x: Tensor) -> None:
+        if x.dim() != self.group.dim + 2 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"x must have shape (batch, {self.in_channels}, *space) with {self.group.dim} spatial axes, "
+                f"got {tuple(x.shape)}"
+            )
 
     def as_wavelet_transform(self, *, normalize: bool = True) -> WaveletTransform:
         r"""Return the wavelet transform with this layer's kernels as wavelets (chapter 10, section 4.3).
@@ -254,7 +254,7 @@ class GroupConv(BaseGroupConv):
         terms = in_channels * self.kernel_size**group.dim * (interactions or group.order or summed)
         sizes = {"kernel_size": self.kernel_size, "on_space": self.kernel_size > 1, "fan_in": terms}
         self.kernel = GroupKernel(
-            group, field, out_channels, in_channels, interactions=interactions, flip=self.flips, **sizes
+            group, field, out_channels, in_channels, interactions=interactions, flip=True, **sizes
         )
 
     @checked(x=SIGNAL, out_elements=TensorOf("float", "…, n, coords") | None)

@@ -131,12 +131,13 @@ class GroupKernel(nn.Module):
 
     def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> tuple[Tensor, bool]:
         """Return the kernel, and whether it is already flipped, which is free on some paths."""
-        parameter = next(self.field.parameters())
         if out_elements is None and in_elements is None and self.look_up is not None:
+            parameter = self.spline.coefficients
             if self.rotation is None:
                 return self.look_up(parameter), self.look_up.flip
             if self.rotation.dtype == parameter.dtype:
                 return self.look_up(self._rotated(parameter)), self.look_up.flip
+        parameter = next(self.field.parameters())
         dtype, device = parameter.dtype, parameter.device
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)

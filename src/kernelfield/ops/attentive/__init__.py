@@ -6,7 +6,9 @@ write none. ``input_attention.py`` has the attention that does not know the outp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import importlib
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +29,8 @@ def attentive_residual(
     maps: tuple[Tensor | None, Tensor | None, Tensor | None],
     boundary: str,
     chunk: int | None = None,
+    *,
+    is_flipped: bool = False,
 ) -> Tensor:
     r"""Return the part of a group convolution's output that attention removes (chapter 8, Eq. 13 to 18).
 
@@ -44,6 +48,7 @@ def attentive_residual(
             \*points) of spatial attention; None for those that are not there.
         boundary: "zero", "periodic" or "valid".
         chunk: output channels, of all samples, whose responses are held at once, on a GPU too.
+        is_flipped: whether the kernel and ψ are already flipped along the axes of space.
 
     Returns:
         (batch, out, h, \*space) sums, to be subtracted from the convolution.
@@ -55,7 +60,11 @@ def attentive_residual(
     # The kernels add the gradients of maxima over space in no fixed order.
     ordered = torch.are_deterministic_algorithms_enabled()
     if chunk is None and x.dim() == 5 and not ordered and use_triton(x):
-        from .triton.planes import planes_residual  # noqa: PLC0415
+        return _planes().planes_residual(x, kernel, maps, boundary, is_flipped)
+    return chunked_residual(x, kernel, maps, boundary, chunk, is_flipped)
 
-        return planes_residual(x, kernel, maps, boundary)
-    return chunked_residual(x, kernel, maps, boundary, chunk)
+
+@functools.cache
+def _planes() -> Any:
+    """Return the module that launches Triton kernels for planes, imported at the first call."""
+    return importlib.import_module(".triton.planes", __name__)

@@ -22,7 +22,12 @@ CHUNK_INPUTS = 2
 
 
 def chunked_residual(
-    x: Tensor, kernel: Tensor, maps: tuple[Tensor | None, ...], boundary: str, chunk: int | None = None
+    x: Tensor,
+    kernel: Tensor,
+    maps: tuple[Tensor | None, ...],
+    boundary: str,
+    chunk: int | None = None,
+    is_flipped: bool = False,
 ) -> Tensor:
     """Compute :func:`~kernelfield.ops.attentive.attentive_residual` in chunks; arguments as there.
 
@@ -30,7 +35,7 @@ def chunked_residual(
     """
 
     def block(x: Tensor, kernel: Tensor, *maps: Tensor | None) -> Tensor:
-        return attend_responses(responses(x, kernel, boundary), *maps)[0]
+        return attend_responses(responses(x, kernel, boundary, is_flipped), *maps, is_flipped)[0]
 
     outs, samples = _chunk_size(x, kernel, boundary, chunk)
     rows = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["attend_responses", "channel_attention", "padded", "responses"]
 
 
-def responses(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
+def responses(x: Tensor, kernel: Tensor, boundary: str, is_flipped: bool = False) -> Tensor:
     r"""Return the response of every input channel and element to every output's kernel, :math:`\psi * f`.
 
     One matrix product for each input channel and element, with the samples under the kernel along the rows. Torch's
@@ -30,6 +30,7 @@ def responses(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
         x: (batch, c, h̃, \*space) signal.
         kernel: (out, h, c, h̃, \*points) kernel.
         boundary: "zero", "periodic" or "valid".
+        is_flipped: whether the kernel is already flipped along the axes of space.
 
     Returns:
         (batch, c, h̃, out, h, \*space) responses; their sum over c and h̃ is the group convolution.
@@ -42,13 +43,18 @@ def responses(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
     patches = windows(padded(x, points, boundary), points, [0] * dim)
     space = patches.shape[3 : 3 + dim]
     patches = patches.flatten(1, 2).flatten(2, 1 + dim).flatten(3)  # (batch, c·h̃, positions, points)
-    rows = kernel.flip(tuple(range(4, 4 + dim))).flatten(2, 3).flatten(3).permute(2, 0, 1, 3)
+    turned = kernel if is_flipped else kernel.flip(tuple(range(4, 4 + dim)))
+    rows = turned.flatten(2, 3).flatten(3).permute(2, 0, 1, 3)
     y = rows.flatten(1, 2) @ patches.mT
     return y.unflatten(1, x.shape[1:3]).unflatten(3, kernel.shape[:2]).unflatten(5, space)
 
 
 def attend_responses(
-    responses: Tensor, squeeze: Tensor | None, excite: Tensor | None, psi: Tensor | None
+    responses: Tensor,
+    squeeze: Tensor | None,
+    excite: Tensor | None,
+    psi: Tensor | None,
+    is_flipped: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     r"""Return :math:`\sum_{c, \tilde h} \alpha_X \alpha_C \tilde f`, and the maps α_C and α_X.
 
@@ -57,6 +63,7 @@ def attend_responses(
         squeeze: (out, hidden, h, c, h̃) matrices W₁, or None without channel attention.
         excite: (out, c, h, hidden, h̃) matrices W₂, or None.
         psi: (out, h, 2, h̃, \*points) kernels of spatial attention, or None without it.
+        is_flipped: whether ψ is already flipped along the axes of space.
 
     Returns:
         (batch, out, h, \*space) sums; α_C (batch, c, h̃, out, h) and α_X (batch, out, h, h̃, \*space), None for an
@@ -81,7 +88,7 @@ def attend_responses(
     # Mean and maximum over c, for each (out, h, h̃) by itself. Libraries are faster with groups of one channel than two.
     statistics = torch.stack([total / responses.shape[1], weighted.amax(dim=1)], dim=-dim - 1).movedim(1, 3)
     filters = psi.transpose(2, 3).flatten(0, 3).unsqueeze(1)  # (out·h·h̃·2, 1, *points)
-    both = same_conv(statistics.flatten(1, 4), filters, groups=len(filters))
+    both = same_conv(statistics.flatten(1, 4), filters, groups=len(filters), is_flipped=is_flipped)
     spatial = torch.sigmoid(both.unflatten(1, statistics.shape[1:5]).sum(dim=4))
     return (spatial * total.movedim(1, 3)).sum(dim=3), channel, spatial
 
@@ -95,11 +102,14 @@ def channel_attention(mean: Tensor, maximum: Tensor, squeeze: Tensor, excite: Te
         squeeze: (out, hidden, h, c, h̃) matrices W₁.
         excite: (out, c, h, hidden, h̃) matrices W₂.
     """
-    # In the precision of the matrices: autocast would round the statistics, which are few.
-    both = torch.cat([mean, maximum]).to(squeeze.dtype)
-    hidden = torch.relu(torch.einsum("ouhcg,bcgoh->bugoh", squeeze, both))
-    hidden = hidden[: len(mean)] + hidden[len(mean) :]  # before W₂, which is linear
-    return torch.sigmoid(torch.einsum("okhug,bugoh->bkgoh", excite, hidden))
+    batch, channels, elements, *outputs = mean.shape
+    # In the precision of the matrices: autocast would round the statistics, which are few. One matrix product for each
+    # (h̃, out, h), over the channels: (h̃·out·h, c, 2·batch).
+    both = torch.stack([mean, maximum]).to(squeeze.dtype).permute(3, 4, 5, 2, 0, 1)
+    first, second = (w.permute(4, 0, 2, 1, 3).flatten(0, 2) for w in (squeeze, excite))
+    hidden = torch.relu(first @ both.reshape(-1, channels, 2 * batch))
+    hidden = hidden.view(*hidden.shape[:2], 2, batch).sum(dim=2)  # before W₂, which is linear
+    return torch.sigmoid(second @ hidden).view(elements, *outputs, channels, batch).permute(4, 3, 0, 1, 2)
 
 
 def padded(x: Tensor, points: Sequence[int], boundary: str) -> Tensor:

@@ -16,7 +16,7 @@ __all__ = ["same_conv"]
 _CONVS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
-def same_conv(x: Tensor, kernel: Tensor, *, groups: int = 1, dilation: int = 1) -> Tensor:
+def same_conv(x: Tensor, kernel: Tensor, *, groups: int = 1, dilation: int = 1, is_flipped: bool = False) -> Tensor:
     r"""Convolve a signal with a kernel of an odd number of points, which may be much longer than the signal.
 
     Args:
@@ -24,12 +24,13 @@ def same_conv(x: Tensor, kernel: Tensor, *, groups: int = 1, dilation: int = 1) 
         kernel: (out, in / groups, \*points) kernel; used in the dtype of ``x``.
         groups: number of groups of channels.
         dilation: distance of the kernel's points.
+        is_flipped: whether the kernel is already flipped along the axes of space.
 
     >>> import torch
     >>> same_conv(torch.tensor([[[0.0, 1.0, 0.0]]]), torch.tensor([[[1.0, 2.0, 3.0]]]))
     tensor([[[1., 2., 3.]]])
     """
     dim = x.dim() - 2
-    flipped = kernel.flip(tuple(range(2, 2 + dim))).to(x.dtype)  # torch correlates
+    flipped = (kernel if is_flipped else kernel.flip(tuple(range(2, 2 + dim)))).to(x.dtype)  # torch correlates
     padding = [dilation * (n // 2) for n in kernel.shape[2:]]
     return _CONVS[dim](x, flipped, padding=padding, dilation=dilation, groups=groups)

@@ -8,12 +8,14 @@ goes to one response that attains it, the first: a subgradient where there are s
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from ...eager_function import EagerFunction
 from ...launch_sizes import ceil_div, power_of_2
@@ -132,8 +134,7 @@ class _Weighted(EagerFunction):
             psi, total, top, which, gate = rest
             dtotal, dtop, dpsi = _space_grad(slope.contiguous(), psi, total, top, gate)
         else:
-            dtotal, dpsi = _longer(slope.flatten(1, 2).unsqueeze(2)), None
-            dtotal[:, :-1, 0] = slope.flatten(1, 2)
+            dtotal, dpsi = F.pad(slope.flatten(1, 2), (0, 0, 0, 1)).unsqueeze(2), None
             dtop = which = dtotal
         dx, dw, dalpha = _sums_grad(x, w, alpha, dtotal, dtop, which, bool(rest))
         return dx, dw, dalpha, dpsi
@@ -150,20 +151,16 @@ def _space_grad(slope: Tensor, psi: Tensor, total: Tensor, top: Tensor, gate: Te
     splits, each = _splits(b, blocks * a)
     dpsi = total.new_empty((splits, *psi.shape))
     filters[blocks, a, splits](total, top, ds, dpsi, b, each, g, n, h, w, A=a, P=columns, **tile)
-    dtotal, dtop = (_longer(total.flatten(1, 2)) for _ in range(2))
+    # One place more for each sample, with zeros.
+    both = total.new_empty((2, b, h * w + 1, g, n))
+    both[:, :, -1].zero_()
+    dtotal, dtop = both.unbind()
     _, columns, tile = _tile("spread", n, w)
     across = ceil_div(w, columns)
     spread[b * h * across, g * ceil_div(n, tile["L"])](
         gate, slope, ds, psi, dtotal, dtop, g, n, h, w, across, A=a, P=columns, **tile
     )
     return dtotal, dtop, dpsi.sum(dim=0)
-
-
-def _longer(like: Tensor) -> Tensor:
-    """Return an empty tensor with one place more along the second axis, and zeros there."""
-    result = like.new_empty((len(like), like.shape[1] + 1, *like.shape[2:]))
-    result[:, -1].zero_()
-    return result
 
 
 def _sums_grad(
@@ -196,18 +193,21 @@ def _sums_grad(
     return dx.permute(0, 4, 1, 2, 3), dw.sum(dim=0), dalpha
 
 
+@functools.lru_cache(4096)
 def _tile(kernel: str, n: int, columns: int) -> tuple[int, int, dict[str, int]]:
     """Return the rows and columns of a tile and the lanes of a program, for ``n`` outputs and a map of ``columns``."""
     rows, across, lanes = TILES[kernel]
     return rows, _part(columns, across), _lanes(n, lanes)
 
 
+@functools.lru_cache(4096)
 def _part(length: int, most: int) -> int:
     """Return the columns of a tile: ``most`` or half as many. Each further size would have to be compiled too."""
     half = max(1, most // 2)
     return half if 5 * ceil_div(length, half) * half < 4 * ceil_div(length, most) * most else most
 
 
+@functools.lru_cache(4096)
 def _lanes(count: int, most: int) -> dict[str, int]:
     return {"L": max(16, min(most, power_of_2(count))), "num_warps": 1}
 

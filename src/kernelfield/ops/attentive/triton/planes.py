@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...backend import recompute
+from ...graph_cache import graph_cache
 from ..reference import channel_attention, padded
 from .launch import response_peaks, weighted_responses
 
@@ -17,7 +18,9 @@ __all__ = ["planes_residual"]
 SAVED_BYTES = 1 << 28
 
 
-def planes_residual(x: Tensor, kernel: Tensor, maps: tuple[Tensor | None, ...], boundary: str) -> Tensor:
+def planes_residual(
+    x: Tensor, kernel: Tensor, maps: tuple[Tensor | None, ...], boundary: str, is_flipped: bool = False
+) -> Tensor:
     """Compute :func:`~kernelfield.ops.attentive.attentive_residual` of planes; arguments as there."""
     # For each output and input element: the sum, the maximum and its place, and the factor of the sum.
     saved = 0
@@ -27,7 +30,7 @@ def planes_residual(x: Tensor, kernel: Tensor, maps: tuple[Tensor | None, ...], 
 
     def block(x: Tensor, kernel: Tensor, *maps: Tensor | None) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return _residual(x, kernel, *maps, boundary=boundary)
+            return _residual(x, kernel, *maps, boundary=boundary, is_flipped=is_flipped)
 
     if samples >= len(x):
         return block(x, kernel, *maps).to(x.dtype)
@@ -35,24 +38,44 @@ def planes_residual(x: Tensor, kernel: Tensor, maps: tuple[Tensor | None, ...], 
 
 
 def _residual(
-    x: Tensor, kernel: Tensor, squeeze: Tensor | None, excite: Tensor | None, psi: Tensor | None, *, boundary: str
+    x: Tensor,
+    kernel: Tensor,
+    squeeze: Tensor | None,
+    excite: Tensor | None,
+    psi: Tensor | None,
+    *,
+    boundary: str,
+    is_flipped: bool,
 ) -> Tensor:
     """Return the residual of all samples at once, in float32."""
     inputs, points, outputs = kernel.shape[2], kernel.shape[4:], kernel.shape[:2]
     x = padded(x, points, boundary).float().contiguous()
     # Flipped, with outputs last: (*points, c, h̃, out·h).
-    w = kernel.float().flip((4, 5)).permute(4, 5, 2, 3, 0, 1).flatten(4).contiguous()
+    w = (kernel if is_flipped else kernel.flip((4, 5))).float().permute(4, 5, 2, 3, 0, 1).flatten(4).contiguous()
     channel = None
     if squeeze is not None and excite is not None:
         # The mean response is linear in the sum of the samples under each point of the kernel: all but a few rows and
         # columns.
-        rows, columns = (x.new_ones(m, n).tril().triu(n - m) for m, n in zip(x.shape[3:], points, strict=True))
-        positions = math.prod(m - n + 1 for m, n in zip(x.shape[3:], points, strict=True))
-        mean = torch.einsum("bcgij,ijcgn->bcgn", rows.mT @ (x @ columns), w) / positions
+        (height, width), (above, across) = x.shape[3:], points
+        rows, columns = _window_means(height, above, x.device), _window_means(width, across, x.device)
+        mean = torch.einsum("bcgij,ijcgn->bcgn", rows.mT @ (x @ columns), w)
         mean, maximum = mean.unflatten(3, outputs), response_peaks(x, w).unflatten(3, outputs)
         channel = channel_attention(mean, maximum, squeeze.float(), excite.float()).flatten(3)
     if psi is not None:
         # Kernels on the sum, instead of the mean, and on the maximum: (*points, 2, h̃, out·h).
-        both = torch.stack([psi[:, :, 0] / inputs, psi[:, :, 1]]).float().flip((4, 5))
-        psi = both.permute(4, 5, 0, 3, 1, 2).flatten(4)
+        both = (psi if is_flipped else psi.flip((4, 5))).float() * _shares(inputs, x.device)
+        psi = both.permute(4, 5, 2, 3, 0, 1).flatten(4)
     return weighted_responses(x, w, channel, psi).unflatten(3, outputs).movedim((1, 2), (3, 4))
+
+
+@graph_cache(256)
+def _window_means(length: int, points: int, device: torch.device) -> Tensor:
+    """Return the (length, points) matrix that averages a line over the samples that each point of a kernel meets."""
+    ones = torch.ones(length, points, device=device).tril().triu(points - length)
+    return ones / (length - points + 1)
+
+
+@graph_cache(256)
+def _shares(inputs: int, device: torch.device) -> Tensor:
+    """Return the factors of the kernels on the sum over channels, in place of their mean, and on the maximum."""
+    return torch.tensor([1 / inputs, 1.0], device=device).view(2, 1, 1, 1)
