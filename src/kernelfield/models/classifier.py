@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -11,6 +12,8 @@ from .._arguments import checked
 from .._kinds import Int
 from .._object_kinds import TensorOf
 from ..layers.group import GroupPool
+from ..layers.group.kernel import GroupKernel
+from ..layers.group.table_lookup import SharedLookUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,6 +125,8 @@ class GroupNetwork(Classifier):
 
     #: attribute that holds the last map
     last_name: ClassVar[str] = "last"
+    #: look-ups of the kernels that are tables, and these kernels; found at the first forward pass
+    _tables: tuple[SharedLookUp, list[GroupKernel]] | None = None
 
     @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
     def forward(self, x: Tensor) -> Tensor:
@@ -129,7 +134,19 @@ class GroupNetwork(Classifier):
 
         They are (batch, out_channels), or (batch, out_channels, \*space) if the network predicts at every position.
         """
-        return self.forward_head(self.forward_features(x))
+        with self._kernels():
+            return self.forward_head(self.forward_features(x))
+
+    def _kernels(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the kernels of all layers that are tables are looked up at once."""
+        if torch.compiler.is_compiling():
+            return contextlib.nullcontext()
+        if self._tables is None:
+            kernels = [m for m in self.modules() if isinstance(m, GroupKernel) and m.rotation is None]
+            look_ups = {k.look_up: k for k in kernels if k.look_up is not None}
+            self._tables = SharedLookUp(list(look_ups)), list(look_ups.values())
+        shared, kernels = self._tables
+        return shared.kernels([kernel.spline.coefficients for kernel in kernels])
 
     def _set_last(
         self, make: Callable[[int, int], nn.Module], channels: int, out_channels: int, *, hidden: int | None = None
@@ -165,6 +182,7 @@ class GroupNetwork(Classifier):
         made = self._make_last(self._hidden, num_classes) if num_classes else nn.Identity()
         setattr(self, self.last_name, self._like_self(made))
         self._out_channels = num_classes
+        self._tables = None
 
 
 class GroupClassifier(GroupNetwork):

@@ -1,8 +1,10 @@
-"""Kernels as permuted copies of a table: one index for all entries, forward and backward."""
+"""Kernels as permuted copies of a table: one index for all entries of a kernel, or of all kernels of a network."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,13 @@ from torch import Tensor, nn
 from ...ops.eager_function import EagerFunction
 from .correlate import prefers_channels_last
 
-__all__ = ["LookUp", "nodes_at"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["LookUp", "SharedLookUp", "nodes_at"]
+
+#: entries of kernels that a :class:`SharedLookUp` has looked up, by their look-up
+_looked_up: ContextVar[dict[LookUp, Tensor] | None] = ContextVar("kernelfield_looked_up", default=None)
 
 
 class LookUp(nn.Module):
@@ -44,6 +52,7 @@ class LookUp(nn.Module):
         order = (0, 1, *space, 2, 3) if self.channels_last else tuple(range(index.dim()))
         self.axes = tuple(order.index(axis) for axis in range(len(order)))
         stored = (index.flip(space) if flip else index).permute(order).contiguous().int()
+        self.shape = index.shape
         self.register_buffer("index", stored, persistent=False)
         self.register_buffer("inverse", _invert(stored, times), persistent=False)
         #: index and inverse of the kernel in the order of its axes, once they are needed
@@ -51,18 +60,23 @@ class LookUp(nn.Module):
 
     def forward(self, table: Tensor) -> Tensor:
         r"""Return the kernel of a table of any shape: (out, n_out, in, n_in, \*points)."""
-        index, inverse = self.index, self.inverse
         # torch.func transforms torch's own look-up, but not ours; a compiler chooses memory formats by itself.
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
-            return table.flatten().index_select(0, index.flatten()).view(index.shape).permute(self.axes)
-        ordered = self.channels_last and not prefers_channels_last(index.device)
-        if ordered:
-            index, inverse = self._ordered()
-        values = _Permuted.apply(table.flatten(), index.flatten(), inverse).view(index.shape)
-        return values if ordered or not self.channels_last else values.permute(self.axes)
+            values = table.flatten().index_select(0, self.index.flatten())
+            return values.view(self.index.shape).permute(self.axes)
+        shared = _looked_up.get()
+        entries = None if shared is None else shared.get(self)
+        if entries is None:
+            index, inverse = self.indices()
+            entries = _Permuted.apply(table.flatten(), index.flatten(), inverse)
+        if self.channels_last and prefers_channels_last(entries.device):
+            return entries.view(self.index.shape).permute(self.axes)
+        return entries.view(self.shape)
 
-    def _ordered(self) -> tuple[Tensor, Tensor]:
-        """Return the index of the kernel, in the order of its axes, and its inverse."""
+    def indices(self) -> tuple[Tensor, Tensor]:
+        """Return the index of every kernel entry in memory, and its inverse, for the memory format in use now."""
+        if not self.channels_last or prefers_channels_last(self.index.device):
+            return self.index, self.inverse
         found = self._in_order
         if found is None or found[0].device != self.index.device:
             index = self.index.permute(self.axes).contiguous()
@@ -73,6 +87,80 @@ class LookUp(nn.Module):
         r"""Return the (out, n_out, in, n_in, \*points) index of the kernel, not flipped."""
         index = self.index.permute(self.axes)
         return index.flip(tuple(range(4, index.dim()))) if self.flip else index
+
+
+class SharedLookUp:
+    """The look-ups of all kernels of a network as one: few launches, however many kernels there are.
+
+    Args:
+        look_ups: the look-ups.
+
+    >>> look_ups = [LookUp(torch.tensor([1, 0]).view(1, 1, 1, 1, 2), 1), LookUp(torch.zeros(1, 1, 1, 1, 1).long(), 1)]
+    >>> tables = [nn.Parameter(torch.tensor([3.0, 4.0])), nn.Parameter(torch.tensor([5.0]))]
+    >>> with SharedLookUp(look_ups).kernels(tables):
+    ...     [look_up(table).flatten().tolist() for look_up, table in zip(look_ups, tables)]
+    [[4.0, 3.0], [5.0]]
+    """
+
+    def __init__(self, look_ups: Sequence[LookUp]) -> None:
+        self.look_ups = list(look_ups)
+        #: joint index and inverse, and the tensors they were joined from
+        self._joint: dict[bool, tuple[Tensor, Tensor, list[Tensor]]] = {}
+
+    @contextlib.contextmanager
+    def kernels(self, tables: Sequence[Tensor]) -> Iterator[None]:
+        """Look up the kernels of ``tables``, one for each look-up; inside the ``with`` block, look-ups return them.
+
+        Args:
+            tables: of one device and dtype; else each look-up looks up its own.
+        """
+        first = tables[0] if tables else None
+        alike = first is not None and len({(t.device, t.dtype) for t in tables}) == 1
+        transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # noqa: SLF001
+        times = {look_up.times for look_up in self.look_ups}
+        if transformed or not alike or len(tables) < 2 or len(times) > 1:
+            yield
+            return
+        index, inverse, parts = self._indices()
+        entries = _PermutedTables.apply(index, inverse, [part.numel() for part in parts], *tables)
+        token = _looked_up.set(dict(zip(self.look_ups, entries, strict=True)))
+        try:
+            yield
+        finally:
+            _looked_up.reset(token)
+
+    def _indices(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return the index and the inverse of all kernels, one after the other, and the index of each."""
+        pairs = [look_up.indices() for look_up in self.look_ups]
+        last = prefers_channels_last(pairs[0][0].device)
+        found = self._joint.get(last)
+        if found is not None and all(a is b for a, (b, _) in zip(found[2], pairs, strict=True)):
+            return found
+        indices, inverses, begin, place = [], [], 0, 0
+        for index, inverse in pairs:
+            indices.append(index.flatten() + begin)
+            inverses.append(inverse + place)
+            begin, place = begin + inverse.shape[1], place + index.numel()
+        self._joint[last] = torch.cat(indices), torch.cat(inverses, dim=1), [index for index, _ in pairs]
+        return self._joint[last]
+
+
+class _PermutedTables(EagerFunction):
+    """Look up the entries of several tables at once; see :class:`_Permuted`."""
+
+    @staticmethod
+    def forward(ctx: Any, index: Tensor, inverse: Tensor, counts: list[int], *tables: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(inverse)
+        ctx.shapes = [table.shape for table in tables]
+        return torch.cat([table.flatten() for table in tables]).index_select(0, index).split(counts)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (inverse,) = ctx.saved_tensors
+        found = torch.cat([grad.flatten() for grad in grads]).index_select(0, inverse.flatten())
+        total = found if len(inverse) == 1 else found.view(inverse.shape).sum(dim=0)
+        pieces = total.split([shape.numel() for shape in ctx.shapes])
+        return None, None, None, *[piece.view(shape) for piece, shape in zip(pieces, ctx.shapes, strict=True)]
 
 
 class _Permuted(EagerFunction):

@@ -105,9 +105,9 @@ def channel_attention(mean: Tensor, maximum: Tensor, squeeze: Tensor, excite: Te
     batch, channels, elements, *outputs = mean.shape
     # In the precision of the matrices: autocast would round the statistics, which are few. One matrix product for each
     # (h̃, out, h), over the channels: (h̃·out·h, c, 2·batch).
-    both = torch.stack([mean, maximum]).to(squeeze.dtype).permute(3, 4, 5, 2, 0, 1)
+    both = torch.stack([mean, maximum]).to(squeeze.dtype).permute(3, 4, 5, 2, 0, 1).flatten(0, 2).flatten(2)
     first, second = (w.permute(4, 0, 2, 1, 3).flatten(0, 2) for w in (squeeze, excite))
-    hidden = torch.relu(first @ both.reshape(-1, channels, 2 * batch))
+    hidden = torch.relu(first @ both)
     hidden = hidden.view(*hidden.shape[:2], 2, batch).sum(dim=2)  # before W₂, which is linear
     return torch.sigmoid(second @ hidden).view(elements, *outputs, channels, batch).permute(4, 3, 0, 1, 2)
 
