@@ -46,6 +46,11 @@ INTERPRETER = (f"triton{os.sep}runtime{os.sep}interpreter", f"{os.sep}launches.p
 LAUNCHERS = ("_normalize_ty", "KernelInterface.__getitem__", "KernelInterface.__getitem__.<locals>.<lambda>")
 
 
+#: beginnings of the names of operations that only allocate, look at shapes, or change no values
+FREE = ("empty", "new_empty", "detach", "_unsafe_view", "resize", "set_", "lift_fresh", "squeeze_", "promote_types")
+FREE = (*FREE, "_record_function")
+
+
 class CountOperations(TorchDispatchMode):
     """Count operations that launch a kernel on a GPU: all but views and allocations."""
 
@@ -63,7 +68,7 @@ def _is_free(func: Any) -> bool:
     """Return whether an operation launches nothing: it returns a view, or memory with no values in it."""
     name = func.overloadpacket.__name__
     views = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)  # noqa: SLF001
-    return views or name.startswith(("empty", "new_empty", "detach", "_unsafe_view", "resize", "set_", "lift_fresh"))
+    return views or name.startswith(FREE)
 
 
 @contextlib.contextmanager

@@ -85,15 +85,21 @@ class Mask(nn.Module):
         low, high = self.roots()
         return low.clamp(min=self.domain[0]), high.clamp(max=self.domain[1])
 
-    @classmethod
-    def reaches(cls, masks: Sequence[Mask]) -> Tensor:
-        """Return how far the supports of several masks of this class reach from the origin along each axis: (n, dim).
+    def reach_numbers(self) -> Sequence[Tensor]:
+        """Return one-dimensional tensors from whose values :meth:`reach_from` computes the mask's reach."""
+        low, high = self.support()
+        return [torch.maximum(low.abs(), high.abs())]
 
-        >>> GaussianMask.reaches([GaussianMask(1, sigma=0.1), GaussianMask(1, sigma=0.2)]).detach().flatten()
-        tensor([0.2146, 0.4292])
+    def reach_from(self, numbers: Sequence[float]) -> Sequence[float]:
+        """Return how far the support reaches from the origin along each axis, from the values of its numbers.
+
+        On a GPU the numbers are read for all masks of a network at once, and the rest is Python.
+
+        >>> mask = GaussianMask(1, sigma=0.1)
+        >>> round(mask.reach_from(torch.cat(list(mask.reach_numbers())).tolist())[0], 4)
+        0.2146
         """
-        ends = (mask.support() for mask in masks)
-        return torch.stack([torch.maximum(low.abs(), high.abs()) for low, high in ends])
+        return numbers
 
     @checked()
     def size(self, n: int) -> Tensor:
@@ -180,19 +186,23 @@ class GaussianMask(Mask):
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
         if len({mask.threshold for mask in masks}) > 1:
             return super().together(masks, coords)
-        mean, sigma = _stacked(masks)
-        values = _gauss(coords, mean.unsqueeze(1), sigma.unsqueeze(1))
+        tensors = [getattr(mask, name) for name in ("mean", "sigma") for mask in masks]
+        plain = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()  # noqa: SLF001
+        if not plain and not coords.requires_grad:
+            return _product(_GaussianWindows.apply(coords, masks[0].threshold, *tensors))
+        values = _gauss(coords, *_stacked(tensors))
         return _product(torch.where(values >= masks[0].threshold, values, 0.0))
 
-    @classmethod
-    def reaches(cls, masks: Sequence[Mask]) -> Tensor:
-        first = masks[0]
-        if len({(mask.threshold, mask.domain, mask.sigma.shape, mask.mean.dtype) for mask in masks}) > 1:  # type: ignore[attr-defined]
-            return super().reaches(masks)
-        mean, sigma = _stacked(masks)
-        half = sigma.abs() * math.sqrt(-2 * math.log(first.threshold))
-        low, high = (mean - half).clamp(min=first.domain[0]), (mean + half).clamp(max=first.domain[1])
-        return torch.maximum(low.abs(), high.abs())
+    def reach_numbers(self) -> Sequence[Tensor]:
+        return self.sigma.detach(), self.mean.detach()
+
+    def reach_from(self, numbers: Sequence[float]) -> Sequence[float]:
+        mean, factor, (begin, end) = numbers[-self.dim :], math.sqrt(-2 * math.log(self.threshold)), self.domain
+        halves = [abs(sigma) * factor for sigma in numbers[: -self.dim]]
+        if len(halves) < self.dim:  # one width for all axes
+            halves = halves * self.dim
+        ends = zip(mean, halves, strict=True)
+        return [max(abs(max(m - half, begin)), abs(min(m + half, end))) for m, half in ends]
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
@@ -245,9 +255,11 @@ class SteerableMask(GaussianMask):
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
         return torch.stack([mask(coords) for mask in masks])
 
-    @classmethod
-    def reaches(cls, masks: Sequence[Mask]) -> Tensor:
-        return Mask.reaches(masks)
+    def reach_numbers(self) -> Sequence[Tensor]:
+        return Mask.reach_numbers(self)
+
+    def reach_from(self, numbers: Sequence[float]) -> Sequence[float]:
+        return numbers
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
@@ -337,9 +349,50 @@ def _product(values: Tensor) -> Tensor:
     return functools.reduce(torch.mul, values.unbind(-1))
 
 
-def _stacked(masks: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    """Return the centres and the widths of several Gaussian masks, (n, dim) each."""
-    return torch.stack([mask.mean for mask in masks]), torch.stack([mask.sigma for mask in masks])
+class _GaussianWindows(torch.autograd.Function):
+    """Gaussians of n masks along each axis, zero below a threshold, (n, points, dim), in half of autograd's operations.
+
+    The tensors are n centres, (dim,) each, and n widths, (dim,) or (1,) each.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, coords: Tensor, threshold: float, *tensors: Tensor) -> Tensor:
+        mean, sigma = _stacked(tensors)
+        scaled = (coords - mean).div_(sigma)
+        values = scaled.square().mul_(-0.5).exp_()
+        values.masked_fill_(values < threshold, 0.0)
+        ctx.save_for_backward(coords, scaled, values, *tensors)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        coords, scaled, values, *tensors = ctx.saved_tensors
+        mean, sigma = _stacked(tensors)
+        if torch.is_grad_enabled():  # the centres and widths may be asked for a second derivative
+            scaled = (coords - mean) / sigma
+        n = len(tensors) // 2
+        by_mean: Sequence[Tensor | None] = [None] * n
+        by_sigma: Sequence[Tensor | None] = [None] * n
+        slope = grad * values * scaled
+        if any(ctx.needs_input_grad[2 : 2 + n]):
+            by_mean = (slope.sum(dim=1) / sigma.squeeze(1)).unbind()
+        if any(ctx.needs_input_grad[2 + n :]):
+            total = (slope * scaled).sum(dim=1)
+            if sigma.shape[-1] < total.shape[-1]:
+                total = total.sum(dim=-1, keepdim=True)
+            by_sigma = (total / sigma.squeeze(1)).unbind()
+        return None, None, *by_mean, *by_sigma
+
+
+def _stacked(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the centres and the widths of n Gaussian masks, (n, 1, dim) and (n, 1, dim or 1)."""
+    n = len(tensors) // 2
+    if n == 1:
+        return tensors[0].view(1, 1, -1), tensors[1].view(1, 1, -1)
+    if tensors[0].shape == tensors[n].shape:
+        mean, sigma = torch.stack(list(tensors)).unsqueeze(1).split(n)
+        return mean, sigma
+    return torch.stack(list(tensors[:n])).unsqueeze(1), torch.stack(list(tensors[n:])).unsqueeze(1)
 
 
 def _gauss(x: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:

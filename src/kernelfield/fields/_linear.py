@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -53,8 +53,11 @@ def project(coords: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def stack_linears(linears: Sequence[nn.Module]) -> tuple[Tensor, Tensor]:
     """Return the weights (n, out, in) and biases (n, out) of n linear maps, all of one kind and shape."""
+    first: Any = linears[0]
+    if len(linears) == 1:
+        return first.weight.unsqueeze(0), first.bias.unsqueeze(0)
     bias = torch.stack([m.bias for m in linears])  # type: ignore[misc]
-    if isinstance(linears[0], WeightNormLinear):
+    if isinstance(first, WeightNormLinear):
         gain, direction = (torch.stack([getattr(m, name) for m in linears]) for name in ("gain", "direction"))
         return gain * F.normalize(direction, dim=2), bias
     return torch.stack([m.weight for m in linears]), bias  # type: ignore[misc]

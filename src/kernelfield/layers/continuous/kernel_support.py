@@ -10,9 +10,7 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from .learned_size import LearnedSize, tensors_of
+from .learned_size import LearnedSize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,23 +57,9 @@ class KernelSupport(LearnedSize):
     def __reduce__(self) -> tuple[Any, ...]:
         return KernelSupport, (self.mask, self.size)
 
-    def measure(self) -> Tensor:
-        """Return how far the mask reaches from the origin along each axis, (dim,)."""
-        low, high = self.mask.support()
-        return torch.maximum(low.abs(), high.abs())
-
-    @classmethod
-    def measure_all(cls, sizes: Sequence[LearnedSize]) -> Sequence[Tensor | None]:
-        kinds: dict[Any, list[int]] = {}
-        for i, size in enumerate(sizes):
-            mask = size.masks[0]
-            kinds.setdefault((type(mask), mask.dim, _device(mask)), []).append(i)
-        found: list[Tensor | None] = [None] * len(sizes)
-        for (kind, *_), members in kinds.items():
-            reaches = kind.reaches([sizes[i].masks[0] for i in members])
-            for i, reach in zip(members, reaches.unbind(), strict=True):
-                found[i] = reach
-        return found
+    def measure(self) -> Sequence[Tensor]:
+        """Return the numbers from which the mask's reach follows."""
+        return self.mask.reach_numbers()
 
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         """Set the steps from the reach along each axis, and ``slack`` more.
@@ -84,7 +68,8 @@ class KernelSupport(LearnedSize):
         means another CUDA graph.
         """
         # A point at the very edge of the support belongs to it, whichever way its coordinate was rounded.
-        need = tuple(_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(numbers, self.size, strict=True))
+        reach = self.mask.reach_from(numbers)
+        need = tuple([_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(reach, self.size, strict=True)])
         if slack:
             grown = tuple(min(n, bucket(steps + steps // 4)) for steps, n in zip(need, self.size, strict=True))
             need = self._delayed = tuple(
@@ -103,12 +88,6 @@ def sample_full_kernels(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(getattr(module, "kernel_support", None), KernelSupport):
             module.kernel_support = None  # type: ignore[assignment]
-
-
-def _device(mask: Mask) -> torch.device | None:
-    """Return the device of a mask."""
-    tensors = tensors_of(mask)
-    return tensors[0].device if tensors else None
 
 
 def _count(reach: float, size: int) -> int:

@@ -45,14 +45,9 @@ class LearnedSize:
         _clamped.add(self)
         _sizes.add(self)
 
-    def measure(self) -> Tensor | None:
-        """Return the (n,) numbers to read, on the masks' device; None if there are none."""
+    def measure(self) -> Sequence[Tensor]:
+        """Return the numbers to read as one-dimensional tensors on the masks' device; none if there are none."""
         raise NotImplementedError
-
-    @classmethod
-    def measure_all(cls, sizes: Sequence[LearnedSize]) -> Sequence[Tensor | None]:
-        """Return :meth:`measure` of several objects of this class, in few operations where masks are alike."""
-        return [size.measure() for size in sizes]
 
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         """Set the sizes from the numbers of :meth:`measure`; ``slack`` above 0 if the numbers are a few steps old."""
@@ -98,32 +93,19 @@ def tensors_of(mask: Mask) -> list[Tensor]:
     return [t for t in own if t is not None]
 
 
-def _measured(sizes: Iterable[LearnedSize]) -> list[tuple[LearnedSize, Tensor]]:
-    """Return the sizes that have numbers to read, and these numbers."""
-    kinds: dict[type[LearnedSize], list[LearnedSize]] = {}
-    for size in sizes:
-        kinds.setdefault(type(size), []).append(size)
-    return [
-        (size, numbers)
-        for kind, members in kinds.items()
-        for size, numbers in zip(members, kind.measure_all(members), strict=True)
-        if numbers is not None
-    ]
-
-
 @torch.no_grad()
 def read_sizes(sizes: Iterable[LearnedSize]) -> None:
     """Read the masks of ``sizes``, with one wait for all of them on each device."""
-    sizes = list(sizes)
-    by_device: dict[Any, list[tuple[LearnedSize, Tensor]]] = {}
-    for size, numbers in _measured(sizes):
-        by_device.setdefault(numbers.device, []).append((size, numbers))
+    by_device: dict[Any, list[tuple[LearnedSize, Sequence[Tensor]]]] = {}
     for size in sizes:
+        numbers = size.measure()
+        if numbers:
+            by_device.setdefault(numbers[0].device, []).append((size, numbers))
         size._read_at = size._versions()  # noqa: SLF001
     for entries in by_device.values():
         # In float64 where one of them is.
-        flat = torch.cat([numbers for _, numbers in entries]).tolist()
-        _update_all([(size, numbers.shape[0]) for size, numbers in entries], flat)
+        flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()
+        _update_all([(size, _count(numbers)) for size, numbers in entries], flat)
 
 
 class DelayedSizes:
@@ -142,7 +124,8 @@ class DelayedSizes:
     def __init__(self, parameters: Iterable[Tensor], slack: float = 0.02, delay: int = 2) -> None:
         own = {id(p) for p in parameters}
         found = [size for size in _sizes if any(id(p) in own for p in _parameters(size))]
-        self.sizes = [(size, numbers.shape[0]) for size, numbers in _measured(found)]
+        counts = [(size, _count(size.measure())) for size in found]
+        self.sizes = [(size, count) for size, count in counts if count]
         self.slack, self.delay = slack, delay
         self._copies: deque[tuple[Tensor, Any]] = deque()
         self.catch_up()
@@ -155,7 +138,7 @@ class DelayedSizes:
     @torch.no_grad()
     def measure(self) -> Tensor | None:
         """Return the numbers of all masks as one tensor on their device; None if there are none."""
-        measured = [numbers for _, numbers in _measured(size for size, _ in self.sizes)]
+        measured = [part for size, _ in self.sizes for part in size.measure()]
         # In float64 where one of them is; in float32 a reach is exact to a millionth.
         return torch.cat(measured) if measured else None
 
@@ -191,6 +174,10 @@ class DelayedSizes:
         numbers = self.measure()
         if numbers is not None:
             _update_all(self.sizes, numbers.tolist(), self.slack)
+
+
+def _count(numbers: Sequence[Tensor]) -> int:
+    return sum([part.shape[0] for part in numbers])
 
 
 def _update_all(sizes: Sequence[tuple[LearnedSize, int]], flat: list[float], slack: float = 0.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch.nn import functional as F
 
 from ..._step_hooks import step_hooks_paused
@@ -13,7 +14,6 @@ from ...ops.conv import reversed_conv
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
     from torch import Tensor
 
 __all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate", "prefers_channels_last"]
@@ -46,8 +46,9 @@ def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
     points = kernel.shape[2]  # kernels have the same length along every axis
     if points > DIRECT_POINTS:
         return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
-    if boundary == "zero" and x.dtype == kernel.dtype:  # torch's own correlation, without choosing a method
-        return _CONVS[x.dim() - 2](*_laid_out(x, kernel), padding=points // 2)
+    whole = boundary == "valid" and not torch.compiler.is_compiling() and points <= min(x.shape[2:])
+    if (boundary == "zero" or whole) and x.dtype == kernel.dtype:  # torch's own correlation, without choosing a method
+        return _CONVS[x.dim() - 2](*_laid_out(x, kernel), padding=0 if whole else points // 2)
     if not _longer(kernel, x):
         return reversed_conv(*_laid_out(x, kernel), boundary=boundary)
     return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
@@ -56,7 +57,6 @@ def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
 def prefers_channels_last(device: torch.device) -> bool:
     """Return whether planes are convolved in channels-last memory format on a device at the moment.
 
-    >>> import torch
     >>> prefers_channels_last(torch.device("cpu"))
     True
     """

@@ -282,7 +282,7 @@ class GroupConv(BaseGroupConv):
             y = group_bank(self.kernel, signal.values, self.boundary, group.order or 1)
             return self._output(y, None, None, group)
         values = weighted(signal.values, self._measure(signal.shape[2]), signal.gates)
-        if any(elements is not None and elements.dim() == 3 for elements in (out, into)):
+        if (out is not None and out.dim() == 3) or (into is not None and into.dim() == 3):
             y = convolve_each(self.kernel, values.flatten(1, 2), out, into, self.boundary)
             return self._output(y, out, gates, group)
         kernel = self._sample(out, into, group)

@@ -130,6 +130,9 @@ class GroupSignal:
 
     def replace(self, values: Tensor) -> GroupSignal:
         r"""Return the signal with other ``values``, (batch, channels, group, \*space), at the same elements."""
+        fits = type(values) is Tensor and values.dim() > 2 and values.shape[2] == self.values.shape[2]
+        if fits and values.is_floating_point() and (self._elements is None or self._elements.dim() == 2):
+            return _unflatten((values, self._elements, self.gates), self.group)
         return GroupSignal(values, self._elements, self.gates, group=self.group)
 
     def map(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> GroupSignal:
@@ -312,7 +315,7 @@ def _flatten_with_keys(signal: GroupSignal) -> tuple[list[tuple[Any, Any]], Grou
 
 
 def _unflatten(children: Iterable[Any], group: Group) -> GroupSignal:
-    # Without __init__ and its checks: the children of a tree may be anything.
+    # Without __init__ and its checks: the children of a tree may be anything, and parts of a signal were checked.
     signal = GroupSignal.__new__(GroupSignal)
     signal.values, signal._elements, signal.gates = children  # noqa: SLF001
     signal.group = group

@@ -47,10 +47,10 @@ class MaskSizes(LearnedSize):
         masks = self.width, self.resolution, self.depth, self.kernels
         return MaskSizes(*masks, self.channels, self.blocks, self.least_size, fixed=False)
 
-    def measure(self) -> Tensor | None:
-        if self.fixed or (self.width is None and self.resolution is None and self.depth is None):
-            return None
-        parts = []
+    def measure(self) -> list[Tensor]:
+        parts: list[Tensor] = []
+        if self.fixed:
+            return parts
         if self.width is not None:
             kept = self.width.values(cells(self.channels, self.width.offset)) > 0
             parts.append(kept.sum(dim=0).double())
@@ -59,7 +59,7 @@ class MaskSizes(LearnedSize):
         if self.depth is not None:
             kept = self.depth.values(cells(self.blocks, self.depth.offset)) > 0
             parts.append(kept.sum(dim=0).double())
-        return torch.cat(parts)
+        return parts
 
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         more = 1 if slack else 0  # an extra channel is multiplied by zero

@@ -275,6 +275,7 @@ def _sides(length: int) -> Iterator[tuple[int, int]]:
         yield m1, length // m1
 
 
+@functools.lru_cache(1 << 14)
 def power(n: int) -> int:
     """Return the smallest power of two that is at least ``n``."""
     return 1 << (n - 1).bit_length()
