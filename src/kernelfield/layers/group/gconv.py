@@ -133,9 +133,7 @@ class LiftingConv(BaseGroupConv):
         check_options(self, options, GroupOptions.__annotations__)
         super().__init__(in_channels, out_channels, **options)
         shape = out_channels, in_channels
-        self.kernel = GroupKernel(
-            self.group, field, *shape, kernel_size=self.kernel_size, on_group=False, flip=True
-        )
+        self.kernel = GroupKernel(self.group, field, *shape, kernel_size=self.kernel_size, on_group=False, flip=True)
 
     @checked(x=TensorOf("float", "batch, .in_channels, *space", empty=False))
     def forward(self, x: Tensor) -> GroupSignal:
