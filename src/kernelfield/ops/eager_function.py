@@ -34,4 +34,4 @@ class EagerFunction(Function):
         """Apply the function; like ``Function.apply`` without keyword arguments."""
         if torch._C._are_functorch_transforms_active():  # noqa: SLF001
             return super().apply(*args)
-        return super(Function, cls).apply(*args)
+        return super(Function, cls).apply(*args)  # type: ignore[misc]

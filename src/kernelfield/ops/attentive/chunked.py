@@ -35,7 +35,7 @@ def chunked_residual(
     """
 
     def block(x: Tensor, kernel: Tensor, *maps: Tensor | None) -> Tensor:
-        return attend_responses(responses(x, kernel, boundary, is_flipped), *maps, is_flipped)[0]
+        return attend_responses(responses(x, kernel, boundary, is_flipped), *maps, is_flipped=is_flipped)[0]
 
     outs, samples = _chunk_size(x, kernel, boundary, chunk)
     rows = []

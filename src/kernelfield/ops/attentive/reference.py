@@ -54,6 +54,7 @@ def attend_responses(
     squeeze: Tensor | None,
     excite: Tensor | None,
     psi: Tensor | None,
+    *,
     is_flipped: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     r"""Return :math:`\sum_{c, \tilde h} \alpha_X \alpha_C \tilde f`, and the maps α_C and α_X.
