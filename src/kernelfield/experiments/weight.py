@@ -83,7 +83,8 @@ def read_trained(path: str | Path, *, result: str | Path | None = None, recipe: 
         chosen = with_settings(find_recipe(recipe or values["recipe"]), list(found.get("settings", [])))
         chosen = replace(chosen, training=replace(chosen.training, seed=seed))
         found = _of_seed(found, seed)
-    wanted = found.get("best_step")
+    # Without validation data no epoch is better than another: best_step is 0, and the last step counts.
+    wanted = found.get("best_step") or found.get("steps")
     if wanted is not None and found.get("selected", "best") == "best" and wanted != step:
         raise ValueError(
             f"path must hold the checkpoint of the result, which is of step {wanted}, got {checkpoint} of step {step}"
