@@ -53,7 +53,7 @@ every = pytest.mark.parametrize(
 
 
 def clear() -> None:
-    for cached in (plans.make_plan, plans._digits, launch.make_call):
+    for cached in (plans.make_plan, plans.find_digits, launch.make_call):
         cached.cache_clear()
 
 

@@ -14,6 +14,7 @@ from .check import KINDS, check_conv
 from .cost import cheapest
 from .direct import direct_conv
 from .fft import fft_conv
+from .matmul import matmul_conv
 from .measured import on_change
 from .shape import whole_windows
 from .triton import obstacle, triton_conv
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["METHODS", "conv"]
 
-METHODS = {"direct": direct_conv, "fft": fft_conv, "triton": triton_conv}
+METHODS = {"direct": direct_conv, "fft": fft_conv, "triton": triton_conv, "matmul": matmul_conv}
 
 
 @checked(**KINDS, method=Choice("auto", *METHODS))
@@ -52,8 +53,9 @@ def conv(
             are returned that see all of the kernel, length - points + 1 of them; one for all axes or one per axis.
         groups: number of groups of channels; ``in`` groups make a depthwise convolution.
         method: "direct" sums, "fft" multiplies spectra, "triton" does so on a GPU's tensor cores (depthwise
-            convolutions in single and half precision), "auto" takes the one that a cost model measured on this kind of
-            device expects to be the fastest.
+            convolutions in single and half precision), "matmul" does so by matrix products alone, for convolutions with
+            many input channels per group, "auto" takes "direct", "fft" or "triton", whichever a cost model measured on
+            this kind of device expects to be the fastest.
 
     Returns:
         (batch, out, \*space) signal, shorter along axes with a "valid" boundary. FFTs of half-precision signals run in

@@ -25,7 +25,7 @@ from ...graph_cache import graph_cache
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["chain_ahead", "chain_back", "chain_tables", "digit_shifts", "repeated_product"]
+__all__ = ["chain_ahead", "chain_back", "chain_tables", "digit_shifts", "digit_table", "repeated_product"]
 
 #: batches of one product; larger ones are cut, since the last axis of a CUDA grid ends at 65,535
 MOST_PRODUCTS = 1 << 15
@@ -45,7 +45,7 @@ def digit_shifts(digits: tuple[int, ...], shift: float) -> Tensor:
     return shifts
 
 
-def _digit(shifts: Tensor, size: int, inputs: int, parts: int) -> Tensor:
+def digit_table(shifts: Tensor, size: int, inputs: int, parts: int) -> Tensor:
     """Return the real tables of one digit, (shifts, size · 2, parts · inputs).
 
     Rows are (frequency, part) and columns (part, sample).
@@ -79,7 +79,9 @@ def chain_tables(
     for i, (size, last) in enumerate(sizes):
         rest //= 1 if last else size
         inputs = second if last else -(-first // rest) if i == 0 else size
-        table = _digit(torch.zeros(1, dtype=torch.float64) if last else shifts, size, inputs, parts if i == 0 else 2)
+        table = digit_table(
+            torch.zeros(1, dtype=torch.float64) if last else shifts, size, inputs, parts if i == 0 else 2
+        )
         if not last:
             shifts = ((shifts[:, None] + torch.arange(size)) / size).flatten()
         ahead.append((table / (size if scaled and i else 1)).to(device, dtype))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Plan", "make_plan", "power"]
+__all__ = ["Plan", "find_digits", "make_plan", "power"]
 
 #: smallest side of a tile: the depth of a tensor-core instruction
 LEAST = 16
@@ -199,16 +199,16 @@ def _line(lengths: tuple[int, ...], _: tuple[int, ...], periodic: tuple[bool, ..
 
 def _chains(plan: Plan, valid: tuple[int, int], exact: bool, second: int = 1) -> Iterator[Plan]:
     """Yield the plan with a chain of products along an axis of ``valid[0]`` samples and a second one, if there is."""
-    digits = _digits(valid[0], exact)
+    digits = find_digits(valid[0], exact)
     if digits:
         yield replace(plan, outer=math.prod(digits) * second, digits=digits, second=second, valid=valid)
 
 
 @functools.lru_cache(1024)
-def _digits(length: int, exact: bool) -> tuple[int, ...]:
+def find_digits(length: int, exact: bool) -> tuple[int, ...]:
     """Return the lengths of products for a transform of at least, or exactly, this length; empty if there are none.
 
-    >>> _digits(4096, False), _digits(1000, False), _digits(270, True), _digits(257, True)
+    >>> find_digits(4096, False), find_digits(1000, False), find_digits(270, True), find_digits(257, True)
     ((64, 64), (32, 32), (15, 18), ())
     """
     unit = 1 if exact else ALIGNMENT
