@@ -8,7 +8,15 @@ GPU with kernels that do nothing: each launch of a Triton kernel counts, and eac
 view nor an allocation. On a GPU the launches are those that torch's profiler sees. Python calls are those of all
 functions in all files, with the backward pass, which runs in the same thread on a CPU.
 
-``--as before`` stores the counts under another name, beside those that the file already has.
+``--as before`` stores the counts under another name, beside those that the file already has. To count the steps of
+another commit, copy this script and the modules it imports from this folder into a checkout of it:
+
+    git worktree add --detach ../before 6454f8a
+    cp benchmarks/{launches,loops,_measure,_tables}.py ../before/benchmarks
+    export PYTHONPATH=../before/src
+    python ../before/benchmarks/launches.py --as before --commit 6454f8a --out benchmarks/results/launches-cpu.json
+
+``--markdown docs/guides/speed.md`` writes the table into the guide; with ``--networks`` and no names, without a count.
 """
 
 from __future__ import annotations
@@ -24,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from _measure import machine
-from _tables import number, save, table
+from _tables import MISSING, describe, replace_section, save, table
 from loops import CASES, launches, make_step
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -163,10 +171,12 @@ def count(name: str, device: torch.device) -> tuple[dict[str, Any], Counter[str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", default=[*CASES, LAYER], choices=[*CASES, LAYER])
+    parser.add_argument("--networks", nargs="*", default=[*CASES, LAYER], choices=[*CASES, LAYER])
     parser.add_argument("--as", dest="name", default="after", help="name of these counts in the file")
+    parser.add_argument("--commit", default="", help="the commit that is counted, for the file")
     parser.add_argument("--functions", type=int, default=0, help="print the functions and kernels that are called most")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--markdown", type=Path, help="put the table into this file")
     options = parser.parse_args()
     device = torch.device("cpu" if SIMULATED else "cuda")
     if SIMULATED:
@@ -182,11 +192,35 @@ def main() -> None:
             print(f"{n:6d}  {function}  {file.rpartition('site-packages/')[2]}")
         for kernel, n in kernels.most_common(options.functions):
             print(f"{n:6d}  {kernel}")
-    if options.out is not None:
-        save({"machine": machine(device, SEED), "simulated": SIMULATED, "rows": rows}, options.out)
-    columns = [(way, what) for what in ("launches", "python_calls") for way in ("before", "after")]
-    lines = [[name, *(number(row.get(way, {}).get(what)) for way, what in columns)] for name, row in rows.items()]
-    print(table(["network", *(f"{what.replace('_', ' ')} {way}" for way, what in columns)], lines))
+    report = {
+        "machine": machine(device, SEED),
+        "simulated": SIMULATED,
+        "commits": found.get("commits", {}),
+        "rows": rows,
+    }
+    if not options.networks:
+        report["machine"] = found["machine"]
+    if options.commit:
+        report["commits"][options.name] = options.commit
+    save(report, options.out)
+    text = f"{describe(report['machine'])}.\n\n{_make_table(rows)}"
+    if options.markdown is not None:
+        replace_section(options.markdown, f"launches-{device.type}", text)
+    print(text)
+
+
+def _make_table(rows: dict[str, Any]) -> str:
+    """Return the counts, and their ratio, as a table."""
+    lines = []
+    for name, row in rows.items():
+        cells = [name]
+        for what in ("launches", "python_calls"):
+            counts = [row.get(way, {}).get(what) for way in ("before", "after")]
+            cells += [MISSING if n is None else f"{n:,}" for n in counts]
+            cells.append(MISSING if None in counts else f"{counts[1] / counts[0]:.2f}")
+        lines.append(cells)
+    columns = [f"{what}{way}" for what in ("launches", "Python calls") for way in (", before", "", ", ratio")]
+    return table(["training step", *columns], lines)
 
 
 if __name__ == "__main__":
