@@ -48,6 +48,12 @@ class Mask(nn.Module):
         self.dim, self.threshold = dim, float(threshold)
         self.domain = (float(domain[0]), float(domain[1]))
 
+    def _set(self, name: str, value: Tensor, learned: bool) -> None:
+        if learned:
+            self.register_parameter(name, nn.Parameter(value))
+        else:
+            self.register_buffer(name, value)
+
     def profile(self, coords: Tensor) -> Tensor:
         """Return the value along each axis, before the threshold: (…, dim) to (…, dim)."""
         raise NotImplementedError
@@ -167,17 +173,9 @@ class GaussianMask(Mask):
         super().__init__(dim, threshold, domain)
         if isotropic and isinstance(sigma, (list, tuple)) and len(sigma) > 1:
             raise ValueError(f"sigma must be one number for all axes if isotropic is True, got {sigma}")
-        widths = _axes(sigma, 1 if isotropic else dim)
-        if learn_sigma:
-            self.sigma = nn.Parameter(widths)
-        else:
-            self.register_buffer("sigma", widths)
-        centre = _axes(mean, dim)
-        if learn_mean:
-            self.mean = nn.Parameter(centre)
-        else:
-            self.register_buffer("mean", centre)
-        self.closes_below = bool((centre > self.domain[0]).all())
+        self._set("sigma", _axes(sigma, 1 if isotropic else dim), learn_sigma)
+        self._set("mean", _axes(mean, dim), learn_mean)
+        self.closes_below = bool((self.mean > self.domain[0]).all())
 
     def profile(self, coords: Tensor) -> Tensor:
         return _gauss(coords, self.mean, self.sigma)
@@ -306,11 +304,7 @@ class SigmoidMask(Mask):
     ) -> None:
         super().__init__(dim, threshold, domain)
         self.temperature = float(temperature)
-        start = _axes(offset, dim)
-        if learn_offset:
-            self.offset = nn.Parameter(start)
-        else:
-            self.register_buffer("offset", start)
+        self._set("offset", _axes(offset, dim), learn_offset)
 
     def profile(self, coords: Tensor) -> Tensor:
         # 1 - sigm(z) as sigm(-z): no cancellation where the mask is nearly closed.

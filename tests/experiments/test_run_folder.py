@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernelfield._atomic import write_aside, write_text
+from kernelfield._files import write_aside, write_text
 from kernelfield.experiments import fit
 from kernelfield.experiments.checkpoint import check_weights, latest_checkpoint, read_checkpoint, write_checkpoint
 from kernelfield.experiments.evaluation import NonFiniteOutputs, evaluate

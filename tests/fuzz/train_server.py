@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kernelfield._atomic import write_text
+from kernelfield._files import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path

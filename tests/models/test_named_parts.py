@@ -11,7 +11,7 @@ import torch
 
 import kernelfield as kf
 from kernelfield.models import import_network
-from kernelfield.models.named_parts import resolve_parts
+from kernelfield.models.registry import resolve_parts
 
 if TYPE_CHECKING:
     from pathlib import Path

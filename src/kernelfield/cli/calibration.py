@@ -30,7 +30,7 @@ def calibrate(
     with errors():
         if show and clear:
             raise ValueError("--show must not be given together with --clear")
-        from .._cache import VARIABLE  # noqa: PLC0415
+        from .._files import VARIABLE  # noqa: PLC0415
         from ..ops.conv import measured  # noqa: PLC0415
 
         chosen = _device(device)

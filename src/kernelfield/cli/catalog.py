@@ -158,7 +158,7 @@ def new_recipe(
             raise FileNotFoundError(f"--from must be a file or folder of data, got {data}")
         chosen = recipe_of(data or recipe, model, settings or [])
         mapping = {**chosen.to_dict(), "name": file.stem}
-        from .._atomic import write_text  # noqa: PLC0415
+        from .._files import write_text  # noqa: PLC0415
         from ..experiments.recipe import recipe_from  # noqa: PLC0415
 
         write_text(file, recipe_from(mapping).to_yaml())

@@ -92,7 +92,7 @@ def import_own(name: str) -> None:
         sys.path.insert(0, here)
     try:
         if ":" in name:
-            from ..models.named_parts import import_network  # noqa: PLC0415
+            from ..models.registry import import_network  # noqa: PLC0415
 
             import_network(name)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -96,7 +97,7 @@ def train(
         if launched_sizes() is not None:
             context = remaining_context(context, fabric.world_size)
         train_recipe = fit if seeds == 1 else partial(fit_seeds, seeds=seeds)
-        with progress_bar(chosen.name, quiet=as_json) as on_progress:
+        with nullcontext() if as_json else progress_bar(chosen.name) as on_progress:
             run = train_recipe(
                 chosen,
                 out,
@@ -178,7 +179,7 @@ def reproduce(
         fabric = make_fabric(accelerator)
         failed = 0
         for name in recipes_of(what):
-            with progress_bar(name, quiet=as_json) as on_progress:
+            with nullcontext() if as_json else progress_bar(name) as on_progress:
                 result = run_row(name, results, runs, fabric=fabric, on_progress=on_progress, **data, **options)
             failed += result["status"] != "done"
             if as_json:

@@ -208,7 +208,7 @@ def make_card(source: str | Path, *, out: str | Path | None = None, seconds: flo
         seconds: how long to measure time and energy, each for one sample and for a batch.
         device: where to measure.
     """
-    from .._atomic import write_text  # noqa: PLC0415
+    from .._files import write_text  # noqa: PLC0415
     from ..viz.card import plot_card  # noqa: PLC0415
 
     if Path(source).is_dir():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._atomic import flush
+from .._files import flush
 from ..data.io.files import open_file, read_bytes, read_lines
 
 if TYPE_CHECKING:

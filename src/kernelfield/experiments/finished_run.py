@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
-from .._atomic import write_aside
+from .._files import write_aside
 from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
 from ..data.io.files import decoding

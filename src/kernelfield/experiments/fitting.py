@@ -109,7 +109,7 @@ def fit(
         lines += advice(fabric.device)
         if leads:
             _begin(run, recipe, data, network, fabric.device, on_data, lines, on_message)
-        loggers = Loggers([*recipe.training.log, *log] if leads else [], target, recipe.name, recipe.to_dict())
+        loggers = _loggers(run, recipe, [*recipe.training.log, *log] if leads else [])
 
         def progress(now: Progress) -> None:
             if on_progress is not None:
@@ -117,10 +117,9 @@ def fit(
             if math.isnan(now.loss):  # the first report, of the time alone
                 return
             write_rows(run, loop)
-            _log_progress(run, now)
+            _log_progress(run, now, loggers)
             if now.metrics and kernels is not None:
                 kernels.write()
-            loggers.log(now)
 
         loop = Loop(
             task,
@@ -198,17 +197,24 @@ def _begin(
             on_message(line)
 
 
-def _end(run: Run, loop: Loop, loggers: Loggers) -> None:
+def _end(run: Run, loop: Loop, loggers: Loggers | None) -> None:
     """Log how the training ended."""
     if loop.captured is not None:
         run.log(loop.captured.summary)
     run.log(f"finished after {loop.state.seconds:.1f} s")
-    loggers.close(run.result())
+    if loggers is not None:
+        loggers.close(run.result())
 
 
-def _log_progress(run: Run, now: Progress) -> None:
+def _loggers(run: Run, recipe: Recipe, names: list[str]) -> Loggers | None:
+    return Loggers(names, run.folder, recipe.name, recipe.to_dict()) if names else None
+
+
+def _log_progress(run: Run, now: Progress, loggers: Loggers | None) -> None:
     done = ", ".join(f"{k} {v:.4f}" for k, v in {"loss": now.loss, **now.metrics}.items())
     run.log(f"step {now.step}/{now.steps}, epoch {now.epoch}: {done}, {now.rate:.0f} samples/s")
+    if loggers is not None:
+        loggers.log(now)
 
 
 @dataclass(frozen=True)

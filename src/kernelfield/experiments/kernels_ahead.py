@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .._cache import cache_folder
+from .._files import cache_folder
 from ..ops.precompile import KernelRecord, precompile
 
 __all__ = ["KernelsAhead", "kernel_records"]

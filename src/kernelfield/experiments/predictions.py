@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from .._atomic import write_text
+from .._files import write_text
 from .run_files import to_json
 
 if TYPE_CHECKING:

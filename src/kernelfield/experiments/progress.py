@@ -26,7 +26,7 @@ LINE_SECONDS = 30.0
 
 
 @contextmanager
-def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+def progress_bar(title: str) -> Iterator[Callable[[Progress], None]]:
     """Yield a callback for ``on_progress`` of :func:`~.fitting.fit`.
 
     In a terminal it draws a bar with loss, metrics, throughput and remaining time. Elsewhere it writes a line to
@@ -34,14 +34,11 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progr
 
     Args:
         title: in front of the bar and of each line.
-        quiet: show nothing.
     """
     from rich.console import Console  # noqa: PLC0415
 
     console = Console(file=sys.stderr)
-    if quiet:
-        yield lambda _: None
-    elif console.is_terminal:
+    if console.is_terminal:
         with _bar(title, console) as update:
             yield update
     else:

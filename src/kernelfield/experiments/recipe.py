@@ -201,18 +201,22 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
             if not equals:
                 raise ValueError(f"--set must read a.b=c, got {setting!r}")
             pairs.append((key.strip(), parse_value(value), setting))
+    if not pairs:
+        return recipe
     where = f"--set {' '.join(setting for *_, setting in pairs)}"
     mapping = recipe.to_dict()
-    declared = mapping["shape"] == _declared_shape(recipe.data, where) if pairs else False
-    for of_data in (True, False):
-        for key, value, setting in pairs:
-            if key.startswith("data.") == of_data:
-                _assign(mapping, key, value, setting)
-        if of_data and declared:
-            # Under other options, the data set may declare another shape.
-            mapping["shape"] = _declared_shape(mapping["data"], where) or mapping["shape"]
+    of_data = [pair for pair in pairs if pair[0].startswith("data.")]
+    declared = bool(of_data) and mapping["shape"] == _declared_shape(recipe.data, where)
+    for key, value, setting in of_data:
+        _assign(mapping, key, value, setting)
+    if declared:
+        # Under other options, the data set may declare another shape.
+        mapping["shape"] = _declared_shape(mapping["data"], where) or mapping["shape"]
+    for key, value, setting in pairs:
+        if not key.startswith("data."):
+            _assign(mapping, key, value, setting)
     # Checked once all are set: some settings are valid only together, such as a schedule and its milestones.
-    return recipe_from(mapping, where) if pairs else recipe
+    return recipe_from(mapping, where)
 
 
 def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None:

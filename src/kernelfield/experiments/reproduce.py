@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._atomic import write_bytes
 from .._checks import check_int
+from .._files import write_bytes
 from .combine import combine_results, pool_progress
 from .loop import TrainingInterrupted
 from .metrics import main_metric

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
-from .._atomic import remove_drafts, write_text
 from .._checks import check_choice
+from .._files import remove_drafts, write_text
 from ..data.io.files import decoding, read_lines
 from ..models import create_model
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
@@ -203,7 +203,7 @@ class Run:
         self.write("recipe.yaml", f"{text}{_CHECKSUM}{_digest(text)}\n")
 
     def write(self, name: str, text: str, *, durable: bool = True) -> Path:
-        """Write a file of the run atomically; see :func:`~kernelfield._atomic.write_aside`."""
+        """Write a file of the run atomically; see :func:`~kernelfield._files.write_aside`."""
         return write_text(self.folder / name, text, durable=durable)
 
     def write_rows(self, name: str, rows: list[dict[str, float]]) -> None:

@@ -9,7 +9,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from .._atomic import write_text
+from .._files import write_text
 from ..data.io.files import decoding, read_bytes
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import TEXT
+from .._kinds import TEXT, Choice
 from .._object_kinds import TensorOf
 from ._linear import first_outputs
 from .start import SCALING
@@ -19,7 +19,7 @@ from .start import SCALING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Architecture", "Field", "bind_field", "bind_start", "build_field"]
+__all__ = ["Architecture", "Field", "bind_field", "bind_start", "build_field", "field_options"]
 
 
 @dataclass(frozen=True)
@@ -233,3 +233,22 @@ def build_field(field: Callable[..., Field] | Field, dim: int, channels: int, **
             f"field must have dim={dim} and channels={channels}, got dim={built.dim} and channels={built.channels}"
         )
     return built
+
+
+def field_options(
+    field: Callable[..., Field], *, default_start: str | None = None, start: str | None = None, **arguments: Any
+) -> Callable[..., Field]:
+    """Bind to a kernel field those of its arguments that are given.
+
+    Args:
+        field: makes the field.
+        default_start: starting values to use if the field has them.
+        start: starting values to use; refused if the field does not have them.
+        arguments: hidden, omega_0 and hidden_omega_0.
+    """
+    bound = bind_field(field, **{name: value for name, value in arguments.items() if value is not None})
+    if start is not None:
+        made = field.func if isinstance(field, partial) else field
+        Choice(*getattr(made, "starts", ())).check("start", start)
+        return partial(bound, start=start)
+    return bound if default_start is None else bind_start(bound, default_start)

@@ -31,6 +31,8 @@ def in_full_precision(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], 
     >>> in_full_precision(lambda t: t.double())(weight).dtype
     torch.float64
     """
+    if change(torch.empty(0)).dtype not in _HALF:
+        return change
 
     def changed(tensor: Tensor) -> Tensor:
         found = change(tensor)

@@ -13,11 +13,10 @@ from .gridified import GridifiedNet
 from .group_unet import GroupUNet
 from .gsanet import GSANet
 from .image_field import ImageField
-from .named_parts import import_network
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .pretrained import describe_weight, from_pretrained, save_pretrained
 from .random_kernels import RandomKernelNet, RandomKernels
-from .registry import create_model, list_models, register
+from .registry import create_model, import_network, list_models, register
 from .wavelet_net import WaveletNet
 
 __all__ = [

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import RATE, Choice, Int
 from ..fields import Field, MAGNet, SharedField, build_field
+from ..fields.base import field_options
 from ..layers import (
     CCNNBlock,
     Dropout,
@@ -25,7 +26,7 @@ from ..layers import (
 from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
-from .ckcnn import KERNEL_KINDS, field_options
+from .ckcnn import KERNEL_KINDS
 from .point_classifier import PointClassifier
 from .queries import append_queries
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm

@@ -12,9 +12,10 @@ from .._checks import per_axis
 from .._kinds import POSITIVE, Int, PerAxis
 from .._object_kinds import TensorOf
 from ..fields import Field, MAGNet, Table
+from ..fields.base import field_options
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate
-from .ckcnn import KERNEL_KINDS, conv_factory, field_options
+from .ckcnn import KERNEL_KINDS, conv_factory
 from .classifier import ReadoutClassifier
 from .readout import Readout
 from .registry import register

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, Kind, ListOf
 from .._signature import with_arguments_of
-from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet, bind_field, bind_start
+from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet
+from ..fields.base import field_options
 from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..masks import Mask
 
-__all__ = ["CKCNN", "KERNEL_FIELDS", "KERNEL_KINDS", "FlexTCN", "conv_factory", "field_options"]
+__all__ = ["CKCNN", "KERNEL_FIELDS", "KERNEL_KINDS", "FlexTCN", "conv_factory"]
 
 #: arguments that networks of continuous kernels have in common
 KERNEL_KINDS: dict[str, Kind] = {
@@ -35,25 +36,6 @@ KERNEL_KINDS: dict[str, Kind] = {
     "start": TEXT | None,
     "sigma": POSITIVE | None,
 }
-
-
-def field_options(
-    field: Callable[..., Field], *, default_start: str | None = None, start: str | None = None, **arguments: Any
-) -> Callable[..., Field]:
-    """Bind to a kernel field those of its arguments that are given.
-
-    Args:
-        field: makes the field.
-        default_start: starting values to use if the field has them.
-        start: starting values to use; refused if the field does not have them.
-        arguments: hidden, omega_0 and hidden_omega_0.
-    """
-    bound = bind_field(field, **{name: value for name, value in arguments.items() if value is not None})
-    if start is not None:
-        made = field.func if isinstance(field, partial) else field
-        Choice(*getattr(made, "starts", ())).check("start", start)
-        return partial(bound, start=start)
-    return bound if default_start is None else bind_start(bound, default_start)
 
 
 def conv_factory(

@@ -10,9 +10,10 @@ from .._arguments import checked
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
 from .._object_kinds import TensorOf
 from ..fields import SIREN, Field, MAGNet, NJet, Table
+from ..fields.base import field_options
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
-from .ckcnn import KERNEL_FIELDS, KERNEL_KINDS, conv_factory, field_options
+from .ckcnn import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
 from .classifier import ReadoutClassifier
 from .readout import READOUTS, Readout
 from .registry import register

@@ -16,7 +16,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from .._atomic import write_text
+from .._files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

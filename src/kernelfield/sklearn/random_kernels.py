@@ -8,8 +8,8 @@ import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 from torch.nn import functional as F
 
-from ..models.named_parts import resolve_parts
 from ..models.random_kernels import RandomKernelNet
+from ..models.registry import resolve_parts
 from ._arguments import KernelArguments
 from ._arrays import plain, seed_of
 from ._base import Classifier, Estimator, Regressor

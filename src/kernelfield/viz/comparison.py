@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
-from .._atomic import write_text
+from .._files import write_text
 from .report import _picture, _section, page
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
-from .._atomic import write_aside
+from .._files import write_aside
 from .._kinds import ANY, ListOf
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
-from .._atomic import write_text
+from .._files import write_text
 from .._kinds import ListOf
 from .._object_kinds import DICT
 from ..groups import Distribution
 from ..layers import ContinuousConv
 from .architecture import draw_history
 from .figures import render_figure
-from .groups import draw_subset_history, subset_history
+from .groups import draw_subset_history
 from .kernels import plot_kernels
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def write_report(
         parts.append(_section("Efficiency", _image((folder / "card.png").read_bytes())))
     if masks and "complexity" in masks[0]:
         parts.append(_section("Architecture", _picture(lambda figure: draw_history(figure, masks))))
-    elif subset_history(masks):
+    elif any("distribution" in name for row in masks for name in row):
         parts.append(_section("Subsets over training", _picture(lambda figure: draw_subset_history(figure, masks))))
     elif masks:
         parts.append(_section("Mask widths", _picture(lambda figure: _mask_curves(figure, masks))))

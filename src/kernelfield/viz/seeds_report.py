@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import checked
-from .._atomic import write_text
+from .._files import write_text
 from .._kinds import ANY
 from .report import _heading, _numbers, _picture, _section, _shown, page
 

@@ -21,8 +21,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..._atomic import write_aside
 from ..._checks import check_choice
+from ..._files import write_aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ...ops.eager_function import EagerFunction
+from ...ops.autograd import EagerFunction
 from .correlate import prefers_channels_last
 
 if TYPE_CHECKING:

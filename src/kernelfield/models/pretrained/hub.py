@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._arguments import checked
-from ..._atomic import write_bytes, write_text
+from ..._files import write_bytes, write_text
 from ..._kinds import TEXT, Int
 from ..._object_kinds import Instance
 from ..._version import __version__

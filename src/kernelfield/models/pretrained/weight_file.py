@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..._atomic import write_bytes
+from ..._files import write_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,13 +10,12 @@ from torch import Tensor
 from ..._arguments import checked
 from ..._kinds import Choice
 from ..backend import fast_paths
-from .check import KINDS, check_conv
 from .cost import cheapest
 from .direct import direct_conv
 from .fft import fft_conv
 from .matmul import matmul_conv
 from .measured import on_change
-from .shape import whole_windows
+from .shape import KINDS, check_conv, whole_windows
 from .triton import obstacle, triton_conv
 
 if TYPE_CHECKING:

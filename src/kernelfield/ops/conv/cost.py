@@ -121,7 +121,8 @@ def _cheapest(
     if is_symbolic(*points):
         return "fft"  # kernels of symbolic length are as long as the input
     # All methods scale alike with an unknown length or batch size, so its value hardly matters.
-    shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *points), strict=True))
+    if is_symbolic(*shape):
+        shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *points), strict=True))
     periodic = [name == "periodic" for name in boundary]
     work = Work.of(shape, tuple(kernel_shape), centres(points, causal), periodic)
     times = [seconds(method, work, device, training, dtype) for method in methods]

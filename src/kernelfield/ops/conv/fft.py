@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .autograd import bilinear
+from ..autograd import bilinear
 from .direct import direct_conv
 from .fft_columns import Columns
-from .placing import place, take
-from .shape import centres
+from .shape import centres, place, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

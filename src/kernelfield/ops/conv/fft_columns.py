@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .placing import place, take
+from .shape import place, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

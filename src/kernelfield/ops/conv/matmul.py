@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..autograd import bilinear
 from ..graph_cache import graph_cache
-from .autograd import bilinear
 from .direct import direct_conv
 from .fft import transform_conv, transform_grads
-from .placing import place, take
-from .shape import centres
+from .shape import centres, place, take
 from .triton.outer_chain import digit_shifts, digit_table, repeated_product
 from .triton.plan import find_digits
 

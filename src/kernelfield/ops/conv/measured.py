@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from ..._atomic import write_text
-from ..._cache import cache_folder
+from ..._files import cache_folder, write_text
 from ..._version import __version__
 
 __all__ = [

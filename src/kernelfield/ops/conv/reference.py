@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._arguments import checked
-from .check import KINDS, check_conv
+from .shape import KINDS, check_conv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...eager_function import EagerFunction
+from ...autograd import EagerFunction
 from ...launch_sizes import ceil_div, power_of_2
 from .backward import NOT_OF_KEYS, keys, places, queries
 from .forward import forward

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...eager_function import EagerFunction
+from ...autograd import EagerFunction
 from ...launch_sizes import ceil_div, power_of_2
 
 __all__ = ["fused_softmax_sum"]

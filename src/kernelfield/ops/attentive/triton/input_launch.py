@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ...eager_function import EagerFunction
+from ...autograd import EagerFunction
 from ...launch_sizes import ceil_div
 from .input_kernels import channel_slopes, over_channels, over_space, signal_slopes, space_slopes, subtract
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ...eager_function import EagerFunction
+from ...autograd import EagerFunction
 from ...launch_sizes import ceil_div, power_of_2
 from .backward import peaks_grad, sources, taps
 from .forward import peaks, sums

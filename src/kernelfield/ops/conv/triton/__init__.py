@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ...architectures import ARCHITECTURES, Architecture, architecture_of
+from ...autograd import bilinear
 from ...backend import fast_paths, unavailable
-from ..autograd import bilinear
 from ..direct import direct_conv
 from ..fft import transform_conv, transform_grads
 from ..shape import centres, is_symbolic

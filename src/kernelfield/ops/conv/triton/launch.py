@@ -11,8 +11,7 @@ from triton.runtime.errors import OutOfResources as TooLarge
 
 from ...architectures import architecture_of
 from ...graph_cache import graph_cache
-from ..placing import place, take
-from ..shape import centres
+from ..shape import centres, place, take
 from . import plan_of, precision, scaled
 from .outer_launch import Blocks
 from .plan import power

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...double_backward import grads_by_formula
-from ...eager_function import EagerFunction
+from ...autograd import EagerFunction, grads_by_formula
 from ...launch_sizes import ceil_div, power_of_2
 from .kernels import filter_grads_kernel, filter_kernel, sine_grads_kernel, sine_kernel
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...double_backward import grads_by_formula
-from ...eager_function import EagerFunction
+from ...autograd import EagerFunction, grads_by_formula
 from ...launch_sizes import ceil_div, power_of_2
 from ..channel_map import sum_of_products
 from ..reference import batch_norm, kept_gelu, kept_gelu_of_map, mapped_offset

@@ -1,4 +1,7 @@
-"""Write files aside and move them into place: whoever reads a file sees all of it or the one before."""
+"""Files that the library writes: moved into place whole, and the folder of what it keeps between processes.
+
+Whoever reads a file sees all of it or the one before.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["DRAFT", "flush", "remove_drafts", "write_aside", "write_bytes", "write_text"]
+__all__ = ["DRAFT", "VARIABLE", "cache_folder", "flush", "remove_drafts", "write_aside", "write_bytes", "write_text"]
 
+#: environment variable that moves the cache folder, or turns it off with "0" or "off"
+VARIABLE = "KERNELFIELD_CACHE"
 #: beginning of the names of files that are not yet in place
 DRAFT = ".draft-"
 
@@ -78,3 +83,24 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def cache_folder() -> Path | None:
+    """Return the user's cache folder of this library, which may not exist yet; None if it is turned off.
+
+    By default it is ``kernelfield`` in ``XDG_CACHE_HOME``, or in ``~/.cache``.
+
+    >>> from unittest import mock
+    >>> with mock.patch.dict(os.environ, {VARIABLE: "/tmp/mine"}):
+    ...     str(cache_folder())
+    '/tmp/mine'
+    >>> with mock.patch.dict(os.environ, {VARIABLE: "off"}):
+    ...     cache_folder() is None
+    True
+    """
+    chosen = os.environ.get(VARIABLE)
+    if chosen is not None and chosen.strip().lower() in ("", "0", "off"):
+        return None
+    if chosen is not None:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "kernelfield"

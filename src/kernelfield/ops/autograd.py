@@ -1,4 +1,4 @@
-r"""Convolutions with their own backward pass, for autograd, torch.compile and torch.export.
+r"""Autograd functions of operators: with less overhead per call, and with derivatives of every order.
 
 Convolution is bilinear, and so are its two gradients:
 
@@ -20,13 +20,65 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-
-from ..eager_function import EagerFunction
+from torch.autograd import Function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["bilinear"]
+__all__ = ["EagerFunction", "bilinear", "grads_by_formula"]
+
+
+class EagerFunction(Function):
+    """An autograd function that is called outside of :mod:`torch.func` transforms and compilers.
+
+    ``Function.apply`` looks at every argument for a tensor of a transform that has ended. Operators that never meet
+    one do without, since a step calls them many times.
+
+    >>> class Double(EagerFunction):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return 2 * x
+    ...
+    ...     @staticmethod
+    ...     def backward(ctx, grad):
+    ...         return 2 * grad
+    >>> x = torch.ones(1, requires_grad=True)
+    >>> torch.autograd.grad(Double.apply(x), x)
+    (tensor([2.]),)
+    """
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """Apply the function; like ``Function.apply`` without keyword arguments."""
+        if torch._C._are_functorch_transforms_active():  # noqa: SLF001
+            return super().apply(*args)
+        return super(Function, cls).apply(*args)  # type: ignore[misc]
+
+
+def grads_by_formula(
+    formula: Callable[..., Tensor], inputs: Sequence[Tensor | None], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of ``formula`` at ``inputs``, as a graph that can be differentiated again.
+
+    Args:
+        formula: computes the same as the fast function by operations that have derivatives of every order.
+        inputs: its arguments; None for an argument that is absent.
+        grad: the gradient of its result.
+
+    Returns:
+        A gradient for each input; None if it needs none.
+
+    >>> x = torch.tensor([2.0], requires_grad=True)
+    >>> (g,) = grads_by_formula(lambda x: x**3, [x], torch.ones(1))
+    >>> torch.autograd.grad(g, x)
+    (tensor([12.]),)
+    """
+    with torch.enable_grad():
+        # Use aliases: otherwise the gradient of an input would include its path through another input computed from it.
+        own = [None if t is None else t.view_as(t) for t in inputs]
+        wanted = [t for t in own if t is not None and t.requires_grad]
+        found = iter(torch.autograd.grad(formula(*own), wanted, grad, create_graph=True, allow_unused=True))
+    return tuple(next(found) if t is not None and t.requires_grad else None for t in own)
 
 
 def bilinear(  # noqa: C901
