@@ -100,8 +100,14 @@ def bilinear(  # noqa: C901
             return _Conv.apply(x, kernel, *how)
         return conv(x, kernel, *how)
 
-    def apply_grads(grad: Tensor, x: Tensor, kernel: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
-        return (grads_op if torch.compiler.is_compiling() else _ConvGrads.apply)(grad, x, kernel, *how)
+    def apply_grads(
+        grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any
+    ) -> tuple[Tensor, Tensor]:
+        if torch.compiler.is_compiling():
+            return grads_op(grad, x, kernel, need_x, need_kernel, *how)
+        if torch.is_grad_enabled():
+            return _ConvGrads.apply(grad, x, kernel, need_x, need_kernel, *how)
+        return grads(grad, x, kernel, (need_x, need_kernel), *how)
 
     @torch.library.custom_op(f"kernelfield::{name}", mutates_args=())
     def conv_op(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,14 +13,14 @@ from ..._kinds import Choice
 from ..backend import fast_paths
 from .cost import cheapest
 from .direct import direct_conv
-from .fft import fft_conv
+from .fft import fft_conv, prepared_fft_conv
 from .matmul import matmul_conv
 from .measured import on_change
 from .shape import KINDS, check_conv, whole_windows
 from .triton import obstacle, triton_conv
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["METHODS", "conv"]
 
@@ -71,14 +72,7 @@ def conv(
     >>> conv(torch.randn(8, 6, 32, 32), torch.randn(6, 1, 63, 63), groups=6).shape
     torch.Size([8, 6, 32, 32])
     """
-    boundaries, chosen = _plan(x, kernel, causal, boundary, groups, method)
-    x, kernel = _common_dtype(x, kernel)
-    if chosen == "direct" or "valid" not in boundaries:
-        return METHODS[chosen](x, kernel, causal=causal, boundary=boundaries, groups=groups)
-    # A direct sum computes only the outputs that are kept. Other methods compute all of them, and some are dropped.
-    zeros = tuple("zero" if name == "valid" else name for name in boundaries)
-    y = METHODS[chosen](x, kernel, causal=causal, boundary=zeros, groups=groups)
-    return whole_windows(y, kernel.shape[2:], causal, boundaries)
+    return _plan(x, kernel, causal, boundary, groups, method)(x, kernel)
 
 
 def reversed_conv(x: Tensor, kernel: Tensor, *, boundary: str = "zero") -> Tensor:
@@ -90,27 +84,26 @@ def reversed_conv(x: Tensor, kernel: Tensor, *, boundary: str = "zero") -> Tenso
     >>> torch.allclose(reversed_conv(x, kernel.flip((2, 3))), conv(x, kernel, method="direct"))
     True
     """
-    boundaries, _ = _plan(x, kernel, False, boundary, 1, "direct")
-    x, kernel = _common_dtype(x, kernel)
-    return direct_conv(x, kernel, causal=False, boundary=boundaries, groups=1, is_reversed=True)
+    return _plan(x, kernel, False, boundary, 1, "reversed")(x, kernel)
 
 
-#: arguments that were checked, and the method that was chosen for them: both take as long as a small convolution
-_plans: dict[tuple[Any, ...], tuple[tuple[str, ...], str]] = {}
+#: checked arguments, and the convolution chosen for them: both take as long as a small convolution
+_plans: dict[tuple[Any, ...], Callable[[Tensor, Tensor], Tensor]] = {}
 on_change(_plans.clear)
 
 
 def _plan(
     x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int, method: str
-) -> tuple[tuple[str, ...], str]:
-    """Check the arguments; return the boundary of each axis and the method to use."""
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Check the arguments; return the convolution of such signals with such kernels."""
     plain = isinstance(x, Tensor) and isinstance(kernel, Tensor) and isinstance(boundary, str)
     plain = plain and type(causal) is bool and type(groups) is int  # 1, 1.0 and True are one key
     if not plain or torch.compiler.is_compiling():
         return _make_plan(x, kernel, causal, boundary, groups, method)
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
-    how = training, causal, boundary, groups, method, fast_paths()
-    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, x.device, *how)
+    device = x.device
+    how = training, causal, boundary, groups, method, fast_paths(), torch.is_autocast_enabled(device.type)
+    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, device, *how)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) > 10_000:
@@ -121,20 +114,37 @@ def _plan(
 
 def _make_plan(
     x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int, method: str
-) -> tuple[tuple[str, ...], str]:
+) -> Callable[[Tensor, Tensor], Tensor]:
     boundaries = check_conv(x, kernel, causal, boundary, groups)
     if method == "auto":
-        return boundaries, cheapest(x, kernel, causal, boundaries)
-    if method == "triton" and (reason := obstacle(x, kernel, causal, boundaries)):
+        method = cheapest(x, kernel, causal, boundaries)
+    elif method == "triton" and (reason := obstacle(x, kernel, causal, boundaries)):
         raise ValueError(f"method must be able to compute this convolution, got 'triton', which {reason}")
-    return boundaries, method
-
-
-def _common_dtype(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    run = _runner(x, kernel, causal, boundaries, groups, method)
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        # One rule for all methods: inside autocast a convolution gives what torch's own gives.
-        dtype = torch.get_autocast_dtype(x.device.type)
-        return x.to(dtype), kernel.to(dtype)
+        return partial(_in_autocast, run)
     if x.dtype != kernel.dtype:
         raise TypeError(f"kernel must have the dtype of x, {x.dtype}, got {kernel.dtype}")
-    return x, kernel
+    return run
+
+
+def _runner(
+    x: Tensor, kernel: Tensor, causal: bool, boundaries: tuple[str, ...], groups: int, method: str
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a method as a function of the signal and the kernel alone."""
+    if method == "reversed":
+        return partial(direct_conv, causal=causal, boundary=boundaries, groups=groups, is_reversed=True)
+    # A direct sum computes only the outputs that are kept. Other methods compute all of them, and some are dropped.
+    if method != "direct" and "valid" in boundaries:
+        zeros = tuple("zero" if name == "valid" else name for name in boundaries)
+        whole = _runner(x, kernel, causal, zeros, groups, method)
+        return lambda x, kernel: whole_windows(whole(x, kernel), kernel.shape[2:], causal, boundaries)
+    if method == "fft" and not torch.compiler.is_compiling():
+        return prepared_fft_conv(x, kernel, causal, boundaries, groups)
+    return partial(METHODS[method], causal=causal, boundary=boundaries, groups=groups)
+
+
+def _in_autocast(run: Callable[[Tensor, Tensor], Tensor], x: Tensor, kernel: Tensor) -> Tensor:
+    """Convolve in autocast's dtype. One rule for all methods: a convolution gives what torch's own gives."""
+    dtype = torch.get_autocast_dtype(x.device.type)
+    return run(x.to(dtype), kernel.to(dtype))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +21,7 @@ from .fft_columns import Columns
 from .shape import centres, place, take
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "fast_size",
@@ -44,6 +45,24 @@ def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ..
         # torch.func cannot transform the operators below, but it can transform the direct sum.
         return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
     return _fft_conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
+
+
+def prepared_fft_conv(
+    x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...], groups: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return :func:`fft_conv` for signals and kernels of the shapes and dtypes of ``x`` and ``kernel``.
+
+    A convolution without a gradient then begins with its first transform.
+    """
+    general = partial(fft_conv, causal=causal, boundary=boundary, groups=groups)
+    if torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad):
+        return general
+    convolve = _transform_of(x, kernel, causal, [name == "periodic" for name in boundary], groups).conv
+
+    def run(x: Tensor, kernel: Tensor) -> Tensor:
+        return (general if torch._C._are_functorch_transforms_active() else convolve)(x, kernel)  # noqa: SLF001
+
+    return run
 
 
 #: one chunk: all groups and the whole batch
@@ -78,12 +97,14 @@ class _Transform:
         self.centres = centres(points, causal)
         self.sizes = transform_sizes(lengths, points, self.centres, periodic)
         self.total = math.prod(self.sizes)
+        #: whether a kernel's points are elsewhere on the circle of the transform
+        self.shifts = any(c > 0 or k > n for c, k, n in zip(self.centres, points, self.sizes, strict=True))
         self.axes = tuple(range(-len(self.sizes), 0))
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
         if self._is_plain(x, kernel):
-            spectrum = self._kernel_spectrum(kernel).squeeze(1)
-            return self._inverse(self._spectrum(x).mul_(spectrum), self.lengths).to(x.dtype)
+            y = self._inverse(self._spectrum(x).mul_(self._kernel_spectrum(kernel.squeeze(1))), self.lengths)
+            return y if y.dtype == x.dtype else y.to(x.dtype)
         signals, kernels = x.unflatten(1, (self.groups, -1)), kernel.unflatten(0, (self.groups, -1))
         columns = self._columns(signals, kernels)
         if columns is not None and self.groups == 1:
@@ -123,7 +144,7 @@ class _Transform:
             circle = self._inverse(total, self.sizes)
             grad_kernel = take(circle, 1, self.points, self.sizes, self.centres).unsqueeze(1).to(kernel.dtype)
         if need_x:
-            conjugate = self._kernel_spectrum(kernel).squeeze(1).conj_physical_()
+            conjugate = self._kernel_spectrum(kernel.squeeze(1)).conj_physical_()
             grad_x = self._inverse(spectrum.mul_(conjugate), self.lengths).to(x.dtype)
         return grad_x, grad_kernel
 
@@ -240,30 +261,33 @@ class _Transform:
             return signals
         for axis in self.axes[:-1]:
             spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, 0, keep[axis])
-        return torch.fft.irfft(spectrum, n=self.sizes[-1], dim=-1)[..., : keep[-1]]
+        return torch.fft.irfft(spectrum, n=self.sizes[-1], dim=-1).narrow(-1, 0, keep[-1])
 
     def _kernel_spectrum(self, kernels: Tensor) -> Tensor:
-        return self._spectrum(place(kernels, kernels.dim() - len(self.sizes), self.sizes, self.centres))
+        if self.shifts:
+            kernels = place(kernels, kernels.dim() - len(self.sizes), self.sizes, self.centres)
+        return self._spectrum(kernels)
 
 
 #: one transform for each pair of shapes: what it derives from them takes as long as a small convolution
 _transform = functools.lru_cache(4096)(_Transform)
 
 
+def _transform_of(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> _Transform:
+    depthwise = kernel.shape[1] == 1
+    return _transform(x.shape[2:], kernel.shape[2:], working_dtype(x), depthwise, causal, tuple(periodic), groups)
+
+
 def transform_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
     """Convolve by spectra, without a gradient."""
-    dtype = working_dtype(x)
-    transform = _transform(x.shape[2:], kernel.shape[2:], dtype, kernel.shape[1] == 1, causal, tuple(periodic), groups)
-    return transform.conv(x, kernel)
+    return _transform_of(x, kernel, causal, periodic, groups).conv(x, kernel)
 
 
 def transform_grads(
     grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, periodic: list[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
     """Return both gradients of :func:`transform_conv`. A gradient that is not needed is returned empty."""
-    dtype = working_dtype(x)
-    transform = _transform(x.shape[2:], kernel.shape[2:], dtype, kernel.shape[1] == 1, causal, tuple(periodic), groups)
-    return transform.grads(grad, x, kernel, *needs)
+    return _transform_of(x, kernel, causal, periodic, groups).grads(grad, x, kernel, *needs)
 
 
 _fft_conv = bilinear("fft_conv", transform_conv, transform_grads)
