@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -36,10 +37,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--slow"):
         return
-    skip = pytest.mark.skip(reason="takes minutes; run with --slow")
-    for item in items:
-        if item.get_closest_marker("slow") or _is_untraced(item):
-            item.add_marker(skip)
+    slow = [item for item in items if item.get_closest_marker("slow") or _is_untraced(item)]
+    left_out = set(slow)
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of tests and modules stay until the end: collections of garbage need not look at them again and again.
+    gc.collect()
+    gc.freeze()
 
 
 def _is_untraced(item: pytest.Item) -> bool:

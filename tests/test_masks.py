@@ -59,6 +59,7 @@ class TestGaussian(MaskContract):
 
 
 class TestGaussianWithLearnedMean(MaskContract):
+    traced = False
     mask = GaussianMask
     arguments: ClassVar = {"learn_mean": True, "mean": 0.1, "threshold": 0.2}
     extent = "sigma"
@@ -78,6 +79,7 @@ class TestGaussianWithLearnedMean(MaskContract):
 
 
 class TestCausalGaussian(MaskContract):
+    traced = False
     mask = GaussianMask
     arguments: ClassVar = {"domain": (0.0, 1.0)}
     extent = "sigma"
@@ -138,6 +140,7 @@ class TestSigmoid(MaskContract):
 
 
 class TestSigmoidOnItsOwnDomain(MaskContract):
+    traced = False
     mask = SigmoidMask
     arguments: ClassVar = {"domain": (0.0, 1.0), "threshold": 0.3, "temperature": 60.0}
     extent = "offset"

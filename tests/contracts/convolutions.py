@@ -122,7 +122,7 @@ BAD_ARGUMENTS = [
 
 
 #: kinds that are compiled by default
-COMPILED = ("dense", "depthwise", "causal", "cylinder")
+COMPILED = ("dense", "causal")
 
 
 class ConvContract:

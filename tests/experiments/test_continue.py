@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,20 +23,28 @@ from kernelfield.experiments.start_from import classifier_names, find_start, fre
 from tests.commands import call
 from tests.experiments.helpers import small_data, small_recipe, weights
 
-if TYPE_CHECKING:
-    from pathlib import Path
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    return fit(small_recipe("training.epochs=2"), folder, data=small_data(), report=False).folder
 
 
-def test_a_finished_run_continues_with_more_epochs(tmp_path: Path) -> None:
-    run = fit(small_recipe("training.epochs=2"), tmp_path / "run", data=small_data(), report=False)
-    first = run.result()
-    before = weights(tmp_path / "run")
+@pytest.fixture
+def old(trained: Path, tmp_path: Path) -> Run:
+    """A run of two epochs in a folder of the test."""
+    return Run(Path(shutil.copytree(trained, tmp_path / "old")))
+
+
+def test_a_finished_run_continues_with_more_epochs(old: Run) -> None:
+    run, first = old, old.result()
+    before = weights(run.folder)
     assert fit(small_recipe("training.epochs=2"), run.folder, data=small_data(), report=False).result() == first
     longer = fit(small_recipe("training.epochs=4"), run.folder, data=small_data(), report=False).result()
     assert (first["epochs"], longer["epochs"]) == (2, 4)
     assert [row["epoch"] for row in run.read_rows("metrics.csv")] == [1, 2, 3, 4]
     assert json.loads((run.folder / "result-after-2-epochs.json").read_text())["epochs"] == 2
-    after = weights(tmp_path / "run")
+    after = weights(run.folder)
     assert any(not torch.equal(after[name], before[name]) for name in before if name.startswith("network."))
     with pytest.raises(ValueError, match="epochs 4 there, 3 here"):
         fit(small_recipe("training.epochs=3"), run.folder, data=small_data(), report=False)
@@ -43,10 +52,9 @@ def test_a_finished_run_continues_with_more_epochs(tmp_path: Path) -> None:
         fit(small_recipe("training.epochs=6", "optimizer.lr=0.5"), run.folder, data=small_data(), report=False)
 
 
-def test_a_run_that_continues_and_is_stopped_is_not_finished(tmp_path: Path) -> None:
+def test_a_run_that_continues_and_is_stopped_is_not_finished(old: Run) -> None:
     from kernelfield.experiments.loop import TrainingInterrupted  # noqa: PLC0415
 
-    fit(small_recipe("training.epochs=1"), tmp_path / "run", data=small_data(), report=False)
     calls = []
 
     def should_stop() -> bool:
@@ -55,13 +63,12 @@ def test_a_run_that_continues_and_is_stopped_is_not_finished(tmp_path: Path) -> 
 
     longer = small_recipe("training.epochs=3")
     with pytest.raises(TrainingInterrupted):
-        fit(longer, tmp_path / "run", data=small_data(), report=False, should_stop=should_stop)
-    run = fit(longer, tmp_path / "run", data=small_data(), report=False)
+        fit(longer, old.folder, data=small_data(), report=False, should_stop=should_stop)
+    run = fit(longer, old.folder, data=small_data(), report=False)
     assert run.result()["epochs"] == 3
 
 
-def test_starts_from_the_weights_of_another_run(tmp_path: Path) -> None:
-    old = fit(small_recipe(), tmp_path / "old", data=small_data(), report=False)
+def test_starts_from_the_weights_of_another_run(old: Run, tmp_path: Path) -> None:
     data = small_data()
     more = replace(
         data, out_channels=5, classes=("one", "two", "three", "four", "five"), train=data.train.take(slice(0, 8))
@@ -80,9 +87,8 @@ def test_starts_from_the_weights_of_another_run(tmp_path: Path) -> None:
         load_weights(torch.nn.Linear(2, 2), old.folder)
 
 
-def test_starting_weights_are_read_once(tmp_path: Path) -> None:
+def test_starting_weights_are_read_once(old: Run, tmp_path: Path) -> None:
     """A run that has begun needs no more than its own checkpoint."""
-    old = fit(small_recipe(), tmp_path / "old", data=small_data(), report=False)
     recipe = small_recipe(f"training.start_from={old.folder}", "training.epochs=1")
     fit(recipe, tmp_path / "new", data=small_data(), report=False)
     old.folder.rename(tmp_path / "gone")
@@ -109,8 +115,7 @@ def test_the_command_continues_a_run_and_starts_from_one(tmp_path: Path) -> None
     assert "channels: 4" in (tmp_path / "tuned" / "recipe.yaml").read_text()
 
 
-def test_a_run_starts_from_one_beside_it_by_name(tmp_path: Path) -> None:
-    old = fit(small_recipe(), tmp_path / "old", data=small_data(), report=False)
+def test_a_run_starts_from_one_beside_it_by_name(old: Run, tmp_path: Path) -> None:
     said: list[str] = []
     recipe = small_recipe("training.start_from=old", "training.epochs=1", "optimizer.lr=1e-9")
     new = fit(recipe, tmp_path / "new", data=small_data(), report=False, on_message=said.append)
@@ -268,16 +273,14 @@ class TestFreeze:
         sizes = {n: p.numel() for n, p in network.named_parameters()}
         assert 0 < sum(sizes[n] for n in names) < 0.5 * sum(sizes.values())
 
-    def test_only_the_classifier_is_trained(self, tmp_path: Path) -> None:
-        old = fit(small_recipe("training.epochs=1"), tmp_path / "old", data=small_data(), report=False)
+    def test_only_the_classifier_is_trained(self, old: Run, tmp_path: Path) -> None:
         recipe = small_recipe(f"training.start_from={old.folder}", "training.freeze=true", "training.epochs=2")
         new = fit(recipe, tmp_path / "new", data=small_data(), report=False)
         before = dict(old.network().named_parameters())
         changed = {name for name, p in new.network().named_parameters() if not torch.equal(p, before[name])}
         assert changed == classifier_names(new.network())
 
-    def test_a_frozen_run_continues_frozen(self, tmp_path: Path) -> None:
-        old = fit(small_recipe("training.epochs=1"), tmp_path / "old", data=small_data(), report=False)
+    def test_a_frozen_run_continues_frozen(self, old: Run, tmp_path: Path) -> None:
         start = (f"training.start_from={old.folder}", "training.freeze=true")
         fit(small_recipe(*start, "training.epochs=1"), tmp_path / "new", data=small_data(), report=False)
         new = fit(small_recipe(*start, "training.epochs=3"), tmp_path / "new", data=small_data(), report=False)

@@ -46,12 +46,14 @@ class TestMAGNet(FieldContract):
 
 
 class TestGaborFilter(FieldContract):
+    traced = False
     field = GaborFilter
     counts: ClassVar = {(1, 30): 3680 + 33 * 30, (2, 7): 4064 + 33 * 7 - 128}
     bad_arguments: ClassVar = BAD_ENVELOPES
 
 
 class TestFourierFilter(FieldContract):
+    traced = False
     field = FourierFilter
     counts: ClassVar = {(1, 30): 3680 + 33 * 30 - 256, (2, 7): 4064 + 33 * 7 - 512}
     bad_arguments: ClassVar = BAD_SIZES

@@ -28,6 +28,7 @@ BAD_SIZES = [
 
 
 class TestMLP(FieldContract):
+    traced = False
     field = MLP
     counts: ClassVar = {(1, 1): 64 + 1056 + 33, (2, 5): 96 + 1056 + 33 * 5}
     bad_arguments: ClassVar = [
@@ -44,6 +45,7 @@ class TestMLP(FieldContract):
 
 
 class TestNormalisedSwish(FieldContract):
+    traced = False
     field = MLP
     arguments: ClassVar = {"activation": "swish", "norm": True, "weight_norm": True, "knots": "zero"}
     # A length for each of the 32, 32 and N rows; a gain and a bias for each normalised unit.
@@ -62,6 +64,7 @@ class TestSIREN(FieldContract):
 
 
 class TestWeightNormalisedSIREN(FieldContract):
+    traced = False
     field = SIREN
     arguments: ClassVar = {"weight_norm": True}
     # Chapter 2's kernel networks: 96 + 1,088 + 34·N.
@@ -157,9 +160,8 @@ def fitting_error(field: Field, target: torch.Tensor, rate: float) -> float:
     return (field(coords)[:, 0] - target).square().mean().item()
 
 
-@pytest.mark.parametrize(
-    "name", ["noise", pytest.param("sawtooth", marks=pytest.mark.slow), pytest.param("step", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["noise", "sawtooth", "step"])
 def test_sines_fit_what_piecewise_activations_do_not(name: str) -> None:
     target = TARGETS[name]
     siren = fitting_error(SIREN(1, 1, omega_0=200.0), target, rate=2e-3)

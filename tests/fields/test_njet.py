@@ -13,6 +13,7 @@ from tests.contracts.fields import FieldContract
 
 
 class TestNJet(FieldContract):
+    traced = "exports"
     field = NJet
     counts: ClassVar = {(1, 2): 2 * 5 + 1, (2, 3): 3 * 15 + 1, (3, 2): 2 * 35 + 1}
     bad_arguments: ClassVar = [

@@ -13,6 +13,7 @@ from tests.contracts.fields import FieldContract
 
 
 class TestRandomFourier(FieldContract):
+    traced = "compiles"
     field = RandomFourier
     # 16 frequencies and phases, one hidden layer of 32, the last linear map.
     counts: ClassVar = {(1, 1): 32 + 1056 + 33, (3, 5): 64 + 1056 + 33 * 5}
@@ -32,6 +33,7 @@ class TestRandomFourier(FieldContract):
 
 
 class TestFixedFrequencies(FieldContract):
+    traced = False
     field = RandomFourier
     arguments: ClassVar = {"features": 128, "layers": 5, "learn_frequencies": False, "activation": "relu"}
     counts: ClassVar = {(2, 3): 257 * 32 + 2 * 1056 + 33 * 3}

@@ -20,6 +20,7 @@ BAD_SIZES = [
 
 
 class TestBSpline(FieldContract):
+    traced = "exports"
     field = BSpline
     counts: ClassVar = {(1, 3): 7 * 3, (2, 1): 49, (3, 2): 343 * 2}
     bad_arguments: ClassVar = [
@@ -39,6 +40,7 @@ class TestCubicBSpline(FieldContract):
 
 
 class TestTable(FieldContract):
+    traced = "compiles"
     field = Table
     counts: ClassVar = {(1, 3): 9, (2, 1): 9, (3, 2): 27 * 2}
     bad_arguments: ClassVar = BAD_SIZES

@@ -60,7 +60,7 @@ class TestDenseReadouts:
         mask = torch.rand(1, 16) < 0.7
         assert_looks_back_only(self.network(model, norm), torch.randn(1, 2, 16), mask=mask)
 
-    @pytest.mark.parametrize("density", [None, "estimate"])
+    @pytest.mark.parametrize("density", [pytest.param(None, marks=pytest.mark.slow), "estimate"])
     def test_at_real_times(self, model: type[nn.Module], norm: str, density: str | None) -> None:
         coords = 16 * torch.rand(1, 16, 1, dtype=torch.float64).sort(dim=1).values
         assert_looks_back_only(self.network(model, norm), torch.randn(1, 2, 16), coords=coords, density=density)

@@ -12,7 +12,7 @@ import torch
 from kernelfield import CCNN, create_model
 from kernelfield.models import Augerino, ImageField
 from kernelfield.models.registry import configuration
-from tests.models.registered import NAMES, example, small_by_default
+from tests.models.registered import NAMES, example
 from tests.models.test_registered import HEAVY
 
 WITHOUT = [name for name in NAMES if configuration(name).build is ImageField]
@@ -23,7 +23,9 @@ FAMILIES = {configuration(name).build: name for name in reversed(WITH) if not re
 each_family = pytest.mark.parametrize("name", FAMILIES.values())
 
 
-@pytest.mark.parametrize("name", small_by_default(WITH, HEAVY))
+@pytest.mark.parametrize(
+    "name", [name if name in FAMILIES.values() else pytest.param(name, marks=pytest.mark.slow) for name in WITH]
+)
 @torch.no_grad()
 def test_forward_is_the_head_of_the_features_and_reset_changes_the_classifier_alone(name: str) -> None:
     case = example(name)

@@ -221,7 +221,7 @@ def accuracy(task, group, samples, partial, steps=150, ratio=20.0):
 
 TOYS = [
     ("180", SO2(), 4, 10.0, True),
-    ("m", Mirror(), None, 20.0, False),
+    ("m", Mirror(), None, 20.0, True),
     ("180", O2(), 8, 10.0, True),
     ("m", O2(), 8, 20.0, True),
 ]

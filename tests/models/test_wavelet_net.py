@@ -200,12 +200,13 @@ STAGES = [Stage(4, 9, stride=2, pool=2), Stage(4, 3, 2, residual=True)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scales", [0, 2])
+@pytest.mark.parametrize("scales", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_compiles(scales):
     assert_compiles(small(scales, stages=STAGES).eval(), torch.randn(2, 2, 200))
 
 
-@pytest.mark.parametrize("scales", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("scales", [0, 2])
 def test_exports_and_round_trips(scales):
     net, x = small(scales, stages=STAGES).eval(), torch.randn(2, 2, 200)
     shapes = {"x": {0: torch.export.Dim("batch", min=2, max=64), 2: torch.export.Dim("length", min=130)}}

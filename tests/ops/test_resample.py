@@ -106,7 +106,7 @@ def test_same_size_is_the_identity() -> None:
     assert resample(x, (6, 7)).equal(x)
 
 
-@pytest.mark.parametrize("size", [5, 12])
+@pytest.mark.parametrize("size", [5, pytest.param(12, marks=pytest.mark.slow)])
 def test_compiles(size: int) -> None:
     assert_compiles(lambda x: resample(x, (size, 4)), torch.randn(2, 8, 6, requires_grad=True))
 
@@ -168,8 +168,13 @@ def test_a_window_is_for_every_axis() -> None:
         resample(torch.randn(4, 4), (2, 2), window=[None])
 
 
-@pytest.mark.parametrize(("old", "new"), [(6, 6), (7, 4), (5, 8), (8, 6)])
-@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize(
+    ("old", "new", "axis"),
+    [
+        *((6, 6, 1), (7, 4, 2), (5, 8, 1), (8, 6, 2)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((6, 6, 2), (7, 4, 1), (5, 8, 2), (8, 6, 1))),
+    ],
+)
 def test_gradients_through_spectra(monkeypatch: pytest.MonkeyPatch, old: int, new: int, axis: int) -> None:
     monkeypatch.setattr(sys.modules["kernelfield.ops.resample"], "MATRIX_UP_TO", 0)
     x = torch.randn(2, *((old, 3) if axis == 1 else (3, old)), dtype=torch.float64, requires_grad=True)

@@ -48,7 +48,9 @@ def at_times(net: nn.Module, y: torch.Tensor) -> torch.Tensor:
     return y if net.readout.kind == "dense" else y[..., ::37]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [n if n not in ("mean", "distilled") else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
+)
 def test_static_steps_are_a_forward_pass(name: str) -> None:
     net = build(name)
     x = samples(net, 2, 700)
@@ -88,8 +90,13 @@ def test_static_steps_and_blocks_alternate(sizes: list[int], start: int) -> None
     assert_equal_outputs(torch.cat(y, dim=-1), forward_after(net, x))
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("points", [1, BLOCK, 2 * BLOCK + 1, 9 * BLOCK])
+@pytest.mark.parametrize(
+    ("points", "groups"),
+    [
+        *((1, 1), (BLOCK, 3), (2 * BLOCK + 1, 1), (9 * BLOCK, 3)),
+        *(pytest.param(n, g, marks=pytest.mark.slow) for n, g in ((1, 3), (BLOCK, 1), (9 * BLOCK, 1))),
+    ],
+)
 def test_the_state_is_that_of_single_samples(points: int, groups: int) -> None:
     kernel, x = torch.randn(3, 3 // groups, points).double(), torch.randn(2, 3, 700).double()
     eager, static = (OnlineConv(kernel, groups=groups, batch=2) for _ in range(2))

@@ -24,6 +24,7 @@ def push_all(online: kf.streaming.Stream, x: torch.Tensor, sizes: list[int]) -> 
     return torch.cat([online.push(block) for block in x.split(sizes, dim=-1)], dim=-1)
 
 
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64], ids=str)
 @pytest.mark.parametrize("name", small_by_default(CAUSAL))
 def test_every_causal_network_streams(name: str, dtype: torch.dtype) -> None:
     net = streamable(name).to(dtype)

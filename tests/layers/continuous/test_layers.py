@@ -16,10 +16,12 @@ from tests.contracts.layers import ContinuousLayerContract
 
 
 class TestCKConv(ContinuousLayerContract):
+    traced = False
     layer = CKConv
 
 
 class TestFlexConv(ContinuousLayerContract):
+    traced = "compiles"
     layer = FlexConv
     arguments: ClassVar[dict[str, Any]] = {"sigma": 0.2}
 

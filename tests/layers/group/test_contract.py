@@ -35,6 +35,7 @@ from ...contracts.group_layers import GROUPS, GroupLayerContract, ShapelessGroup
 
 
 class TestLiftingConv(GroupLayerContract):
+    traced = "exports"
     lifts = True
 
     def make(self, group):
@@ -47,6 +48,7 @@ class TestGroupConv(GroupLayerContract):
 
 
 class TestGroupConvOfAField(GroupLayerContract):
+    traced = "exports"
     size = 4
     out_size = 3
 
@@ -55,11 +57,15 @@ class TestGroupConvOfAField(GroupLayerContract):
 
 
 class TestSeparableGroupConv(GroupLayerContract):
+    traced = False
+
     def make(self, group):
         return SeparableGroupConv(2, 3, group=group)
 
 
 class TestPartialGroupConv(GroupLayerContract):
+    traced = "compiles"
+
     def make(self, group):
         return PartialGroupConv(2, 3, group=group, field=SIREN)
 
@@ -86,6 +92,7 @@ class TestAttentiveLiftingConv(GroupLayerContract):
 
 
 class TestAttentiveGroupConv(GroupLayerContract):
+    traced = "exports"
     size = out_size = 4
 
     def make(self, group):
@@ -115,6 +122,7 @@ class TestGateAttention(GroupLayerContract):
 
 
 class TestInputAttention(GroupLayerContract):
+    traced = False
     out_channels = 2
 
     def make(self, group):
@@ -122,6 +130,7 @@ class TestInputAttention(GroupLayerContract):
 
 
 class TestCyclicSelfAttention(GroupLayerContract):
+    traced = False
     out_channels = 2
 
     def make(self, group):
@@ -153,6 +162,7 @@ class TestGroupSelfAttention(GroupLayerContract):
 
 
 class TestSelfAttentionBlock(GroupLayerContract):
+    traced = "compiles"
     size, out_size = 5, 3
 
     def make(self, group):
@@ -168,6 +178,8 @@ class TestGroupResidualBlock(GroupLayerContract):
 
 
 class TestPartialResidualBlock(GroupLayerContract):
+    traced = False
+
     def make(self, group):
         shortcut = GroupConv(2, 3, group=group, kernel_size=1, resample=False, bias=False)
         return PartialResidualBlock(GroupConv(2, 3, group=group), GroupConv(3, 3, group=group), shortcut, 3)

@@ -204,9 +204,8 @@ def reconstruction_error(grid: int, channels: int, steps: int = 80) -> float:
 
 
 def test_reconstruction_improves_with_resolution() -> None:
-    errors = [reconstruction_error(grid, 16) for grid in (2, 4, 8)]
-    assert errors[0] > errors[1] > errors[2], errors
-    assert errors[2] < 0.6 * errors[0]
+    coarse, fine = (reconstruction_error(grid, 16) for grid in (2, 8))
+    assert fine < 0.6 * coarse
 
 
 @pytest.mark.slow

@@ -88,7 +88,9 @@ def test_every_layout_equals_float64(case: Case, monkeypatch: pytest.MonkeyPatch
     [(torch.bfloat16, "highest", 6e-3), (torch.float32, "high", 2e-3), (torch.float16, "highest", 2e-3)],
     ids=["bfloat16", "float32", "float16"],
 )
-@pytest.mark.parametrize("name", ["line", "blocks of rows", "volume"])
+@pytest.mark.parametrize(
+    "name", ["line", *(pytest.param(name, marks=pytest.mark.slow) for name in ("blocks of rows", "volume"))]
+)
 @pytest.mark.usefixtures("small")
 def test_errors_of_half_precision_and_scaled_products(
     name: str, dtype: torch.dtype, precision: str, allowed: float, monkeypatch: pytest.MonkeyPatch

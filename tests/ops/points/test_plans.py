@@ -87,7 +87,7 @@ def test_what_waits_is_noticed() -> None:
         point_conv(x, coords, kernel, size, method="cells", **how)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["cells", pytest.param("grid", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("dim", "causal"), TRACED)
 def test_plans_compile_without_graph_breaks(method: str, dim: int, causal: bool) -> None:
     run, inputs, _ = planned(method, dim, causal)
@@ -100,7 +100,7 @@ def test_plans_compile_without_graph_breaks(method: str, dim: int, causal: bool)
         assert torch.allclose(a, b, atol=1e-8)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [pytest.param("cells", marks=pytest.mark.slow), "grid"])
 @pytest.mark.parametrize(("dim", "causal"), TRACED)
 def test_plans_export_with_any_number_of_points(method: str, dim: int, causal: bool) -> None:
     run, (x, coords, at), _ = planned(method, dim, causal)
