@@ -49,9 +49,10 @@ CHANNELS, LENGTH = 140, 1024
 LAYER = f"one layer, L = {LENGTH:,}"
 #: a batch so small that the torch operations of a simulated step take no time; counts do not depend on it
 SIMULATED_BATCH = 2
-#: files whose functions a GPU would not call, and functions
-INTERPRETER = (f"triton{os.sep}runtime{os.sep}interpreter", f"{os.sep}launches.py")
+#: files whose functions a GPU would not call, and functions; a network on a GPU reads no environment variable either
+INTERPRETER = (f"triton{os.sep}runtime{os.sep}interpreter", f"{os.sep}launches.py", "<frozen os>")
 LAUNCHERS = ("_normalize_ty", "KernelInterface.__getitem__", "KernelInterface.__getitem__.<locals>.<lambda>")
+LAUNCHERS = (*LAUNCHERS, "ModuleSpec.parent", "Mapping.get")
 
 
 #: beginnings of the names of operations that only allocate, look at shapes, or change no values
@@ -85,7 +86,7 @@ def no_kernels(counts: Counter[str]) -> Iterator[None]:
     from triton.runtime import interpreter  # noqa: PLC0415
 
     from kernelfield.layers.group import correlate  # noqa: PLC0415
-    from kernelfield.ops.conv import triton  # noqa: PLC0415
+    from kernelfield.ops.conv import fft, triton  # noqa: PLC0415
 
     def launch(executor: Any, *_: Any, **__: Any) -> None:
         counts[executor.fn.__name__] += 1
@@ -93,12 +94,25 @@ def no_kernels(counts: Counter[str]) -> Iterator[None]:
     before = interpreter.GridExecutor.__call__, triton.verified_conv, triton.verified_grads
     interpreter.GridExecutor.__call__ = launch
     triton.verified_conv, triton.verified_grads = (lambda y, *_: y), (lambda found, *_: found)
+    transforms = fft._Transform._spectrum, fft._Transform._inverse  # noqa: SLF001
+    fft._Transform._spectrum, fft._Transform._inverse = _transform, _transform_back  # noqa: SLF001
     last, correlate.CHANNELS_LAST["cpu"] = correlate.CHANNELS_LAST["cpu"], correlate.CHANNELS_LAST["cuda"]
     try:
         yield
     finally:
         interpreter.GridExecutor.__call__, triton.verified_conv, triton.verified_grads = before
         correlate.CHANNELS_LAST["cpu"] = last
+        fft._Transform._spectrum, fft._Transform._inverse = transforms  # noqa: SLF001
+
+
+def _transform(self: Any, signals: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Transform all axes at once, as on a GPU."""
+    return torch.fft.rfftn(signals.to(self.dtype), s=self.sizes, dim=self.axes)
+
+
+def _transform_back(self: Any, spectrum: torch.Tensor, keep: tuple[int, ...], *_: Any) -> torch.Tensor:
+    signals = torch.fft.irfftn(spectrum, s=self.sizes, dim=self.axes)
+    return signals[(..., *(slice(n) for n in keep))]
 
 
 def use_tensor_cores(net: nn.Module) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Return a switch for what torch says about the stream, as in a process with a GPU."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
     def switch(on: bool) -> None:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: on)
@@ -30,8 +31,9 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return switch
 
 
-def test_nothing_is_captured_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_nothing_is_captured_before_cuda_is_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert not capturing()
 
 

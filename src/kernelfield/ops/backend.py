@@ -34,6 +34,8 @@ SINGLE_OR_HALF = (torch.float32, torch.bfloat16, torch.float16)
 
 _DEFAULT = os.environ.get("KERNELFIELD_FAST") != "0"
 _enabled: ContextVar[bool] = ContextVar("kernelfield_fast_paths", default=_DEFAULT)
+#: devices that may run Triton kernels, the CPU by an interpreter
+_WITH_KERNELS = ("cuda", "cpu")
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -103,11 +105,15 @@ def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> b
     """
     if x.dtype not in dtypes or torch.compiler.is_compiling() or x.numel() == 0:
         return False
-    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":  # at once for a network on a CPU
+    on_gpu = x.is_cuda
+    if not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":  # at once for a network on a CPU
         return False
-    if torch._C._are_functorch_transforms_active() or unavailable(x.device) is not None:  # noqa: SLF001
+    if not _enabled.get() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return False
-    return not x.is_cuda or _kernels_run(x.device)
+    if not _HAS_TRITON or x.device.type not in _WITH_KERNELS:
+        return unavailable(x.device) is None  # which warns of a missing Triton
+    found = _running.get(x.device) if on_gpu else True
+    return _kernels_run(x.device) if found is None else found
 
 
 def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:

@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 def capturing() -> bool:
     """Return whether a CUDA graph is being captured on the current stream."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    # Nothing is captured before CUDA is initialised, which takes fewer calls to know than whether there is a GPU.
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class GraphCache(Generic[T]):
@@ -64,7 +65,7 @@ class GraphCache(Generic[T]):
 
 def _synchronize() -> None:
     """Wait for the device: another stream may read the new table at once, or may still read the one that is dropped."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 

@@ -55,6 +55,7 @@ every = pytest.mark.parametrize(
 def clear() -> None:
     for cached in (plans.make_plan, plans.find_digits, launch.make_call):
         cached.cache_clear()
+    sys.modules[plan_of.__module__]._planned.clear()
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ Triton is imported by the first call. ``README.md`` explains the idea and lists 
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -45,10 +47,16 @@ def precision(dtype: torch.dtype) -> str:
     return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def scaled(dtype: torch.dtype, lengths: Sequence[int]) -> bool:
-    """Return whether signals of this dtype are divided by their largest values and multiplied in float16."""
+def scaled(dtype: torch.dtype, lengths: Sequence[int], products: str | None = None) -> bool:
+    """Return whether signals of this dtype are divided by their largest values and multiplied in float16.
+
+    Args:
+        dtype: of the signals.
+        lengths: of the signals along each axis.
+        products: their :func:`precision`, if it is known.
+    """
     short = len(lengths) == 1 and lengths[0] <= UNSCALED
-    return SCALED and not short and dtype != torch.bfloat16 and precision(dtype) == "tf32"
+    return SCALED and not short and dtype != torch.bfloat16 and (products or precision(dtype)) == "tf32"
 
 
 def plan_of(
@@ -115,16 +123,40 @@ def _smaller_gpu(reason: str, limits: Architecture) -> str:
 _announced: set[Architecture] = set()
 
 
-def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> bool:
+def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], products: str) -> bool:
     """Return whether to use the FFT, for reasons unknown when the method was chosen."""
     if is_refused(x, kernel) or not fast_paths():
         return True
-    return plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype, limits=architecture_of(x.device)) is None
+    key = x.shape[2:], kernel.shape[2:], causal, *periodic, x.dtype, x.device, products, SCALED, UNSCALED
+    found = _planned.get(key)
+    if found is None:
+        limits = architecture_of(x.device)
+        plan = plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype, limits=limits)
+        if len(_planned) > 10_000:
+            _planned.clear()
+        found = _planned[key] = plan is not None
+    return not found
+
+
+#: whether there is a layout, by what it depends on: to look for one takes longer than to launch a kernel
+_planned: dict[tuple[Any, ...], bool] = {}
 
 
 def _how(dtype: torch.dtype) -> str:
     """Return the precision of products, a key of ``selfcheck.TOLERANCE``."""
     return "bfloat16" if dtype == torch.bfloat16 else precision(dtype)
+
+
+@functools.cache
+def _launches() -> Any:
+    """Return the module of the launches, imported at the first call."""
+    return importlib.import_module(".launch", __name__)
+
+
+@functools.cache
+def _toeplitz_launches() -> Any:
+    """Return the module of the launches of Toeplitz products, imported at the first call."""
+    return importlib.import_module(".toeplitz_launch", __name__)
 
 
 def _is_short(x: Tensor, periodic: list[bool]) -> bool:
@@ -134,38 +166,35 @@ def _is_short(x: Tensor, periodic: list[bool]) -> bool:
 
 
 def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
-    how = causal, periodic, groups
-    if _otherwise(x, kernel, causal, periodic):
+    how, products = (causal, periodic, groups), _how(x.dtype)
+    if _otherwise(x, kernel, causal, periodic, products):
         return transform_conv(x, kernel, *how)
-    from .launch import TooLarge, spectral_conv  # noqa: PLC0415
-    from .toeplitz_launch import toeplitz_conv  # noqa: PLC0415
-
     try:
-        y = toeplitz_conv(x, kernel, causal) if _is_short(x, periodic) else spectral_conv(x, kernel, *how)
-    except TooLarge as error:
+        if _is_short(x, periodic):
+            y = _toeplitz_launches().toeplitz_conv(x, kernel, causal)
+        else:
+            y = _launches().spectral_conv(x, kernel, *how)
+    except _launches().TooLarge as error:
         refuse(x, kernel, f"does not fit this GPU ({error})")
         return transform_conv(x, kernel, *how)
-    return verified_conv(y, x, kernel, _how(x.dtype), causal, periodic)
+    return verified_conv(y, x, kernel, products, causal, periodic)
 
 
 def _grads(
     grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, periodic: list[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
-    how = needs, causal, periodic, groups
-    if _otherwise(x, kernel, causal, periodic):
+    how, products = (needs, causal, periodic, groups), _how(x.dtype)
+    if _otherwise(x, kernel, causal, periodic, products):
         return transform_grads(grad, x, kernel, *how)
-    from .launch import TooLarge, spectral_grads  # noqa: PLC0415
-    from .toeplitz_launch import toeplitz_grads  # noqa: PLC0415
-
     try:
         if _is_short(x, periodic):
-            found = toeplitz_grads(grad, x, kernel, needs, causal)
+            found = _toeplitz_launches().toeplitz_grads(grad, x, kernel, needs, causal)
         else:
-            found = spectral_grads(grad, x, kernel, *how)
-    except TooLarge as error:
+            found = _launches().spectral_grads(grad, x, kernel, *how)
+    except _launches().TooLarge as error:
         refuse(x, kernel, f"does not fit this GPU ({error})")
         return transform_grads(grad, x, kernel, *how)
-    return verified_grads(found, grad, x, kernel, _how(x.dtype), needs, causal, periodic)
+    return verified_grads(found, grad, x, kernel, products, needs, causal, periodic)
 
 
 _triton_conv = bilinear("triton_conv", _conv, _grads)

@@ -214,7 +214,8 @@ make_call = graph_cache(256)(lambda *key: Call(*key[:-2]))
 
 
 def _call(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> Call:
-    how = causal, tuple(periodic), precision(x.dtype), scaled(x.dtype, x.shape[2:])
+    products = precision(x.dtype)
+    how = causal, tuple(periodic), products, scaled(x.dtype, x.shape[2:], products)
     return make_call(tuple(x.shape), tuple(kernel.shape[2:]), x.dtype, x.device, *how)
 
 
@@ -257,7 +258,7 @@ def spectral_grads(
     call = _call(x, kernel, causal, periodic)
     kernel = call.wind(kernel)
     together = need_x and need_kernel and not call.tuning.split_grads
-    grad_tops, tops = (call.tops(t) for t in (grad, x))
+    grad_tops, tops = call.tops(grad), call.tops(x)
     kernel_tops = call.tops(kernel) if need_x else call.tables[:0]
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
     for part in call.chunks(training=True):

@@ -17,7 +17,7 @@ from .tables import outer_products, outer_tables
 from .tuning import CHUNK, SUMS, signals_per_program, wave_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from .plan import Plan
     from .tuning import Tuning
@@ -52,7 +52,7 @@ class Blocks:
     def prepare_blocks(self) -> None:
         """Build the tables and the arguments common to all launches."""
         plan = self.plan
-        self.steps: dict[bool, int] = {}
+        self.parts_of_channels: dict[bool, list[slice]] = {}
         if plan.digits:
             self.chain = ChainLaunch(plan, self.dtype, self.device, self.scaled, self.real)
         self.blocks = -(-self.length // plan.outer_step)
@@ -90,13 +90,14 @@ class Blocks:
         few = self.tuning.fused_batch_backward if training else self.tuning.fused_batch
         return self.tuning.precompute and not (self.plan.complex and self.batch <= few)
 
-    def chunks(self, training: bool = False) -> Iterator[slice]:
-        """Yield chunks of channels whose temporary memory is within the budget."""
-        if training not in self.steps:
-            self.steps[training] = self.channels_of_a_chunk(training)
-        step = self.steps[training]
-        for first in range(0, self.channels, step):
-            yield slice(first, min(self.channels, first + step))
+    def chunks(self, training: bool = False) -> Sequence[slice]:
+        """Return chunks of channels whose temporary memory is within the budget."""
+        found = self.parts_of_channels.get(training)
+        if found is None:
+            step, most = self.channels_of_a_chunk(training), self.channels
+            found = [slice(first, min(most, first + step)) for first in range(0, most, step)]
+            self.parts_of_channels[training] = found
+        return found
 
     def channels_of_a_chunk(self, training: bool) -> int:
         """Return the fastest number of channels per chunk, between half of what fits the budget and all of it."""

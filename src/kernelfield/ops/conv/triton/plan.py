@@ -88,7 +88,7 @@ class Plan:
         """Number of different inner tables, which outer frequencies use in turn."""
         return (self.second if self.second > 1 else self.outer) if self.phase else 1
 
-    @property
+    @functools.cached_property
     def complex(self) -> bool:
         """Whether the inner signals are complex."""
         return self.outer > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -126,6 +127,7 @@ def tuning(plan: Plan, scaled: bool = False) -> Tuning:
     )
 
 
+@functools.lru_cache(1 << 14)
 def signals_per_program(stacks: int, batch: int, slots: int, more: float = 0.0) -> int:
     """Return the number of signals per program that minimises :func:`wave_time`.
 

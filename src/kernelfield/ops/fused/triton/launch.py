@@ -69,7 +69,8 @@ class _Activation:
         dtype = x.dtype if residual is None else torch.promote_types(x.dtype, residual.dtype)
         out = torch.empty((x.shape[0], self.channels, x.shape[2]), dtype=dtype, device=x.device)
         activate_kernel[tiles.grid](
-            x, *_or((bias, residual, self.seed), x), out, *tiles.sizes, x.shape[1], *self.drop,
+            x, x if bias is None else bias, x if residual is None else residual, x if self.seed is None else self.seed,
+            out, *tiles.sizes, x.shape[1], *self.drop,
             BIAS=bias is not None, RESIDUAL=residual is not None, DROP=self.seed is not None,
             CHANNELS=self.drop_channels, **tiles.kind,
         )  # fmt: skip
@@ -81,7 +82,8 @@ class _Activation:
         out = torch.empty_like(x)
         sums = torch.empty((tiles.parts, self.channels), dtype=torch.float32, device=x.device)
         activate_grads_kernel[x.shape[1], tiles.parts](
-            grad, x, *_or((bias, self.seed), x), out, sums, *tiles.sizes, x.shape[1], *self.drop,
+            grad, x, x if bias is None else bias, x if self.seed is None else self.seed, out, sums,
+            *tiles.sizes, x.shape[1], *self.drop,
             BIAS=bias is not None, DROP=self.seed is not None, CHANNELS=self.drop_channels, **tiles.kind,
         )  # fmt: skip
         return out, None if bias is None else sums.sum(dim=0).to(bias.dtype)
@@ -208,7 +210,8 @@ class FusedNorm(EagerFunction):
         out = torch.empty_like(flat)
         sums_kernel[tiles.grid](flat, sums, *tiles.sizes, tiles.parts, **tiles.kind)
         norm_kernel[tiles.grid](
-            flat, sums, *_or((weight, bias), flat), *((flat, flat) if running is None else running), statistics, out,
+            flat, sums, flat if weight is None else weight, flat if bias is None else bias,
+            *((flat, flat) if running is None else running), statistics, out,
             *tiles.sizes, tiles.parts, tiles.count, momentum, eps,
             AFFINE=weight is not None, RUNNING=running is not None, GELU=gelu, PARTS=tiles.added, **tiles.kind,
         )  # fmt: skip
@@ -234,7 +237,7 @@ class FusedNorm(EagerFunction):
         tiles = _tiles(*flat.shape, flat.is_cuda)
         sums, parameters = torch.empty((2, tiles.parts, x.shape[1]), device=x.device), torch.empty_like(statistics)
         out = torch.empty_like(flat)
-        affine = _or((weight, bias), flat)
+        affine = flat if weight is None else weight, flat if bias is None else bias
         how = {"AFFINE": weight is not None, "GELU": ctx.gelu, **tiles.kind}
         norm_sums_kernel[tiles.grid](slope, flat, statistics, *affine, sums, *tiles.sizes, tiles.parts, **how)
         norm_grads_kernel[tiles.grid](
@@ -243,7 +246,3 @@ class FusedNorm(EagerFunction):
         )  # fmt: skip
         to_weight, to_bias = (None, None) if weight is None else parameters.to(weight.dtype).unbind()
         return out.view(x.shape), to_weight, to_bias, *rest
-
-
-def _or(tensors: tuple[Tensor | None, ...], other: Tensor) -> list[Tensor]:
-    return [other if t is None else t for t in tensors]
