@@ -105,14 +105,22 @@ def no_kernels(counts: Counter[str]) -> Iterator[None]:
         fft._Transform._spectrum, fft._Transform._inverse = transforms  # noqa: SLF001
 
 
-def _transform(self: Any, signals: torch.Tensor, *_: Any) -> torch.Tensor:
+def _transform(self: Any, signals: torch.Tensor, first: tuple[int, ...] | None = None) -> torch.Tensor:
     """Transform all axes at once, as on a GPU."""
+    if first is not None and any(first):
+        gaps = zip(first, self.sizes, signals.shape[-len(first) :], strict=True)
+        pairs = [(begin, size - n - begin) for begin, size, n in gaps]
+        signals = nn.functional.pad(signals, [n for pair in reversed(pairs) for n in pair])
     return torch.fft.rfftn(signals.to(self.dtype), s=self.sizes, dim=self.axes)
 
 
-def _transform_back(self: Any, spectrum: torch.Tensor, keep: tuple[int, ...], *_: Any) -> torch.Tensor:
+def _transform_back(
+    self: Any, spectrum: torch.Tensor, keep: tuple[int, ...], first: tuple[int, ...] | None = None
+) -> torch.Tensor:
+    """Undo :func:`_transform`, and keep some of the samples."""
     signals = torch.fft.irfftn(spectrum, s=self.sizes, dim=self.axes)
-    return signals[(..., *(slice(n) for n in keep))]
+    begins = first or (0,) * len(keep)
+    return signals[(..., *(slice(begin, begin + n) for begin, n in zip(begins, keep, strict=True)))]
 
 
 def use_tensor_cores(net: nn.Module) -> None:

@@ -169,7 +169,8 @@ class ContinuousConv(SampledKernel):
             y = self._grid_conv(x if weight is None else x * weight.unsqueeze(1).to(x.dtype), steps, kernel)
         if self.bias is None or not add_bias:
             return y
-        return y + self.bias[: y.shape[1]].view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
+        bias = self.bias if y.shape[1] == self.out_channels else self.bias[: y.shape[1]]
+        return y + bias.view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
 
     def _channels(self, active: ActiveSlice) -> int:
         """Return how many channels the input has."""

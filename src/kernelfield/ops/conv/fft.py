@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..autograd import bilinear
 from .direct import direct_conv
@@ -97,13 +98,20 @@ class _Transform:
         self.centres = centres(points, causal)
         self.sizes = transform_sizes(lengths, points, self.centres, periodic)
         self.total = math.prod(self.sizes)
-        #: whether a kernel's points are elsewhere on the circle of the transform
-        self.shifts = any(c > 0 or k > n for c, k, n in zip(self.centres, points, self.sizes, strict=True))
         self.axes = tuple(range(-len(self.sizes), 0))
+        # Kernels begin at index 0 of a circle, and outputs at the kernel's centre: nothing is moved. Along a periodic
+        # axis the kernel is moved, by its centre, and outputs begin at 0.
+        axes = list(zip(self.centres, points, self.sizes, periodic, strict=True))
+        self.first = tuple([0 if wraps or k > size else c for c, k, size, wraps in axes])
+        self.moved = tuple([c if wraps or k > size else 0 for c, k, size, wraps in axes])
+        self.none = (0,) * len(axes)
+        #: whether a kernel's points are elsewhere on the circle of the transform
+        self.moves = any(wraps or k > size for _, k, size, wraps in axes)
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
         if self._is_plain(x, kernel):
-            y = self._inverse(self._spectrum(x).mul_(self._kernel_spectrum(kernel.squeeze(1))), self.lengths)
+            product = self._spectrum(x).mul_(self._kernel_spectrum(kernel.squeeze(1)))
+            y = self._inverse(product, self.lengths, self.first)
             return y if y.dtype == x.dtype else y.to(x.dtype)
         signals, kernels = x.unflatten(1, (self.groups, -1)), kernel.unflatten(0, (self.groups, -1))
         columns = self._columns(signals, kernels)
@@ -137,15 +145,14 @@ class _Transform:
     def _plain_grads(
         self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool
     ) -> tuple[Tensor, Tensor]:
-        spectrum = self._spectrum(grad)
+        spectrum = self._spectrum(grad, self.first)
         grad_x, grad_kernel = x.new_empty(0), kernel.new_empty(0)
         if need_kernel:
             total = self._spectrum(x).conj_physical_().mul_(spectrum).sum(dim=0)
-            circle = self._inverse(total, self.sizes)
-            grad_kernel = take(circle, 1, self.points, self.sizes, self.centres).unsqueeze(1).to(kernel.dtype)
+            grad_kernel = self._kernel_from(total).unsqueeze(1).to(kernel.dtype)
         if need_x:
             conjugate = self._kernel_spectrum(kernel.squeeze(1)).conj_physical_()
-            grad_x = self._inverse(spectrum.mul_(conjugate), self.lengths).to(x.dtype)
+            grad_x = self._inverse(spectrum.mul_(conjugate), self.lengths, self.none).to(x.dtype)
         return grad_x, grad_kernel
 
     def grads(self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool) -> tuple[Tensor, Tensor]:
@@ -158,6 +165,9 @@ class _Transform:
         if columns is not None and self.groups == 1:
             found = columns.grads(outputs, signals, kernels, needs, products, (None, None))
             return found[0].view(x.shape if need_x else 0), found[1].view(kernel.shape if need_kernel else 0)
+        chunks = WHOLE if columns is not None else self._chunks(signals, kernels)
+        if chunks == WHOLE and columns is None:
+            return self._whole_grads(outputs, signals, kernels, need_x, need_kernel)
         grad_x = x.new_empty(x.shape if need_x else 0)
         grad_kernel = kernel.new_zeros(kernel.shape if need_kernel else 0)
         if columns is not None:
@@ -167,21 +177,34 @@ class _Transform:
                 out_kernel = grad_kernel.unflatten(0, (self.groups, -1))[one] if need_kernel else None
                 columns.grads(outputs[:, one], signals[:, one], kernels[one], needs, products, (out_x, out_kernel))
             return grad_x, grad_kernel
-        for group, batches in self._chunks(signals, kernels):
+        for group, batches in chunks:
             conjugate = self._kernel_spectrum(kernels[group]).conj_physical_() if need_x else None
             total: Tensor | None = None
             for batch in batches:
-                spectrum = self._spectrum(outputs[batch, group])
+                spectrum = self._spectrum(outputs[batch, group], self.first)
                 if need_kernel:
                     term = self._contract_batch(spectrum, self._spectrum(signals[batch, group]))
                     total = term if total is None else total.add_(term)
                 if conjugate is not None:
-                    signal = self._inverse(self._contract_out(spectrum, conjugate), self.lengths)
+                    signal = self._inverse(self._contract_out(spectrum, conjugate), self.lengths, self.none)
                     grad_x.unflatten(1, (self.groups, -1))[batch, group] = signal
             if total is not None:
-                circle = self._inverse(total, self.sizes)
-                gradient = take(circle, 3, self.points, self.sizes, self.centres)
-                grad_kernel.unflatten(0, (self.groups, -1))[group] = gradient
+                grad_kernel.unflatten(0, (self.groups, -1))[group] = self._kernel_from(total)
+        return grad_x, grad_kernel
+
+    def _whole_grads(
+        self, outputs: Tensor, signals: Tensor, kernels: Tensor, need_x: bool, need_kernel: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients of one chunk, without copies into larger tensors."""
+        grad_x, grad_kernel = signals.new_empty(0), kernels.new_empty(0)
+        spectrum = self._spectrum(outputs, self.first)
+        if need_kernel:
+            total = self._contract_batch(spectrum, self._spectrum(signals))
+            grad_kernel = self._kernel_from(total).flatten(0, 1).to(kernels.dtype)
+        if need_x:
+            conjugate = self._kernel_spectrum(kernels).conj_physical_()
+            product = self._contract_out(spectrum, conjugate)
+            grad_x = self._inverse(product, self.lengths, self.none).flatten(1, 2).to(signals.dtype)
         return grad_x, grad_kernel
 
     def _budget(self, signals: Tensor, row: int) -> int:
@@ -221,7 +244,7 @@ class _Transform:
     # Shapes below: signals (b, g, i, *space), outputs (b, g, o, *space), kernels (g, o, i, *points); spectra likewise.
 
     def _conv(self, signals: Tensor, spectrum: Tensor) -> Tensor:
-        return self._inverse(self._product(self._spectrum(signals), spectrum), self.lengths)
+        return self._inverse(self._product(self._spectrum(signals), spectrum), self.lengths, self.first)
 
     def _product(self, x: Tensor, spectrum: Tensor) -> Tensor:
         if self.depthwise:  # one input channel per group: the product is elementwise
@@ -241,32 +264,51 @@ class _Transform:
             return (outputs * signals).sum(dim=0).unsqueeze(2)
         return torch.einsum("bgo...,bgi...->goi...", outputs, signals)
 
-    def _spectrum(self, signals: Tensor) -> Tensor:
+    def _spectrum(self, signals: Tensor, first: tuple[int, ...] | None = None) -> Tensor:
+        """Transform signals whose first sample lies at index ``first`` along each axis, 0 by default."""
         if signals.dtype != self.dtype:
             signals = signals.to(self.dtype)
         if signals.is_cuda:  # one launch
+            if first is not None and first != self.none:
+                signals = F.pad(signals, [n for axis in reversed(self.axes) for n in self._gaps(signals, axis, first)])
             return torch.fft.rfftn(signals, s=self.sizes, dim=self.axes)
         # Axis by axis from the last, so that rows added by padding other axes are never transformed.
-        spectrum = torch.fft.rfft(signals, n=self.sizes[-1], dim=-1)
+        spectrum = torch.fft.rfft(self._padded(signals, -1, first), n=self.sizes[-1], dim=-1)
         for axis in reversed(self.axes[:-1]):
-            spectrum = torch.fft.fft(spectrum, n=self.sizes[axis], dim=axis)
+            spectrum = torch.fft.fft(self._padded(spectrum, axis, first), n=self.sizes[axis], dim=axis)
         return spectrum
 
-    def _inverse(self, spectrum: Tensor, keep: tuple[int, ...]) -> Tensor:
-        """Return the first ``keep`` samples along each axis of the inverse transform."""
+    def _padded(self, signals: Tensor, axis: int, first: tuple[int, ...] | None) -> Tensor:
+        """Return signals that begin at index ``first`` along an axis."""
+        if first is None or not first[axis]:
+            return signals
+        return F.pad(signals, [0, 0] * (-1 - axis) + self._gaps(signals, axis, first))
+
+    def _gaps(self, signals: Tensor, axis: int, first: tuple[int, ...]) -> list[int]:
+        return [first[axis], self.sizes[axis] - signals.shape[axis] - first[axis]]
+
+    def _inverse(self, spectrum: Tensor, keep: tuple[int, ...], first: tuple[int, ...]) -> Tensor:
+        """Return ``keep`` samples along each axis of the inverse transform, from index ``first``."""
         if spectrum.is_cuda:
             signals = torch.fft.irfftn(spectrum, s=self.sizes, dim=self.axes)
             for axis in self.axes:
-                signals = signals.narrow(axis, 0, keep[axis])
+                signals = signals.narrow(axis, first[axis], keep[axis])
             return signals
         for axis in self.axes[:-1]:
-            spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, 0, keep[axis])
-        return torch.fft.irfft(spectrum, n=self.sizes[-1], dim=-1).narrow(-1, 0, keep[-1])
+            spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, first[axis], keep[axis])
+        return torch.fft.irfft(spectrum, n=self.sizes[-1], dim=-1).narrow(-1, first[-1], keep[-1])
 
     def _kernel_spectrum(self, kernels: Tensor) -> Tensor:
-        if self.shifts:
-            kernels = place(kernels, kernels.dim() - len(self.sizes), self.sizes, self.centres)
+        if self.moves:
+            kernels = place(kernels, kernels.dim() - len(self.sizes), self.sizes, self.moved)
         return self._spectrum(kernels)
+
+    def _kernel_from(self, spectrum: Tensor) -> Tensor:
+        """Return the kernels whose spectrum is given, as :meth:`_kernel_spectrum` transforms them."""
+        if not self.moves:
+            return self._inverse(spectrum, self.points, self.none)
+        circle = self._inverse(spectrum, self.sizes, self.none)
+        return take(circle, circle.dim() - len(self.sizes), self.points, self.sizes, self.moved)
 
 
 #: one transform for each pair of shapes: what it derives from them takes as long as a small convolution
