@@ -108,10 +108,14 @@ def cells(line: str) -> list[str]:
 
 
 def three_seeds(folder: Path) -> list[dict[str, Any]]:
-    """Return the finished results of three or more seeds."""
+    """Return the finished results of three or more seeds or photographs."""
     results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
     results = [result for result in results if isinstance(result, dict)]
-    return [result for result in results if result["status"] == "done" and len(result.get("seeds", ())) >= 3]
+    return [
+        result
+        for result in results
+        if result["status"] == "done" and len(result.get("seeds", result.get("photographs", ()))) >= 3
+    ]
 
 
 def epochs_of(result: dict[str, Any]) -> str:
@@ -123,13 +127,15 @@ def level_rows(folder: Path) -> str:
     """Return tables of what three or more seeds reached: accuracies beside published ones, and errors beside bounds."""
     lines, differences = [], []
     for result in three_seeds(folder):
-        published = (result.get("published") or {}).get("accuracy", AIMS.get(result["recipe"]))
+        metric, scale = ("psnr", 1) if "photographs" in result else ("accuracy", 100)
+        published = (result.get("published") or {}).get(metric, AIMS.get(result["recipe"]))
         if published is None:
             continue
-        mean, spread = 100 * result["metrics"]["test"]["accuracy"], 100 * result["deviation"]["test"]["accuracy"]
+        mean, spread = (scale * result[part]["test"][metric] for part in ("metrics", "deviation"))
         differences.append(mean - published)
         shown = f"{published:.2f} | {mean:.2f} ± {spread:.2f} | {mean - published:+.2f}"
-        lines.append(f"| {result['title']} | {shown} | {epochs_of(result)} |")
+        title = result["title"] + (f", PSNR in dB, {len(result['photographs'])} of 24" if metric == "psnr" else "")
+        lines.append(f"| {title} | {shown} | {epochs_of(result)} |")
     errors, reached = error_rows(folder)
     close = sum(round(difference, 2) >= -0.3 for difference in differences) + sum(reached)
     above = sum(round(difference, 2) >= 0 for difference in differences) + sum(reached)

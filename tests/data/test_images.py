@@ -136,9 +136,36 @@ def test_a_photograph_is_a_function_of_position(tmp_path: Path) -> None:
     data = load("photograph", tmp_path, image=1, repeat=5)
     assert (len(data.train), data.size, data.task) == (5, (6, 9), "dense-regression")
     batch = data.train.batch(slice(0, 2))
-    assert batch.inputs.abs().sum() == 0
+    for axis, n in enumerate((6, 9)):
+        expected = 2 * torch.arange(n).view(-1, *(1,) * (1 - axis)) / (n - 1) - 1
+        torch.testing.assert_close(batch.inputs[1, axis], expected.expand(6, 9))
     expected = torch.from_numpy(pixels).permute(2, 0, 1) / 255
     assert batch.target is not None
     torch.testing.assert_close(batch.target[1], expected)
     with pytest.raises(ValueError, match=r"\bimage must"):
         load("photograph", tmp_path, image=2)
+
+
+def test_a_tall_photograph_is_turned(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 6, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    target = load("photograph", tmp_path).test.batch(slice(0, 1)).target
+    assert target is not None
+    torch.testing.assert_close(target[0], torch.from_numpy(np.rot90(pixels).copy()).permute(2, 0, 1) / 255)
+
+
+def test_pixels_of_a_photograph_are_drawn_in_training(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    data = load("photograph", tmp_path, pixels=200)
+    torch.manual_seed(0)
+    first, second = (data.train.batch(slice(0, 1), training=True) for _ in range(2))
+    assert first.inputs.shape == (1, 2, 200)
+    assert not torch.equal(first.inputs, second.inputs)
+    rows, columns = ((first.inputs[0] + 1) / 2 * torch.tensor([[5.0], [8.0]])).round().long()
+    assert len(set(zip(rows.tolist(), columns.tolist(), strict=True))) > 45  # of 54 pixels
+    assert first.target is not None
+    torch.testing.assert_close(first.target[0], torch.from_numpy(pixels)[rows, columns].T / 255)
+    assert data.test.batch(slice(0, 1)).inputs.shape == data.train.batch(slice(0, 1)).inputs.shape == (1, 2, 6, 9)
+    with pytest.raises(ValueError, match=r"\bpixels must"):
+        load("photograph", tmp_path, pixels=0)

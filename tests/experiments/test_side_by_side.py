@@ -7,13 +7,16 @@ import multiprocessing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from kernelfield.experiments.checkpoint import _copied_together, latest_checkpoint, read_checkpoint
 from kernelfield.experiments.fitting import Job, fit, fit_many
 from kernelfield.experiments.loop import Progress, TrainingInterrupted
 from kernelfield.experiments.reproduce import Row, reproduce, reproduce_rows
+from kernelfield.experiments.results import compare
 from kernelfield.experiments.run import Run
 from kernelfield.experiments.seeds import fit_seeds
 from kernelfield.experiments.side_by_side import Turn, exhaust, side_by_side
@@ -263,6 +266,25 @@ def test_an_interrupted_row_is_not_written(tmp_path: Path) -> None:
 def test_seeds_and_folds_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\bseeds must"):
         reproduce("digits", tmp_path, tmp_path, seeds=2, folds=(0, 1))
+
+
+def test_photographs_are_averaged(tmp_path: Path) -> None:
+    for name, shift in (("a", 0), ("b", 90)):
+        pixels = (np.indices((6, 8)).sum(0)[..., None] * (5, 7, 9) + shift).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    settings = ["training.epochs=1", "shape.size=[6,8]", "data.repeat=3", "data.pixels=5"]
+    result = reproduce(
+        *("ch05-kodak-siren", tmp_path / "results", tmp_path / "runs"),
+        settings=settings,
+        folds=(0, 1),
+        folder=str(tmp_path),
+    )
+    assert result["status"] == "done"
+    each = [one["metrics"]["test"]["psnr"] for one in result["photographs"].values()]
+    assert each[0] != each[1]
+    assert result["metrics"]["test"]["psnr"] == pytest.approx(sum(each) / 2)
+    assert (tmp_path / "runs" / "ch05-kodak-siren" / "image-1" / "recipe.yaml").exists()
+    assert compare(result)[0]["published"] == 25.665
 
 
 def hold(folder: Path, begun: Any, done: Any) -> None:

@@ -126,7 +126,7 @@ def _attention(name: str, batch: int) -> Example:
 
 
 def _fields(name: str, batch: int) -> Example:
-    return Example(create_model(name), torch.randn(batch, 1, 5, 5), {})
+    return Example(create_model(name), torch.rand(batch, 2, 5, 5) * 2 - 1, {})
 
 
 _FAMILIES: dict[str, Any] = {

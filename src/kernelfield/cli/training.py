@@ -157,7 +157,12 @@ def reproduce(
     folder: DataFolder = None,
     download: Download = False,
     synthetic: Synthetic = False,
-    folds: Annotated[str, typer.Option(help="Values of data.fold for a cross-validation, such as 0,1,2,3,4.")] = "",
+    folds: Annotated[
+        str,
+        typer.Option(
+            help="Values of data.fold for a cross-validation, or of data.image for photographs, such as 0,1,2."
+        ),
+    ] = "",
     seeds: Seeds = 1,
     accelerator: Accelerator = "auto",
     as_json: Json = False,

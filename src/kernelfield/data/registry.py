@@ -315,7 +315,7 @@ register(
     "photograph",
     photographs.photograph,
     "one photograph, to be fitted by a field",
-    shapes_of.fixed(1, 3, 512, 768, task="dense-regression"),
+    shapes_of.fixed(2, 3, 512, 768, task="dense-regression"),
 )
 register(
     "imdb",

@@ -1,4 +1,4 @@
-"""The mean of several results, over seeds or folds, as one result."""
+"""The mean of several results, over seeds, folds or photographs, as one result."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, 
     """Return the mean of several results as one, with the spread over them and the numbers of each.
 
     ``deviation`` is the standard deviation: of a sample over seeds, of the population over folds, which are all there
-    are. If a run failed, its result is returned.
+    are, or photographs. If a run failed, its result is returned.
 
     Args:
-        each: results of finished runs, by seed or fold.
-        kind: "seeds" or "folds", under which the single results are kept.
+        each: results of finished runs, by seed, fold or photograph.
+        kind: "seeds", "folds" or "photographs", under which the single results are kept.
 
     >>> runs = {seed: {"status": "done", "metrics": {"test": {"accuracy": a}}, "seconds": 1.0}
     ...         for seed, a in enumerate((0.5, 0.7))}

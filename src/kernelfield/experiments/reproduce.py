@@ -60,7 +60,7 @@ class Row:
         recipe: its name.
         settings: values to replace in the recipe; written to the result.
         seeds: how many seeds to average over.
-        folds: values of ``data.fold`` of a cross-validation, to average over.
+        folds: values to average over: of ``data.fold`` in a cross-validation, of ``data.image`` for photographs.
         note: differences from the publication, written to the result.
         options: further arguments of :func:`~.fitting.fit`, such as ``folder``.
     """
@@ -80,6 +80,13 @@ class Row:
         """Return the recipe with the settings of the row."""
         return with_settings(find_recipe(self.recipe), list(self.settings))
 
+    @property
+    def several(self) -> str:
+        """What the result is a mean over: seeds, folds or photographs."""
+        if not self.folds:
+            return "seeds"
+        return "photographs" if find_recipe(self.recipe).data["name"] == "photograph" else "folds"
+
     def folder(self, runs: Path) -> Path:
         """Return the folder of the row: a run, or one that holds a run for each seed or fold."""
         return runs / self.resolved().name
@@ -91,8 +98,9 @@ class Row:
         recipe = self.resolved()
         folder = runs / recipe.name
         if self.folds:
-            each = {fold: with_settings(recipe, [f"data.fold={fold}"]) for fold in self.folds}
-            folders = {fold: folder / f"fold-{fold}" for fold in each}
+            part = "image" if self.several == "photographs" else "fold"
+            each = {fold: with_settings(recipe, [f"data.{part}={fold}"]) for fold in self.folds}
+            folders = {fold: folder / f"{part}-{fold}" for fold in each}
         else:
             each = seed_recipes(recipe, self.seeds)
             folders = {seed: folder if self.seeds == 1 else folder / f"seed-{seed}" for seed in each}
@@ -130,7 +138,8 @@ def reproduce(
         runs: folder of runs; an interrupted one continues.
         settings: values to replace in the recipe; written to the result.
         note: differences from the publication, written to the result.
-        folds: values of ``data.fold`` of a cross-validation: one run for each, and their mean.
+        folds: values of ``data.fold`` of a cross-validation, or of ``data.image`` for photographs: one run for each,
+            and their mean.
         seeds: how many seeds to train side by side; the result is their mean.
         synthetic: train on synthetic data, to try the command; run and result go to the folders ``synthetic`` in
             ``runs`` and ``results``.
@@ -208,8 +217,7 @@ def reproduce_rows(
 def _combined(row: Row, each: dict[int, dict[str, Any]], target: Path) -> dict[str, Any]:
     """Return the result of a row from those of its runs, and write it unless the row was interrupted."""
     each = dict(sorted(each.items()))
-    several = "folds" if row.folds else "seeds"
-    result = combine_results(each, several) if len(each) > 1 else next(iter(each.values()))
+    result = combine_results(each, row.several) if len(each) > 1 else next(iter(each.values()))
     result["settings"] = list(row.settings)
     result["notes"] = "; ".join(part for part in (result.get("notes", ""), row.note) if part)
     if result["status"] == "interrupted":

@@ -23,42 +23,37 @@ __all__ = ["ImageField"]
 
 
 class ImageField(Classifier):
-    r"""A field sampled at the positions of its input; the values of the input are ignored (chapter 5, appendix).
+    r"""A field as a network: from positions to values (chapter 5, appendix).
 
-    .. math:: y_c(i) = \psi_c\big(2 i / (n - 1) - 1\big)
+    .. math:: y_c(i) = \psi_c\big(x(i)\big)
 
-    How well a field fits images shows which kernels it can represent.
+    How well a field fits images shows which kernels it can represent. The pixel i of an axis of n lies at
+    2 i / (n - 1) - 1.
 
     Args:
-        in_channels: accepted like in other networks; the values are not used.
+        in_channels: number of coordinates of a position.
         out_channels: number of values, 3 for colours.
-        dim: number of spatial axes.
         field: makes a field from (dim, channels).
 
-    >>> ImageField(1, 3, field=MAGNet)(torch.zeros(1, 1, 6, 4)).shape
+    >>> positions = torch.rand(1, 2, 6, 4) * 2 - 1
+    >>> ImageField(2, 3, field=MAGNet)(positions).shape
     torch.Size([1, 3, 6, 4])
     """
 
     @checked()
-    def __init__(
-        self, in_channels: int = 1, out_channels: int = 3, *, dim: int = 2, field: Callable[..., Field] = MAGNet
-    ) -> None:
+    def __init__(self, in_channels: int = 2, out_channels: int = 3, *, field: Callable[..., Field] = MAGNet) -> None:
         super().__init__()
-        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, dim
-        self.field = build_field(field, dim, out_channels)
+        self.in_channels, self.out_channels, self.dim = in_channels, out_channels, in_channels
+        self.field = build_field(field, in_channels, out_channels)
 
     @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
     def forward(self, x: Tensor) -> Tensor:
-        """Return the field on the grid of ``x``: (batch, in, …) to (batch, out, …)."""
-        if x.dim() != self.dim + 2:
-            raise ValueError(f"x must be (batch, channels, {self.dim} axes), got shape {tuple(x.shape)}")
-        # arange, not linspace: lengths may be dynamic.
-        axes = [torch.arange(n, dtype=x.dtype, device=x.device) * (2 / max(n - 1, 1)) - 1 for n in x.shape[2:]]
+        """Return the values at positions from -1 to 1, on a grid or not: (batch, in, …) to (batch, out, …)."""
+        if x.shape[1] != self.in_channels:
+            raise ValueError(f"x must be (batch, {self.in_channels} coordinates, ...), got shape {tuple(x.shape)}")
         if not torch.compiler.is_compiling() and x.dtype != (dtype := next(self.parameters()).dtype):
             raise TypeError(f"x must have the dtype of the field, {dtype}, got {x.dtype}")
-        coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
-        values = self.field(coords).movedim(-1, 0)
-        return values.unsqueeze(0).expand(len(x), *values.shape)
+        return self.field(x.movedim(1, -1)).movedim(-1, 1)
 
 
 # The published sizes, 7.36k, 7.11k, 7.40k and 7.14k, are those of ten linear maps; the published input scale of 256 is

@@ -89,7 +89,7 @@ CALLS = [
         _small(dim=2, grid=3, channels=4, blocks=1, kernel_size=3, neighbors=2),
         lambda: {"x": torch.randn(2, 2, 7), "coords": 2 * torch.rand(2, 7, 2) - 1},
     ),
-    *_net("ImageField", lambda: {"in_channels": 1, "out_channels": 3}, lambda: {"x": torch.zeros(1, 1, 6, 4)}),
+    *_net("ImageField", lambda: {"in_channels": 2, "out_channels": 3}, lambda: {"x": torch.zeros(1, 2, 6, 4)}),
     # Its forward is that of a user's network.
     _net(
         "Augerino",

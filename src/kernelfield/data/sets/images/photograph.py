@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,35 +19,60 @@ if TYPE_CHECKING:
 __all__ = ["photograph"]
 
 
-@checked(image=Int(0))
-def photograph(root: str | os.PathLike[str] | None, *, image: int = 0, repeat: int = 100) -> Data:
+@checked(image=Int(0), repeat=Int(1), pixels=Int(1) | None)
+def photograph(
+    root: str | os.PathLike[str] | None, *, image: int = 0, repeat: int = 100, pixels: int | None = None
+) -> Data:
     """Return a photograph as a function to learn: from positions to colours.
 
     Source: any folder of images; chapter 5 has the 24 photographs of the Kodak set, 768×512, from
     https://r0k.us/graphics/kodak/. Licence: the Kodak set is free to use. Split: none, the same photograph in all
-    three. Normalisation: colours from 0 to 1. Reading images needs pillow, which comes with the extra ``train``.
+    three. A photograph that is taller than wide is turned by 90°, so that all of the Kodak set have one shape.
+    Normalisation: positions from -1 to 1 along each axis, colours from 0 to 1. Reading images needs pillow, which comes
+    with the extra ``train``.
 
     Args:
         root: folder of images, or one of them.
         image: which of the folder's, in the order of their names.
         repeat: how often the photograph is seen in an epoch.
+        pixels: number of pixels in a training step, drawn anew each time; all of them, in their places, if not given.
 
     Returns:
-        Inputs (repeat, 1, rows, columns), all of them zero: all that is given are positions. Targets
-        (repeat, 3, rows, columns).
+        Inputs (repeat, 2, rows, columns), the positions. Targets (repeat, 3, rows, columns). Drawn pixels have one axis
+        instead of two.
     """
     where = folder(root, "a folder of photographs")
     paths = sorted(p for p in where.iterdir() if p.suffix.lower() in ENDINGS)
     if not 0 <= image < len(paths):
         raise ValueError(f"image must be at least 0 and below the {len(paths)} images in {where}, got {image}")
     colours = torch.from_numpy(read_image(paths[image]).copy()).permute(2, 0, 1)
-    space = colours.shape[1:]
+    if colours.shape[1] > colours.shape[2]:
+        colours = colours.rot90(1, (1, 2))
+    axes = [torch.linspace(-1, 1, n) for n in colours.shape[1:]]
+    positions = torch.stack(torch.meshgrid(*axes, indexing="ij"))
     # One photograph in memory, however often it is repeated.
-    once = Split(torch.zeros(1, 1, *space), colours.unsqueeze(0), prepare=_to_unit)
-    many = Split(once.inputs.expand(repeat, -1, -1, -1), once.target.expand(repeat, -1, -1, -1), prepare=_to_unit)
+    once = Split(positions.unsqueeze(0), colours.unsqueeze(0), prepare=DrawPixels())
+    many = Split(
+        once.inputs.expand(repeat, -1, -1, -1), once.target.expand(repeat, -1, -1, -1), prepare=DrawPixels(pixels)
+    )
     return Data.from_splits("photograph", [many, None, once], "dense-regression", out_channels=3)
 
 
-def _to_unit(batch: Batch, training: bool) -> Batch:  # noqa: ARG001
-    assert batch.target is not None
-    return Batch(batch.inputs, batch.target.float() / 255, step=batch.step)
+@dataclass(frozen=True)
+class DrawPixels:
+    """Scale colours to 0 to 1 and, in training, draw pixels with replacement: the same ones of all samples.
+
+    Args:
+        count: number of pixels; all of them, in their places, if not given.
+    """
+
+    count: int | None = None
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:
+        inputs, colours = batch.inputs, batch.target
+        assert colours is not None
+        if training and self.count is not None:
+            inputs, colours = inputs.flatten(2), colours.flatten(2)
+            index = torch.randint(inputs.shape[-1], (self.count,), device=inputs.device)
+            inputs, colours = inputs[..., index], colours[..., index]
+        return Batch(inputs, colours.float() / 255, step=batch.step)
