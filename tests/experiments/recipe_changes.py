@@ -171,6 +171,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "model": {"dropout_kind": "values", "name": "ccnn_6_380", "omega_0": 2966.6, "dropout": 0.3, "sigma": 0.015}
     },
     "ch05-kodak-gabor": {"published": {"psnr": 25.361}},
+    "ch05-kodak-*": {"shape.in_channels": 2},
     "ch05-*-16-siren": {"schedule.final": 0.001},
     "ch05-*-2": {"model.dropout": 0.1, "model.norm": "batch"},
     "ch05-*-4": {"model.dropout": 0.1, "optimizer.mask_lr": 0.05, "model.norm": "batch"},
