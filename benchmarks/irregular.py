@@ -4,11 +4,14 @@
     python benchmarks/irregular.py --points 4000 16000 64000 256000 --out irregular.json
     python benchmarks/irregular.py --dim 3 --points 1000 4000
     python benchmarks/irregular.py --points                          # whole networks alone
+    python benchmarks/irregular.py --device cpu --channels 2 --hidden 8 --once --network-points 0   # pairs in minutes
 
 One training step (forward and backward) of one depthwise layer, with a kernel as long as the input or one under a mask,
 by each method of ``kernelfield.ops.point_conv``. Times are ratios to all pairs in the same run; pairs are left out
 above ``--most-pairs``, and their time is then extrapolated from the largest number that ran. Memory is the peak of the
-step: of the GPU, or of tensors that the profiler saw on a CPU. Exponents are fitted over the given numbers of points.
+step: of the GPU, or of tensors that the profiler saw on a CPU. With ``--once`` all pairs are computed once on a CPU,
+after a warm-up on 64 points, timed while the profiler looks on. With one thread, times on a CPU are seconds of the
+processor, to which other programs do not add. Exponents are fitted over the given numbers of points.
 
 First, one training step of a whole CCNN on ``--network-points`` points: of a cloud, and of a series with global
 kernels. ``--network-points 0`` leaves it out. Results are written after each part.
@@ -17,22 +20,23 @@ kernels. ``--network-points 0`` leaves it out. Results are written after each pa
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
-import platform
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from _measure import machine
 
 import kernelfield as kf
 
 
-def layer_of(kind: str, dim: int, points: int, channels: int) -> kf.layers.ContinuousConv:
+def layer_of(kind: str, dim: int, points: int, channels: int, hidden: int) -> kf.layers.ContinuousConv:
     """Return a depthwise layer with a kernel over all points, or one whose mask reaches about 32 of them."""
     side = points ** (1 / dim)
-    field = kf.fields.MAGNet
+    field = functools.partial(kf.fields.MAGNet, hidden=hidden)
     if kind == "global":
         return kf.CKConv(channels, channels, dim=dim, size=math.ceil(side), field=field, depthwise=True)
     sigma = 32 ** (1 / dim) / (2 * 2.146 * side)
@@ -44,19 +48,27 @@ def step_of(layer: torch.nn.Module, x: torch.Tensor, coords: torch.Tensor) -> No
     layer(x, coords=coords).square().mean().backward()
 
 
-def measure(layer: torch.nn.Module, x: torch.Tensor, coords: torch.Tensor, seconds: float) -> dict[str, float]:
-    """Return the median time of a step, and its peak memory."""
+def measure(
+    layer: torch.nn.Module, x: torch.Tensor, coords: torch.Tensor, seconds: float, *, once: bool = False
+) -> dict[str, float]:
+    """Return the median time of a step, and its peak memory; those of a single step on a CPU with ``once``."""
     cuda = x.device.type == "cuda"
+    clock = time.process_time if not cuda and torch.get_num_threads() == 1 else time.perf_counter
+    if once and not cuda:
+        _peak_on_cpu(layer, x[..., :64], coords[:, :64])
+        start = clock()
+        peak = _peak_on_cpu(layer, x, coords)
+        return {"seconds": clock() - start, "bytes": peak}
     step_of(layer, x, coords)
     times: list[float] = []
     while sum(times) < seconds and len(times) < 20:
         if cuda:
             torch.cuda.synchronize()
-        start = time.perf_counter()
+        start = clock()
         step_of(layer, x, coords)
         if cuda:
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
         step_of(layer, x, coords)
@@ -112,6 +124,8 @@ def main() -> None:
     parser.add_argument("--points", type=int, nargs="*", default=[1000, 4000, 16000])
     parser.add_argument("--dim", type=int, default=1, choices=(1, 2, 3))
     parser.add_argument("--channels", type=int, default=16)
+    parser.add_argument("--hidden", type=int, default=32, help="width of the kernels' networks")
+    parser.add_argument("--once", action="store_true", help="compute all pairs once, on a CPU")
     parser.add_argument("--most-pairs", type=int, default=16000, help="largest number of points for all pairs")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each measurement")
     parser.add_argument("--network-points", type=int, default=20000, help="points of the whole network; 0 for none")
@@ -119,8 +133,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = options.device
-    machine = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    result = {"machine": machine, "torch": torch.__version__, "dim": options.dim, "channels": options.channels}
+    settings = {name: getattr(options, name) for name in ("dim", "channels", "hidden", "once")}
+    result = {"machine": machine(torch.device(device), 0), **settings}
     result["networks"] = networks(options.network_points, device, options.seconds) if options.network_points else []
     _write(options.out, result)
     result["rows"] = rows = layers(options)
@@ -138,12 +152,13 @@ def layers(options: argparse.Namespace) -> list[dict[str, Any]]:
         for n in options.points:
             coords = torch.rand(1, n, options.dim, device=options.device) * n ** (1 / options.dim)
             x = torch.randn(1, options.channels, n, device=options.device)
-            layer = layer_of(kind, options.dim, n, options.channels).to(options.device)
+            layer = layer_of(kind, options.dim, n, options.channels, options.hidden).to(options.device)
             for method in ("pairs", "auto"):
                 if method == "pairs" and n > options.most_pairs:
                     continue
                 layer.point_method = method
-                row = {"kind": kind, "method": method, "points": n, **measure(layer, x, coords, options.seconds)}
+                found = measure(layer, x, coords, options.seconds, once=options.once and method == "pairs")
+                row = {"kind": kind, "method": method, "points": n, **found}
                 rows.append(row)
                 print(
                     f"{kind:7} {method:6} {n:8,} points: "

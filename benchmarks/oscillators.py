@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--channels", type=int, default=64)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -123,24 +123,25 @@ def main() -> None:
         "GRU-D": lambda: GRUDAtQueries(options.channels),
         "GRU-D, both directions": lambda: GRUDAtQueries(options.channels, both=True),
     }
-    result: dict[str, Any] = {"machine": machine(torch.device("cpu"), 0), "steps": options.steps, "rows": []}
+    settings = {name: getattr(options, name) for name in ("steps", "batch", "lr", "channels")}
+    result: dict[str, Any] = {"machine": machine(torch.device("cpu"), 0), **settings, "rows": []}
     if options.out is not None and options.out.exists():
         result = json.loads(options.out.read_text(encoding="utf-8"))
-        if result["steps"] != options.steps:
-            parser.error(f"--steps is {options.steps}, but {options.out} holds runs of {result['steps']} steps")
+        for name, value in settings.items():
+            if result.get(name) != value:
+                parser.error(f"--{name} is {value}, but {options.out} holds runs with {result.get(name)}")
     done = {(row["task"], row["model"], row["seed"]) for row in result["rows"]}
-    for task in options.tasks:
-        data = load("oscillators", length=LENGTH, forecast=TASKS[task])
-        line = error(interpolated, data.test)
-        for name, seed in itertools.product(makers, range(options.seeds)):
-            if (task, name, seed) in done:
-                continue
-            torch.manual_seed(seed)
-            row = {"task": task, "model": name, "seed": seed, **train(makers[name](), data, options, seed)}
-            result["rows"].append({**row, "linear interpolation": line})
-            print(f"{task}, seed {seed}: {name} {row['mse']:.5f}, line {line:.5f}", flush=True)
-            if options.out is not None:
-                options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    sets = {task: load("oscillators", length=LENGTH, forecast=TASKS[task]) for task in options.tasks}
+    lines = {task: error(interpolated, data.test) for task, data in sets.items()}
+    for seed, task, name in itertools.product(range(options.seeds), options.tasks, makers):
+        if (task, name, seed) in done:
+            continue
+        torch.manual_seed(seed)
+        row = {"task": task, "model": name, "seed": seed, **train(makers[name](), sets[task], options, seed)}
+        result["rows"].append({**row, "linear interpolation": lines[task]})
+        print(f"{task}, seed {seed}: {name} {row['mse']:.5f}, line {lines[task]:.5f}", flush=True)
+        if options.out is not None:
+            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

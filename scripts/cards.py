@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelfield.experiments.card import measure_weight_card
-from kernelfield.experiments.card_text import card_rows, format_count, format_score, format_time
+from kernelfield.experiments.card_text import card_rows, format_count, format_energy, format_score, format_time
 from kernelfield.experiments.shares import DATA_SHARES, measure_shares
 from kernelfield.experiments.weight import weight_recipe
 from kernelfield.models.pretrained import describe_weight, list_weights
@@ -48,28 +48,41 @@ STEPS = {
     "ckcnn_adding.adding_200": 1000,
     "ckcnn_copy.copy_1000": 1000,
     "ckcnn_adding.adding_1000": 1000,
+    "z2cnn.rotmnist": 300,
+    "p4cnn.rotmnist_attentive": 120,
+    "ccnn_4_140.fsdd": 200,
+    "ccnn_4_140.pmnist": 600,
+    "ccnn_4_140.scifar10": 600,
 }
 #: samples of the validation and test splits that shares are scored on, at most
 SCORED = 2000
 HEAD = """# Efficiency cards
 
 What each pretrained weight costs, on the four axes of chapter 1: parameters; compute, as operations, time and energy;
-data; and design, as what was set by hand and what was learned. Operations are counted, time and energy are measured
-on one {machine} with torch {torch}, on {date}, in float32. `kernelfield card WEIGHT` measures the same on your
-machine, and `kernelfield card RUN --shares 0.05,0.1,0.25,0.5` adds the accuracy on shares of the training data for a
-run of your own. This page is written by `python scripts/cards.py page` from `benchmarks/results/cards.json` and
-`card-shares.json`.
+data; and design, as what was set by hand and what was learned. Operations are counted. Time and energy are measured in
+float32 on {machines}.
+Compare times between rows of the same machine alone; those on a CPU are seconds of the processor with one thread.
+`kernelfield card WEIGHT` measures the same on your machine, and `kernelfield card RUN --shares 0.05,0.1,0.25,0.5` adds
+the accuracy on shares of the training data for a run of your own. This page is written by
+`python scripts/cards.py page` from `benchmarks/results/cards.json` and `card-shares.json`.
 
 ![Parameters, operations and time of all weights](../images/cards.png)
 
 Data: the recipe of a weight, trained on 5 to 100 % of its training samples. Shares are nested and hold the same part of
-each class. Every share gets the same number of steps, fewer than the weight had ({shares}), so these scores are below
-those of the table. {missing}
+each class. Every share gets the same number of steps, fewer than the weight had ({shares}),
+so these scores are below those of the table. {missing}
+
+    python scripts/cards.py shares --accelerator cuda --data FOLDER
+
+measures what is missing.
 
 ![Scores against the share of the training data](../images/card_shares.png)
 
-| weight | metric | score | parameters | operations | one sample | in a batch | energy in a batch | training |
-|---|---|---:|---:|---:|---:|---:|---:|---:|
+Energy is that of a sample in a batch. Training is the recorded time, on the machine that each card names. Some cards
+also have what the training takes on their own machine: the time and energy of one step, times the steps.
+
+| weight | metric | score | parameters | operations | measured on | one sample | in a batch | energy | training |
+|---|---|---:|---:|---:|---|---:|---:|---:|---:|
 """
 
 
@@ -92,16 +105,16 @@ def shares(names: list[str], accelerator: str, runs: Path, data: Path | None, li
     if unknown:
         raise SystemExit(f"--weights must be among {', '.join(STEPS)}, got {', '.join(unknown)}")
     fabric, end = make_fabric(accelerator), time.monotonic() + limit
-    found: dict[str, Any] = json.loads(SHARES_FILE.read_text(encoding="utf-8")) if SHARES_FILE.exists() else {}
     for name in names:
         budget = steps or STEPS[name]
-        points = {point["share"]: point for point in found.get(name, {}).get("points", [])}
+        points = {point["share"]: point for point in read_shares_file().get(name, {}).get("points", [])}
         if len(points) > len(DATA_SHARES) or time.monotonic() > end:
             continue
 
         def keep(share: float, point: dict[str, Any], name: str = name, points: dict[float, Any] = points) -> None:
             points[share] = point
             entry = {"machine": machine(fabric.device), "points": [points[key] for key in sorted(points)]}
+            found = read_shares_file()  # another process may measure other weights
             found[name] = {"steps": steps or STEPS[name], "scored": SCORED, **entry}
             SHARES_FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             print(name, point, flush=True)
@@ -125,17 +138,19 @@ def shares(names: list[str], accelerator: str, runs: Path, data: Path | None, li
             print(f"{name}: not measured: {error}", flush=True)
 
 
+def read_shares_file() -> dict[str, Any]:
+    """Return what was measured of shares of the data, by weight."""
+    return json.loads(SHARES_FILE.read_text(encoding="utf-8")) if SHARES_FILE.exists() else {}
+
+
 def page(cards: dict[str, Any]) -> str:
     """Return the page: one table of all weights, then the card of each."""
-    machine = next(iter(cards.values()))["machine"]
     steps = [card["share_steps"] for card in cards.values() if "share_steps" in card]
     left = len(cards) - len(steps)
     text = HEAD.format(
-        machine=machine["device"],
-        torch=machine["torch"],
-        date=machine["date"],
-        shares=f"{min(steps)} to {max(steps):,} of them, stated on each card" if steps else "none yet",
-        missing=f"Of {left} weights they are not measured." if left else "",
+        machines="; ".join(machines(cards)),
+        shares=f"at most {max(steps):,}, stated on each card" if steps else "none yet",
+        missing=f"They are not measured for {left} of {len(cards)} weights, whose cards say so." if left else "",
     )
     for name, card in sorted(cards.items()):
         compute, joules = card["compute"], card["compute"]["batch"]["joules"]
@@ -145,26 +160,37 @@ def page(cards: dict[str, Any]) -> str:
             format_score(card["metric"], card["score"]),
             f"{card['parameters']['total']:,}",
             format_count(compute["operations"]),
+            card["machine"]["device"],
             format_time(compute["single"]["seconds"]),
             format_time(compute["batch"]["seconds"]),
-            "" if joules is None else f"{1e3 * joules:.3g} mJ",
+            "" if joules is None else format_energy(joules),
             format_time(compute["training"]["seconds"]),
         )
         text += f"| {' | '.join(cells)} |\n"
     for name, card in sorted(cards.items()):
         text += f"\n## {name}\n\n"
         text += (
-            f"{card['title'].partition(': ')[2]}. Trained on {card['trained_on']['device']}.\n\n| axis | |\n|---|---|\n"
+            f"{card['title'].partition(': ')[2]}. Trained on {card['trained_on']['device']}; measured on "
+            f"{card['machine']['device']}.\n\n| axis | |\n|---|---|\n"
         )
         text += "".join(f"| {axis} | {value} |\n" for axis, value in card_rows(card).items())
     return text
 
 
+def machines(cards: dict[str, Any]) -> list[str]:
+    """Return the machines that cards were measured on, each with its version of torch, the date and the count."""
+    found: dict[str, int] = {}
+    for card in cards.values():
+        machine = card["machine"]
+        name = f"one {machine['device']} with torch {machine['torch']} on {machine['date']}"
+        found[name] = found.get(name, 0) + 1
+    return [f"{name} ({count} weights)" for name, count in sorted(found.items(), key=lambda item: -item[1])]
+
+
 def with_shares(cards: dict[str, Any]) -> dict[str, Any]:
     """Return cards with the scores on shares of the data, of the weights that have any."""
-    measured = json.loads(SHARES_FILE.read_text(encoding="utf-8")) if SHARES_FILE.exists() else {}
     found = dict(cards)
-    for name, entry in measured.items():
+    for name, entry in read_shares_file().items():
         if name in cards and len(entry["points"]) > 1:
             steps = describe_weight(name)["training"]["steps"]
             found[name] = {**cards[name], "data": entry["points"], "share_steps": entry["steps"], "steps": steps}
@@ -186,7 +212,8 @@ def draw_shares(cards: dict[str, Any], path: Path) -> None:
         axes.set_yscale("linear" if right else "log")
         axes.set_xticks([5, 10, 25, 50, 100], ["5", "10", "25", "50", "100"])
         axes.minorticks_off()
-        axes.legend(fontsize=6)
+        if axes.lines:
+            axes.legend(fontsize=6)
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=100)
 
@@ -201,12 +228,19 @@ def draw(cards: dict[str, Any], path: Path) -> None:
         "operations of a prediction": [card["compute"]["operations"] for card in shown],
         "µs of a sample in a batch": [1e6 * card["compute"]["batch"]["seconds"] for card in shown],
     }
-    figure = Figure(figsize=(10, 5), layout="constrained")
+    kinds = sorted({card["machine"]["device"] for card in shown}, reverse=True)
+    figure = Figure(figsize=(10, 6), layout="constrained")
     for number, (axes, (title, values)) in enumerate(
         zip(figure.subplots(1, 3, sharey=True), columns.items(), strict=True)
     ):
-        axes.barh([card["weight"] for card in shown], values, color=f"C{number}")
-        axes.set(xscale="linear" if number == 2 else "log", title=title)
+        timed = number == 2
+        for place, kind in enumerate(kinds if timed else [None]):
+            some = [i for i, card in enumerate(shown) if kind in (None, card["machine"]["device"])]
+            axes.barh(some, [values[i] for i in some], color=f"C{number + place}", label=kind)
+        axes.set_yticks(range(len(shown)), [card["weight"] for card in shown])
+        axes.set(xscale="log", title=title)
+        if timed:
+            axes.legend(fontsize=7)
         axes.tick_params(axis="y", labelsize=8)
         axes.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=100)

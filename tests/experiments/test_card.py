@@ -17,6 +17,7 @@ from kernelfield.experiments.energy import EnergyMeter
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.operations import count_operations
 from kernelfield.experiments.recipe import find_recipe, with_settings
+from kernelfield.experiments.run import processor_name
 from kernelfield.experiments.run_files import read_json
 from kernelfield.experiments.shares import measure_shares, share_recipe, train_on_shares
 from kernelfield.models.pretrained import describe_weight
@@ -48,6 +49,8 @@ def test_the_card_of_a_run(run: Run) -> None:
     assert 2 * compute["operations"] < 8 * compute["training_operations"] < 8 * 6 * compute["operations"]
     assert compute["training"]["samples"] == 2 * 48
     assert compute["training"]["operations"] == pytest.approx(96 * compute["training_operations"], rel=1e-3)
+    assert compute["step"]["seconds"] > 0.5 * compute["batch"]["seconds"] > 0
+    assert compute["training"]["seconds_here"] == pytest.approx(96 * compute["step"]["seconds"])
     assert card["data"] == [{"share": 1.0, "score": card["score"]}]
     assert card["design"]["by_hand"]["optimizer.lr"] == 0.01
     assert card["design"]["learned"]  # the width of the mask
@@ -116,6 +119,49 @@ def test_energy_is_read_from_counters(tmp_path: Path) -> None:
     with EnergyMeter(torch.device("cpu"), counters=tmp_path) as meter:
         (package / "energy_uj").write_text("500000")  # began again
     assert meter.joules == pytest.approx(1.0)
+
+
+class OneJoule:
+    """A meter by which each work, however often it is repeated, takes as many joules as there were calls."""
+
+    joules = 1.0
+
+    def __init__(self, device: torch.device) -> None:
+        assert device.type == "cpu"
+
+    def __enter__(self) -> OneJoule:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_the_energy_of_the_training_is_that_of_its_steps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelfield.experiments.card.EnergyMeter", OneJoule)
+    card = measure_card(run.folder, seconds=1e-9)  # one call of each, of one joule
+    compute = card["compute"]
+    assert compute["step"]["joules"] == pytest.approx(1 / 8)  # a batch of 8
+    assert compute["training"]["joules_here"] == pytest.approx(12)  # 2 epochs of 6 steps
+    assert "1 J for one sample, 125 mJ each in a batch, 12 J to train" in card_text(card)
+
+
+def test_the_energy_of_the_training_from_the_power_of_predictions(run: Run) -> None:
+    """Cards without the energy of a step: only where they were measured on the device of the training."""
+    card = measure_card(run.folder, seconds=1e-9)
+    for key in ("single", "batch"):
+        card["compute"][key] |= {"seconds": 0.5, "joules": 100.0}
+    card["compute"]["training"] = {"samples": 96, "seconds": 60.0, "operations": 1.0}
+    assert "about 12 kJ to train at the power of predictions, 200 W" in card_text(card)
+    card["trained_on"] = {"device": "another"}
+    assert "not measured for the training" in card_text(card)
+    assert "1e+02 J" not in card_text(card)
+
+
+def test_the_processor_has_a_name(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor : 0\nmodel name\t: Some CPU @ 2 GHz\nflags : fpu\n")
+    assert processor_name(info) == "Some CPU @ 2 GHz"
+    assert processor_name(tmp_path / "none")
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:

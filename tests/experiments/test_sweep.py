@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +190,33 @@ class TestCommands:
             {"optimizer.lr": 0.01},
             {"optimizer.lr": 0.02},
         ]
+
+    @pytest.mark.slow
+    def test_a_killed_sweep_ends_with_the_same_table(self, tmp_path: Path) -> None:
+        small = ("model.channels=4", "model.blocks=1", "model.hidden=8", "training.epochs=3", "training.batch=100")
+        options = ["--over", "optimizer.lr=0.003,0.01,0.03", "--at-once", "2", "--accelerator", "cpu", "--json"]
+        options += [part for setting in small for part in ("--set", setting)]
+
+        def start(name: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", "kernelfield", "sweep", "digits", *options, "--out", str(tmp_path / name)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            return subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+            )
+
+        def table(process: subprocess.Popen[str]) -> list[Any]:
+            rows = json.loads(process.communicate(timeout=600)[0])
+            return [(row["settings"], *score) for row, score in zip(rows, scores(rows), strict=True)]
+
+        killed = start("killed")
+        while killed.poll() is None and not list((tmp_path / "killed").glob("trial-00[01]/checkpoints/*")):
+            time.sleep(0.01)
+        killed.kill()
+        assert killed.wait() == -signal.SIGKILL
+        assert not list((tmp_path / "killed").glob("trial-002/result.json"))
+        whole = table(start("whole"))
+        assert len(whole) == 3
+        assert table(start("killed")) == whole
 
     def test_wrong_values_have_the_exit_code_of_wrong_arguments(self) -> None:
         found = CliRunner().invoke(app, ["sweep", "digits", "--over", "optimizer.lr"])

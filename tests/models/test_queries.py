@@ -16,6 +16,9 @@ from kernelfield.layers import CCNNBlock
 NETWORKS: dict[str, Any] = {
     "CCNN": partial(CCNN, 2, 3, channels=6, blocks=2, hidden=8, readout="dense"),
     "global CCNN": partial(CCNN, 2, 3, channels=6, blocks=1, hidden=8, readout="dense", sigma=None),
+    "FlexNet": partial(
+        FlexNet, 2, 3, dim=1, channels=6, widths=(1, 1.5), hidden=8, sigma=0.5, causal=True, readout="dense"
+    ),
     "CKCNN": partial(CKCNN, 2, 3, channels=6, blocks=1, hidden=8, readout="dense", norm="batch"),
 }
 

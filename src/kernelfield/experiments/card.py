@@ -125,7 +125,11 @@ def _parameters(network: nn.Module) -> dict[str, int]:
 def _compute(
     task: Task, recipe: Recipe, result: dict[str, Any], seconds: float, device: torch.device
 ) -> dict[str, Any]:
-    """Return operations, time and energy per sample and for the whole training."""
+    """Return operations, time and energy per sample and for the whole training.
+
+    ``step`` is the forward and backward pass of a training batch, per sample. The training has the seconds that were
+    recorded where it ran, and as ``seconds_here`` and ``joules_here`` those of ``step`` for all of its samples.
+    """
     from .bench import points_of  # noqa: PLC0415
     from .datasets import synthetic_data  # noqa: PLC0415
 
@@ -137,31 +141,44 @@ def _compute(
         with torch.no_grad():
             task(of)
 
-    def step() -> None:
+    def step(of: Any) -> None:
         task.train()
-        task.training_step(many).backward()
+        task.training_step(of).backward()
+        task.zero_grad(set_to_none=True)
         task.eval()
 
     operations = count_operations(lambda: forward(one))
-    training = count_operations(step) / batch
-    task.zero_grad(set_to_none=True)
+    training = count_operations(lambda: step(many)) / batch
     task.to(device)
+    one, many = one.to(device), many.to(device)
     samples = result["steps"] * result["batch"]
     found: dict[str, Any] = {"operations": operations, "training_operations": round(training)}
-    for name, inputs, count in (("single", one.to(device), 1), ("batch", many.to(device), batch)):
-        taken, joules = _timed(lambda inputs=inputs: forward(inputs), seconds, device)  # type: ignore[misc]
+    works: dict[str, tuple[Callable[[], None], int]] = {
+        "single": (lambda: forward(one), 1),
+        "batch": (lambda: forward(many), batch),
+        "step": (lambda: step(many), batch),
+    }
+    for name, (work, count) in works.items():
+        taken, joules = _timed(work, seconds, device)
         found[name] = {"samples": count, "seconds": taken / count, "joules": None if joules is None else joules / count}
+    each = found["step"]
     return found | {
         "training": {
             "samples": samples,
             "seconds": result["seconds"],
             "operations": round(training * samples),
+            "seconds_here": each["seconds"] * samples,
+            "joules_here": None if each["joules"] is None else each["joules"] * samples,
         }
     }
 
 
 def _timed(work: Callable[[], None], seconds: float, device: torch.device) -> tuple[float, float | None]:
-    """Return the median seconds of a call and the joules of one, if the machine tells."""
+    """Return the median seconds of a call and the joules of one, if the machine tells.
+
+    With one thread on a CPU these are seconds of the processor, to which other programs do not add.
+    """
+    clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
     def wait() -> None:
         if device.type == "cuda":
@@ -174,10 +191,10 @@ def _timed(work: Callable[[], None], seconds: float, device: torch.device) -> tu
     with EnergyMeter(device) as meter:
         begun = time.perf_counter()
         while not times or time.perf_counter() - begun < seconds:
-            start = time.perf_counter()
+            start = clock()
             work()
             wait()
-            times.append(time.perf_counter() - start)
+            times.append(clock() - start)
     return statistics.median(times), None if meter.joules is None else meter.joules / len(times)
 
 

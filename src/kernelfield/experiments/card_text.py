@@ -6,7 +6,7 @@ from typing import Any
 
 from .results import SHARES
 
-__all__ = ["card_rows", "card_text", "format_count", "format_score", "format_time"]
+__all__ = ["card_rows", "card_text", "format_count", "format_energy", "format_score", "format_time"]
 
 
 def card_text(card: dict[str, Any]) -> str:
@@ -35,7 +35,6 @@ def card_rows(card: dict[str, Any]) -> dict[str, str]:
     compute, parameters = card["compute"], card["parameters"]
     trained = compute["training"]
     operations = (compute["operations"], compute["training_operations"], trained["operations"])
-    one, each, whole = (format_time(of["seconds"]) for of in (compute["single"], compute["batch"], trained))
     kinds = ", ".join(f"{name} {parameters[name]:,}" for name in ("kernels", "masks", "symmetry", "other"))
     design = card["design"]
     return {
@@ -43,8 +42,8 @@ def card_rows(card: dict[str, Any]) -> dict[str, str]:
         "operations": "{} for a prediction, {} for a training sample, {} to train".format(
             *map(format_count, operations)
         ),
-        "time": f"{one} for one sample, {each} each in a batch of {compute['batch']['samples']}, {whole} to train",
-        "energy": _energy(compute),
+        "time": _time(card),
+        "energy": _energy(card),
         "data": _shares(card),
         "set by hand": ", ".join(f"{key} {value}" for key, value in design["by_hand"].items()),
         "learned beside weights": ", ".join(f"{key} {a:.3g} → {b:.3g}" for key, (a, b) in design["learned"].items())
@@ -76,15 +75,29 @@ def format_count(value: float) -> str:
 def format_time(seconds: float) -> str:
     """Return a time in the unit that suits it.
 
-    >>> format_time(600), format_time(1.5), format_time(0.0123), format_time(4.2e-5)
-    ('10.0 min', '1.5 s', '12.3 ms', '42 µs')
+    >>> format_time(9000), format_time(600), format_time(1.5), format_time(0.0123), format_time(4.2e-5)
+    ('2.5 h', '10.0 min', '1.5 s', '12.3 ms', '42 µs')
     """
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} h"
     if seconds >= 120:
         return f"{seconds / 60:.1f} min"
     for unit, name in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
     return f"{1e6 * seconds:.3g} µs"
+
+
+def format_energy(joules: float) -> str:
+    """Return an energy in the unit that suits it.
+
+    >>> format_energy(5400), format_energy(1.5), format_energy(0.0123), format_energy(4.2e-5)
+    ('5.4 kJ', '1.5 J', '12.3 mJ', '0.042 mJ')
+    """
+    for unit, name in ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J")):
+        if joules >= unit:
+            return f"{joules / unit:.3g} {name}"
+    return f"{1e3 * joules:.3g} mJ"
 
 
 def _shares(card: dict[str, Any]) -> str:
@@ -97,8 +110,33 @@ def _shares(card: dict[str, Any]) -> str:
     return text if steps is None else f"{text}, after {steps:,} steps each, of {card['steps']:,} of the full training"
 
 
-def _energy(compute: dict[str, Any]) -> str:
+def _time(card: dict[str, Any]) -> str:
+    """Return the times of a prediction, and of the training: as recorded, and what it takes on this machine."""
+    compute, trained = card["compute"], card["compute"]["training"]
+    one, each = (format_time(compute[key]["seconds"]) for key in ("single", "batch"))
+    text = f"{one} for one sample, {each} each in a batch of {compute['batch']['samples']}"
+    if trained["seconds"] is not None:
+        text += f", {format_time(trained['seconds'])} to train on {card['trained_on'].get('device', 'another machine')}"
+    here = trained.get("seconds_here")
+    return text if here is None else f"{text}, {format_time(here)} here by the time of one step"
+
+
+def _energy(card: dict[str, Any]) -> str:
+    """Return the energy of a prediction and of the training."""
+    compute = card["compute"]
     one, many = compute["single"]["joules"], compute["batch"]["joules"]
     if one is None or many is None:
         return "not measured: this machine does not say what it uses"
-    return f"{1e3 * one:.3g} mJ for one sample, {1e3 * many:.3g} mJ each in a batch"
+    return f"{format_energy(one)} for one sample, {format_energy(many)} each in a batch, {_training_energy(card)}"
+
+
+def _training_energy(card: dict[str, Any]) -> str:
+    """Return the energy of the training: measured by its step, or by the power of predictions on the same device."""
+    compute, trained = card["compute"], card["compute"]["training"]
+    if trained.get("joules_here") is not None:
+        return f"{format_energy(trained['joules_here'])} to train by the energy of one step"
+    same = card["machine"].get("device") == card["trained_on"].get("device")
+    if not same or trained["seconds"] is None:
+        return "not measured for the training"
+    watts = compute["batch"]["joules"] / compute["batch"]["seconds"]
+    return f"about {format_energy(watts * trained['seconds'])} to train at the power of predictions, {watts:.0f} W"

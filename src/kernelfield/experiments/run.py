@@ -9,7 +9,7 @@ import math
 import os
 import platform
 from dataclasses import dataclass, replace
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -260,14 +260,22 @@ def fresh_folder(folder: Path) -> Path:
 
 def machine(device: torch.device) -> dict[str, Any]:
     """Return the device, versions and date of a training."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
-        "device": name,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
     }
+
+
+def processor_name(info: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the model of the processor where Linux names it, and else its architecture."""
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from .._arguments import checked
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
-from .._object_kinds import TensorOf
 from ..fields import SIREN, Field, MAGNet, NJet, Table
 from ..fields.base import field_options
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
 from .ckcnn import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
-from .classifier import ReadoutClassifier
+from .point_classifier import PointClassifier
+from .queries import append_queries
 from .readout import READOUTS, Readout
 from .registry import register
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["FlexNet"]
 
 
-class FlexNet(ReadoutClassifier):
+class FlexNet(PointClassifier):
     """A stem, residual blocks of growing width, and an average over the image.
 
     Args:
@@ -43,7 +43,7 @@ class FlexNet(ReadoutClassifier):
         kernel_size: odd number of points of the kernels; by default they reach over the whole input.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
-        readout: "mean" over positions, or "dense".
+        readout: "mean" over positions, or "dense", which also answers ``at`` any coordinates.
         options: further arguments of :class:`FlexConv`, such as another mask in place of the Gaussian: mask.
 
     >>> import torch
@@ -82,6 +82,7 @@ class FlexNet(ReadoutClassifier):
         **options: Any,
     ) -> None:
         super().__init__()
+        self.dim = dim
         if kernel_size is not None:
             size = (kernel_size + 1) // 2
         kernel_field = field_options(
@@ -105,15 +106,14 @@ class FlexNet(ReadoutClassifier):
         )
         self.readout = Readout(outs[-1], out_channels, readout)
 
-    @checked(x=TensorOf("float", "batch, channels, *space", empty=False), mask=TensorOf("bool") | None)
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
-        """Return predictions for ``x`` (batch, in, *space); step, coords, mask and density as in the layers."""
-        return self.readout(self.forward_features(x, mask=mask, **sampling), mask)
-
-    def forward_features(self, x: Tensor, *, mask: Tensor | None = None, **sampling: Any) -> Tensor:
-        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as of :meth:`forward`."""
+    def _features(
+        self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any
+    ) -> tuple[Tensor, Tensor | None, None]:
+        if at is not None:
+            given: dict[str, Any] = {"dim": self.dim, "norm": "batch", "readout": self.readout.kind}
+            x, mask, sampling = append_queries(x, mask, at, **given, **sampling)
         x = normalise(self.norm, self.stem(x, mask=mask, **sampling), "relu")
-        return run_blocks(self.blocks, x, mask=mask, **sampling)
+        return run_blocks(self.blocks, x, mask=mask, **sampling), mask, None
 
 
 register("flexnet_16", FlexNet, "FlexNet-16: 7 blocks, 16 layers (chapter 5)")

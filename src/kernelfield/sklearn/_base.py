@@ -146,7 +146,8 @@ class Estimator(BaseEstimator):
     @contextmanager
     def _own_random_numbers() -> Iterator[None]:
         """Leave torch's random numbers as they were. Threads share them: only one may draw at a time."""
-        with _RANDOM_NUMBERS, torch.random.fork_rng(devices=[]):
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        with _RANDOM_NUMBERS, torch.random.fork_rng(devices=list(devices)):
             yield
 
     def _normal(self, inputs: Tensor, seen: Tensor) -> Tensor:

@@ -241,7 +241,10 @@ class TrainedNetwork(NetworkArguments, Estimator):
         )
 
     def _accelerator(self) -> str:
-        return "cuda" if self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available()) else "cpu"
+        available = torch.cuda.is_available()
+        if self.device == "cuda" and not available:
+            raise ValueError("device must be 'auto' or 'cpu' on a machine without a CUDA device, got 'cuda'")
+        return "cuda" if available and self.device != "cpu" else "cpu"
 
     def _networks(self) -> Sequence[nn.Module]:
         trained = [copy.deepcopy(network).double() for network in self.networks_]

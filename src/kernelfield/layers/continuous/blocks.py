@@ -38,7 +38,7 @@ def _core(conv: nn.Module) -> Any:
 def _refuse_at(sampling: dict[str, Any]) -> None:
     """Refuse ``at``, which moves a branch away from the points of the identity it is added to."""
     if sampling.get("at") is not None:
-        raise ValueError("at must be None for a block, got a tensor; CCNN and CKCNN with a dense readout accept it")
+        raise ValueError("at must be None for a block, got a tensor; networks with a dense readout accept it")
 
 
 class TwoConvBlock(nn.Module):
