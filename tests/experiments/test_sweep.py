@@ -212,7 +212,8 @@ class TestCommands:
         while killed.poll() is None and not list((tmp_path / "killed").glob("trial-00[01]/checkpoints/*")):
             time.sleep(0.01)
         killed.kill()
-        assert killed.wait() == -signal.SIGKILL
+        killed.communicate()
+        assert killed.returncode == -signal.SIGKILL
         assert not list((tmp_path / "killed").glob("trial-002/result.json"))
         whole = table(start("whole"))
         assert len(whole) == 3
