@@ -10,8 +10,9 @@ One training step (forward and backward) of one depthwise layer, with a kernel a
 by each method of ``kernelfield.ops.point_conv``. Times are ratios to all pairs in the same run; pairs are left out
 above ``--most-pairs``, and their time is then extrapolated from the largest number that ran. Memory is the peak of the
 step: of the GPU, or of tensors that the profiler saw on a CPU. With ``--once`` all pairs are computed once on a CPU,
-after a warm-up on 64 points, timed while the profiler looks on. With one thread, times on a CPU are seconds of the
-processor, to which other programs do not add. Exponents are fitted over the given numbers of points.
+after a warm-up on 64 points, and their memory is not measured: the profiler would hold a record of each chunk. With one
+thread, times on a CPU are seconds of the processor, to which other programs do not add. Exponents are fitted over the
+given numbers of points.
 
 First, one training step of a whole CCNN on ``--network-points`` points: of a cloud, and of a series with global
 kernels. ``--network-points 0`` leaves it out. Results are written after each part.
@@ -50,15 +51,15 @@ def step_of(layer: torch.nn.Module, x: torch.Tensor, coords: torch.Tensor) -> No
 
 def measure(
     layer: torch.nn.Module, x: torch.Tensor, coords: torch.Tensor, seconds: float, *, once: bool = False
-) -> dict[str, float]:
-    """Return the median time of a step, and its peak memory; those of a single step on a CPU with ``once``."""
+) -> dict[str, float | None]:
+    """Return the median time of a step, and its peak memory; with ``once``, the time of a single step on a CPU."""
     cuda = x.device.type == "cuda"
     clock = time.process_time if not cuda and torch.get_num_threads() == 1 else time.perf_counter
     if once and not cuda:
-        _peak_on_cpu(layer, x[..., :64], coords[:, :64])
+        step_of(layer, x[..., :64], coords[:, :64])
         start = clock()
-        peak = _peak_on_cpu(layer, x, coords)
-        return {"seconds": clock() - start, "bytes": peak}
+        step_of(layer, x, coords)
+        return {"seconds": clock() - start, "bytes": None}
     step_of(layer, x, coords)
     times: list[float] = []
     while sum(times) < seconds and len(times) < 20:
@@ -160,11 +161,8 @@ def layers(options: argparse.Namespace) -> list[dict[str, Any]]:
                 found = measure(layer, x, coords, options.seconds, once=options.once and method == "pairs")
                 row = {"kind": kind, "method": method, "points": n, **found}
                 rows.append(row)
-                print(
-                    f"{kind:7} {method:6} {n:8,} points: "
-                    f"{1e3 * row['seconds']:10.1f} ms {row['bytes'] / 2**20:9.1f} MiB",
-                    flush=True,
-                )
+                memory = "" if row["bytes"] is None else f"{row['bytes'] / 2**20:9.1f} MiB"
+                print(f"{kind:7} {method:6} {n:8,} points: {1e3 * row['seconds']:10.1f} ms {memory}", flush=True)
     return rows
 
 
