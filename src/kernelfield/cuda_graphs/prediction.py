@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked
+from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel
 from .captured import CapturedFunction
 from .tree import flatten, map_tensors, rebuild
@@ -50,7 +51,9 @@ class CapturedPrediction:
         )
         self._modules = list(net.modules())
         layers = [m for m in self._modules if isinstance(m, SampledKernel)]
-        self._kernels: list[tuple[SampledKernel, dict[tuple[float, ...], Tensor]]] = [(layer, {}) for layer in layers]
+        self._kernels: list[tuple[SampledKernel, dict[tuple[float, ...], FrozenKernel]]] = [
+            (layer, {}) for layer in layers
+        ]
         self._versions: list[tuple[int, int]] = []
 
     @property
@@ -123,11 +126,11 @@ class CapturedPrediction:
         for layer, kernels in self._kernels:
             for steps, kernel in kernels.items():
                 new = layer.sample(steps)
-                if new.shape == kernel.shape:
-                    kernel.copy_(new)
+                if new.shape == kernel.values.shape:
+                    kernel.update_(new)
                 else:
                     self._captured.reset()
-                    kernels[steps] = new
+                    kernels[steps] = FrozenKernel(new, layer.causal)
         self._versions = versions
 
 

@@ -197,7 +197,7 @@ class ContinuousConv(SampledKernel):
         groups = 1 if self.groups == 1 else channels
         if kernel is None:
             lengths = self.input_lengths(x.shape[2:])
-            kernel = self.frozen(steps, lengths)
+            kernel = self.frozen(steps, lengths, _dtype(x))
             if kernel is None:
                 kernel = self.sample(steps, lengths, channels)
         if self.groups > 1 and kernel.shape[0] > channels:
@@ -207,6 +207,13 @@ class ContinuousConv(SampledKernel):
         if not torch.is_autocast_enabled(x.device.type):
             kernel = kernel.to(x.dtype)
         return conv(x, kernel, causal=self.causal, boundary=self.boundary, groups=groups, method=self.method)
+
+
+def _dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of kernels for ``x``."""
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
 
 
 def _check_asked(x: Tensor, coords: Tensor | None, at: Tensor | None, queries: int) -> Tensor:

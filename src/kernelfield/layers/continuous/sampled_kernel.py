@@ -16,6 +16,7 @@ from ..._checks import floats_per_axis, per_axis
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
 from ..full_precision import in_full_precision
+from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport
 from .sampling import first_lag, smooth_kernel
@@ -101,7 +102,7 @@ class SampledKernel(nn.Module):
         self.register_load_state_dict_post_hook(_read_loaded)
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor
-        self._frozen: dict[tuple[float, ...], Tensor] = {}
+        self._frozen: dict[tuple[float, ...], FrozenKernel] = {}
         #: freeze the kernel for each step at its first use
         self._freezes = False
         if isinstance(gain, str):
@@ -125,8 +126,8 @@ class SampledKernel(nn.Module):
     def freeze(self, step: float | Sequence[float] = 1.0) -> SampledKernel:
         """Sample the kernel for ``step`` once and use it from now on, until :meth:`unfreeze` or training mode."""
         steps = floats_per_axis("step", step, self.dim)
-        with torch.no_grad():
-            self._frozen[steps] = self.sample(steps)
+        with torch.inference_mode(False), torch.no_grad():
+            self._frozen[steps] = FrozenKernel(self.sample(steps), self.causal)
         return self
 
     def unfreeze(self) -> SampledKernel:
@@ -135,7 +136,7 @@ class SampledKernel(nn.Module):
         return self
 
     @contextlib.contextmanager
-    def freezing(self, kernels: dict[tuple[float, ...], Tensor]) -> Iterator[None]:
+    def freezing(self, kernels: dict[tuple[float, ...], FrozenKernel]) -> Iterator[None]:
         """Freeze kernels at their first use inside the ``with`` block, and keep them in ``kernels`` for the next one.
 
         Args:
@@ -237,18 +238,18 @@ class SampledKernel(nn.Module):
         groups = 1 if self.groups == 1 else 0
         return field, type(self.mask), grid, groups, self.causal, self.smooth, self.out_channels, self.reach.dtype
 
-    def frozen(self, steps: tuple[float, ...], lengths: Sequence[int] | None) -> Tensor | None:
+    def frozen(
+        self, steps: tuple[float, ...], lengths: Sequence[int] | None, dtype: torch.dtype | None = None
+    ) -> Tensor | None:
         """Return the frozen kernel for ``steps``, cut to inputs of these ``lengths``; None if there is none."""
         if self._freezes and steps not in self._frozen:
             self.freeze(steps)
         kernel = self._frozen.get(steps)
         if kernel is None:
             return None
-        for axis, most in enumerate(lengths or (), start=2):
-            n = kernel.shape[axis]
-            keep = min(n, most if self.causal else 2 * most - 1)
-            kernel = kernel.narrow(axis, 0 if self.causal else (n - keep) // 2, keep)
-        return kernel
+        whole = kernel.values.shape[2:]
+        limits = whole if lengths is None else [n if self.causal else 2 * n - 1 for n in lengths]
+        return kernel.cut(tuple(map(min, whole, limits)), dtype or kernel.values.dtype)
 
     def sample(
         self,

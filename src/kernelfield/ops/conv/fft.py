@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from ..autograd import bilinear
 from .direct import direct_conv
 from .fft_columns import Columns
+from .kept import spectra_of
 from .shape import centres, place, take
 
 if TYPE_CHECKING:
@@ -110,8 +111,10 @@ class _Transform:
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
         if self._is_plain(x, kernel):
-            product = self._spectrum(x).mul_(self._kernel_spectrum(kernel.squeeze(1)))
-            y = self._inverse(product, self.lengths, self.first)
+            spectrum = self._kept(kernel, self._plain_spectrum)
+            if spectrum is None:
+                spectrum = self._kernel_spectrum(kernel.squeeze(1))
+            y = self._inverse(self._spectrum(x).mul_(spectrum), self.lengths, self.first)
             return y if y.dtype == x.dtype else y.to(x.dtype)
         signals, kernels = x.unflatten(1, (self.groups, -1)), kernel.unflatten(0, (self.groups, -1))
         columns = self._columns(signals, kernels)
@@ -119,18 +122,35 @@ class _Transform:
             return columns.conv(signals, kernels, self._product, None).flatten(1, 2)
         chunks = self._chunks(signals, kernels)
         if chunks == WHOLE:
-            return self._conv(signals, self._kernel_spectrum(kernels)).flatten(1, 2).to(x.dtype)
+            spectrum = self._kept(kernel, self._group_spectrum)
+            spectrum = self._kernel_spectrum(kernels) if spectrum is None else spectrum
+            return self._conv(signals, spectrum).flatten(1, 2).to(x.dtype)
         out = x.new_empty((x.shape[0], self.groups, kernels.shape[1], *self.lengths))
         if columns is not None:
             for g in range(self.groups):
                 one = slice(g, g + 1)
                 columns.conv(signals[:, one], kernels[one], self._product, out[:, one])
             return out.flatten(1, 2)
+        whole = self._kept(kernel, self._group_spectrum)
         for group, batches in chunks:
-            spectrum = self._kernel_spectrum(kernels[group])
+            spectrum = self._kernel_spectrum(kernels[group]) if whole is None else whole[group]
             for batch in batches:
                 out[batch, group] = self._conv(signals[batch, group], spectrum)
         return out.flatten(1, 2)
+
+    def _kept(self, kernel: Tensor, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> Tensor | None:
+        """Return the kept spectrum of a frozen kernel; None for others."""
+        kept = spectra_of(kernel)
+        if kept is None:
+            return None
+        found = kept.get(compute, kernel, compute, kernel.shape[0] * kernel.shape[1] * self.total * self.dtype.itemsize)
+        return None if found is None else found[0]
+
+    def _plain_spectrum(self, kernel: Tensor) -> tuple[Tensor, ...]:
+        return (self._kernel_spectrum(kernel.squeeze(1)),)
+
+    def _group_spectrum(self, kernel: Tensor) -> tuple[Tensor, ...]:
+        return (self._kernel_spectrum(kernel.unflatten(0, (self.groups, -1))),)
 
     def _is_plain(self, x: Tensor, kernel: Tensor) -> bool:
         """Return whether there is one kernel per channel, and one chunk: then channels need no axis of groups.

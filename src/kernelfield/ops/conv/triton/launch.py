@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from triton.runtime.errors import OutOfResources as TooLarge
 
 from ...architectures import architecture_of
 from ...graph_cache import graph_cache
+from ..kept import spectra_of
 from ..shape import centres, place, take
 from . import plan_of, precision, scaled
 from .outer_launch import Blocks
@@ -19,6 +20,9 @@ from .spectra import gradient_kernel, spectrum_kernel
 from .tables import inner_tables
 from .transform import conv_kernel, grads_kernel
 from .tuning import SUMS, tuning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["Call", "Spectrum", "TooLarge", "make_call", "spectral_conv", "spectral_grads"]
 
@@ -138,6 +142,13 @@ class Call(Blocks):
         )
         return Spectrum(out, scales, tops)
 
+    def kernel_spectra(self, kernel: Tensor) -> Iterator[tuple[slice, Spectrum]]:
+        """Yield chunks of channels, and the spectra of their kernels for a convolution without a gradient."""
+        kernel = self.wind(kernel)
+        tops = self.tops(kernel)
+        for part in self.chunks():
+            yield part, self.spectrum(kernel[part], tops[part])
+
     def gradient(self, sums: Spectrum, out: Tensor) -> None:
         """Write the kernel's gradient, (channels, 1, *points), from the sums that :meth:`grads` returns."""
         plan, (values, scales, _) = self.plan, sums
@@ -226,10 +237,8 @@ def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool],
     if not x.numel():
         return out
     call = _call(x, kernel, causal, periodic)
-    kernel, tops = call.wind(kernel), call.tops(x)
-    kernel_tops = call.tops(kernel)
-    for part in call.chunks():
-        spectrum = call.spectrum(kernel[part], kernel_tops[part])
+    tops = call.tops(x)
+    for part, spectrum in _kernel_spectra(call, kernel):
         if call.plan.complex:
             top = tops[:, part] if call.scaled else tops
             inner = call.split(x[:, part], top)
@@ -238,6 +247,22 @@ def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool],
         else:
             call.conv(x, spectrum, out)
     return out
+
+
+def _kernel_spectra(call: Call, kernel: Tensor) -> Iterable[tuple[slice, Spectrum]]:
+    """Return the spectra of kernels, chunk by chunk; those of a frozen kernel are computed once."""
+    kept = spectra_of(kernel)
+    if kept is None or not (call.tuning.precompute or call.plan.complex):
+        return call.kernel_spectra(kernel)
+
+    def compute(kernel: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor for _, spectrum in call.kernel_spectra(kernel) for tensor in spectrum)
+
+    size = kernel.shape[0] * call.plan.outer * call.plan.tile[2] * call.plan.tile[3] * 2 * call.dtype.itemsize
+    found = kept.get(call, kernel, compute, size)
+    if found is None:
+        return call.kernel_spectra(kernel)
+    return [(part, Spectrum(*found[3 * i : 3 * i + 3])) for i, part in enumerate(call.chunks())]
 
 
 def spectral_grads(

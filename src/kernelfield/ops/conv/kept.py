@@ -1,0 +1,104 @@
+"""Spectra of kernels that do not change: those of a frozen kernel are computed once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..graph_cache import capturing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["KeptSpectra", "keep_spectra", "refresh_spectra", "spectra_of"]
+
+#: bytes of the spectra of one kernel; larger ones are computed again at every call
+MOST_BYTES = 256 << 20
+#: attribute of a kernel with its spectra
+_NAME = "_kernelfield_spectra"
+
+
+class KeptSpectra:
+    """The spectra of one kernel, by the transforms that made them.
+
+    A CUDA graph may read them. So they are never replaced: a kernel that is changed in place has its spectra computed
+    again in place.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, tuple[Callable[[Tensor], tuple[Tensor, ...]], tuple[Tensor, ...]]] = {}
+        self.bytes = 0
+        self._version = -1
+
+    def get(
+        self, key: Any, kernel: Tensor, compute: Callable[[Tensor], tuple[Tensor, ...]], size: int
+    ) -> tuple[Tensor, ...] | None:
+        """Return ``compute(kernel)``, kept from the first call; None if it cannot be kept.
+
+        Args:
+            key: of the transform.
+            kernel: the kernel that these spectra belong to.
+            compute: makes tensors from the kernel.
+            size: bytes of these tensors, about.
+        """
+        if self.entries and self._version != _version(kernel):
+            self.refresh(kernel)
+        found = self.entries.get(key)
+        if found is not None:
+            return found[1]
+        # What a graph computes while it is captured does not exist before it is replayed.
+        if self.bytes + size > MOST_BYTES or capturing():
+            return None
+        with torch.inference_mode(False), torch.no_grad():
+            values = compute(kernel)
+        self.entries[key] = compute, values
+        self.bytes += size
+        self._version = _version(kernel)
+        return values
+
+    @torch.no_grad()
+    def refresh(self, kernel: Tensor) -> None:
+        """Compute all spectra again, in place."""
+        for compute, values in self.entries.values():
+            for old, new in zip(values, compute(kernel), strict=True):
+                old.copy_(new)
+        self._version = _version(kernel)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> KeptSpectra:
+        return KeptSpectra()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptSpectra, ()
+
+
+def _version(kernel: Tensor) -> int:
+    """Return a number that changes whenever the kernel is changed in place."""
+    return 0 if kernel.is_inference() else kernel._version  # noqa: SLF001
+
+
+def keep_spectra(kernel: Tensor) -> Tensor:
+    """Mark a kernel as one that is used many times; convolutions without a gradient then keep its spectra.
+
+    >>> from kernelfield.ops import conv
+    >>> x, kernel = torch.randn(2, 4, 64), keep_spectra(torch.randn(4, 1, 64))
+    >>> y = conv(x, kernel, causal=True, groups=4, method="fft")
+    >>> len(spectra_of(kernel).entries)
+    1
+    """
+    setattr(kernel, _NAME, KeptSpectra())
+    return kernel
+
+
+def spectra_of(kernel: Tensor) -> KeptSpectra | None:
+    """Return the spectra of a kernel marked by :func:`keep_spectra`; None for other kernels."""
+    return getattr(kernel, _NAME, None)
+
+
+def refresh_spectra(kernel: Tensor) -> None:
+    """Compute kept spectra again after a change of the kernel, for CUDA graphs that read them."""
+    kept = spectra_of(kernel)
+    if kept is not None:
+        kept.refresh(kernel)
