@@ -63,6 +63,7 @@ def test_the_page_and_its_picture_are_written(run: Run) -> None:
     assert card_text(read_json(run.folder / "card.json")).startswith("# ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_a_report_gets_the_card(tmp_path: Path) -> None:
     run = fit(small_recipe(), tmp_path / "run", data=small_data())

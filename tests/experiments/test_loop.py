@@ -77,8 +77,13 @@ def fit_until(folder: Path, step: int, *settings: str) -> None:
         ((), 4),
         (("training.ema=0.9", "training.clip=0.5"), 15),
         (("schedule.name=plateau", "schedule.patience=0", "training.precision=bf16"), 15),
-        (("optimizer.name=sgd", "optimizer.nesterov=true", "training.evaluate_every=2"), 10),
-        (("optimizer.name=adadelta", "schedule.name=steps", "schedule.milestones=[1, 2]"), 15),
+        *(
+            pytest.param(settings, step, marks=pytest.mark.slow)
+            for settings, step in (
+                (("optimizer.name=sgd", "optimizer.nesterov=true", "training.evaluate_every=2"), 10),
+                (("optimizer.name=adadelta", "schedule.name=steps", "schedule.milestones=[1, 2]"), 15),
+            )
+        ),
     ],
     ids=["plain", "ema", "plateau", "sgd", "adadelta"],
 )

@@ -92,7 +92,7 @@ def test_a_full_disk_keeps_the_previous_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "report"), [(300, False), pytest.param(5_000, False, marks=pytest.mark.slow), (30_000, True)]
+    ("size", "report"), [(300, False), (5_000, False), pytest.param(30_000, True, marks=pytest.mark.slow)]
 )
 def test_a_full_disk_is_repaired_by_the_next_call(tmp_path: Path, finished: Run, size: int, report: bool) -> None:
     recipe, run = small_recipe("training.epochs=1"), Run(tmp_path / "run")

@@ -67,6 +67,7 @@ def test_compiles():
     assert_compiles(GroupUNet(1, 2, group=Cyclic(4), channels=2, depth=1).eval(), torch.randn(2, 1, 8, 8))
 
 
+@pytest.mark.slow
 def test_exports_with_any_even_size():
     net = GroupUNet(1, 2, group=Cyclic(4), channels=2, depth=1).eval()
     batch, half = torch.export.Dim("batch", min=2), torch.export.Dim("half", min=2, max=64)

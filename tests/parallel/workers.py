@@ -43,14 +43,16 @@ class Workers:
     """
 
     def __init__(self, processes: int, context: int | None = None) -> None:
-        spawn = mp.get_context("spawn")
+        # A process that has imported what they need is forked for each of them.
+        server = mp.get_context("forkserver")
+        server.set_forkserver_preload(["tests.parallel.cases", "kernelfield.parallel"])
         self.folder = tempfile.TemporaryDirectory()
         store = str(Path(self.folder.name) / "store")
         self.pipes, self.processes = [], []
         for rank in range(processes):
-            ours, theirs = spawn.Pipe()
+            ours, theirs = server.Pipe()
             arguments = (rank, processes, context or processes, store, theirs)
-            process = spawn.Process(target=_serve, args=arguments, daemon=True)
+            process = server.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)

@@ -54,7 +54,7 @@ SLOW = pytest.mark.slow
     ("to", "name"),
     [
         ("pt2", "cut"),
-        ("onnx", "distilled"),
+        pytest.param("onnx", "distilled", marks=SLOW),
         pytest.param("pt2", "tokens", marks=SLOW),
         pytest.param("pt2", "kept", marks=SLOW),
         pytest.param("onnx", "cut", marks=SLOW),

@@ -69,7 +69,7 @@ LAYERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "name", ["grid", "neighbors", "dense", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pairs", "cells"))]
+    "name", ["grid", "neighbors", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dense", "pairs", "cells"))]
 )
 def test_a_memory_bound_is_kept(name: str) -> None:
     torch.manual_seed(0)
