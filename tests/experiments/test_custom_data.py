@@ -150,7 +150,7 @@ def test_irregular_times(tmp_path: Path) -> None:
     same(of(recipe, tmp_path / "x.npz", data), test)
     np.save(tmp_path / "x.npy", arrays["inputs"])
     with pytest.raises(
-        ValueError, match=r"must say where its samples lie.*id, time, channel and value.*\.npz of inputs"
+        ValueError, match=r"must give the coordinates of its samples.*id, time, channel and value.*\.npz of inputs"
     ):
         of(recipe, tmp_path / "x.npy", data)
     np.savez(tmp_path / "bad.npz", inputs=arrays["inputs"], coords=arrays["coords"][:, :3])
@@ -186,7 +186,7 @@ def irregular_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_runs_at_irregular_times_predict_at_given_times(irregular_run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 20)))
     message = call("predict", irregular_run / "run", tmp_path / "x.npy", code=WRONG)
-    assert "must say where its samples lie" in message
+    assert "must give the coordinates of its samples" in message
     rows = json.loads(call("predict", irregular_run / "run", irregular_run / "long.csv", "--json"))
     assert len(rows) == 30
 

@@ -120,7 +120,7 @@ def list_(
     ] = "*",
     as_json: Json = False,
 ) -> None:
-    """List networks, pretrained weights, recipes or data; with one name, show all about it."""
+    """List networks, pretrained weights, recipes or data. With one name, show its details."""
     with errors():
         found = summaries(what, pattern)
         if list(found) == [pattern]:

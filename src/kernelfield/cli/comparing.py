@@ -1,4 +1,4 @@
-"""Commands that weigh trainings: compare, sweep and card."""
+"""Commands that compare trainings and measure their cost: compare, sweep and card."""
 
 from __future__ import annotations
 

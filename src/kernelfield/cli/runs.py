@@ -28,7 +28,7 @@ def _test(
 ) -> None:
     """Test a trained network, as trained or at another resolution, with missing samples, on turned images.
 
-    With --data it is tested on all samples of new data of your own.
+    With --data, test it on all samples of your own new data.
     """
     with errors():
         from ..experiments.finished_run import run_test  # noqa: PLC0415

@@ -70,8 +70,8 @@ def train(
 ) -> None:
     """Train a network: by a recipe, on your own data, or, by default, on bundled digits read as a sequence.
 
-    An interrupted run continues from its last checkpoint if --out names its folder. The folder of a finished run
-    instead of a recipe, and more --epochs than it has, continue it.
+    An interrupted run continues from its last checkpoint if --out names its folder. To continue a finished
+    run, give its folder instead of a recipe, and more --epochs than it has.
     """
     with errors():
         from functools import partial  # noqa: PLC0415

@@ -44,8 +44,8 @@ def bench_step(
 
     Args:
         recipe: a recipe or its name.
-        seconds: to measure, the first steps included, which compile and allocate; two steps are always made.
-        samples: samples of an epoch, whose time is then returned too; none if zero.
+        seconds: how long to measure, including the first steps, which compile and allocate. At least two steps run.
+        samples: number of samples in an epoch; if above zero, the time of an epoch is returned too.
         settings: values to replace in the recipe.
         fabric: where to run; the CPU if not given.
     """

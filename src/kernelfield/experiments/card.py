@@ -2,7 +2,7 @@
 
 Parameters; compute, as operations, time and energy per sample and to the trained accuracy; data, as accuracy against
 the share of the training data; design, as what was set by hand and what was learned. Everything is measured on the
-machine at hand; what cannot be is said to be missing.
+machine at hand; the card says what could not be measured.
 """
 
 from __future__ import annotations

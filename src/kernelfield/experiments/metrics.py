@@ -258,8 +258,8 @@ class Meter:
     def compute(self) -> dict[str, float]:
         """Return the metrics of all batches so far.
 
-        They are NaN where no sample counted, and all of them are if a prediction was infinite or NaN: the largest of
-        such scores is no class.
+        A metric is NaN if no sample counted. All metrics are NaN if a prediction was infinite or NaN, since the largest
+        of such scores is no class.
         """
         if not self._means["loss"].update_called or bool(self.nonfinite):
             return dict.fromkeys(self._names(), math.nan)
@@ -294,7 +294,7 @@ class Meter:
 
 
 class _Mean(MeanMetric):
-    """Weighted mean in float64; updates do not wait for the device, as the base class's search for NaN does."""
+    """Weighted mean in float64. Updates do not wait for the device; the base class waits, to search for NaN."""
 
     weight: Tensor
 

@@ -21,7 +21,7 @@ def count_operations(work: Callable[[], Any]) -> int:
 
     Matrix products, convolutions and Fourier transforms are counted.
     A complex transform of n samples counts as 5 n log₂ n operations, a real one as half of that. Sums, activations and
-    other pointwise work is not counted.
+    other pointwise work are not counted.
 
     Args:
         work: called once.

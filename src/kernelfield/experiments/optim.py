@@ -113,7 +113,7 @@ def _chosen(kinds: dict[str, str], decayed: Sequence[str]) -> set[str]:
 
 @checked(settings=Instance("kernelfield.experiments.recipe.Optimizer"))
 def make_optimizer(network: nn.Module, settings: Optimizer, *, capturable: bool = False) -> torch.optim.Optimizer:
-    """Return the optimiser of ``network`` that the settings describe: torch's own, fused on a GPU where there is one.
+    """Return the optimiser of ``network`` that the settings describe: torch's own, on a GPU its fused version.
 
     Args:
         network: the network, on the device where it is trained.
@@ -161,7 +161,7 @@ class LearningRate:
         settings: cosine, steps, plateau or constant.
         steps_per_epoch: steps in an epoch.
         epochs: epochs in all.
-        metric: the metric that the run is chosen by; what a plateau watches unless the settings name something else.
+        metric: chooses the best epoch; a plateau schedule watches it unless the settings name another.
 
     >>> from kernelfield.experiments.recipe import Schedule
     >>> rate = LearningRate(Schedule("cosine", warmup=1), steps_per_epoch=4, epochs=3)

@@ -159,7 +159,9 @@ class TrainedRun:
         """Return the times asked for; raise if the network needs some, or takes none."""
         if at is None:
             if self.recipe.shape.queries:
-                raise ValueError("at must say when to predict, for the run predicts at query times; got None")
+                raise ValueError(
+                    "at must give the times to predict at, since the run predicts at query times; got None"
+                )
             return None
         if not takes_argument(self.network, "at") or self.recipe.model.get("readout") != "dense":
             kind = self.recipe.model["name"]

@@ -118,7 +118,7 @@ def wait_for_rendezvous() -> None:
 
 
 def remaining_context(context: int, processes: int) -> int:
-    """Return how many processes share a sample where torchrun goes on with fewer processes than there were.
+    """Return how many processes share a sample after torchrun has restarted with fewer processes.
 
     >>> remaining_context(4, 8), remaining_context(4, 6)
     (4, 2)

@@ -91,7 +91,7 @@ class _Lines:
 def time_left(title: str, unit: str, *, quiet: bool = False) -> Callable[[int, int], None]:
     """Return a callback for work of known size, which says on standard error how long it will take.
 
-    It writes nothing for work that is over in a few seconds, and then a line about every half minute.
+    It is silent for the first seconds, and then writes a line about every half minute.
 
     Args:
         title: in front of each line.

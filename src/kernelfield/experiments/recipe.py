@@ -51,7 +51,7 @@ class Recipe:
     """An experiment: data, network, and how to train it.
 
     Args:
-        name: of the row, or the file's without suffix.
+        name: of the row, or the name of its file without the suffix.
         title: one line: the row of the published table.
         chapter: of the thesis; 0 for none.
         data: name of the data set and options of its loader.
@@ -62,7 +62,7 @@ class Recipe:
         training: length, batch size, precision and the like.
         regularizers: weights by name, "kernel_l2", "aliasing", "monotonicity", "complexity", "wavelet"; or
             ``{weight: …}`` with further arguments.
-        metric: that chooses the best epoch and is reported; by task if not given.
+        metric: chooses the best epoch and is reported; the usual one of the task if not given.
         published: published numbers by metric, in percent where the metric is a share.
         test: further tests of the trained network: ``step``, ``drop``, ``turn`` and ``speed``, each a list; ``data``,
             by name, other options of the loader, for a test at another resolution.

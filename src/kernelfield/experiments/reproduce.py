@@ -226,7 +226,7 @@ def _combined(row: Row, each: dict[int, dict[str, Any]], target: Path) -> dict[s
 
 
 def _write(result: dict[str, Any], path: Path) -> dict[str, str]:
-    """Write a result, unless it failed and a finished one is there; return where one is that was there before."""
+    """Write a result, unless it failed and a finished one exists; return the path of an earlier result, if any."""
     before = read_json(path) if path.exists() else {}
     said = {}
     if before.get("status") == "done":
@@ -244,7 +244,7 @@ def _without_notes(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put_aside(path: Path) -> Path:
-    """Copy a result to the folder ``former`` beside it, under its name and a number that is free; return the copy."""
+    """Copy a result to the folder ``former`` beside it, under its name and the next free number; return the copy."""
     folder = path.parent / "former"
     folder.mkdir(exist_ok=True)
     copies = (folder / f"{path.stem}-{n}.json" for n in itertools.count(1))

@@ -92,7 +92,7 @@ def run_tests(
 
 @contextlib.contextmanager
 def _skipping(name: str, skipped: dict[str, str] | None) -> Iterator[None]:
-    """Write the reason why a test cannot be made to ``skipped``, if that is given; raise it otherwise."""
+    """Record in ``skipped`` why a test cannot run; raise the error if ``skipped`` is None."""
     try:
         yield
     except (ArithmeticError, AssertionError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:

@@ -67,9 +67,10 @@ def read_file(
         batch = ask(batch, at, len(shape.size), asked)
     if shape.irregular and batch.coords is None:
         raise ValueError(
-            f"file must say where its samples lie, for the run is on irregular times or points: a .csv of columns id, "
-            f"time, channel and value, a .ts file with time stamps, or an .npz of inputs (n, {wanted[0]}, points), "
-            f"coords (n, points, {len(shape.size)}) in training steps and perhaps mask (n, points); got {path.name}"
+            f"file must give the coordinates of its samples, since the run is on irregular times or points: a .csv of "
+            f"columns id, time, channel and value, a .ts file with time stamps, or an .npz of inputs "
+            f"(n, {wanted[0]}, points), coords (n, points, {len(shape.size)}) in training steps and perhaps mask "
+            f"(n, points); got {path.name}"
         )
     return check_samples(batch, recipe, data, f"file {path.name}")
 

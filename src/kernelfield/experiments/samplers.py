@@ -74,7 +74,7 @@ class Sampler:
         return int(text) if isinstance(space, kind.IntDistribution) else float(text)
 
     def _sampler(self, drawn: int) -> Any:
-        """Return a sampler whose draws depend on the number of trials before, so that a resumed sweep goes on alike."""
+        """Return a sampler whose draws depend on how many trials came before: a resumed sweep draws the same."""
         seed = self.seed + 1_000_003 * drawn
         samplers = self._optuna.samplers
         return (

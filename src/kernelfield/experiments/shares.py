@@ -73,7 +73,7 @@ def train_on_shares(
     on_result: Callable[[float, dict[str, Any]], None] | None = None,
     **options: Any,
 ) -> None:
-    """Train a run's recipe on shares of its training data, for as many steps; finished trainings are kept.
+    """Train a run's recipe on shares of its training data, for the same number of steps; keep finished trainings.
 
     On a GPU the shares train side by side. An interrupted call continues if it is repeated.
 
@@ -97,7 +97,7 @@ def train_on_shares(
 
 
 def read_shares(run: Run) -> list[dict[str, float]]:
-    """Return the test scores of a run by share of the training data, as far as they were trained; all of it is 1."""
+    """Return the test scores of a run by share of the training data; the run itself has share 1."""
     result = run.result()
     metric = result["metric"]
     found = [{"share": 1.0, "score": result["metrics"]["test"][metric]}]
@@ -138,7 +138,7 @@ def measure_shares(
 
     Returns:
         A point for each share that was finished: share, samples, steps, seconds and score. Samples are those that were
-        seen: a large share may have more than the steps come to.
+        seen: the steps may end before all samples of a large share were seen.
     """
     _check_shares(shares)
     data = _first(recipe_data(recipe, folder=folder), test_samples)
@@ -175,7 +175,7 @@ def _check_shares(shares: Sequence[float], *, below_one: bool = False) -> None:
 
 
 def _first(data: Data, samples: int | None) -> Data:
-    """Return data with the first samples of its validation and test splits alone."""
+    """Return data with only the first samples of its validation and test splits."""
     if samples is None:
         return data
 

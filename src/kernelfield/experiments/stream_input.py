@@ -152,7 +152,7 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
 def heard_accuracy(
     network: torch.nn.Module, data: Data, *, points: int = 20, most: int = 500
 ) -> dict[str, list[float]] | None:
-    """Return the accuracy on test samples as a function of how much of them was heard.
+    """Return the accuracy on test samples against the share of each that the network has heard.
 
     Args:
         network: the network, on the CPU.

@@ -122,7 +122,7 @@ def grid(over: Choices) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as far as it has come.
+    """The trials of a sweep and their results so far.
 
     Args:
         folder: its folder; trials are in ``trial-000`` and so on, or in ``trial-000/seed-0`` with several seeds.
@@ -241,7 +241,7 @@ def trial_folder(folder: Path, number: int) -> Path:
 
 
 def _begin(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a sweep, a new one or that of the folder; refuse a folder of another sweep."""
+    """Return the record of a sweep, from its folder if there is one; refuse the folder of another sweep."""
     path = folder / "sweep.json"
     if not path.exists():
         if folder.exists() and any(folder.iterdir()):

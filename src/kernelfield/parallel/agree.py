@@ -1,4 +1,4 @@
-"""Processes agree on an input before they exchange anything: an error of one is an error of all, and nobody waits."""
+"""Processes agree on an input before they exchange anything: if one raises an error, all do, and none waits forever."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.in
 
 
 def agree_on_input(network: nn.Module, x: Any, sampling: dict[str, Any], slabs: Slabs) -> None:
-    """Check the slab ``x`` of every process and set ``slabs.lengths``; raise on all processes if one has to.
+    """Check the slab ``x`` of every process and set ``slabs.lengths``; if the check fails on one process, raise on all.
 
     Processes of a context group must agree on everything but the length of their slabs. In training, all processes of
     the mesh must have equal batches.

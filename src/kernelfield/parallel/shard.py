@@ -95,7 +95,7 @@ def shard(
             space are the same on all processes either way.
         average_gradients: average the gradients of parameters over the mesh at the end of each backward pass. Pass
             False if DistributedDataParallel or FSDP2, over all processes of the mesh, does so.
-        pointwise: further classes that treat positions alike or leave space to the layers inside of them, such as a
+        pointwise: further classes that treat all positions alike, or only call the layers inside them, such as a
             network of your own.
 
     >>> mesh = make_mesh(context=4)                                # doctest: +SKIP

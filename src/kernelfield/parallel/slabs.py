@@ -97,7 +97,7 @@ class Slabs:
 
     @property
     def groups(self) -> tuple[Any, ...]:
-        """The process groups over which a sum is one over all processes of the mesh."""
+        """The process groups to sum over, one after the other, for a sum over all processes of the mesh."""
         return (self.group,) if self.data_group is None else (self.group, self.data_group)
 
     @property

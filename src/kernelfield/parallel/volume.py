@@ -73,8 +73,8 @@ def plan_conv(
 ) -> ConvPlan:
     """Return how to split a convolution along its first axis: the way that sends fewer values.
 
-    Halos must not exceed half a slab: longer ones would undo the split of memory. Fewer channels than processes leave
-    halos alone, of any length; such layers, the first ones of networks, are narrow.
+    Halos must not exceed half a slab: longer ones would undo the split of memory. With fewer channels than
+    processes only halos are possible, of any length; such layers, the first ones of networks, are narrow.
 
     Args:
         lengths: length of each slab.
