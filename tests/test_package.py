@@ -103,6 +103,6 @@ def test_core_and_data_need_torch_and_numpy_alone() -> None:
     core, data, extra = json.loads(result.stdout)
     assert (core["output"], core["mask"]) == ([2, 3, 8], [15])
     assert set(core["packages"]) <= {"kernelfield", "torch", "numpy"}
-    ours = [name for name, entry in _ENTRIES.items() if entry.make.__module__.startswith("kernelfield.data.sets.")]
+    ours = [name for name, entry in _ENTRIES.items() if str(entry.make.__module__).startswith("kernelfield.data.sets.")]
     assert data == {"names": sorted(ours), "loaded": "adding"}  # other tests register more in this process
     assert "yaml" in extra["error"]  # the extras are really missing there
