@@ -12,7 +12,7 @@ functions in all files, with the backward pass, which runs in the same thread on
 another commit, copy this script and the modules it imports from this folder into a checkout of it:
 
     git worktree add --detach ../before 6454f8a
-    cp benchmarks/{launches,loops,_measure,_tables}.py ../before/benchmarks
+    cp benchmarks/{launches,_steps,_measure,_tables}.py ../before/benchmarks
     export PYTHONPATH=../before/src
     python ../before/benchmarks/launches.py --as before --commit 6454f8a --out benchmarks/results/launches-cpu.json
 
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from _measure import machine
+from _steps import CASES, Case, Noise, launches, make_step
 from _tables import MISSING, describe, replace_section, save, table
-from loops import CASES, launches, make_step
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -141,12 +141,7 @@ class OneLayer(nn.Module):
         return self.conv(x).mean(dim=2)
 
 
-def make_network(name: str) -> tuple[nn.Module, tuple[int, ...]]:
-    """Return a network by the name of its row, and the shape of its batch."""
-    if name == LAYER:
-        return OneLayer(), (64, CHANNELS, LENGTH)
-    case = CASES[name]
-    return kf.create_model(case.model, **case.options), case.shape
+CASES = {**CASES, LAYER: Case(LAYER, 64, OneLayer, Noise((CHANNELS, LENGTH)))}
 
 
 def count_python_calls(call: Callable[[], object]) -> Counter[tuple[str, str]]:
@@ -171,10 +166,10 @@ def count_python_calls(call: Callable[[], object]) -> Counter[tuple[str, str]]:
 def count(name: str, device: torch.device) -> tuple[dict[str, Any], Counter[str], Counter[tuple[str, str]]]:
     """Return the row of a network, its launches and its Python calls."""
     torch.manual_seed(SEED)
-    net, shape = make_network(name)
-    net = net.to(device)
-    shape = (SIMULATED_BATCH, *shape[1:]) if SIMULATED else shape
-    x, y = torch.randn(shape, device=device), torch.randint(10, shape[:1], device=device)
+    case = CASES[name]
+    net, batch = case.build().to(device), SIMULATED_BATCH if SIMULATED else case.batch
+    x = {key: value.to(device) for key, value in case.inputs(batch).items()}
+    y = torch.randint(2, (batch,), device=device)
     step = make_step(net)
     kernels: Counter[str] = Counter()
     with no_kernels(kernels) if SIMULATED else contextlib.nullcontext():
@@ -193,7 +188,7 @@ def count(name: str, device: torch.device) -> tuple[dict[str, Any], Counter[str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="*", default=[*CASES, LAYER], choices=[*CASES, LAYER])
+    parser.add_argument("--networks", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--as", dest="name", default="after", help="name of these counts in the file")
     parser.add_argument("--commit", default="", help="the commit that is counted, for the file")
     parser.add_argument("--functions", type=int, default=0, help="print the functions and kernels that are called most")

@@ -1,189 +1,205 @@
 """How long does a training step take in a loop of one's own: eager, compiled, and captured by ``kf.capture``?
 
-    python benchmarks/loops.py --out benchmarks/results/loops-h200.json
-    python benchmarks/loops.py --networks p4-CNN --ways eager,captured --budget 2
+    python benchmarks/loops.py --out benchmarks/results/loops-h200.json          # goes on where the file ends
+    python benchmarks/loops.py --kinds guide --ways eager,captured --budget 2
+    python benchmarks/loops.py --only ccnn --limit 300 --out …                   # at most 300 s, rows with "ccnn"
+    python benchmarks/loops.py --from-json --out … --markdown docs/benchmarks/training-steps.md
 
-A step is forward, cross-entropy, backward, and fused AdamW. ``compiled`` is the eager step of a network under
-``torch.compile(mode="reduce-overhead")``; its first call is given apart. ``launches`` are calls of the CUDA driver that
-start work on the device in one step, ``Python calls`` are calls of Python functions in the thread of the loop.
+There is a row for each network of the guide to speed, for layers, and for every registered network with the batch and
+the data shape of a recipe, on noise. A step is forward, loss, backward, and fused AdamW. The loss is the cross-entropy,
+or the mean square of outputs that are no classes. ``compiled`` is the step of a network under
+``torch.compile(mode="reduce-overhead")``.
 
-Each row is printed and saved as soon as it is measured. Eager and captured steps of all networks come first, compiled
-ones after them while there is time: after ``--limit`` seconds the process ends with what it has.
+- ``first call`` is the first step with all that it compiles, of the compiled way relative to the eager one.
+- ``MiB`` is the peak memory of tensors above what was allocated before the network was made.
+- ``launches`` are calls of the CUDA driver that start work on the device in one step, ``Python calls`` are calls of
+  Python functions in the thread of the loop.
+
+Each row is printed and saved as soon as it is measured, and rows that the file already has are kept. Eager and captured
+steps of all networks come first, compiled ones after them while there is time: after ``--limit`` seconds the process
+ends with what it has. A step that fails is saved with its error, and tried again the next time.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _measure import Budget, machine, median_seconds, settle_allocator
-from _tables import number, save, table
-from torch.nn import functional as F
+from _measure import Budget, machine, median_seconds, peak_bytes, settle_allocator
+from _steps import launches, make_step, python_calls
+from _tables import MISSING, describe, mebibytes, number, replace_section, save, table
+from _training_cases import KINDS, cases
 
 import kernelfield as kf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
-    from torch import Tensor, nn
+    from _steps import Case
 
 SEED = 0
 WAYS = ("eager", "captured", "compiled")
 #: a compilation that begins with less time than this is left out, in seconds
 LEAST_TIME = 10.0
-#: functions of the driver and of the runtime that start work on the device
-LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A registered network and a batch of its recipe.
-
-    Args:
-        model: name in the registry.
-        options: arguments of the network.
-        shape: of the batch.
-    """
-
-    model: str
-    options: dict[str, Any]
-    shape: tuple[int, ...]
-
-
-def _case(model: str, *shape: int, **options: Any) -> Case:
-    return Case(model, {"in_channels": shape[1], "out_channels": 10, **options}, shape)
-
-
-CASES = {
-    "CCNN_4,140": _case("ccnn_4_140", 100, 1, 784, dim=1, size=784, dropout=0.1, dropout_kind="channels"),
-    "FlexTCN-2": _case("flextcn_2", 64, 1, 784, size=784, norm="batch", dropout=0.1),
-    "FlexNet-16": _case("flexnet_16", 64, 3, 32, 32, size=32),
-    "p4-CNN": _case("p4cnn", 128, 1, 28, 28),
-    "attentive p4-CNN": _case("p4cnn", 128, 1, 28, 28, attention="full"),
-}
-
-
-def make_step(net: nn.Module, autocast: str | None = None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a training step of a network, in bfloat16 where ``autocast`` names a kind of device."""
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
-
-    def step(x: Tensor, y: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        with torch.autocast(autocast or "cpu", torch.bfloat16, enabled=autocast is not None):
-            loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
-
-
-def measure(case: Case, way: str, device: torch.device, budget: float, *, bf16: bool = False) -> dict[str, Any]:
-    """Return milliseconds, launches and Python calls of a step."""
+def measure(case: Case, way: str, device: torch.device, budget: float, batch: int, *, bf16: bool) -> dict[str, Any]:
+    """Return milliseconds, memory, launches and Python calls of a step."""
     torch.manual_seed(SEED)
-    net = kf.create_model(case.model, **case.options).to(device)
-    x, y = torch.randn(case.shape, device=device), torch.randint(10, case.shape[:1], device=device)
+    before = _start_memory(device)
+    net = case.build().to(device).train()
+    inputs = {key: value.to(device) for key, value in case.inputs(batch).items()}
+    labels = torch.randint(2, (batch,), device=device)
     step: Any = make_step(net, autocast=device.type if bf16 else None)
     if way == "captured":
         step = kf.capture(step)
     elif way == "compiled":
         net.compile(mode="reduce-overhead")
+
+    def run() -> None:
+        step(inputs, labels)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
     begin = time.perf_counter()
-    _run(step, x, y, device)
+    run()
     first = time.perf_counter() - begin
-    for _ in range(5):
-        _run(step, x, y, device)
-    seconds = median_seconds({way: lambda: step(x, y)}, device, budget=budget)[way]
+    for _ in range(5 if way != "eager" or device.type == "cuda" else 1):
+        run()
+    seconds = median_seconds({way: run}, device, budget=budget)[way]
     row: dict[str, Any] = {"milliseconds": 1e3 * seconds, "first_call_seconds": first}
-    row |= {"launches": launches(lambda: step(x, y), device), "python_calls": python_calls(lambda: step(x, y))}
+    row["peak_bytes"] = peak_bytes(run, device) if before is None else torch.cuda.max_memory_allocated(device) - before
+    row |= {"launches": launches(run, device), "python_calls": python_calls(run)}
     if way == "captured":
         row["refusal"] = step.refusal
     return row
 
 
-def _run(step: Any, x: Tensor, y: Tensor, device: torch.device) -> None:
-    step(x, y)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def launches(call: Callable[[], object], device: torch.device) -> int | None:
-    """Return how many calls of the driver start work on the device; None on a CPU."""
+def _start_memory(device: torch.device) -> int | None:
+    """Return the bytes in use on a GPU, from which the peak is counted; None on a CPU."""
     if device.type != "cuda":
         return None
-    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
-
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        call()
-        torch.cuda.synchronize()
-    return sum(event.count for event in profiler.key_averages() if event.key.startswith(LAUNCHES))
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
 
 
-def python_calls(call: Callable[[], object]) -> int:
-    """Return how many Python functions are called in this thread."""
-    count = 0
+def planned(found: list[Case], ways: list[str], rows: list[dict[str, Any]]) -> Iterator[tuple[Case, str]]:
+    """Yield what is still to be measured: eager and captured steps first, then compiled ones."""
+    done = {
+        (row["network"], row["way"]) for row in rows if "peak_bytes" in row
+    }  # neither failed nor of an older script
+    for some in (WAYS[:2], WAYS[2:]):
+        for case in found:
+            for way in some:
+                if way in ways and (case.name, way) not in done:
+                    yield case, way
 
-    def profile(_: Any, event: str, __: Any) -> None:
-        nonlocal count
-        count += event == "call"
 
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return count
+def run(options: argparse.Namespace, report: dict[str, Any], device: torch.device, spent: Budget) -> None:
+    """Measure what is not in the report yet, and add it."""
+    rows: list[dict[str, Any]] = report["rows"]
+    for case, way in planned(cases(options.kinds, options.only), options.ways, rows):
+        if spent.spent or (way == "compiled" and spent.elapsed > options.limit - LEAST_TIME):
+            break
+        batch = options.batch or case.batch
+        row: dict[str, Any] = {"network": case.name, "batch": batch, "way": way, "recipe": case.recipe}
+        try:
+            row |= measure(case, way, device, options.budget, batch, bf16=options.bf16)
+        except Exception as error:  # whatever a network or a compiler raises, the others are measured
+            row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+        rows[:] = [old for old in rows if (old["network"], old["way"]) != (case.name, way)] + [row]
+        spent.log(f"{case.name}, {way}: {row}")
+        save(report, options.out)
+        torch.compiler.reset()
+        gc.collect()
+
+
+def make_table(rows: list[dict[str, Any]]) -> str:
+    """Return the measurements as a table, one line for each network or layer."""
+    found = {(row["network"], row["way"]): row for row in rows}
+    lines = []
+    for name in dict.fromkeys(row["network"] for row in rows):
+        of = [found.get((name, way), {}) for way in WAYS]
+        cells = [name, str(next(row["batch"] for row in of if row))]
+        cells += [number(row.get("milliseconds")) + ("*" if row.get("refusal") else "") for row in of]
+        times = [row.get("first_call_seconds") for row in of]
+        cells.append(MISSING if times[0] is None or times[2] is None else f"{times[2] / times[0]:.1f}")
+        cells += [mebibytes(row.get("peak_bytes")) for row in of]
+        for key in ("launches", "python_calls"):
+            cells += [MISSING if row.get(key) is None else f"{row[key]:,}" for row in of[:2]]
+        lines.append(cells)
+    header = [
+        "training step",
+        "batch",
+        *(f"{way}, ms" for way in WAYS),
+        "first call ×",
+        *(f"{way}, MiB" for way in WAYS),
+    ]
+    header += [f"{what}, {way}" for what in ("launches", "Python calls") for way in WAYS[:2]]
+    return table(header, lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", default=",".join(name.replace(",", "_") for name in CASES))
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of rows: guide, networks, layers")
+    parser.add_argument("--only", default="", help="part of a row's name")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--budget", type=float, default=1.0, help="seconds to time each entry")
     parser.add_argument("--limit", type=float, default=85.0, help="seconds after which the process ends")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, help="another batch size, to see that it runs")
     parser.add_argument("--bf16", action="store_true", help="under autocast to bfloat16")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="where to write the measurements; those already there are kept")
+    parser.add_argument("--from-json", action="store_true", help="show the file of --out and measure nothing")
+    parser.add_argument("--markdown", type=Path, help="put the table into this file")
     options = parser.parse_args()
+    options.kinds, options.ways = (tuple(text.split(",")) for text in (options.kinds, options.ways))
+    for name, known in (("kinds", KINDS), ("ways", WAYS)):
+        if unknown := set(getattr(options, name)) - set(known):
+            parser.error(f"--{name} must be among {', '.join(known)}, got {', '.join(sorted(unknown))}")
     spent, device = Budget(options.limit), torch.device(options.device)
-    names = {name.replace(",", "_"): name for name in CASES}
-    chosen = [names[name] for name in options.networks.split(",")]
-    settle_allocator()
-    signal.signal(signal.SIGALRM, _out_of_time)
-    signal.setitimer(signal.ITIMER_REAL, max(0.1, options.limit - spent.elapsed))
-    rows: list[dict[str, Any]] = []
-    settings = {"machine": machine(device, SEED), "budget": options.budget, "bf16": options.bf16}
-    wanted = options.ways.split(",")
-    try:
-        for name, way in [(n, w) for ways in (WAYS[:2], WAYS[2:]) for n in chosen for w in ways if w in wanted]:
-            if way == "compiled" and spent.elapsed > options.limit - LEAST_TIME:
-                break
-            case = CASES[name]
-            if options.batch:
-                case = Case(case.model, case.options, (options.batch, *case.shape[1:]))
-            row = {"network": name, "batch": case.shape[0], "way": way}
-            row |= measure(case, way, device, options.budget, bf16=options.bf16)
-            rows.append(row)
-            spent.log(f"{name}, {way}: {row}")
-            if options.out is not None:
-                save({**settings, "rows": rows}, options.out)
-            torch.compiler.reset()
-            gc.collect()
-    except _OutOfTimeError:
-        print(f"stopped after {options.limit} s", flush=True)
-    _print_table(rows)
-    sys.stdout.flush()
-    os._exit(0)  # a compilation that was stopped leaves workers, for which an ordinary exit would wait
+    report = _read(options, device)
+    if not options.from_json:
+        settle_allocator()
+        signal.signal(signal.SIGALRM, _out_of_time)
+        signal.setitimer(signal.ITIMER_REAL, max(0.1, options.limit - spent.elapsed))
+        try:
+            run(options, report, device, spent)
+        except _OutOfTimeError:
+            print(f"stopped after {options.limit} s", flush=True)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    precision = "bfloat16" if report["bf16"] else "float32"
+    text = f"{describe(report['machine'])}, {precision}.\n\n{make_table(report['rows'])}"
+    if options.markdown is not None:
+        replace_section(options.markdown, f"loops-{report['machine']['device']}", text)
+    print(text)
+
+
+def _read(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Return the report of the file that is to be continued, or a new one."""
+    report: dict[str, Any] = {
+        "machine": machine(device, SEED),
+        "budget": options.budget,
+        "bf16": options.bf16,
+        "rows": [],
+    }
+    if options.out is None or not options.out.exists():
+        return report
+    old = {"bf16": False, **json.loads(options.out.read_text())}
+    same = old["machine"]["device_name"] == report["machine"]["device_name"] and old["bf16"] == options.bf16
+    if not (same or options.from_json):
+        where = f"{old['machine']['device_name']}, {'bfloat16' if old['bf16'] else 'float32'}"
+        raise SystemExit(f"--out must be a file of this device and precision, got one of {where}")
+    return old if options.from_json else {**old, "machine": report["machine"]}
 
 
 class _OutOfTimeError(BaseException):
@@ -194,16 +210,7 @@ def _out_of_time(*_: object) -> None:
     raise _OutOfTimeError
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    found = {(row["network"], row["way"]): row for row in rows}
-    lines = []
-    for name in dict.fromkeys(row["network"] for row in rows):
-        of = [found.get((name, way), {}) for way in WAYS]
-        cells = [number(row.get(key)) for key in ("milliseconds", "launches", "python_calls") for row in of]
-        lines.append([name, *cells])
-    header = ["network", *(f"{way} {what}" for what in ("ms", "launches", "Python calls") for way in WAYS)]
-    print(table(header, lines))
-
-
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # a compilation that was stopped leaves workers, for which an ordinary exit would wait

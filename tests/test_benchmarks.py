@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelfield import list_models
+
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = ("group_attention", "groups")
 
@@ -75,3 +77,49 @@ def test_fine_tuning_continues_and_chooses_rates_by_validation(run, monkeypatch,
     trained.clear()
     run("fine_tuning", *arguments, "--seeds", "3")
     assert trained == [("weight", 0.001, 2), ("scratch", 0.01, 2)]
+
+
+def test_loops_measure_what_the_file_does_not_have(run, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(FOLDER)
+    script, path, measured = importlib.import_module("loops"), tmp_path / "loops.json", []
+
+    def measure(case, way, *_, **__):
+        measured.append((case.name, way))
+        if case.name == "p4-CNN" and way == "captured":
+            raise RuntimeError("no graph today")
+        return {"milliseconds": 3.25, "first_call_seconds": 2.0 if way == "compiled" else 0.5, "peak_bytes": 1 << 20}
+
+    monkeypatch.setattr(script, "measure", measure)
+    arguments = ("--kinds", "guide", "--limit", "1e6", "--out", str(path))
+    run("loops", *arguments, "--only", "p4-CNN", "--ways", "eager,captured")
+    assert measured == [(n, w) for n in ("p4-CNN", "attentive p4-CNN") for w in ("eager", "captured")]
+    assert "no graph today" in path.read_text()
+    measured.clear()
+    printed = run("loops", *arguments, "--only", "p4-CNN")
+    failed, *compiled = measured  # the failed one again, and compiled ones last
+    assert failed == ("p4-CNN", "captured")
+    assert compiled == [(n, "compiled") for n in ("p4-CNN", "attentive p4-CNN")]
+    assert len(json.loads(path.read_text())["rows"]) == 6
+    row = next(line for line in printed.out.splitlines() if line.startswith("| attentive"))
+    assert [cell.strip() for cell in row.split("|")[3:10]] == ["3.25", "3.25", "3.25", "4.0", "1.00", "1.00", "1.00"]
+
+
+def test_loops_stop_at_their_limit_and_refuse_other_devices(run, monkeypatch, tmp_path):
+    path = tmp_path / "loops.json"
+    printed = run("loops", "--kinds", "guide", "--limit", "0", "--out", str(path))
+    assert "eager: {" not in printed.err
+    other = {"machine": {"device_name": "another"}, "bf16": False, "rows": []}
+    path.write_text(json.dumps(other))
+    with pytest.raises(SystemExit, match="--out"):
+        run("loops", "--out", str(path))
+
+
+def test_every_registered_network_has_a_case(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    cases = importlib.import_module("_training_cases").cases(("networks",))
+    assert [case.name for case in cases] == list_models()
+    assert all(case.batch > 0 and case.recipe for case in cases)
+    text = next(case for case in cases if case.name == "ckcnn_ptb").inputs(2)["x"]
+    assert text.dim() == 2
+    assert not text.is_floating_point()
+    assert next(case for case in cases if case.name == "gridified_shapenet").inputs(2)["coords"].shape[2] == 3

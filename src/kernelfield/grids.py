@@ -15,6 +15,7 @@ offsets -783 … 783: all distances between two samples of an input of length 78
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -180,7 +181,7 @@ class KernelGrid:
         first = tuple(0 if causal else 1 - n for n in reaches)
         return cls(first, tuple(n - a for n, a in zip(reaches, first, strict=True)), step, size)
 
-    @property
+    @functools.cached_property
     def points(self) -> int:
         """Total number of points."""
         return math.prod(self.count)

@@ -18,8 +18,7 @@ from ..._arguments import checked
 from ..._checks import floats_per_axis
 from ..._kinds import POSITIVE, ListOf, PerAxis
 from ..._object_kinds import Instance, TensorOf
-from ...ops.fieldnet import sample_fields
-from ...ops.graph_cache import graph_cache
+from ...ops.fieldnet import grid_points, sample_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,27 +112,11 @@ def sample_grid(layers: Sequence[SampledKernel], grid: KernelGrid, channels: int
         values = sample_fields([layer.field for layer in layers], grid, channels)
         if first.mask is not None:
             masks = [layer.mask for layer in layers]
-            window = type(first.mask).together(masks, _points(grid, first.reach))  # type: ignore[arg-type]
+            window = type(first.mask).together(masks, grid_points(grid, first.reach.dtype, first.reach.device))  # type: ignore[arg-type]
             values = values * window.unsqueeze(1)
         kernels = values.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, grid.count)
         return first.finish(kernels, grid.step)
 
-
-#: grids of up to this many points are kept, since a training samples its kernels on the same ones again and again
-_MOST_POINTS = 1 << 16
-
-
-def _points(grid: KernelGrid, like: Tensor) -> Tensor:
-    """Return the coordinates of a grid, (points, dim)."""
-    make = _kept_points if grid.points <= _MOST_POINTS else _make_points
-    return make(grid, like.dtype, like.device)
-
-
-def _make_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return grid.coords(dtype=dtype, device=device).flatten(0, -2)
-
-
-_kept_points = graph_cache(64)(_make_points)
 
 #: kernels sampled inside the :func:`sampled_once` block of this thread, by layer, grid and channels
 _samples: ContextVar[dict[Any, Tensor] | None] = ContextVar("kernelfield_sampled_kernels", default=None)

@@ -293,14 +293,18 @@ class _Transform:
                 signals = F.pad(signals, [n for axis in reversed(self.axes) for n in self._gaps(signals, axis, first)])
             return torch.fft.rfftn(signals, s=self.sizes, dim=self.axes)
         # Axis by axis from the last, so that rows added by padding other axes are never transformed.
-        spectrum = torch.fft.rfft(self._padded(signals, -1, first), n=self.sizes[-1], dim=-1)
+        if first is not None:
+            signals = self._padded(signals, -1, first)
+        spectrum = torch.fft.rfft(signals, n=self.sizes[-1], dim=-1)
         for axis in reversed(self.axes[:-1]):
-            spectrum = torch.fft.fft(self._padded(spectrum, axis, first), n=self.sizes[axis], dim=axis)
+            if first is not None:
+                spectrum = self._padded(spectrum, axis, first)
+            spectrum = torch.fft.fft(spectrum, n=self.sizes[axis], dim=axis)
         return spectrum
 
-    def _padded(self, signals: Tensor, axis: int, first: tuple[int, ...] | None) -> Tensor:
+    def _padded(self, signals: Tensor, axis: int, first: tuple[int, ...]) -> Tensor:
         """Return signals that begin at index ``first`` along an axis."""
-        if first is None or not first[axis]:
+        if not first[axis]:
             return signals
         return F.pad(signals, [0, 0] * (-1 - axis) + self._gaps(signals, axis, first))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..backend import use_triton
+from ..graph_cache import graph_cache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from ...fields.base import Architecture, Field
     from ...grids import KernelGrid
 
-__all__ = ["sample_fields"]
+__all__ = ["grid_points", "sample_fields"]
 
 #: widest hidden layer that fits the registers of a program
 MAX_HIDDEN = 64
 #: kernels index the values of all layers of a network on a grid with 32 bits
 MAX_VALUES = 1 << 31
+#: grids of up to this many points are kept, since a training samples its kernels on the same ones again and again
+MOST_POINTS = 1 << 16
 
 
 def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor:
@@ -59,11 +62,29 @@ def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | Non
         features = _fused_features(fields, architectures, grid)
         weight, bias = type(first).readouts(fields, channels)
         return torch.baddbmm(bias.unsqueeze(2), weight, features)
-    coords = grid.coords(dtype=like.dtype, device=like.device).flatten(0, -2)
+    coords = grid_points(grid, like.dtype, like.device)
     values = (
         first(coords, channels).unsqueeze(0) if len(fields) == 1 else type(first).together(fields, coords, channels)
     )
     return values.mT
+
+
+def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the coordinates of a grid, (points, dim), which nobody may change.
+
+    >>> from kernelfield.grids import KernelGrid
+    >>> grid_points(KernelGrid.of((2,), (1.0,)), torch.float32, torch.device("cpu")).tolist()
+    [[-0.5], [0.0], [0.5]]
+    """
+    return (_kept_points if grid.points <= MOST_POINTS else _make_points)(grid, dtype, device)
+
+
+def _make_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # a training may use what a prediction has made
+        return grid.coords(dtype=dtype, device=device).flatten(0, -2)
+
+
+_kept_points = graph_cache(64)(_make_points)
 
 
 def _architectures(fields: Sequence[Field], grid: KernelGrid, like: Tensor) -> list[Architecture] | None:

@@ -1,0 +1,108 @@
+"""Eager, compiled and captured training of every registered network end in the same weights."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from kernelfield.cuda_graphs import CapturedFunction, CaptureWarning
+from kernelfield.layers import GroupDropout
+from tests.cuda_graphs.recorded import RecordingBackend
+from tests.models.registered import NAMES, example, small_by_default
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+STEPS = 5
+HEAVY = "gsanet_(.*_r(8|12|16)|pcam_r)|cifar_resnet_44|resnet44_p4m|w3|m3"
+#: networks that draw a subset of a group with mirrors, whose number of elements is a Python number
+DRAWN = "(augerino|partial_gcnn)_(e2|mirror)"
+#: networks whose compilation takes a few seconds: those with fields, masks, groups and attention, one each
+QUICK = ("ccnn_4_140", "flextcn_2", "p4cnn", "gsanet_rotmnist_z2")
+
+
+def train(name: str, wrap: Callable[[Any, Any], Any], *, dropout: bool = True) -> dict[str, Tensor]:
+    """Train a network for a few steps and return its state.
+
+    Args:
+        name: of the network.
+        wrap: makes the step of the loop from the step and the network.
+        dropout: False turns dropout off.
+    """
+    case = example(name)
+    network = case.network.double()
+    for module in network.modules():
+        if isinstance(module, (nn.Dropout, GroupDropout)) and not dropout:
+            module.p = 0.0
+    # A power of two is the same number in float32, which captured steps keep it in.
+    optimizer = torch.optim.SGD(network.parameters(), lr=1 / 128, momentum=0.9)
+
+    def step(inputs: Tensor, options: dict[str, Tensor]) -> Tensor:
+        optimizer.zero_grad()
+        y = network(inputs, **options)
+        loss = y.tanh().square().mean() + y.tanh().mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    def as_double(x: Tensor) -> Tensor:
+        return x.double() if x.is_floating_point() else x
+
+    wrapped = wrap(step, network)
+    torch.manual_seed(2)
+    options = {key: as_double(value) for key, value in case.options.items()}
+    for _ in range(STEPS):
+        inputs = torch.randn_like(case.inputs) if case.inputs.is_floating_point() else case.inputs
+        assert wrapped(as_double(inputs), options).isfinite()
+    return {key: value.detach().clone() for key, value in network.state_dict().items()}
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-7, atol=1e-9, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def eager(step: Any, _: Any) -> Any:
+    return step
+
+
+@pytest.mark.parametrize("name", small_by_default(NAMES, HEAVY))
+def test_captured_training_ends_in_the_weights_of_eager_training(name: str) -> None:
+    made = []
+
+    def capture(step: Any, _: Any) -> Any:
+        made.append(CapturedFunction(step, backend=RecordingBackend))
+        return made[0]
+
+    if re.search(DRAWN, name):
+        with pytest.warns(CaptureWarning, match="number of elements"):
+            found = train(name, capture)
+    else:
+        found = train(name, capture)
+        assert (made[0].refusal, made[0].graphs >= 1) == ("", True)
+    assert_same(found, train(name, eager))
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
+def test_compiled_training_has_no_graph_break_and_ends_in_the_weights_of_eager_training(name: str) -> None:
+    if re.search(DRAWN, name):
+        pytest.skip("draws the number of group elements on the host at each step")
+    torch.compiler.reset()
+
+    def compile_network(step: Any, network: Any) -> Any:
+        network.compile(fullgraph=True, backend="aot_eager")
+        return step
+
+    # Without dropout: torch draws in the order of memory, which compiled code chooses by itself.
+    try:
+        found = train(name, compile_network, dropout=False)
+    finally:
+        torch.compiler.reset()
+    assert_same(found, train(name, eager, dropout=False))
