@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gc
 import math
 import os
 import platform
 import resource
+import signal
 import statistics
 import sys
 import time
@@ -17,18 +19,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = [
     "Budget",
+    "OutOfTimeError",
     "check_peak_bytes",
     "copy_bandwidth",
     "graphed",
     "least_seconds",
     "machine",
+    "median_ratios",
     "median_seconds",
     "peak_bytes",
     "settle_allocator",
+    "time_limit",
 ]
 
 # A call shorter than this is repeated to fill it: below, what is timed is the clock and the launch.
@@ -64,6 +69,32 @@ class Budget:
         print(f"[{self.elapsed:6.1f} s] {text}", file=sys.stderr, flush=True)
 
 
+class OutOfTimeError(BaseException):
+    """The time of a row is over; not an Exception, which a compiler would wrap in one of its own."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise :class:`OutOfTimeError` inside the ``with`` block after ``seconds``; in the main thread only.
+
+    A kernel that is being compiled or launched is finished first.
+
+    >>> with contextlib.suppress(OutOfTimeError), time_limit(0.01):
+    ...     time.sleep(60)
+    """
+
+    def stop(*_: object) -> None:
+        raise OutOfTimeError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0 if math.isinf(seconds) else max(seconds, 1e-3))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _process_age() -> float:
     """Return for how many seconds this process has run; 0 where the system does not tell."""
     try:
@@ -97,6 +128,21 @@ def median_seconds(
         budget: seconds to spend on each of them; one that takes longer than that is measured once.
     """
     return {name: statistics.median(times) for name, times in _samples(calls, device, budget).items()}
+
+
+def median_ratios(
+    calls: Mapping[str, Callable[[], object]], device: torch.device, *, budget: float = 1.0
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the median time of each call, and the median over all turns of its time relative to the first call's.
+
+    Two calls of one turn meet the same load of the machine, so the ratio is steadier than that of two medians.
+    """
+    samples = _samples(calls, device, budget)
+    first = samples[next(iter(calls))]
+    ratios = {
+        name: statistics.median(b / a for a, b in zip(first, times, strict=False)) for name, times in samples.items()
+    }
+    return {name: statistics.median(times) for name, times in samples.items()}, ratios
 
 
 def least_seconds(

@@ -30,7 +30,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _measure import Budget, graphed, machine, median_seconds, peak_bytes, settle_allocator
+from _measure import (
+    Budget,
+    OutOfTimeError,
+    graphed,
+    machine,
+    median_seconds,
+    peak_bytes,
+    settle_allocator,
+    time_limit,
+)
 from _tables import MISSING, describe, number, replace_section, save, table
 
 from kernelfield.groups import Cyclic, Dihedral
@@ -169,11 +178,17 @@ def synchronize(device: torch.device) -> None:
 
 
 def measure(
-    case: Case, device: torch.device, methods: list[str], compiled: bool, each: float, budget: Budget
-) -> dict[str, Any]:
+    case: Case,
+    device: torch.device,
+    methods: list[str],
+    compiled: bool,
+    each: float,
+    budget: Budget,
+    row: dict[str, Any],
+) -> None:
+    """Fill ``row``, one measurement after the other."""
     x = torch.randn(case.shape, device=device)
-    row: dict[str, Any] = {"kind": case.kind, "name": case.name, "ms": {}, "mib": {}, "errors": {}}
-    row["authors"] = case.authors
+    row |= {"kind": case.kind, "name": case.name, "ms": {}, "mib": {}, "errors": {}, "authors": case.authors}
     began = time.perf_counter()
     for method in case.methods:
         if method not in methods:
@@ -201,12 +216,13 @@ def measure(
                     row["mib"][name] = peak_bytes(step, device) / 2**20
                 call = graphed(step) if way == " graphed" else step
                 row["ms"][name] = 1e3 * median_seconds({name: call}, device, budget=each)[name]
+                budget.log(f"{case.name}: {name} {row['ms'][name]:.2f} ms")
             except (RuntimeError, torch.OutOfMemoryError, NotImplementedError, ModuleNotFoundError) as error:
                 row["errors"][name] = str(error).splitlines()[0][:200]
                 synchronize(device)
+            finally:
+                row["seconds"] = time.perf_counter() - began
             net = run = step = call = None
-    row["seconds"] = time.perf_counter() - began
-    return row
 
 
 SELF_HEADER = (
@@ -256,6 +272,7 @@ def main() -> None:
     )
     parser.add_argument("--each", type=float, default=0.3, help="seconds to spend on each measurement")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds of the whole run; nothing begins later")
+    parser.add_argument("--row", type=float, default=math.inf, help="seconds after which a row is left as it is")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--kernels", type=Path, help="compile the kernels of this record in parallel, and extend it")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
@@ -278,7 +295,14 @@ def main() -> None:
             if budget.spent:
                 budget.log(f"{case.name}: left out, the budget is spent")
                 continue
-            row = measure(case, device, options.methods, options.compile, options.each, budget)
+            row: dict[str, Any] = {}
+            try:
+                with time_limit(options.row):
+                    measure(case, device, options.methods, options.compile, options.each, budget, row)
+            except OutOfTimeError:
+                budget.log(f"{case.name}: stopped after {options.row:g} s")
+            if not row.get("ms"):
+                continue
             report["rows"].append(row)
             print(*cells(row), *row["errors"].items(), f"{row['seconds']:.0f} s", sep="   ", flush=True)
             save(report, options.json)

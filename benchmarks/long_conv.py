@@ -4,6 +4,7 @@
     python benchmarks/long_conv.py --from-json benchmarks/results/long-conv-h200.json \
         --markdown docs/benchmarks/long-convolutions.md
     python benchmarks/long_conv.py --quick                 # tiny shapes in Triton's interpreter, to see that it runs
+    python benchmarks/long_conv.py --sizes                 # lines to 2²⁴, planes to 4096² and volumes to 256³
     python benchmarks/long_conv.py --warm 3/16             # compile a sixteenth of the kernels into Triton's cache
     python benchmarks/long_conv.py --calibrate results.json  # fit the cost model behind "auto" to saved results
 
@@ -54,6 +55,15 @@ ROWS = {
     "2D 128²": (Case(16, 140, (128, 128), (255, 255)), 10),
     "2D 256²": (Case(4, 140, (256, 256), (511, 511)), 10),
     "3D 32³": (Case(8, 32, (32,) * 3, (63,) * 3), 5),
+}
+#: large signals with few channels, one at a time
+SIZES = {
+    **{f"1D 2^{n}": (Case(1, 16 if n < 23 else 4, (1 << n,), (1 << n,), causal=True), 4) for n in (21, 22, 23, 24)},
+    **{f"2D {n}²": (Case(1, 8 if n < 2048 else 2, (n, n), (2 * n - 1,) * 2), 4) for n in (512, 1024, 2048, 4096)},
+    "2D 300 × 4,096": (Case(1, 4, (300, 4096), (599, 8191)), 4),
+    "2D 4,096 × 300": (Case(1, 4, (4096, 300), (8191, 599)), 4),
+    **{f"3D {n}³": (Case(1, 4 if n < 128 else 1, (n,) * 3, (2 * n - 1,) * 3), 4) for n in (64, 128, 256)},
+    "3D 100 × 60 × 80": (Case(1, 4, (100, 60, 80), (199, 119, 159)), 4),
 }
 QUICK = {"1D 40": (Case(2, 3, (40,), (40,), causal=True), 8), "2D 8²": (Case(1, 2, (8, 8), (15, 15)), 10)}
 #: signals whose errors are measured
@@ -145,7 +155,7 @@ def run(device: torch.device, options: argparse.Namespace) -> Results:
     selfcheck.CHECKS = False  # it is the kernels that are timed, and their errors shown
     begin = time.monotonic()
     report: Results = {"machine": machine(device, 0), "copy_bandwidth": copy_bandwidth(device), "rows": {}}
-    rows = QUICK if options.quick else ROWS
+    rows = QUICK if options.quick else SIZES if options.sizes else ROWS
 
     for name, (case, target) in rows.items():
         if time.monotonic() - begin > options.seconds:
@@ -273,6 +283,7 @@ def rounded(value: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny shapes, also without a GPU")
+    parser.add_argument("--sizes", action="store_true", help="large signals instead of the rows of the table")
     parser.add_argument("--compile", nargs="*", default=[], metavar="ROW", help="rows to time under torch.compile too")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after this many")
     parser.add_argument("--warm", metavar="I/N", help="only compile the kernels of every N-th row")

@@ -18,7 +18,6 @@ import argparse
 import gc
 import json
 import os
-import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _measure import Budget, machine, median_seconds, settle_allocator
+from _measure import Budget, OutOfTimeError, machine, median_seconds, settle_allocator, time_limit
 from _tables import describe, milliseconds, number, ratio, replace_section, save, table
 
 import kernelfield as kf
@@ -171,14 +170,6 @@ def _speedup(seconds: dict[str, float], way: str) -> float | None:
     return seconds["eager"] / seconds[way] if "eager" in seconds and way in seconds else None
 
 
-class _OutOfTimeError(BaseException):
-    """The time is over; not an Exception, which a compiler would wrap in one of its own."""
-
-
-def _out_of_time(*_: object) -> None:
-    raise _OutOfTimeError
-
-
 def run(options: argparse.Namespace, spent: Budget) -> Results:
     """Measure all rows that are asked for and not known yet."""
     device = torch.device(options.device)
@@ -190,7 +181,6 @@ def run(options: argparse.Namespace, spent: Budget) -> Results:
     if options.out is not None and options.out.exists():
         results = json.loads(options.out.read_text())
     known = {(row["network"], row["batch"]) for row in results["rows"]}
-    signal.signal(signal.SIGALRM, _out_of_time)
     for name, batch in [(name, batch) for name in CASES for batch in (1, options.batch or LARGE[device.type])]:
         left = options.limit - spent.elapsed
         if options.only.lower() not in name.lower() or (name, batch) in known:
@@ -198,14 +188,12 @@ def run(options: argparse.Namespace, spent: Budget) -> Results:
         if left <= 0:
             spent.log(f"{name}, batch {batch}: left out, the time is over")
             continue
-        signal.setitimer(signal.ITIMER_REAL, min(left, options.row))
         try:
-            row = measure(name, batch, ways, device, options.each)
-        except _OutOfTimeError:
+            with time_limit(min(left, options.row)):
+                row = measure(name, batch, ways, device, options.each)
+        except OutOfTimeError:
             spent.log(f"{name}, batch {batch}: stopped after {min(left, options.row):.0f} s")
             continue
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
         results["rows"].append(row)
         shown = ", ".join(f"{way} {milliseconds(s)} ms" for way, s in row["seconds"].items())
         spent.log(f"{name}, batch {batch}: {shown} {row.get('missing', '')}")

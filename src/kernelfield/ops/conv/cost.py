@@ -88,7 +88,7 @@ def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...])
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
     methods = ["direct", "fft"]
     # On a CPU, Triton runs in its interpreter, which is for tests only.
-    if x.device.type == "cuda" and obstacle(x, kernel, causal, boundary) is None:
+    if x.device.type == "cuda" and obstacle(x, kernel, causal, boundary, announce=True) is None:
         methods.append(tensor_core_costs(_dtype(x)))
     return _cheapest(x.shape, kernel.shape, causal, boundary, x.device, training, methods, _dtype(x))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import os
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ __all__ = ["obstacle", "plan_of", "precision", "scaled", "triton_conv"]
 
 #: Toeplitz products are used for lines of up to SHORT samples in batches of at least FEWEST signals
 SHORT, FEWEST = 512, 48
+#: samples of a signal from which a missing layout is announced
+LONG = 1 << 14
 #: whether products of tf32 precision are computed from scaled float16 values, and the longest line for which they never
 #: are: there, finding the largest values costs more than it saves
 SCALED, UNSCALED = os.environ.get("KERNELFIELD_SCALED") != "0", 256
@@ -85,8 +88,18 @@ def plan_of(
     return make_plan(tuple(lengths), reaches, tuple(periodic), element, limits.shared_bytes)
 
 
-def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -> str | None:
-    """Return why the tensor cores cannot compute a convolution, to follow "…, which "; None if they can."""
+def obstacle(
+    x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str], *, announce: bool = False
+) -> str | None:
+    """Return why the tensor cores cannot compute a convolution, to follow "…, which "; None if they can.
+
+    Args:
+        x: signal.
+        kernel: kernel.
+        causal: as in :func:`kernelfield.ops.conv`.
+        boundary: of each axis.
+        announce: whether to say once that a long signal has no layout, since another method takes longer.
+    """
     reason = unavailable(x.device)
     if reason is not None:
         return reason
@@ -102,7 +115,20 @@ def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str]) -
     reason = f"has no tile layout for signals of {tuple(x.shape[2:])} and kernels of {tuple(kernel.shape[2:])}"
     if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is not None:
         reason = _smaller_gpu(reason, limits)
+    elif announce and math.prod(x.shape[2:]) >= LONG:
+        half = plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, torch.bfloat16, limits=limits) is not None
+        _announce(x.dtype, x.dim() - 2, reason, half)
     return reason
+
+
+def _announce(dtype: torch.dtype, dim: int, reason: str, half: bool) -> None:
+    """Say, once per dtype and number of axes, that signals without a layout take longer, and what would help."""
+    if (dtype, dim) in _announced:
+        return
+    _announced.add((dtype, dim))
+    help_ = "; bfloat16 has one, and float32 under torch.set_float32_matmul_precision('high')" if half else ""
+    text = f"the tensor-core convolution {reason} in {str(dtype)[6:]}{help_}; they use the FFT, which is slower"
+    warnings.warn(text, stacklevel=3)
 
 
 def _smaller_gpu(reason: str, limits: Architecture) -> str:
@@ -119,8 +145,8 @@ def _smaller_gpu(reason: str, limits: Architecture) -> str:
     return reason
 
 
-#: architectures whose missing layouts were announced
-_announced: set[Architecture] = set()
+#: architectures, and dtypes with numbers of axes, whose missing layouts were announced
+_announced: set[Architecture | tuple[torch.dtype, int]] = set()
 
 
 def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], products: str) -> bool:

@@ -111,7 +111,7 @@ class Blocks:
             each = 2 * (signal + kernel) + (4 * kernel if self.precomputes(training) else 0)
         if plan.digits:
             each += max(signal, kernel)  # the product before the last one of a chain
-        most = max(1, min(self.channels, self.budget(training) // each))
+        most = max(1, min(self.channels, MOST_PROGRAMS, self.budget(training) // each))
         return min(range(-(-most // 2), most + 1), key=lambda n: self.time_of_chunks(n, training))
 
     def time_of_chunks(self, step: int, training: bool) -> float:

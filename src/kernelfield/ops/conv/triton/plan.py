@@ -38,6 +38,8 @@ LONGEST_OUTER = 256
 LONGEST_LINE = 4096
 #: longest product of a chain of two, longest single one, and what lengths are rounded up to a multiple of
 LONGEST_DIGIT, LONGEST_SINGLE, ALIGNMENT = 128, 256, 8
+#: values of one channel in the largest grid that a kernel indexes; within a channel, kernels count in 32 bits
+MOST_VALUES = 1 << 31
 #: samples of a block of a line in a chain: tiles of 32 × 32 take half as long for a sample as larger ones
 BLOCK = 1024
 
@@ -172,9 +174,17 @@ def make_plan(
     """
     for plan in {1: _line, 2: _plane, 3: _space}[len(lengths)](lengths, reaches, periodic):
         plan = replace(plan, element=element)  # noqa: PLW2901
-        if plan.fits(memory):
+        if plan.fits(memory) and _largest_index(plan, lengths, reaches) < MOST_VALUES:
             return plan
     return None
+
+
+def _largest_index(plan: Plan, lengths: tuple[int, ...], reaches: tuple[int, ...]) -> int:
+    """Return the number of values of one channel, of its outer transform or of its kernel, whichever has more."""
+    rows, *others = (2 * max(length, reach) + 1 for length, reach in zip(lengths, reaches, strict=True))
+    # Kernels are read at rows of the outer transform, from the centre on.
+    points = (max(rows, plan.outer // plan.second) + reaches[0]) * math.prod(others)
+    return max(2 * plan.outer * plan.m1 * plan.m2, points)
 
 
 def _line(lengths: tuple[int, ...], _: tuple[int, ...], periodic: tuple[bool, ...]) -> Iterator[Plan]:

@@ -1,0 +1,213 @@
+"""Run the tests and benchmarks that need a GPU, stage by stage.
+
+    PYTHONPATH=src python3 scripts/gpu.py FOLDER                          # all stages
+    PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages tests sizes --limit 600
+    PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages recorded --limits recorded=900
+    PYTHONPATH=src python3 scripts/gpu.py FOLDER --quick --limit 60       # tiny shapes, also on a CPU
+
+Needs torch and what the stages themselves need (pytest for ``tests``), and installs nothing. Each step is a process of
+its own. It writes its log, and its JSON as rows are measured, into FOLDER. A step that fails, or runs out of its time,
+leaves the others. One line per step says how it ended: ok, failed or out of time, and the seconds it took.
+
+``recorded`` measures rows again that ``benchmarks/results`` has and fails if one takes 3 % longer than recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+#: most of what a row may take, relative to the recorded time
+SLOWER = 1.03
+#: seconds of each stage
+LIMITS = {
+    "tests": 900.0,
+    "sizes": 600.0,
+    "loops": 300.0,
+    "prediction": 300.0,
+    "recorded": 900.0,
+    "cards": 600.0,
+    "irregular": 300.0,
+}
+TESTS = (
+    "tests/cuda_graphs",
+    "tests/ops/conv",
+    "tests/ops/attention",
+    "tests/ops/attentive",
+    "tests/ops/fused",
+    "tests/ops/points",
+    "tests/ops/test_backend.py",
+    "tests/ops/test_precompile.py",
+    "tests/streaming/test_static_step.py",
+    "tests/experiments/test_cuda_graph.py",
+)
+
+
+#: name, command, arguments of a whole run, and file to compare with, by stage
+BENCHMARKS = {
+    "sizes": [
+        ("sizes", "benchmarks/long_conv.py --seconds {seconds} --json {json}", "--sizes", ""),
+        ("errors", "benchmarks/long_conv_errors.py --json {json}", "", ""),
+    ],
+    "loops": [("loops", "benchmarks/loops.py --limit {seconds} --out {json}", "", "")],
+    "prediction": [("prediction", "benchmarks/prediction.py --limit {seconds} --out {json}", "", "")],
+    "recorded": [
+        ("long_conv", "benchmarks/long_conv.py --seconds {seconds} --json {json}", "", "long-conv-h200.json"),
+        ("ccnn_step", "benchmarks/ccnn_step.py --out {json}", "", "ccnn-step-h200.json"),
+        (
+            "group_attention",
+            "benchmarks/group_attention.py --row 120 --budget {seconds} --json {json}",
+            "",
+            "group_attention-h200.json",
+        ),
+    ],
+    "cards": [("shares", "scripts/cards.py shares --limit {seconds}", "--accelerator cuda", "")],
+    "irregular": [("irregular", "benchmarks/irregular.py --out {json}", "", "")],
+}
+#: arguments instead of those, with --quick
+QUICK = {
+    "sizes": "--quick",
+    "loops": "--networks p4-CNN --batch 2 --ways eager --budget 0.1",
+    "prediction": "--only p4-CNN --batch 2 --ways eager,frozen --each 0.1",
+    "long_conv": "--quick",
+    "ccnn_step": "--quick",
+    "group_attention": "--quick --each 0.01",
+    "shares": "--accelerator cpu --weights ccnn_4_140.digits --steps 1",
+    "irregular": "--points 200 --network-points 0 --seconds 0.1",
+}
+
+
+@dataclass
+class Step:
+    """One process of a stage.
+
+    Args:
+        name: of the step and of its files.
+        command: arguments of Python. ``{json}`` stands for the step's JSON file, ``{seconds}`` for the time that is
+            left, less what a benchmark needs to end by itself.
+        recorded: a file of ``benchmarks/results`` to compare the JSON with.
+    """
+
+    name: str
+    command: list[str]
+    recorded: str = ""
+    lines: list[str] = field(default_factory=list)
+
+
+def steps_of(stage: str, quick: bool) -> list[Step]:
+    """Return the steps of a stage, those that matter most first."""
+    if stage == "tests":
+        some = TESTS[:1] if quick else TESTS
+        return [Step(Path(test).stem, ["-m", "pytest", "-q", "-p", "no:cacheprovider", test]) for test in some]
+    small = QUICK if quick else {}
+    return [
+        Step(name, [*command.split(), *small.get(name, full).split()], recorded)
+        for name, command, full, recorded in BENCHMARKS[stage]
+        if not quick or name in small
+    ]
+
+
+def run(step: Step, folder: Path, limit: float) -> tuple[str, float]:
+    """Run one step; return how it ended and the seconds it took."""
+    path = folder / f"{step.name}.json"
+    seconds = f"{max(1.0, limit - 5):.0f}"
+    command = [part.replace("{json}", str(path)).replace("{seconds}", seconds) for part in step.command]
+    path.unlink(missing_ok=True)  # rows of an earlier run would be taken for those of this one
+    begin = time.perf_counter()
+    with (folder / f"{step.name}.log").open("w") as log:
+        # A group of its own, so that the workers of a compiler end with it.
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout=limit)
+            ended = "ok" if code == 0 else f"failed ({code})"
+        except subprocess.TimeoutExpired:
+            ended = "out of time"
+        finally:
+            _end(process)
+    if step.recorded and path.exists():
+        slower, compared = compare(json.loads(path.read_text()), json.loads((RESULTS / step.recorded).read_text()))
+        step.lines += [f"{compared} times compared with {step.recorded}, {len(slower)} slower", *slower]
+        ended = "failed (slower)" if slower and ended == "ok" else ended
+    return ended, time.perf_counter() - begin
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def compare(found: dict[str, Any], recorded: dict[str, Any]) -> tuple[list[str], int]:
+    """Return a line for each time that is more than 3 % above the recorded one, and how many were compared.
+
+    >>> new, old = ({"rows": {"a": {"seconds": {"ours": time}}}} for time in (1.1, 1.0))
+    >>> compare(new, old)
+    (['  a, ours: 1.1 instead of 1, +10.0 %'], 1)
+    """
+    times, before = _times(found), _times(recorded)
+    lines = []
+    for key in sorted(times.keys() & before.keys()):
+        new, old = times[key], before[key]
+        if new > SLOWER * old:
+            lines.append(
+                f"  {key[0]}, {key[1]}: {new:.4g} instead of {old:.4g}, {new / old - 1:+.1%}".replace("%", " %")
+            )
+    return lines, len(times.keys() & before.keys())
+
+
+def _times(report: dict[str, Any]) -> dict[tuple[str, str], float]:
+    """Return the times of a report by row and way. Times of what is not ours vary with the libraries."""
+    rows = report["rows"]
+    named = rows.items() if isinstance(rows, dict) else ((row["name"], row) for row in rows)
+    found = {}
+    for name, row in named:
+        for kind in ("seconds", "milliseconds", "ms"):
+            entries = row.get(kind)
+            for way, value in entries.items() if isinstance(entries, dict) else ():
+                if value is not None and way not in ("plain", "compiled", "fft", "reference", "chunked"):
+                    found[name, way] = float(value)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where logs and measurements are written")
+    parser.add_argument("--stages", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="STAGE")
+    parser.add_argument("--limit", type=float, help="seconds of every stage")
+    parser.add_argument("--limits", nargs="*", default=[], metavar="STAGE=SECONDS", help="seconds of single stages")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes, to see that it runs; also on a CPU")
+    options = parser.parse_args()
+    limits = dict.fromkeys(LIMITS, options.limit) if options.limit else dict(LIMITS)
+    for text in options.limits:
+        stage, _, seconds = text.partition("=")
+        if stage not in LIMITS or not seconds.replace(".", "", 1).isdigit():
+            parser.error(f"--limits must be STAGE=SECONDS with one of {', '.join(LIMITS)}, got {text!r}")
+        limits[stage] = float(seconds)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for stage in options.stages:
+        end = time.perf_counter() + limits[stage]
+        for step in steps_of(stage, options.quick):
+            left = end - time.perf_counter()
+            ended, seconds = run(step, options.folder.resolve(), left) if left > 0 else ("out of time", 0.0)
+            failed += ended != "ok"
+            print(f"{stage} {step.name}: {ended}, {seconds:.0f} s", *step.lines, sep="\n", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The script for machines with a GPU goes on after failures, keeps to its time, and compares recorded rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_script", ROOT / "scripts" / "gpu.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "gpu_script", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def call(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
+    code: int = gpu.main()
+    return code
+
+
+def test_every_step_has_a_line(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def steps(stage: str, _: bool) -> list[Any]:
+        return {
+            "tests": [gpu.Step("fails", ["-c", "raise SystemExit(3)"]), gpu.Step("works", ["-c", "print('done')"])],
+            "loops": [gpu.Step("sleeps", ["-c", "import time; time.sleep(60)"]), gpu.Step("late", ["-c", ""])],
+            "sizes": [gpu.Step("writes", ["-c", "open(r'{json}', 'w').write('{seconds}')"])],
+        }[stage]
+
+    monkeypatch.setattr(gpu, "steps_of", steps)
+    stages = "--stages", "tests", "loops", "sizes"
+    code = call(gpu, monkeypatch, str(tmp_path), *stages, "--limit", "30", "--limits", "loops=0.5")
+    assert code == 1
+    lines = capsys.readouterr().out.splitlines()
+    names = ["tests fails: failed (3)", "tests works: ok", "loops sleeps: out of time", "loops late: out of time"]
+    assert [line.rpartition(",")[0] for line in lines] == [*names, "sizes writes: ok"]
+    assert (tmp_path / "works.log").read_text() == "done\n"
+    assert float((tmp_path / "writes.json").read_text()) < 30
+
+
+@pytest.mark.parametrize(("factor", "slower"), [(1.02, 0), (1.05, 1), (0.5, 0)])
+def test_recorded_rows_may_take_three_percent_longer(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, factor: float, slower: int
+) -> None:
+    monkeypatch.setattr(gpu, "RESULTS", tmp_path)
+    recorded = {"rows": [{"name": "a", "ms": {"auto": 2.0, "reference": 1.0}}, {"name": "b", "ms": {"auto": 1.0}}]}
+    (tmp_path / "old.json").write_text(json.dumps(recorded))
+    text = json.dumps({"rows": [{"name": "a", "ms": {"auto": 2.0 * factor, "reference": 9.0}}]})
+    step = gpu.Step("new", ["-c", f"open(r'{{json}}', 'w').write({text!r})"], "old.json")
+    ended, _ = gpu.run(step, tmp_path, 30)
+    assert ended == ("failed (slower)" if slower else "ok")
+    assert step.lines[0] == f"1 times compared with old.json, {slower} slower"
+    assert len(step.lines) == 1 + slower
+
+
+@pytest.mark.parametrize("name", ["long-conv-h200", "ccnn-step-h200", "group_attention-h200"])
+def test_recorded_files_have_times(gpu: ModuleType, name: str) -> None:
+    report = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    lines, compared = gpu.compare(report, report)
+    assert lines == []
+    assert compared >= len(report["rows"])
+
+
+def test_stages_name_scripts_that_exist(gpu: ModuleType) -> None:
+    for quick in (False, True):
+        for stage in gpu.LIMITS:
+            steps = gpu.steps_of(stage, quick)
+            assert steps
+            for step in steps:
+                assert (ROOT / step.command[-1 if stage == "tests" else 0]).exists(), step
+
+
+def test_limits_must_name_a_stage(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        call(gpu, monkeypatch, str(tmp_path), "--limits", "sleep=3")
+    assert "got 'sleep=3'" in capsys.readouterr().err
