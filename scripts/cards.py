@@ -96,8 +96,10 @@ def measure(accelerator: str, seconds: float, again: bool) -> None:
             FILE.write_text(json.dumps(cards, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def shares(names: list[str], accelerator: str, runs: Path, data: Path | None, limit: float, steps: int | None) -> None:
-    """Train the recipes of weights on shares of their data; each point is written as it ends."""
+def shares(
+    names: list[str], accelerator: str, runs: Path, data: Path | None, limit: float, steps: int | None, path: Path
+) -> None:
+    """Train the recipes of weights on shares of their data; each point is written to ``path`` as it ends."""
     from kernelfield.experiments.fitting import make_fabric  # noqa: PLC0415
     from kernelfield.experiments.run import machine  # noqa: PLC0415
 
@@ -107,16 +109,16 @@ def shares(names: list[str], accelerator: str, runs: Path, data: Path | None, li
     fabric, end = make_fabric(accelerator), time.monotonic() + limit
     for name in names:
         budget = steps or STEPS[name]
-        points = {point["share"]: point for point in read_shares_file().get(name, {}).get("points", [])}
+        points = {point["share"]: point for point in read_shares_file(path).get(name, {}).get("points", [])}
         if len(points) > len(DATA_SHARES) or time.monotonic() > end:
             continue
 
         def keep(share: float, point: dict[str, Any], name: str = name, points: dict[float, Any] = points) -> None:
             points[share] = point
             entry = {"machine": machine(fabric.device), "points": [points[key] for key in sorted(points)]}
-            found = read_shares_file()  # another process may measure other weights
+            found = read_shares_file(path)  # another process may measure other weights
             found[name] = {"steps": steps or STEPS[name], "scored": SCORED, **entry}
-            SHARES_FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             print(name, point, flush=True)
 
         recipe = weight_recipe(name)
@@ -138,9 +140,9 @@ def shares(names: list[str], accelerator: str, runs: Path, data: Path | None, li
             print(f"{name}: not measured: {error}", flush=True)
 
 
-def read_shares_file() -> dict[str, Any]:
+def read_shares_file(path: Path = SHARES_FILE) -> dict[str, Any]:
     """Return what was measured of shares of the data, by weight."""
-    return json.loads(SHARES_FILE.read_text(encoding="utf-8")) if SHARES_FILE.exists() else {}
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def page(cards: dict[str, Any]) -> str:
@@ -257,13 +259,14 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=float("inf"), help="shares: seconds after which to stop")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "card-shares", help="shares: folder of trainings")
     parser.add_argument("--data", type=Path, help="shares: folder of the data's files, or of folders by data set")
+    parser.add_argument("--out", type=Path, default=SHARES_FILE, help="shares: file of the scores")
     options = parser.parse_args()
     if options.action == "measure":
         measure(options.accelerator, options.seconds, options.again)
         return
     if options.action == "shares":
         names = options.weights.split(",")
-        shares(names, options.accelerator, options.runs, options.data, options.limit, options.steps)
+        shares(names, options.accelerator, options.runs, options.data, options.limit, options.steps, options.out)
         return
     cards = with_shares(json.loads(FILE.read_text(encoding="utf-8")))
     draw_shares(cards, ROOT / "docs" / "images" / "card_shares.png")

@@ -72,7 +72,7 @@ BENCHMARKS = {
             "group_attention-h200.json",
         ),
     ],
-    "cards": [("shares", "scripts/cards.py shares --limit {seconds}", "--accelerator cuda", "")],
+    "cards": [("shares", "scripts/cards.py shares --limit {seconds} --out {json}", "--accelerator cuda", "")],
     "irregular": [("irregular", "benchmarks/irregular.py --out {json}", "", "")],
 }
 #: arguments instead of those, with --quick
