@@ -88,9 +88,7 @@ def plan_of(
     return make_plan(tuple(lengths), reaches, tuple(periodic), element, limits.shared_bytes)
 
 
-def obstacle(
-    x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str], *, announce: bool = False
-) -> str | None:
+def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str], *, announce: bool = False) -> str | None:
     """Return why the tensor cores cannot compute a convolution, to follow "…, which "; None if they can.
 
     Args:
