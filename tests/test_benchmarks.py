@@ -117,7 +117,7 @@ def test_loops_stop_at_their_limit_and_refuse_other_devices(run, monkeypatch, tm
 def test_every_registered_network_has_a_case(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     cases = importlib.import_module("_training_cases").cases(("networks",))
-    assert [case.name for case in cases] == list_models()
+    assert [case.name for case in cases] == [name for name in list_models() if ":" not in name]
     assert all(case.batch > 0 and case.recipe for case in cases)
     text = next(case for case in cases if case.name == "ckcnn_ptb").inputs(2)["x"]
     assert text.dim() == 2

@@ -11,8 +11,9 @@ from torch import nn
 
 from kernelfield.cuda_graphs import CapturedFunction, CaptureWarning
 from kernelfield.layers import GroupDropout
+from kernelfield.models.registry import configuration
 from tests.cuda_graphs.recorded import RecordingBackend
-from tests.models.registered import NAMES, example, small_by_default
+from tests.models.registered import NAMES, example
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +24,10 @@ STEPS = 6
 HEAVY = "gsanet_(.*_r(8|12|16)|pcam_r)|cifar_resnet_44|resnet44_p4m|w3|m3"
 #: networks that draw a subset of a group with mirrors, whose number of elements is a Python number
 DRAWN = "(augerino|partial_gcnn)_(e2|mirror)"
-#: networks whose compilation takes a few seconds: those with fields, masks, groups and attention, one each
-QUICK = ("ccnn_4_140", "flextcn_2", "p4cnn", "gsanet_rotmnist_z2")
+#: networks whose compilation takes a few seconds: those with fields, masks and groups, one each
+QUICK = ("ccnn_4_140", "flextcn_2", "p4cnn")
+#: one network of each family
+FAMILIES = {configuration(name).build: name for name in reversed(NAMES) if not re.search(HEAVY, name)}
 
 
 def train(name: str, wrap: Callable[[Any, Any], Any], *, dropout: bool = True) -> dict[str, Tensor]:
@@ -73,7 +76,9 @@ def eager(step: Any, _: Any) -> Any:
     return step
 
 
-@pytest.mark.parametrize("name", small_by_default(NAMES, HEAVY))
+@pytest.mark.parametrize(
+    "name", [n if n in FAMILIES.values() else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+)
 def test_captured_training_ends_in_the_weights_of_eager_training(name: str) -> None:
     backend = RecordingBackend()
 
