@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["CASES", "Case", "Noise", "launches", "make_step", "python_calls"]
+__all__ = ["CASES", "Case", "Noise", "call_profiled", "launches", "make_step", "python_calls"]
 
 #: functions of the driver and of the runtime that start work on the device
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
@@ -117,10 +117,15 @@ def python_calls(call: Callable[[], object]) -> int:
         nonlocal count
         count += event == "call"
 
+    call_profiled(call, profile)
+    return count
+
+
+def call_profiled(call: Callable[[], object], profile: Callable[[Any, str, Any], None]) -> None:
+    """Call a function with a profile of this thread."""
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
         call()
     finally:
         sys.setprofile(before)
-    return count

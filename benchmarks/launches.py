@@ -25,14 +25,13 @@ import argparse
 import contextlib
 import json
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from _measure import machine
-from _steps import CASES, Case, Noise, launches, make_step
+from _steps import CASES, Case, Noise, call_profiled, launches, make_step
 from _tables import MISSING, describe, replace_section, save, table
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -154,12 +153,7 @@ def count_python_calls(call: Callable[[], object]) -> Counter[tuple[str, str]]:
         if not (SIMULATED and frame.f_code.co_qualname in LAUNCHERS):
             calls[frame.f_code.co_filename, frame.f_code.co_qualname] += 1
 
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
+    call_profiled(call, profile)
     return calls
 
 

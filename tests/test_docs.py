@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import kernelfield as kf
+from tests.scripts import load_script
 
 from .test_public_names import EXTRAS, NAMES
 
@@ -26,16 +27,6 @@ DOCS = ROOT / "docs"
 SITE = sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
-
-
-def load(path: Path) -> Any:
-    """Import a script that is not part of the package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def page_id(page: Path) -> str:
@@ -55,12 +46,12 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def api_pages() -> Any:
-    return load(DOCS / "_ext" / "api_pages.py")
+    return load_script(DOCS / "_ext" / "api_pages.py")
 
 
 @pytest.fixture(scope="module")
 def notebooks() -> Any:
-    return load(ROOT / "scripts" / "notebooks.py")
+    return load_script(ROOT / "scripts" / "notebooks.py")
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")], ids=page_id)
@@ -119,7 +110,7 @@ def test_each_example_has_an_up_to_date_notebook(notebooks: Any) -> None:
 
 
 def test_results_page_lists_every_result() -> None:
-    page = load(ROOT / "scripts" / "results_page.py").page(ROOT / "results")
+    page = load_script(ROOT / "scripts" / "results_page.py").page(ROOT / "results")
     titles = [json.loads(path.read_text(encoding="utf-8"))["title"] for path in (ROOT / "results").glob("*.json")]
     assert [title for title in titles if f"| {title} |" not in page] == []
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.scripts import load_script
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -17,14 +18,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_script", ROOT / "scripts" / "gpu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "gpu_script", module)
-    spec.loader.exec_module(module)
-    return module
+def gpu() -> ModuleType:
+    return load_script(ROOT / "scripts" / "gpu.py")
 
 
 def call(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kernelfield.experiments.run_files import read_json
+from tests.scripts import ROOT, load_script
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -16,13 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def cards() -> ModuleType:
-    path = Path(__file__).parents[2] / "scripts" / "cards.py"
-    spec = importlib.util.spec_from_file_location("cards_script", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "scripts" / "cards.py")
 
 
 def test_the_page_names_the_machine_of_each_card(cards: ModuleType) -> None:

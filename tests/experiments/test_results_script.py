@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import shutil
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kernelfield.experiments.recipe import list_recipes
+from tests.scripts import ROOT, load_script
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
 SETTINGS = ("model.channels=4", "model.blocks=1", "model.hidden=4", "training.batch=4", "training.log_every=1")
@@ -22,14 +21,7 @@ SETTINGS = ("model.channels=4", "model.blocks=1", "model.hidden=4", "training.ba
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    path = Path(__file__).parents[2] / "scripts" / "results.py"
-    spec = importlib.util.spec_from_file_location("results_script", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "scripts" / "results.py")
 
 
 def arguments(folder: Path, *further: str) -> list[str]:

@@ -78,6 +78,16 @@ def test_a_graph_reads_refreshed_spectra() -> None:
     torch.testing.assert_close(spectrum, 3 * before)
 
 
+def test_a_kernel_of_inference_mode_is_never_stale() -> None:
+    x = torch.randn(1, 2, 16)
+    with torch.inference_mode():
+        kernel = keep_spectra(torch.randn(2, 1, 16))
+        for _ in range(2):
+            got = conv(x, kernel, groups=2, causal=True, method="fft")
+            torch.testing.assert_close(got, conv(x, kernel, groups=2, causal=True, method="direct"))
+            kernel.mul_(2)
+
+
 def test_large_spectra_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MOST_BYTES", 1000)
     frozen = keep_spectra(torch.randn(2, 1, 16))

@@ -44,7 +44,9 @@ class KeptSpectra:
             compute: makes tensors from the kernel.
             size: bytes of these tensors, about.
         """
-        if self.entries and self._version != _version(kernel):
+        if kernel.is_inference():  # which does not tell whether it was changed
+            return None
+        if self.entries and self._version != kernel._version:  # noqa: SLF001
             self.refresh(kernel)
         found = self.entries.get(key)
         if found is not None:
@@ -56,7 +58,7 @@ class KeptSpectra:
             values = compute(kernel)
         self.entries[key] = compute, values
         self.bytes += size
-        self._version = _version(kernel)
+        self._version = kernel._version  # noqa: SLF001
         return values
 
     @torch.no_grad()
@@ -65,18 +67,13 @@ class KeptSpectra:
         for compute, values in self.entries.values():
             for old, new in zip(values, compute(kernel), strict=True):
                 old.copy_(new)
-        self._version = _version(kernel)
+        self._version = kernel._version  # noqa: SLF001
 
     def __deepcopy__(self, _: dict[int, Any]) -> KeptSpectra:
         return KeptSpectra()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeptSpectra, ()
-
-
-def _version(kernel: Tensor) -> int:
-    """Return a number that changes whenever the kernel is changed in place."""
-    return 0 if kernel.is_inference() else kernel._version  # noqa: SLF001
 
 
 def keep_spectra(kernel: Tensor) -> Tensor:
