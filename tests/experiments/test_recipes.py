@@ -27,6 +27,7 @@ from kernelfield.experiments.recipe import (
 from kernelfield.experiments.recipe_files import FOLDER, bundled_names, family_rows, read_yaml, recipe_text, write_yaml
 from kernelfield.experiments.reproduce import reproduce
 from kernelfield.experiments.run import make_network, make_task
+from kernelfield.experiments.settings import Schedule
 from kernelfield.models import list_models
 from kernelfield.models.registry import configuration
 
@@ -309,6 +310,21 @@ def test_settings_reach_everything() -> None:
     assert recipe.data["resolution"] == 16
     assert recipe.regularizers == {"aliasing": {"weight": 0.1}}
     assert recipe.training.ema == 0.99
+
+
+def test_another_schedule_or_optimizer_has_none_of_the_settings_of_the_first() -> None:
+    plateau = find_recipe("ch10-fsdd-w5")
+    assert plateau.schedule.monitor == "loss"
+    cosine = with_settings(plateau, ["schedule.final=0.1", "schedule.name=cosine"]).schedule
+    assert (cosine.monitor, cosine.patience, cosine.final) == ("", Schedule().patience, 0.1)
+    same = with_settings(plateau, ["schedule.name=plateau", "schedule.patience=3"]).schedule
+    assert (same.monitor, same.patience) == ("loss", 3)
+    steps = find_recipe("ch07-rotmnist-dren")
+    assert with_settings(steps, {"schedule.name": "constant"}).schedule.milestones == []
+    sgd = with_settings(recipe_from(MINIMAL), ["optimizer.name=sgd", "optimizer.nesterov=true"])
+    assert with_settings(sgd, ["optimizer.name=adam"]).optimizer.nesterov is False
+    with pytest.raises(ValueError, match=r"schedule\.monitor .*'plateau'"):
+        with_settings(plateau, ["schedule.name=cosine", "schedule.monitor=loss"])
 
 
 def test_unknown_model_option_is_named() -> None:

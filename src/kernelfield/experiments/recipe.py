@@ -186,6 +186,8 @@ def recipe_titles(pattern: str = "*") -> dict[str, str]:
 def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recipe:
     """Return ``recipe`` with values replaced: ``a.b=c``, where c is read as in a recipe's file.
 
+    Another optimiser or schedule does not inherit what only the recipe's own has, such as the milestones of "steps".
+
     >>> with_settings(find_recipe("digits"), ["training.epochs=3"]).training.epochs
     3
     >>> with_settings(find_recipe("digits"), ["training.epoch=3"])
@@ -212,6 +214,12 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
     if declared:
         # Under other options, the data set may declare another shape.
         mapping["shape"] = _declared_shape(mapping["data"], where) or mapping["shape"]
+    for section, kind in (("optimizer", Optimizer), ("schedule", Schedule)):
+        name = next((value for key, value, _ in reversed(pairs) if key == f"{section}.name"), None)
+        if name is not None and name != mapping[section]["name"]:
+            for setting, owners in kind.owners.items():
+                if name not in owners:
+                    mapping[section].pop(setting, None)
     for key, value, setting in pairs:
         if not key.startswith("data."):
             _assign(mapping, key, value, setting)

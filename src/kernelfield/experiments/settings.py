@@ -71,6 +71,12 @@ class Optimizer:
     nesterov: bool = False
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"name": ("adamw", "adam", "sgd", "adadelta")}
+    #: settings that not every optimiser has, and the names of those that do
+    owners: ClassVar[dict[str, tuple[str, ...]]] = {
+        "betas": ("adamw", "adam"),
+        "momentum": ("sgd",),
+        "nesterov": ("sgd",),
+    }
 
     def __post_init__(self) -> None:
         if self.name != "sgd" and (self.nesterov or self.momentum != 0.9):
@@ -121,6 +127,15 @@ class Schedule:
         "name": ("cosine", "steps", "plateau", "constant"),
         "monitor": ("", *MEASURED),
         "split": ("", "validation", "train"),
+    }
+    #: settings that not every schedule has, and the names of those that do
+    owners: ClassVar[dict[str, tuple[str, ...]]] = {
+        "final": ("cosine",),
+        "factor": ("plateau", "steps"),
+        "patience": ("plateau",),
+        "milestones": ("steps",),
+        "monitor": ("plateau",),
+        "split": ("plateau",),
     }
 
     def __post_init__(self) -> None:
