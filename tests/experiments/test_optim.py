@@ -149,7 +149,7 @@ def test_settings_are_checked_together() -> None:
     assert recipe.schedule.milestones == [2, 4]
     assert recipe_from(recipe.to_dict()) == recipe
     with pytest.raises(ValueError, match=r"milestones"):
-        with_settings(recipe, ["schedule.name=cosine"])
+        with_settings(recipe, ["schedule.name=cosine", "schedule.milestones=[3]"])
 
 
 def test_cosine() -> None:
