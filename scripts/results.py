@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernelfield import keep_freed_memory
 from kernelfield.experiments.fitting import make_fabric
 from kernelfield.experiments.kernels_ahead import kernel_records
 from kernelfield.experiments.metrics import is_better, main_metric
@@ -202,6 +203,7 @@ def main() -> None:
             for plan in plans:
                 print(name, plan.recipe, f"epochs={plan.epochs}", *plan.settings)
         return
+    keep_freed_memory()
     sys.exit(run(choose(options.sets), options))
 
 

@@ -58,6 +58,7 @@ NAMES = {
         "generate",
         "grids",
         "groups",
+        "keep_freed_memory",
         "kernel_l2",
         "kernel_norm",
         "layers",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import fields, grids, groups, layers, masks, models, ops, testing
+from ._memory import keep_freed_memory
 from ._version import __version__
 from .layers import (
     AttentiveGroupConv,
@@ -112,6 +113,7 @@ __all__ = [
     "generate",
     "grids",
     "groups",
+    "keep_freed_memory",
     "kernel_l2",
     "kernel_norm",
     "layers",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from ._memory import keep_freed_memory
+
 
 def main() -> None:
     """Run the command line, or say what it needs."""
@@ -11,6 +13,7 @@ def main() -> None:
         from .cli import app  # noqa: PLC0415
     except ModuleNotFoundError as error:
         sys.exit(f"kernelfield: the command needs {error.name}: pip install 'kernelfield[train]'")
+    keep_freed_memory()
     app()
 
 
