@@ -1,8 +1,8 @@
 """Wrappers of checked functions, compiled once per function.
 
 A wrapper has the parameters of its function, so Python itself binds the arguments of a call. One boolean expression,
-joined from what the kinds say in :meth:`~kernelfield._kinds.Kind.quick`, tells whether all of them are surely accepted.
-If it is false, the slow path looks at each argument and finds the words for an error.
+joined from the :meth:`~kernelfield._kinds.Kind.fast_test` of every kind, is true only if all arguments are accepted. If
+it is false, the slow path checks each argument and raises an error for the first one that is not accepted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compile_wrapper"]
 
-#: names that the text of a wrapper has from Python
+#: built-in names in the source of a wrapper
 _BUILTINS = {"float", "int", "isinstance", "str", "type"}
 
 
@@ -36,10 +36,10 @@ def compile_wrapper(
     """Return a function that checks its arguments and then calls ``function``.
 
     Args:
-        function: what to call.
+        function: the function to call.
         kinds: kinds of arguments by name.
-        check: raises an error for arguments, by name, of which one is not accepted.
-        explain: returns an error that names the argument behind an error of torch, or None.
+        check: takes the arguments by name and raises an error if one of them is not accepted.
+        explain: takes an error of torch and the arguments; returns an error that names the argument behind it, or None.
 
     >>> from kernelfield._kinds import Int
     >>> def double(n): return 2 * n
@@ -48,7 +48,7 @@ def compile_wrapper(
     """
     code = function.__code__
     names = _Names()
-    run, look, words = map(names.bind, (function, check, explain))
+    wrapped, checker, explainer = map(names.bind, (function, check, explain))
     first = code.co_varnames[: code.co_argcount]
     named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     rest = iter(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
@@ -81,11 +81,11 @@ def compile_wrapper(
         f"def make({', '.join(names.values)}):",
         f"    def {call}({', '.join(parameters)}):",
         f"        if not ({' and '.join(tests) or True}):",
-        f"            {look}({given})",
+        f"            {checker}({given})",
         "        try:",
-        f"            return {run}({passed})",
+        f"            return {wrapped}({passed})",
         "        except (RuntimeError, MemoryError) as _error_:",
-        f"            _explained_ = {words}(_error_, {given})",
+        f"            _explained_ = {explainer}(_error_, {given})",
         "            if _explained_ is None:",
         "                raise",
         "            raise _explained_ from _error_",
@@ -94,15 +94,15 @@ def compile_wrapper(
     text = "\n".join(lines) + "\n"
     title = f"<checks of {function.__module__}.{function.__qualname__}>"
     linecache.cache[title] = (len(text), None, text.splitlines(keepends=True), title)
-    space: dict[str, Any] = {}
-    exec(compile(text, title, "exec"), space)
-    wrapper = space["make"](**names.values)
-    wrapper.__qualname__ = function.__qualname__  # in Python's errors about missing arguments
+    namespace: dict[str, Any] = {}
+    exec(compile(text, title, "exec"), namespace)
+    wrapper = namespace["make"](**names.values)
+    wrapper.__qualname__ = function.__qualname__  # shown in Python's errors about missing arguments
     return wrapper
 
 
 class _Names:
-    """Constants of a wrapper, by the names that its text has for them."""
+    """The constants of a wrapper, by their names in its source."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -114,39 +114,39 @@ class _Names:
 
 
 def _test(name: str, kind: Kind, default: str | None, names: _Names) -> str:
-    """Return an expression that is true only for values that are accepted; a default is."""
-    test = kind.quick(name, names.bind)
+    """Return an expression that is true only for the default and for accepted values."""
+    test = kind.fast_test(name, names.bind)
     return f"({test})" if default is None else f"({name} is {default} or {test})"
 
 
 def _axes(kinds: Mapping[str, Kind], own: tuple[str, ...], tensor: str) -> list[str]:
-    """Return expressions that compare the lengths of axes that have one name in several tensors."""
-    places: dict[str, list[tuple[str, str, bool, bool]]] = {}
+    """Return expressions that compare the lengths of axes with the same name."""
+    found_axes: dict[str, list[tuple[str, str, bool, bool]]] = {}
     for name, kind in kinds.items():
         parts = parts_of(kind)
         for part in parts:
             if isinstance(part, TensorOf):
-                for axis, length in part.places(_shape(name)):
+                for axis, length in part.length_expressions(_shape(name)):
                     plain, _, single = axis.partition("|")
-                    places.setdefault(plain, []).append((name, length, bool(single), len(parts) > 1))
+                    found_axes.setdefault(plain, []).append((name, length, bool(single), len(parts) > 1))
     tests: list[str] = []
     shapes: dict[str, bool] = {}
-    for axis, found in places.items():
+    for axis, found in found_axes.items():
         if axis[0] == "." and "self" in own:
             found.insert(0, ("self", f"self{axis}", False, False))
         for (name, length, one, some), (other, other_length, other_one, other_some) in combinations(found, 2):
             shapes |= {name: some, other: other_some}
-            ways = [f"{_shape(n)} is None" for n, optional in ((name, some), (other, other_some)) if optional]
-            ways += [f"{length} == {other_length}"]
-            ways += [f"{text} == 1" for text, allowed in ((length, one), (other_length, other_one)) if allowed]
-            tests.append(f"({' or '.join(ways)})")
+            alternatives = [f"{_shape(n)} is None" for n, optional in ((name, some), (other, other_some)) if optional]
+            alternatives += [f"{length} == {other_length}"]
+            alternatives += [f"{text} == 1" for text, allowed in ((length, one), (other_length, other_one)) if allowed]
+            tests.append(f"({' or '.join(alternatives)})")
     shapes.pop("self", None)
-    # A shape is a new tuple at every look at it.
-    looks = [
+    # Each access to Tensor.shape makes a new tuple, so the expression stores it in a variable.
+    bindings = [
         f"(({_shape(n)} := {n}.shape{f' if isinstance({n}, {tensor}) else None' if optional else ''}) is not False)"
         for n, optional in shapes.items()
     ]
-    return [*looks, *tests]
+    return [*bindings, *tests]
 
 
 def _shape(name: str) -> str:

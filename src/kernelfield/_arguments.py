@@ -1,7 +1,7 @@
-"""Arguments are declared once and checked when a constructor or function is called.
+"""Checks of arguments, declared once beside the signature and run at every call.
 
-:func:`checked` reads the type of each argument from its annotation. Ranges and choices, which an annotation cannot say,
-are given by name:
+:func:`checked` reads the type of each argument from its annotation. Keyword arguments of the decorator declare ranges
+and choices, which an annotation cannot express:
 
 .. code-block:: python
 
@@ -9,8 +9,8 @@ are given by name:
     def __init__(self, dim: int, *, layers: int = 3, activation: str = "relu", dropout: float = 0.0, bias: bool = True):
         ...
 
-An ``int`` is at least 1, a ``float`` is finite, a ``str`` must have its choices declared, and ``dim`` is 1 to 8. Code
-that is compiled or exported is not checked: its arguments were, when the module was built or ran for the first time.
+An ``int`` is at least 1, a ``float`` is finite, a ``str`` must have its choices declared, and ``dim`` is 1 to 8.
+Compiled and exported code skips the checks: its arguments were checked when the module was built or first ran.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["checked", "checked_fields", "declared_kinds"]
 
 _MISSING = object()
-_FOUND: dict[str, Kind] = {
+_KIND_OF_ANNOTATION: dict[str, Kind] = {
     "Any": ANY,
     "bool": BOOL,
     "int": Int(1),
@@ -102,13 +102,13 @@ _FOUND: dict[str, Kind] = {
 def checked(**kinds: Kind) -> Callable[[Function], Function]:
     """Check the arguments of a function whenever it is called.
 
-    The signature, the name and the docstring stay. Errors of torch that follow from an argument become errors that name
-    it: a tensor on another device or of another dtype than the module's parameters or the other arguments, or sizes
+    The function keeps its signature, name and docstring. Errors of torch that an argument causes become errors that
+    name the argument: a tensor whose device or dtype differs from that of the module or the other arguments, or sizes
     that do not fit into memory.
 
     Args:
-        kinds: kinds of arguments by name, where the annotation does not say enough. Names that the function does not
-            have are those of options it passes on.
+        kinds: kinds of arguments by name, where the annotation does not say enough. Names that are not in the signature
+            belong to the ``**options`` that the function passes on.
 
     >>> from kernelfield._kinds import Choice
     >>> @checked(colour=Choice("red", "blue"))
@@ -183,7 +183,7 @@ def checked_fields(**kinds: Kind) -> Callable[[type[Class]], type[Class]]:
 
 
 def declared_kinds(function: Callable[..., Any]) -> Mapping[str, Kind]:
-    """Return the kinds of a checked function's or class's arguments, empty for one that is not checked.
+    """Return the kinds of the arguments of a checked function or class; an empty mapping without checks.
 
     >>> from kernelfield.fields import SIREN
     >>> declared_kinds(SIREN)["omega_0"].text()
@@ -199,26 +199,28 @@ def _own_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _kind(function: Callable[..., Any], name: str) -> Kind:
-    """Return the kind that an annotation says."""
-    note = str(function.__annotations__.get(name, ""))
+    """Return the kind that belongs to the annotation of an argument."""
+    annotation = str(function.__annotations__.get(name, ""))
     if name[0] == "_":
         return ANY
     if name == "dim":
         return DIM
-    if name == "seed" and note == "int":
+    if name == "seed" and annotation == "int":
         return SEED
-    optional = note.endswith(" | None")
-    note = note.removesuffix(" | None")
-    found = CALLABLE if note.startswith("Callable[") and note not in _FOUND else _FOUND.get(note)
+    optional = annotation.endswith(" | None")
+    annotation = annotation.removesuffix(" | None")
+    found = _KIND_OF_ANNOTATION.get(annotation, CALLABLE if annotation.startswith("Callable[") else None)
     if found is None:
-        raise TypeError(f"{function.__qualname__} must declare the kind of {name}, which {note!r} does not say")
+        raise TypeError(
+            f"{function.__qualname__} must declare the kind of {name}: its annotation {annotation!r} has none"
+        )
     return found | None if optional and found is not ANY else found
 
 
 def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str, Any]) -> Exception | None:
-    """Return an error that names the argument behind torch's ``error``, or None if none of them explains it.
+    """Return an error that names the argument behind torch's ``error``, or None if no argument explains it.
 
-    Devices and dtypes are compared only after a failure: a forward pass that works does not pay for it.
+    Devices and dtypes are compared only after a failure, so a forward pass that works does not pay for it.
     """
     if _is_out_of_memory(error):
         return MemoryError(f"{function.__qualname__} does not fit into memory with {_sizes(passed)}")
@@ -226,7 +228,7 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
     values = {**passed, "x": passed["x"].values} if signal else passed
     given = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     module = next((value for value in passed.values() if isinstance(value, nn.Module)), None)
-    like, owner = _reference(module, given)
+    like, owner = _reference_tensor(module, given)
     if like is None:
         return None
     for name, value in given.items():
@@ -240,11 +242,11 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
     return None
 
 
-def _reference(module: nn.Module | None, given: Mapping[str, Tensor]) -> tuple[Tensor | None, str]:
-    """Return the tensor whose dtype and device others must share, and its name: a parameter, or the first argument."""
+def _reference_tensor(module: nn.Module | None, given: Mapping[str, Tensor]) -> tuple[Tensor | None, str]:
+    """Return the tensor whose dtype and device the others must share (a parameter or first argument), and its name."""
     if module is not None:
         tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
-        # Kernels stay in float32 in a module of half precision; signals do not.
+        # A module of half precision keeps its kernels in float32; signals must have the half dtype.
         half = [t for t in tensors if t.dtype in (torch.bfloat16, torch.float16)]
         return next(iter(half or tensors), None), "the module's parameters"
     return next(iter(given.values()), None), next(iter(given), "")
@@ -257,7 +259,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _sizes(passed: Mapping[str, Any]) -> str:
-    """Return the arguments that are numbers or lists of them, the largest first."""
+    """Return the text of the arguments that are ints or lists, the largest first."""
     sizes = {name: value for name, value in passed.items() if isinstance(value, (int, tuple, list))}
     largest = sorted(sizes, key=lambda name: -max(_numbers(sizes[name]), default=0))
     return ", ".join(f"{name}={shown(sizes[name])}" for name in largest)

@@ -33,7 +33,7 @@ def check_int(name: str, value: Any, least: int = 1) -> int:
     Traceback (most recent call last):
     ValueError: channels must be an int of at least 1, got 0
     """
-    # Nearly every argument is an int: only others are looked at more closely.
+    # Nearly every argument is an int, so the fast test comes first.
     if type(value) is not int and not _is_int(value):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
     if value < least:
@@ -51,7 +51,7 @@ def check_positive(name: str, value: Any) -> float:
     if type(value) is not float and not _is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
     if _is_symbolic(value):
-        return value  # a comparison would make it a constant
+        return value  # a comparison would turn it into a constant
     if not 0 < value < math.inf:  # false for NaN too
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
@@ -93,7 +93,7 @@ def check_bool(name: str, value: Any) -> bool:
 
 
 def per_axis(value: Value | Sequence[Value], dim: int) -> tuple[Value, ...]:
-    """Return one value per axis; a :class:`~kernelfield._kinds.PerAxis` argument has been checked before.
+    """Return one value per axis from an argument that :class:`~kernelfield._kinds.PerAxis` has checked.
 
     >>> per_axis(3, 2), per_axis([3, 4], 2)
     ((3, 3), (3, 4))
@@ -128,7 +128,7 @@ def floats_per_axis(name: str, value: Any, dim: int) -> tuple[float, ...]:
 def check_range(
     low_name: str, low: Any, high_name: str, high: Any, dim: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return ``dim`` lower and upper ends from numbers or sequences of ``dim`` numbers, each lower one below its upper.
+    """Return ``dim`` lower and ``dim`` upper ends from numbers or sequences, each lower end below its upper end.
 
     >>> check_range("low", -1, "high", (1, 2), dim=2)
     ((-1.0, -1.0), (1.0, 2.0))

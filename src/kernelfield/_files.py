@@ -1,6 +1,6 @@
-"""Files that the library writes: moved into place whole, and the folder of what it keeps between processes.
+"""Atomic writing of files, and the library's cache folder.
 
-Whoever reads a file sees all of it or the one before.
+A reader of a file sees either all of the new version or all of the old one.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["DRAFT", "VARIABLE", "cache_folder", "flush", "remove_drafts", "write_aside", "write_bytes", "write_text"]
+__all__ = ["DRAFT", "VARIABLE", "atomic_write", "cache_folder", "flush", "remove_drafts", "write_bytes", "write_text"]
 
-#: environment variable that moves the cache folder, or turns it off with "0" or "off"
+#: environment variable with the path of the cache folder; "0" or "off" turns the cache off
 VARIABLE = "KERNELFIELD_CACHE"
-#: beginning of the names of files that are not yet in place
+#: prefix of the names of files that are not yet in place
 DRAFT = ".draft-"
 
 
 @contextlib.contextmanager
-def write_aside(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[Path]:
     """Yield the path of an empty draft to write; move it to ``path`` when the block ends.
 
     If the block raises, the draft is removed and ``path`` stays as it was. A symbolic link at ``path`` is replaced, not
@@ -31,17 +31,17 @@ def write_aside(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
 
     Args:
         path: file to write; its folder must exist.
-        durable: whether to flush the draft to disk before it is moved, so that it also survives a power cut.
+        durable: whether to flush the draft to disk before it is moved, so that the file also survives a power cut.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> with write_aside(path) as draft:
+    >>> with atomic_write(path) as draft:
     ...     _ = draft.write_text("all of it")
     >>> path.read_text(), [p.name for p in path.parent.iterdir()]
     ('all of it', ['a.txt'])
     """
     path = Path(path)
-    # The suffix stays, since libraries choose a format by it. The name is new: a link in its place is never followed.
+    # Libraries choose a format by the suffix, so the draft keeps it. A random name cannot be an existing link.
     draft = path.with_name(f"{DRAFT}{secrets.token_hex(6)}-{path.name}")
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
@@ -52,20 +52,21 @@ def write_aside(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
     except BaseException as error:
         draft.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(draft)):
-            raise type(error)(error.errno, error.strerror, str(path)) from error  # a full disk names no file itself
+            # The error of a full disk names no file.
+            raise type(error)(error.errno, error.strerror, str(path)) from error
         raise
     if durable:
         flush(path.parent)
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, durable: bool = True) -> Path:
-    """Write text in UTF-8 with :func:`write_aside` and return the path."""
+    """Write text in UTF-8 with :func:`atomic_write` and return the path."""
     return write_bytes(path, text.encode("utf-8"), durable=durable)
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes, *, durable: bool = True) -> Path:
-    """Write bytes with :func:`write_aside` and return the path."""
-    with write_aside(path, durable=durable) as draft:
+    """Write bytes with :func:`atomic_write` and return the path."""
+    with atomic_write(path, durable=durable) as draft:
         draft.write_bytes(content)
     return Path(path)
 
@@ -86,7 +87,7 @@ def flush(path: Path) -> None:
 
 
 def cache_folder() -> Path | None:
-    """Return the user's cache folder of this library, which may not exist yet; None if it is turned off.
+    """Return the library's cache folder, which may not exist yet, or None if the cache is turned off.
 
     By default it is ``kernelfield`` in ``XDG_CACHE_HOME``, or in ``~/.cache``.
 

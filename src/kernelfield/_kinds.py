@@ -1,8 +1,8 @@
-"""Kinds of arguments: what type and range of values an argument takes.
+"""Kinds of arguments: the type and range of values that an argument takes.
 
-A kind answers two questions, whether a value has the right type and whether it lies in the right range, and describes
-itself in words. :func:`Kind.check` makes the error of these: a TypeError or a ValueError that names the argument, what
-it takes and what it got. Kinds are joined by ``|``: ``POSITIVE | Choice("start") | None``.
+A kind tells whether a value has the right type, tells whether it lies in the right range, and describes itself in
+words. :func:`Kind.check` raises a TypeError or a ValueError that names the argument, what it takes and what it got. The
+operator ``|`` joins kinds: ``POSITIVE | Choice("start") | None``.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ __all__ = [
     "shown",
 ]
 
-#: the largest number of channels, layers or points; more is a mistake, and would only exhaust the memory
+#: the largest number of channels, layers or points; a larger one is a mistake that would exhaust the memory
 MOST = 2**28
-#: the largest and the smallest positive real number, whose squares are numbers in single precision too
+#: the largest and the smallest positive real number; their squares neither overflow nor vanish in single precision
 LARGEST, SMALLEST = 1e12, 1e-12
-_NOTHING: Mapping[str, Any] = {}
+_NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 class Kind:
-    """What an argument takes. A subclass defines :meth:`has_type`, :meth:`in_range` and :meth:`text`."""
+    """The values that an argument takes. A subclass defines :meth:`has_type`, :meth:`in_range` and :meth:`text`."""
 
     def has_type(self, value: Any) -> bool:
         """Return whether ``value`` has the right type."""
@@ -60,21 +60,21 @@ class Kind:
         return True
 
     def accepts(self, value: Any, given: Mapping[str, Any]) -> bool:
-        """Return whether ``value`` is accepted: what :meth:`check` finds, without the words for an error."""
+        """Return whether ``value`` is accepted, without the error of :meth:`check`."""
         return self.has_type(value) and self.in_range(value, given)
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
-        """Return the text of an expression that is true only if the variable ``name`` is accepted.
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
+        """Return the source of a Python expression that is true only if the variable ``name`` is accepted.
 
-        It need not be true for every accepted value. ``bind`` returns the name that the text has for a constant.
+        It may be false for some accepted values. ``bind`` returns the name of a constant in that source.
         """
-        return f"{bind(self.accepts)}({name}, {bind(_NOTHING)})"
+        return f"{bind(self.accepts)}({name}, {bind(_NO_ARGUMENTS)})"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:
         """Return what is accepted, as the end of "x must be …"."""
         raise NotImplementedError
 
-    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
+    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NO_ARGUMENTS) -> None:
         """Raise an error that names the argument if it does not take ``value``.
 
         >>> Int(1).check("channels", 0)
@@ -88,7 +88,7 @@ class Kind:
             raise ValueError(f"{name} must be {self.text(given)}, got {shown(value)}")
 
     def __or__(self, other: Kind | None) -> Kind:
-        return _Union(self, _Nothing() if other is None else other)
+        return _Union(self, _NoneKind() if other is None else other)
 
 
 def shown(value: Any) -> str:
@@ -120,24 +120,24 @@ class _Union(Kind):
     def accepts(self, value: Any, given: Mapping[str, Any]) -> bool:
         return any(kind.accepts(value, given) for kind in self.kinds)
 
-    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
+    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NO_ARGUMENTS) -> None:
         for kind in self.kinds:
             if kind.has_type(value) and kind.in_range(value, given):
                 return kind.check(name, value, given)
         return super().check(name, value, given)
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
-        return " or ".join(f"({kind.quick(name, bind)})" for kind in sorted(self.kinds, key=_cost))
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
+        return " or ".join(f"({kind.fast_test(name, bind)})" for kind in sorted(self.kinds, key=_cost))
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:
         *first, last = (kind.text(given) for kind in self.kinds)
         return f"{', '.join(first)} or {last}"
 
 
 def _cost(kind: Kind) -> int:
-    """Return a rank by the time of :meth:`Kind.quick`: comparisons with None and with names come first."""
+    """Return a rank by the time of :meth:`Kind.fast_test`: None first, then numbers and names, then all others."""
     return next(
-        (rank for rank, kinds in enumerate(((_Nothing,), (_Bool, Int, Number, Choice))) if isinstance(kind, kinds)), 2
+        (rank for rank, kinds in enumerate(((_NoneKind,), (_Bool, Int, Number, Choice))) if isinstance(kind, kinds)), 2
     )
 
 
@@ -146,14 +146,14 @@ def parts_of(kind: Kind | None) -> tuple[Kind | None, ...]:
     return kind.kinds if isinstance(kind, _Union) else (kind,)
 
 
-class _Nothing(Kind):
+class _NoneKind(Kind):
     def has_type(self, value: Any) -> bool:
         return value is None
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
         return f"{name} is None"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         return "None"
 
 
@@ -161,10 +161,10 @@ class _Any(Kind):
     def has_type(self, value: Any) -> bool:  # noqa: ARG002
         return True
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
         return "True"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         return "anything"
 
 
@@ -172,10 +172,10 @@ class _Bool(Kind):
     def has_type(self, value: Any) -> bool:
         return isinstance(value, bool)
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
         return f"{name} is True or {name} is False"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         return "True or False"
 
 
@@ -197,10 +197,10 @@ class Int(Kind):
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
         return is_symbolic(value) or (self.least <= value <= self.most and not (self.odd and value % 2 == 0))
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:  # noqa: ARG002
         return f"type({name}) is int and {self.least} <= {name} <= {self.most}{f' and {name} % 2' if self.odd else ''}"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         noun = "an odd int" if self.odd else "an int"
         if self.most != MOST:
             return f"{noun} from {self.least} to {self.most}"
@@ -219,7 +219,7 @@ class Number(Kind):
         self, low: float = -math.inf, high: float = math.inf, *, without_low: bool = False, without_high: bool = False
     ) -> None:
         self.low, self.high, self.without_low, self.without_high = low, high, without_low, without_high
-        # Zero is left out of a range with all the numbers that single precision would round to it.
+        # A range without zero also excludes the numbers that single precision would round to zero.
         self._least = SMALLEST if low == 0 and without_low else max(low, -LARGEST)
         self._most = min(high, LARGEST)
 
@@ -234,12 +234,12 @@ class Number(Kind):
             return False
         return not ((self.without_low and value == self.low) or (self.without_high and value == self.high))
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
         low, high = ("<" if open_end else "<=" for open_end in (self.without_low, self.without_high))
         ends = f"{bind(self._least)} {low} {name} {high} {bind(self._most)}"
         return f"(type({name}) is float or type({name}) is int) and {ends}"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         ends = []
         if self.low > -math.inf:
             ends.append(f"{'above' if self.without_low else 'of at least'} {self.low:g}")
@@ -265,16 +265,16 @@ class Choice(Kind):
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
         return value in self.names
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
         return f"type({name}) is str and {name} in {bind(frozenset(self.names))}"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         names = ", ".join(map(repr, self.names))
         return names if len(self.names) == 1 else f"one of {names}"
 
 
 class OfType(Kind):
-    """A value of some types that passes a test.
+    """A value of given types that passes a test.
 
     >>> OfType("an even int", int, lambda value: value % 2 == 0).check("count", 3)
     Traceback (most recent call last):
@@ -292,11 +292,11 @@ class OfType(Kind):
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:  # noqa: ARG002
         return self.accepted is None or self.accepted(value)
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
         is_one = f"isinstance({name}, {bind(self.types)})"
         return is_one if self.accepted is None else f"{is_one} and {bind(self.accepted)}({name})"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         return self.words
 
 
@@ -318,12 +318,12 @@ class ListOf(Kind):
         enough = len(value) >= self.least if self.count is None else len(value) == self.count
         return enough and all(self.kind.in_range(v, given) for v in value)
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
         enough = f">= {self.least}" if self.count is None else f"== {self.count}"
-        each = f"{bind(all)}({self.kind.quick('_entry_', bind)} for _entry_ in {name})"
+        each = f"{bind(all)}({self.kind.fast_test('_entry_', bind)} for _entry_ in {name})"
         return f"isinstance({name}, {bind((list, tuple))}) and {bind(len)}({name}) {enough} and {each}"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:
         count = f"of {self.count} entries" if self.count is not None else f"of at least {self.least} entries"
         return f"a list {count if self.count or self.least else ''}, each {self.kind.text(given)}".replace(" ,", ",")
 
@@ -331,7 +331,7 @@ class ListOf(Kind):
 class PerAxis(Kind):
     """One value for all axes, or a list of one per axis.
 
-    The argument named ``dim`` counts the axes: a number, or a list of one entry per axis.
+    The argument named ``dim`` gives the number of axes: it is that number, or a list of one entry per axis.
 
     >>> PerAxis(Int(1)).check("size", (32, 32, 32), {"dim": 2})
     Traceback (most recent call last):
@@ -350,16 +350,16 @@ class PerAxis(Kind):
         count = self._count(given)
         return self.several.in_range(value, given) and (count is None or count == len(value))
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
-        return self.kind.quick(name, bind)
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
+        return self.kind.fast_test(name, bind)
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:
         count = self._count(given)
         several = "one per axis" if count is None else f"{count} of them for {self.dim}={shown(given[self.dim])}"
         return f"{self.kind.text(given)} or {several}"
 
     def _count(self, given: Mapping[str, Any]) -> int | None:
-        """Return the number of axes; None if it is not known, or wrong, which is another argument's error."""
+        """Return the number of axes; None if it is unknown, or wrong, in which case ``dim`` has its own error."""
         dim = given.get(self.dim)
         if isinstance(dim, (list, tuple)):
             return len(dim)
@@ -367,7 +367,7 @@ class PerAxis(Kind):
 
 
 def is_symbolic(value: Any) -> bool:
-    """Return whether a number is that of a dynamic axis under torch.export."""
+    """Return whether a number is symbolic, such as the length of a dynamic axis under torch.export."""
     return type(value).__name__ in ("SymInt", "SymFloat")
 
 
@@ -378,15 +378,15 @@ TEXT = OfType("a string that is not empty", str, bool)
 #: text that may be empty
 STRING = OfType("a string", str)
 PATH = OfType("a path", (str, os.PathLike), lambda path: os.fspath(path) != "" and "\0" not in os.fspath(path))
-#: number of coordinates: of space, and of a group
+#: number of dimensions of space or of a group
 DIM = Int(1, 8)
 #: seed of random numbers
 SEED = Int(0, 2**63 - 1)
 FINITE = Number()
 POSITIVE = Number(0, without_low=True)
 NOT_NEGATIVE = Number(0)
-#: probability to drop something
+#: dropout rate
 RATE = Number(0, 1, without_high=True)
 PROBABILITY = Number(0, 1)
-#: a share of something, neither none nor all of it
+#: a fraction above 0 and below 1
 SHARE = Number(0, 1, without_low=True, without_high=True)

@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 
-_NOTHING: Mapping[str, Any] = {}
+_NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 class Instance(Kind):
-    """An instance of a class, given by its full name.
+    """An instance of a class that is given by its full name.
 
     >>> Instance("kernelfield.groups.Group").check("group", 4)
     Traceback (most recent call last):
@@ -50,17 +50,17 @@ class Instance(Kind):
         self._classes: tuple[type, ...] | None = None
 
     def has_type(self, value: Any) -> bool:
-        if self._classes is None:  # found at the first call: modules of the package import this one first
+        if self._classes is None:  # imported at the first call: the modules of these classes import this one
             self._classes = tuple(map(_find, self.names))
         return isinstance(value, self._classes)
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
         if self._classes is None and not all(n.rpartition(".")[0] in sys.modules for n in self.names):
-            return f"{bind(self.has_type)}({name})"  # most calls give no such instance: nothing is imported for them
+            return f"{bind(self.has_type)}({name})"  # imports the class only if a call passes a value
         self._classes = tuple(map(_find, self.names))
         return f"isinstance({name}, {bind(self._classes)})"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         return " or ".join(f"a {name}" for name in self.names)
 
 
@@ -68,24 +68,24 @@ class _Callable(Kind):
     def has_type(self, value: Any) -> bool:
         return callable(value) and not isinstance(value, type)
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
         return f"{bind(callable)}({name}) and not isinstance({name}, type)"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         return "a callable"
 
 
 class _Maker(_Callable):
-    """A callable that makes a module; of classes only those of modules."""
+    """A callable that returns a module; a class must be a subclass of torch.nn.Module."""
 
     def has_type(self, value: Any) -> bool:
         return issubclass(value, nn.Module) if isinstance(value, type) else callable(value)
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
         maker = f"{bind(issubclass)}({name}, {bind(nn.Module)})"
         return f"{maker} if isinstance({name}, type) else {bind(callable)}({name})"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         return "a callable that makes a torch.nn.Module"
 
 
@@ -95,11 +95,11 @@ class _Field(Kind):
             return issubclass(value, _find("kernelfield.fields.Field"))
         return callable(value)
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
         field = bind(_find("kernelfield.fields.Field"))
         return f"{bind(issubclass)}({name}, {field}) if isinstance({name}, type) else {bind(callable)}({name})"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         return "a kernelfield.fields.Field or a callable that makes one from (dim, channels)"
 
 
@@ -117,9 +117,10 @@ class TensorOf(Kind):
     Args:
         dtype: "float", "int", "bool" or "any".
         shape: names of the axes: "batch, channels, \*space". A star stands for one axis or more, "…" for any number,
-            "batch|1" for an axis that may also have length 1, and ".in_channels" for one whose length is that attribute
-            of ``self``. Axes of one name have one length in all arguments of a call; :func:`match_axes` compares them.
-        empty: whether axes may have length 0; the first one may in any case, as the batch of no samples.
+            "batch|1" for an axis that may also have length 1, and ".in_channels" for an axis whose length is that
+            attribute of ``self``. Axes with the same name must have the same length in all arguments of a call;
+            :func:`match_axes` compares them.
+        empty: whether axes may have length 0. The first axis always may: it is the batch.
 
     >>> TensorOf("float", "batch, channels, points").check("x", torch.ones(3))
     Traceback (most recent call last):
@@ -130,7 +131,7 @@ class TensorOf(Kind):
         self.dtype, self.shape, self.empty = dtype, shape, empty
         self.words = shape.replace("|", " or ").replace(".", "")
         axes = shape.split(", ")
-        #: names of the axes before and after the one that stands for several, and that one's name or ""
+        #: names of the axes before the starred one, its own name or "", and the names of those after it
         self.before, self.several, self.after = axes, "", []
         for place, axis in enumerate(axes):
             if axis[0] in "*…":
@@ -155,22 +156,22 @@ class TensorOf(Kind):
     def accepts(self, value: Any, given: Mapping[str, Any]) -> bool:
         return super().accepts(value, given) and not value.is_meta  # check() decides about meta tensors
 
-    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NOTHING) -> None:
+    def check(self, name: str, value: Any, given: Mapping[str, Any] = _NO_ARGUMENTS) -> None:
         super().check(name, value, given)
-        # torch refuses every other mix of devices, but accepts meta tensors until the backward pass.
+        # torch rejects every other mix of devices itself, but accepts meta tensors until the backward pass.
         module = given.get("self")
         if value.is_meta and isinstance(module, nn.Module) and "_parameters" in module.__dict__:  # not in a constructor
             device = next((p.device for p in module.parameters()), value.device)
             if device.type != "meta":
                 raise ValueError(f"{name} must be on the device of the module, {device}, got {value.device}")
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         kind = "" if self.dtype == "any" else f"{self.dtype} "
         shape = "" if self.shape == "…" else f" of shape ({self.words})"
         return f"{'an' if self.dtype == 'int' else 'a'} {kind}tensor{shape}{'' if self.empty else ', not empty'}"
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
-        # Subclasses, as those of traced tensors, take the slow path.
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
+        # Subclasses, such as traced tensors, take the slow path.
         tests = [f"type({name}) in {bind((Tensor, nn.Parameter))}"]
         if self.dtype == "float":
             tests.append(f"{name}.dtype.is_floating_point")
@@ -184,8 +185,8 @@ class TensorOf(Kind):
             tests.append(f"0 not in {name}.shape[1:]")
         return " and ".join([*tests, f"not {name}.is_meta"])
 
-    def places(self, name: str) -> list[tuple[str, str]]:
-        """Return the names of the axes, and expressions for their lengths in the shape ``name``."""
+    def length_expressions(self, name: str) -> list[tuple[str, str]]:
+        """Return the name of each axis and the source of an expression for its length, where ``name`` is the shape."""
         first, last = len(self.before), len(self.after)
         named = [(axis, f"{name}[{i}]") for i, axis in enumerate(self.before)]
         named += [(axis, f"{name}[{i - last}]") for i, axis in enumerate(self.after)]
@@ -193,21 +194,21 @@ class TensorOf(Kind):
         return [*named, (self.several, several)] if self.several[:1] == "*" else named
 
     def lengths(self, value: Tensor) -> list[tuple[str, Any]]:
-        """Return the names and lengths of the axes of ``value``; those behind a star together."""
+        """Return the name and length of each axis of ``value``; a starred name has a tuple of lengths."""
         shape, last = tuple(value.shape), value.dim() - len(self.after)
         named = [*zip(self.before, shape, strict=False), *zip(self.after, shape[last:], strict=True)]
         return [*named, (self.several, shape[len(self.before) : last])] if self.several[:1] == "*" else named
 
 
 def have_common_axes(kinds: Iterable[Kind]) -> bool:
-    """Return whether two tensors, or one tensor twice, name the same axis."""
+    """Return whether the name of an axis occurs twice, or is an attribute of ``self``."""
     tensors = [part for kind in kinds for part in parts_of(kind) if isinstance(part, TensorOf)]
     axes = [axis.partition("|")[0] for kind in tensors for axis in kind.shape.split(", ") if axis != "…"]
     return len(set(axes)) < len(axes) or any(axis[0] == "." for axis in axes)
 
 
 def match_axes(kinds: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
-    """Raise a ValueError if axes of one name differ between tensors.
+    """Raise a ValueError if axes with the same name have different lengths.
 
     >>> kinds = {"x": TensorOf("float", "batch, points"), "mask": TensorOf("bool", "batch|1, points")}
     >>> match_axes(kinds, {"x": torch.ones(2, 5), "mask": torch.ones(1, 5) > 0})
@@ -239,7 +240,7 @@ def _find(name: str) -> type:
 
 
 class IterableOf(Kind):
-    """A list, tuple, range or another iterable of ``kind``; entries of a generator are not looked at.
+    """A list, tuple, range or another iterable of ``kind``; the entries of a generator are not checked.
 
     >>> from kernelfield._kinds import Int
     >>> IterableOf(Int(0)).check("times", [1, 2.5])
@@ -260,13 +261,13 @@ class IterableOf(Kind):
             return True
         return len(value) >= self.least and all(self.kind.in_range(v, given) for v in value)
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:
         count = f" of at least {self.least} entries" if self.least else ""
         return f"an iterable{count}, each entry {self.kind.text(given)}"
 
 
 class MappingOf(Kind):
-    """A dictionary with names as keys, and perhaps a kind of values."""
+    """A dictionary with names as keys and, optionally, values of one kind."""
 
     def __init__(self, kind: Kind | None = None) -> None:
         self.kind = kind
@@ -279,13 +280,13 @@ class MappingOf(Kind):
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
         return self.kind is None or all(self.kind.in_range(v, given) for v in value.values())
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
         if self.kind is not None:
-            return super().quick(name, bind)
+            return super().fast_test(name, bind)
         names = f"{bind(all)}(isinstance(_key_, str) for _key_ in {name})"
         return f"isinstance({name}, {bind(Mapping)}) and {names}"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:
         return "a dictionary with names as keys" + (f", each value {self.kind.text(given)}" if self.kind else "")
 
 
@@ -293,10 +294,10 @@ class _Interval(ListOf):
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
         return super().in_range(value, given) and value[0] < value[1]
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
-        return f"{super().quick(name, bind)} and {name}[0] < {name}[1]"
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
+        return f"{super().fast_test(name, bind)} and {name}[0] < {name}[1]"
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
         return "an interval (low, high) of finite numbers with low < high"
 
 
@@ -304,20 +305,20 @@ class _Shares(ListOf):
     def in_range(self, value: Any, given: Mapping[str, Any]) -> bool:
         return super().in_range(value, given) and value[0] > 0 and abs(sum(value) - 1) <= 1e-6
 
-    def quick(self, name: str, bind: Callable[[Any], str]) -> str:
-        return Kind.quick(self, name, bind)
+    def fast_test(self, name: str, bind: Callable[[Any], str]) -> str:
+        return Kind.fast_test(self, name, bind)
 
-    def text(self, given: Mapping[str, Any] = _NOTHING) -> str:  # noqa: ARG002
-        return "3 shares (training above 0, validation, test) of sum 1"
+    def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:  # noqa: ARG002
+        return "3 fractions (training above 0, validation, test) that sum to 1"
 
 
 DICT = MappingOf()
-#: shares of training, validation and test data
+#: fractions of training, validation and test data
 SHARES = _Shares(NOT_NEGATIVE, count=3)
 CALLABLE = _Callable()
-#: what makes a module: a class, a partial of one, or another callable
+#: makes a module: a class, a functools.partial of one, or another callable
 MAKER = _Maker()
-#: what makes a field: a class, a partial of one, another callable; or a field
+#: a field, or makes one: a class, a functools.partial of one, or another callable
 FIELD = _Field()
 DTYPE = OfType("a floating-point torch.dtype", torch.dtype, lambda dtype: dtype.is_floating_point)
 DEVICE = OfType("a torch.device or the name of one", (str, torch.device), _is_device)

@@ -17,12 +17,12 @@ __all__ = ["argument_texts", "with_arguments_of"]
 def with_arguments_of(*others: Callable[..., Any], without: tuple[str, ...] = ()) -> Callable[[Function], Function]:
     """Show the arguments of ``others`` in the signature of a function, in place of its ``**options``.
 
-    The function passes its ``**options`` on to ``others``. ``inspect.signature`` then lists what it really takes, so
-    callers that choose or check arguments by name need no second list. Calls are not changed.
+    The function passes its ``**options`` on to ``others``. ``inspect.signature`` then lists all arguments that it
+    takes, so callers that choose or check arguments by name need no second list. Calls do not change.
 
     Args:
-        others: the functions that take the options; the first one counts where two have the same argument.
-        without: names of arguments that the function gives to them itself.
+        others: the functions that take the options; where two have the same argument, the first one counts.
+        without: names of arguments that the function sets itself.
 
     >>> def draw(width, height, *, colour="red"): ...
     >>> @with_arguments_of(draw, without=("width", "height"))
@@ -51,10 +51,10 @@ def with_arguments_of(*others: Callable[..., Any], without: tuple[str, ...] = ()
 
 
 def argument_texts(function: Callable[..., Any]) -> dict[str, str]:
-    """Return what the section "Args:" of a docstring says about each argument, as plain text.
+    """Return the description of each argument in the section "Args:" of a docstring, as plain text.
 
     >>> argument_texts(with_arguments_of)["without"]
-    'names of arguments that the function gives to them itself.'
+    'names of arguments that the function sets itself.'
     """
     doc = inspect.getdoc(function) or ""
     found = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", doc, flags=re.DOTALL | re.MULTILINE)

@@ -1,16 +1,16 @@
 """Post-step hooks for shapes that depend on learned parameters.
 
-Some parameters decide about shapes: a mask's size about the points of a kernel, a subset of a group about the number of
-its elements. Shapes must be Python numbers. Reading them from a GPU makes the host wait, so ``forward`` does not do it;
-they are read after the optimiser's step, for all followers of a device at once.
+Some parameters determine shapes: the size of a mask determines the number of points of a kernel, a subset of a group
+the number of its elements. Shapes must be Python numbers. Reading them from a GPU makes the host wait, so ``forward``
+does not read them. A hook reads them after the optimiser's step, for all followers on a device at once.
 
-One rule tells whether a number is up to date: the version counters of its parameters. In-place changes, loaded states
-and most optimisers count by themselves. Fused optimisers do not, so the hook here counts for them before it calls the
-followers.
+The version counters of the parameters tell whether such a number is up to date. In-place changes, loaded states and
+most optimisers increment these counters. Fused optimisers do not, so the hook increments the counters before it calls
+the followers.
 
-Torch calls one hook after the steps of all optimisers of the process. It is registered when the first follower is
-created, and not by an import. It does nothing for optimisers that hold no parameter of a follower, and followers are
-referenced weakly. A hook on each optimiser would be narrower, but a layer never sees its optimiser.
+Torch calls one hook after the steps of all optimisers of the process. The first follower registers it; an import does
+not. The hook ignores optimisers that hold no parameter of a follower, and it references followers weakly. A hook on
+each optimiser would be narrower, but a layer never sees its optimiser.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _paused: ContextVar[bool] = ContextVar("kernelfield_step_hooks_paused", default=
 
 @contextlib.contextmanager
 def pause_step_hooks() -> Iterator[None]:
-    """Call no hook for steps inside the ``with`` block, which must not wait for the device.
+    """Call no hook after the steps inside the ``with`` block, which must not wait for the device.
 
     >>> with pause_step_hooks():
     ...     step_hooks_paused()
@@ -53,7 +53,7 @@ def pause_step_hooks() -> Iterator[None]:
 
 
 def step_hooks_paused() -> bool:
-    """Return whether :func:`pause_step_hooks` is in effect; never while a compiler traces."""
+    """Return whether :func:`pause_step_hooks` is in effect; False while a compiler traces."""
     return not torch.compiler.is_compiling() and _paused.get()
 
 
@@ -62,8 +62,8 @@ class Followers(Generic[Follower]):
 
     Args:
         parameters: returns the parameters that a follower depends on.
-        act: called once after a step, with all followers it concerns.
-        while_paused: call it inside :func:`pause_step_hooks` too.
+        act: called once after a step, with all followers whose parameters the optimiser holds.
+        while_paused: whether to call ``act`` inside :func:`pause_step_hooks` too.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Followers(Generic[Follower]):
         self._lock = threading.Lock()
 
     def add(self, follower: Follower) -> None:
-        """Add a follower; it is removed when nothing else refers to it."""
+        """Add a follower; it leaves the set when nothing else refers to it."""
         with self._lock:
             self._members.add(follower)
         _hook.install(self)
@@ -87,7 +87,7 @@ class Followers(Generic[Follower]):
             return iter(list(self._members))
 
     def call(self, stepped: dict[int, Tensor]) -> None:
-        """Call the followers of ``stepped`` parameters, by id."""
+        """Call ``act`` with the followers of the ``stepped`` parameters, which are given by id."""
         if step_hooks_paused() and not self._while_paused:
             return
         moved: list[Follower] = []
@@ -103,7 +103,7 @@ class Followers(Generic[Follower]):
 
 
 class _Hook:
-    """The hook that torch calls, and the sets it passes the call on to."""
+    """The hook that torch calls; it calls each set of followers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,12 +131,13 @@ def on_optimizer_step(
     *,
     while_paused: bool = False,
 ) -> Followers[Follower]:
-    """Return a set to add followers to; after a step, ``act`` gets those whose parameters the optimiser holds.
+    """Return an empty set of followers; after a step, ``act`` gets those whose parameters the optimiser holds.
 
     Args:
         parameters: returns the parameters that a follower depends on.
-        act: called once after a step, with all followers it concerns.
-        while_paused: call it inside :func:`pause_step_hooks` too; for work that never waits for the device.
+        act: called once after a step, with all followers whose parameters the optimiser holds.
+        while_paused: whether to call ``act`` inside :func:`pause_step_hooks` too, for work that never waits for the
+            device.
 
     >>> layer, moved = torch.nn.Linear(1, 1), []
     >>> followers = on_optimizer_step(torch.nn.Module.parameters, moved.extend)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["export_network", "quiet_exporter", "read_metadata"]
 
-#: name of the metadata inside of a .pt2 file, and of the property of an ONNX file that holds them
+#: name of the metadata file inside a .pt2 file, and of the metadata property of an ONNX file
 METADATA = "kernelfield.json"
 #: inputs of an exported network, in order
 INPUTS = ("input", "coords", "mask", "lengths", "at")
 
 
 class _Named(nn.Module):
-    """Wraps a network so that its inputs are positional: values, and those of coords, mask, lengths and at in use."""
+    """Wraps a network so that its inputs are positional; ``names`` tells which of INPUTS they are."""
 
     def __init__(self, network: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -73,25 +73,26 @@ def export_network(
 ) -> float:
     r"""Export a network to a file and return the largest difference between their outputs.
 
-    The exported network takes what the network is given here: always ``input``, then ``coords``, ``mask``,
-    ``lengths`` and ``at`` if there is an example of them. The batch size is dynamic. In a ``.pt2`` file the length of a
-    sequence, or the number of points and of queries, is dynamic too. The file is loaded again and compared with the
-    network, at the example's size and at others, before this function returns.
+    The exported network takes ``input``, then those of ``coords``, ``mask``, ``lengths`` and ``at`` that are given
+    here. The batch size is dynamic. In a ``.pt2`` file the length of a sequence, or the number of points and of
+    queries, is dynamic too. Before it returns, this function loads the file again and compares it with the network, at
+    the example's size and at others.
 
     Args:
         network: a module; a copy in evaluation mode is exported.
-        path: where to write.
+        path: file to write.
         example: (batch, channels, \*space) input, (batch, channels, points) values, or (batch, length) token ids.
         coords: (batch, points, dim) coordinates in training steps, for networks on irregular times or points.
-        mask: (batch, \*space) or (batch, points) whether a sample was seen, for missing values and unequal lengths.
-        lengths: (batch,) number of samples of each sequence, counted from its beginning; a mask for unequal lengths.
-        at: (batch, queries, dim) coordinates at which a dense network is asked, in training steps.
+        mask: (batch, \*space) or (batch, points) whether a sample was observed, for missing values and unequal lengths.
+        lengths: (batch,) number of valid samples at the beginning of each sequence; replaces a mask for unequal
+            lengths.
+        at: (batch, queries, dim) coordinates, in training steps, at which a dense network predicts.
         to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
         dynamic_length: whether the length of a sequence, or the number of points, is dynamic; "pt2" only.
         metadata: values that JSON can hold, such as classes and normalisation, to store in the file;
             :func:`read_metadata` returns them with the version and the shapes of the inputs.
-        rtol: difference allowed, relative to the largest output.
-        atol: difference allowed on top of that.
+        rtol: allowed difference, relative to the largest output.
+        atol: allowed absolute difference, added to the relative one.
 
     >>> import tempfile
     >>> from kernelfield import CCNN
@@ -147,14 +148,14 @@ def export_network(
 
 @checked()
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """Return what :func:`export_network` stored beside a network: version, inputs, and the metadata it was given.
+    """Return the metadata of an exported network: version, format, inputs, and what :func:`export_network` was given.
 
     Args:
         path: a .pt2 or .onnx file.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"path must be a file, got {str(path)!r}, which is none")
+        raise FileNotFoundError(f"path must be an existing file, got {str(path)!r}")
     if path.suffix == ".onnx":
         onnxruntime = _onnxruntime()
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -172,7 +173,7 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
 
 
 def _shapes(examples: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Return the shape after the batch, and the dtype, of each input."""
+    """Return the dtype of each input and its shape without the batch axis."""
     return {
         name: {"shape": list(t.shape[1:]), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in examples.items()
     }
@@ -252,7 +253,7 @@ def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], me
 
 @contextmanager
 def _direct(network: nn.Module) -> Iterator[None]:
-    """Use frozen kernels and direct convolutions inside the block: ONNX has convolutions but no FFT for every opset."""
+    """Use frozen kernels and direct convolutions inside the block: some ONNX opsets have no FFT."""
     layers = [m for m in network.modules() if isinstance(m, ContinuousConv)]
     methods = [layer.method for layer in layers]
     for layer in layers:

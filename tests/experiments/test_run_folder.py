@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernelfield._files import write_aside, write_text
+from kernelfield._files import atomic_write, write_text
 from kernelfield.experiments import fit
 from kernelfield.experiments.checkpoint import check_weights, latest_checkpoint, read_checkpoint, write_checkpoint
 from kernelfield.experiments.evaluation import NonFiniteOutputs, evaluate
@@ -84,7 +84,7 @@ def test_a_full_disk_keeps_the_previous_file(tmp_path: Path) -> None:
     path = write_text(tmp_path / "a.txt", "before")
     with small_disk(100), pytest.raises(OSError, match="large"):
         write_text(path, "x" * 1000)
-    with contextlib.suppress(KeyError), write_aside(path) as draft:
+    with contextlib.suppress(KeyError), atomic_write(path) as draft:
         draft.write_text("half")
         raise KeyError
     assert path.read_text() == "before"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
-from .._files import write_aside
+from .._files import atomic_write
 from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
 from ..data.io.files import decoding
@@ -182,7 +182,7 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
     network = run.network()
     inputs: dict[str, Any] = _example_inputs(recipe, data, masked=takes_argument(network, "mask"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with write_aside(path) as draft:
+    with atomic_write(path) as draft:
         return path, export_network(network, draft, **inputs, to=to, metadata=_export_metadata(recipe, data))
 
 

@@ -203,7 +203,7 @@ class Run:
         self.write("recipe.yaml", f"{text}{_CHECKSUM}{_digest(text)}\n")
 
     def write(self, name: str, text: str, *, durable: bool = True) -> Path:
-        """Write a file of the run atomically; see :func:`~kernelfield._files.write_aside`."""
+        """Write a file of the run atomically; see :func:`~kernelfield._files.atomic_write`."""
         return write_text(self.folder / name, text, durable=durable)
 
     def write_rows(self, name: str, rows: list[dict[str, float]]) -> None:

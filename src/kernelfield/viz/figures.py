@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
-from .._files import write_aside
+from .._files import atomic_write
 from .._kinds import ANY, ListOf
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int = 120) -> No
         dpi: dots per inch.
     """
     # matplotlib adds ".png" to a name without a suffix, and would leave the draft itself empty.
-    with write_aside(path) as draft:
+    with atomic_write(path) as draft:
         render_figure(figure, draft, dpi=dpi, format=draft.suffix[1:] or "png")
 
 

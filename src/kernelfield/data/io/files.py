@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..._checks import check_choice
-from ..._files import write_aside
+from ..._files import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -279,7 +279,7 @@ def untar(archive: Path, where: Path) -> None:
             if not target.is_relative_to(where.resolve()):
                 raise ValueError(f"{archive} must hold files of its own folder, found {member.name!r}")
             target.parent.mkdir(parents=True, exist_ok=True)
-            with write_aside(target) as draft, draft.open("wb") as file, decoding(archive, "a whole tar archive"):
+            with atomic_write(target) as draft, draft.open("wb") as file, decoding(archive, "a whole tar archive"):
                 content = tar.extractfile(member)
                 assert content is not None  # of a regular file
                 shutil.copyfileobj(content, file)
