@@ -1,11 +1,11 @@
 r"""Coordinates of regular grids, in units of the training step.
 
-A kernel lives on :math:`[-1, 1]^D`, where 1 is ``size`` training steps away. A layer that meets its input at another
-sampling ``step`` (again in training steps: 0.5 is twice as fine) samples the same kernel at
+A kernel lives on :math:`[-1, 1]^D`, where 1 is ``size`` training steps away. For an input
+with another sampling ``step`` (again in training steps: 0.5 is twice as fine), a layer samples the same kernel at
 
 .. math:: x_k = k \cdot \mathrm{step} / \mathrm{size}, \qquad |k| \cdot \mathrm{step} < \mathrm{size},
 
-so the grid is fixed at offset zero and not at its ends. A subsampled input then keeps its physical positions (chapter
+so the grid is anchored at offset zero, not at its ends. A subsampled input then keeps its physical positions (chapter
 2, appendix "Accounting for spatial displacements"): the grid of ``step=n`` is every n-th point of the grid of
 ``step=1``, bit for bit, for any ``size`` and ``n``.
 
@@ -40,7 +40,7 @@ def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
     Args:
         size: reach of the kernel in training steps.
         step: sampling step in training steps.
-        limit: the input's length, which bounds the distance of two samples; may be symbolic.
+        limit: the input's length, which bounds the distance between two samples; may be symbolic.
 
     >>> reach(32, 1.0), reach(32, 0.4), reach(7, 2.0), reach(784, 1.0, limit=100)
     (32, 80, 4, 100)
@@ -51,11 +51,11 @@ def reach(size: int, step: float = 1.0, limit: int | None = None) -> int:
 def _reach(size: int, step: float, limit: int | None) -> int:
     # The tiny allowance keeps 1 / (1/49) at 49, where binary rounding makes it 49.00000000000001.
     count = size / step * (1 - 1e-12)
-    # Of a step that depends on a dynamic length: a program can store truncation, but no ceiling.
+    # A step that depends on a dynamic length is symbolic: exported programs can store truncation but no ceiling.
     count = math.ceil(count) if isinstance(count, float) else torch.sym_int(count + 1)
     if limit is None:
         return count
-    # torch.compile of torch 2.11 has no place for a symbolic minimum of two plain numbers.
+    # torch.compile of torch 2.11 fails on a symbolic minimum of two plain numbers.
     return min(count, limit) if type(count) is int and type(limit) is int else torch.sym_min(count, limit)
 
 
@@ -116,9 +116,9 @@ def kernel_grid(
         size: reach in training steps, one for all axes or one per axis.
         step: sampling step in training steps, one for all axes or one per axis.
         dim: number of spatial dimensions.
-        causal: only lags, offsets of at least zero; dim 1 only.
+        causal: sample only lags, the offsets from zero on; dim 1 only.
         limit: shape of the input; longer offsets are left out. Axes may be symbolic.
-        dtype: of the result; torch's default otherwise.
+        dtype: of the result; torch's default dtype if None.
         device: of the result.
 
     Returns:
@@ -141,12 +141,12 @@ def kernel_grid(
 
 @dataclass(frozen=True)
 class KernelGrid:
-    """The grid of :func:`kernel_grid` as a few numbers, for kernels that compute coordinates themselves.
+    """The grid of :func:`kernel_grid` as a few numbers, for GPU kernels that compute coordinates themselves.
 
     Point k of an axis lies at ``(first + k) · step / size``.
 
     Args:
-        first: index of the first offset along each axis, which is not above 0.
+        first: index of the first offset along each axis, at most 0.
         count: number of offsets along each axis.
         step: sampling step along each axis.
         size: reach of the kernel along each axis.
@@ -232,7 +232,7 @@ def box_grid(
         shape: number of nodes along each axis.
         low: lower end of the box, one for all axes or one per axis.
         high: upper end of the box.
-        dtype: of the result; torch's default otherwise.
+        dtype: of the result; torch's default dtype if None.
         device: of the result.
 
     Returns:
@@ -269,7 +269,7 @@ def signal_grid(
         shape: number of samples along each axis; may be symbolic.
         size: number of samples of the training signal, one for all axes or one per axis; at least 2.
         step: sampling step in training steps.
-        dtype: of the result; torch's default otherwise.
+        dtype: of the result; torch's default dtype if None.
         device: of the result.
 
     Returns:
@@ -309,7 +309,7 @@ def positions(
 def check_box(
     low: float | Sequence[float], high: float | Sequence[float], dim: int, name: str = "high"
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the lower and upper ends of a box, one per axis, if each lower one is below its upper one.
+    """Return the lower and upper ends of a box, one per axis; raise unless low is below high along every axis.
 
     >>> check_box(-1, (1, 2), dim=2)
     ((-1.0, -1.0), (1.0, 2.0))

@@ -1,8 +1,8 @@
 r"""Masks: differentiable windows whose size is learned (chapter 6, section 2.1; chapter 5, section 2.1).
 
 A mask maps coordinates to values in [0, 1], one per axis, and multiplies them over the axes. Below a threshold
-:math:`T_m` it is exactly zero, so nothing needs to be computed there. A mask is inverted in closed form, so the region
-where it is not zero is known in advance: :meth:`Mask.support`.
+:math:`T_m` it is exactly zero, so nothing needs to be computed there. A mask has an inverse in closed form, so the
+region where it is not zero is known in advance: :meth:`Mask.support`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Mask(nn.Module):
     Args:
         dim: number of axes.
         threshold: values below are zero; between 0 and 1.
-        domain: the interval of coordinates in use along each axis, which :meth:`size` counts.
+        domain: the interval of coordinates in use along each axis; :meth:`size` counts points of this interval.
     """
 
     domain: tuple[float, float]
-    #: whether the window has a learned edge on its low side, or begins where the domain does
+    #: whether the lower edge of the window is learned; if not, the window begins where the domain does
     closes_below: bool = True
 
     @checked(dim=Int(1), threshold=SHARE)
@@ -70,7 +70,7 @@ class Mask(nn.Module):
     def values(self, coords: Tensor) -> Tensor:
         """Return the value along each axis, zero below the threshold: (…, dim) to (…, dim).
 
-        For independent axes, such as the widths of several layers, whose values are not multiplied.
+        Use this for independent axes, such as the widths of several layers, whose values are not multiplied.
         """
         return self.cut(self.profile(coords))
 
@@ -86,20 +86,20 @@ class Mask(nn.Module):
     def support(self) -> tuple[Tensor, Tensor]:
         """Return the box outside which the mask is zero: its (dim,) lowest and (dim,) highest coordinates.
 
-        Cut to the domain; differentiable.
+        The box is clipped to the domain and differentiable.
         """
         low, high = self.roots()
         return low.clamp(min=self.domain[0]), high.clamp(max=self.domain[1])
 
     def reach_numbers(self) -> Sequence[Tensor]:
-        """Return one-dimensional tensors from whose values :meth:`reach_from` computes the mask's reach."""
+        """Return the one-dimensional tensors that :meth:`reach_from` needs to compute the mask's reach."""
         low, high = self.support()
         return [torch.maximum(low.abs(), high.abs())]
 
     def reach_from(self, numbers: Sequence[float]) -> Sequence[float]:
-        """Return how far the support reaches from the origin along each axis, from the values of its numbers.
+        """Return how far the support reaches from the origin along each axis, given the values of its numbers.
 
-        On a GPU the numbers are read for all masks of a network at once, and the rest is Python.
+        A network on a GPU reads the numbers of all its masks in one transfer; this method is plain Python.
 
         >>> mask = GaussianMask(1, sigma=0.1)
         >>> round(mask.reach_from(torch.cat(list(mask.reach_numbers())).tolist())[0], 4)
@@ -222,7 +222,7 @@ class SteerableMask(GaussianMask):
     .. math:: m(x) = m_\mathrm{gauss}\big(R_\phi^{-1} (x - \mu) + \mu\big), \qquad
         R_\phi = \begin{pmatrix} \cos\phi & -\sin\phi \\ \sin\phi & \cos\phi \end{pmatrix}
 
-    Its support is the smallest box with sides along the axes that holds the turned window.
+    Its support is the smallest axis-aligned box that contains the rotated window.
 
     Args:
         dim: number of axes, 2.
@@ -246,8 +246,8 @@ class SteerableMask(GaussianMask):
     def profile(self, coords: Tensor) -> Tensor:
         x, y = (coords - self.mean).unbind(-1)
         cos, sin = self.angle.cos(), self.angle.sin()
-        turned = torch.stack([cos * x + sin * y, cos * y - sin * x], dim=-1)
-        return _gauss(turned, torch.zeros_like(self.mean), self.sigma)
+        rotated = torch.stack([cos * x + sin * y, cos * y - sin * x], dim=-1)
+        return _gauss(rotated, torch.zeros_like(self.mean), self.sigma)
 
     @classmethod
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
@@ -329,7 +329,7 @@ class SigmoidMask(Mask):
 
     @classmethod
     def offset_for(cls, share: float, temperature: float, threshold: float = 0.1) -> float:
-        """Return the offset with which a mask on [-1, 1] keeps ``share`` of its axis.
+        """Return the offset at which a mask on [-1, 1] keeps ``share`` of its axis.
 
         >>> mask = SigmoidMask(1, SigmoidMask.offset_for(0.5, 25.0), temperature=25.0)
         >>> round(mask.size(280).item(), 3)
@@ -339,12 +339,12 @@ class SigmoidMask(Mask):
 
 
 def _product(values: Tensor) -> Tensor:
-    # Not Tensor.prod, whose backward asks the device whether there are zeros.
+    # Not Tensor.prod: its backward pass waits for the device to report whether there are zeros.
     return functools.reduce(torch.mul, values.unbind(-1))
 
 
 class _GaussianWindows(torch.autograd.Function):
-    """Gaussians of n masks along each axis, zero below a threshold, (n, points, dim), in half of autograd's operations.
+    """Gaussians of n masks along each axis, zero below a threshold: (n, points, dim). Half of autograd's operations.
 
     The tensors are n centres, (dim,) each, and n widths, (dim,) or (1,) each.
     """
@@ -362,7 +362,7 @@ class _GaussianWindows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         coords, scaled, values, *tensors = ctx.saved_tensors
         mean, sigma = _stacked(tensors)
-        if torch.is_grad_enabled():  # the centres and widths may be asked for a second derivative
+        if torch.is_grad_enabled():  # a second derivative may be taken by the centres and widths
             scaled = (coords - mean) / sigma
         n = len(tensors) // 2
         by_mean: Sequence[Tensor | None] = [None] * n

@@ -15,7 +15,7 @@ __all__ = ["WeightNormLinear", "affine", "first_outputs", "project", "scale_line
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x Wᵀ + b, of one map or of n stacked ones.
+    """Return x Wᵀ + b for one map or for n stacked maps.
 
     Args:
         x: (points, in) inputs, shared by all maps, or (n, points, in).
@@ -34,7 +34,7 @@ def project(coords: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return x Wᵀ + b for coordinates x, in full precision.
 
     Frequencies multiply the error of this product: rounded to tf32, as ``torch.set_float32_matmul_precision("high")``
-    allows, a phase of a thousand radians would be off by half a radian. So it is not a matrix product.
+    allows, a phase of a thousand radians would be off by half a radian. Hence no matrix product.
 
     Args:
         coords: (…, dim) coordinates; (points, dim) for stacked maps.
@@ -74,8 +74,8 @@ def first_outputs(maps: tuple[Tensor, Tensor], channels: int | None) -> tuple[Te
 class WeightNormLinear(nn.Module):
     r"""A linear map with its weight split into length and direction: :math:`W_i = g_i v_i / \|v_i\|`.
 
-    Made from a linear map that is already initialised, whose weight it reproduces: initialising after the split would
-    set a tensor that the next forward overwrites.
+    It reproduces the weight of a linear map that is already initialised: initialising after the split would set a
+    tensor that the next forward pass overwrites.
 
     Args:
         linear: the map to split.
@@ -107,7 +107,7 @@ class WeightNormLinear(nn.Module):
 @torch.no_grad()
 def scale_linear_(linear: nn.Module, factor: float | Tensor) -> None:
     """Multiply the outputs of ``linear`` by ``factor``, one for all or one per output, in place."""
-    # Outputs are the rows of the weight, along which a factor per output would otherwise not be laid.
+    # Outputs are rows of the weight: a factor per output needs a last axis to broadcast along them.
     rows = factor.unsqueeze(-1) if isinstance(factor, Tensor) and factor.dim() else factor
     if not isinstance(linear, (nn.Linear, WeightNormLinear)):
         raise TypeError(f"linear must be a linear map, got {type(linear).__name__}")

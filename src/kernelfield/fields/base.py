@@ -1,4 +1,4 @@
-"""Base class of fields, and building one for a layer."""
+"""Base class of fields, and functions that build a field for a layer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Architecture", "Field", "bind_field", "bind_start", "build_field", "
 
 @dataclass(frozen=True)
 class Architecture:
-    """The layers below a field's last linear map, for code that evaluates them by itself.
+    """A description of the layers below a field's last linear map, for code that evaluates them itself.
 
     Args:
-        kind: "filters", a product of filters and linear maps, or "sines", linear maps and sines by turns.
-        hidden: units of a layer.
+        kind: "filters", a product of filters and linear maps, or "sines", alternating linear maps and sines.
+        hidden: units per layer.
         layers: number of filters, or of layers of sines.
         widths: inverse widths of a filter's envelope: one, one per axis, or 0 without an envelope.
-        omega: factor on what enters a sine.
+        omega: factor inside the sines.
         parameters: tensors that the features depend on, in the order in which :meth:`Field.features_from` takes them.
 
     >>> from kernelfield.fields import SIREN
@@ -61,14 +61,14 @@ class Field(nn.Module):
         channels: number of values N.
     """
 
-    #: None; or how the field depends on ``coefficients`` on a lattice of its ``size``, ``order``, ``spacing``
-    #: and ``origin``: "table", its values at the nodes, linear between; "spline", a sum of splines
+    #: how the field depends on ``coefficients`` on a lattice of its ``size``, ``order``, ``spacing`` and ``origin``:
+    #: "table" if they are its values at the nodes, linear in between; "spline" if it is a sum of splines; else None
     lattice: str | None = None
     #: whether channels 2j and 2j + 1 are the real and the imaginary part of one complex function
     quadrature: bool = False
-    #: names of the published starting values that the field can be drawn with; see :mod:`.start`
+    #: names of the published starting values that the class offers; see :mod:`.start`
     starts: ClassVar[tuple[str, ...]] = ()
-    #: the one it was drawn with, if it has any
+    #: name of the starting values that this field was drawn with, if any
     start: str | None = None
 
     @checked()
@@ -110,11 +110,11 @@ class Field(nn.Module):
         return None
 
     def features_from(self, coords: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-        """Return :meth:`features` of a field with an :meth:`architecture`, with other values of its parameters.
+        """Return :meth:`features` for other values of the parameters of :meth:`architecture`.
 
         Args:
             coords: (points, dim) coordinates.
-            parameters: as in the architecture, of one field or stacked ones of n fields.
+            parameters: in the order of the architecture, of one field or stacked over n fields.
 
         Returns:
             (points, hidden) or (n, points, hidden) features.
@@ -134,7 +134,7 @@ class Field(nn.Module):
         return 0
 
     def alike(self) -> tuple[Any, ...] | None:
-        """Return a key: fields with equal keys can be evaluated by one :meth:`together`; None if they never can."""
+        """Return a key: fields with equal keys can share one call of :meth:`together`; None if they never can."""
         return None
 
     @classmethod
@@ -146,7 +146,7 @@ class Field(nn.Module):
         Args:
             fields: n fields of this class.
             coords: (points, dim) coordinates.
-            channels: number of values, the first ones; all if not given.
+            channels: return only the first ``channels`` values; all if not given.
 
         Returns:
             (n, points, channels) values.
@@ -163,7 +163,7 @@ class Field(nn.Module):
 
     @property
     def scaling(self) -> str:
-        """How a layer scales the field at first: "points", "measured" or "none"; see :data:`.start.SCALING`."""
+        """How a layer scales a new field: "points", "measured" or "none"; see :data:`.start.SCALING`."""
         return "measured" if self.start is None else SCALING[self.start]
 
     def max_frequency(self) -> Tensor | None:
@@ -171,7 +171,7 @@ class Field(nn.Module):
         return None
 
     def support(self) -> tuple[float, ...] | None:
-        """Return the distance from the origin, per axis, beyond which the field is zero; None if nowhere."""
+        """Return the distance from the origin, per axis, beyond which the field is zero; None if unbounded."""
         return None
 
     def extra_repr(self) -> str:
@@ -187,14 +187,14 @@ def bind_field(field: Callable[..., Field], **hints: Any) -> Callable[..., Field
     {'omega_0': 10, 'hidden': 16}
     """
     bound = field.keywords if isinstance(field, partial) else {}
-    made = field.func if isinstance(field, partial) and not field.args else field
-    taken = _argument_names(made) if isinstance(made, type) else inspect.signature(field).parameters
+    builder = field.func if isinstance(field, partial) and not field.args else field
+    taken = _argument_names(builder) if isinstance(builder, type) else inspect.signature(field).parameters
     return partial(field, **{k: v for k, v in hints.items() if k in taken and k not in bound})
 
 
 @lru_cache(maxsize=128)
 def _argument_names(field: type[Field]) -> frozenset[str]:
-    """Return the arguments of a field's class. Read once: signatures took a tenth of the time to build a network."""
+    """Return the argument names of a field class. Cached: signatures took a tenth of the time to build a network."""
     return frozenset(inspect.signature(field).parameters)
 
 
@@ -206,8 +206,8 @@ def bind_start(field: Callable[..., Field], start: str) -> Callable[..., Field]:
     >>> bind_start(MAGNet, "ccnn").keywords, bind_start(SIREN, "ccnn").keywords
     ({'start': 'ccnn'}, {})
     """
-    made = field.func if isinstance(field, partial) else field
-    return bind_field(field, **({"start": start} if start in getattr(made, "starts", ()) else {}))
+    builder = field.func if isinstance(field, partial) else field
+    return bind_field(field, **({"start": start} if start in getattr(builder, "starts", ()) else {}))
 
 
 @checked()
@@ -238,17 +238,17 @@ def build_field(field: Callable[..., Field] | Field, dim: int, channels: int, **
 def field_options(
     field: Callable[..., Field], *, default_start: str | None = None, start: str | None = None, **arguments: Any
 ) -> Callable[..., Field]:
-    """Bind to a kernel field those of its arguments that are given.
+    """Bind arguments to a kernel field, except those that are None or that the field does not take.
 
     Args:
-        field: makes the field.
+        field: callable that makes the field.
         default_start: starting values to use if the field has them.
-        start: starting values to use; refused if the field does not have them.
+        start: starting values to use; an error if the field does not have them.
         arguments: hidden, omega_0 and hidden_omega_0.
     """
     bound = bind_field(field, **{name: value for name, value in arguments.items() if value is not None})
     if start is not None:
-        made = field.func if isinstance(field, partial) else field
-        Choice(*getattr(made, "starts", ())).check("start", start)
+        builder = field.func if isinstance(field, partial) else field
+        Choice(*getattr(builder, "starts", ())).check("start", start)
         return partial(bound, start=start)
     return bound if default_start is None else bind_start(bound, default_start)

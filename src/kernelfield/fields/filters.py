@@ -1,4 +1,4 @@
-"""Multiplicative filter networks (chapter 5, section 3.2), and those of plain sines; :mod:`.gabor` has the others."""
+"""Multiplicative filter networks (chapter 5, section 3.2): the base class and plain sines. The rest: :mod:`.gabor`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class FilterNetwork(Field):
     with sine filters :math:`g_l(x) = \sin(W_l x + b_l)`, which a subclass may multiply by an :meth:`envelope`. Such a
     network is a sum of exponentially many products of its filters, so its highest frequency is known in closed form.
 
-    The ``layers + 1`` filters are evaluated together, one linear map for all of them.
+    One linear map evaluates all ``layers + 1`` filters.
 
     Args:
         dim: number of coordinates.
         channels: number of values.
         gamma: inverse widths γ of the envelopes, which broadcast to (L + 1, hidden, dim).
         hidden: width h of the filters.
-        layers: number L of hidden linear maps; the network has L + 1 filters and one more, last, linear map.
+        layers: number L of hidden linear maps; the network also has L + 1 filters and a last linear map.
         omega_0: published frequency scale: sines are drawn from U(±1/√D)·2π·ω₀·γ. Chapter 5's "input scale" s is
             2π·ω₀·√(L+1).
         bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
@@ -52,7 +52,7 @@ class FilterNetwork(Field):
     """
 
     starts = FILTER_STARTS
-    #: chapter 5's input scale, which "flexconv" begins with
+    #: chapter 5's input scale, for ``start="flexconv"``
     input_scale = 25.6
 
     @checked(gamma=TensorOf("float"), omega_0=POSITIVE | None, bandwidth=POSITIVE, start=Choice(*FILTER_STARTS))
@@ -169,7 +169,7 @@ class FilterNetwork(Field):
         shape: list[Tensor],
         linears: list[tuple[Tensor, Tensor]],
     ) -> Tensor:
-        """Return the last filters of one network, (points, hidden), or of n stacked ones, (n, points, hidden)."""
+        """Return the features of one network, (points, hidden), or of n stacked networks, (n, points, hidden)."""
         linear = nn.functional.linear if phase.dim() == 2 else affine
         filters = torch.sin(project(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
         envelope = self.envelope(coords, *shape)
@@ -190,8 +190,8 @@ class FilterNetwork(Field):
         .. math:: f^+_l = \max_{i, d} \big(|W_{l,i,d}| + \mathrm{cut} \cdot |\gamma_{l,i,d}|\big) / 2\pi
 
         An envelope of inverse width γ blurs the sine's line in the spectrum by a Gaussian of deviation γ/2π, counted
-        up to ``cut`` deviations. (Chapter 5 prints the *smallest* γ of a unit; it is the largest that blurs the most,
-        and the authors' code takes that one.)
+        up to ``cut`` deviations. (Chapter 5 prints the *smallest* γ of a unit, but the largest one blurs the most, and
+        the authors' code uses that one.)
         """
         spread = self.frequency.abs()
         blur = self.inverse_widths()

@@ -14,16 +14,16 @@ from .filters import HIDDEN, LAYERS, FilterNetwork
 
 __all__ = ["GaborFilter", "MAGNet"]
 
-#: how the inverse widths of the envelopes begin: alike in all filters, or wider from filter to filter
+#: initial inverse widths of the envelopes: the same distribution in all filters, or wider envelopes in later filters
 ENVELOPES = ("equal", "varied")
 
 
 class _GaborNetwork(FilterNetwork):
-    """Sines under Gaussian envelopes; subclasses give the envelopes' shapes and how wide they are at first."""
+    """Sines under Gaussian envelopes; subclasses choose the envelopes' shape and initial widths."""
 
-    #: one inverse width per unit, or one per axis
+    #: whether a unit has one inverse width for all axes, or one per axis
     isotropic: ClassVar[bool]
-    #: how wide the envelopes of each filter are at first, if not told
+    #: default of the argument ``envelopes``
     default_envelopes: ClassVar[str]
 
     @checked(envelopes=Choice(*ENVELOPES) | None, alpha=POSITIVE, beta=POSITIVE, hidden=Int(1), layers=Int(1))
@@ -53,7 +53,7 @@ class _GaborNetwork(FilterNetwork):
 
     def envelope(self, coords: Tensor, *shape: Tensor) -> Tensor:
         gamma, mean = (t.flatten(-3, -2).unsqueeze(-3) for t in shape)  # (…, 1, units, dim)
-        # Axis by axis: the (…, points, units, dim) tensor of all offsets is never held.
+        # Axis by axis, so the (…, points, units, dim) tensor of all offsets never exists.
         exponent = ((coords[:, 0:1] - mean[..., 0]) * gamma[..., 0]).square()
         for d in range(1, self.dim):
             width = gamma[..., min(d, gamma.shape[-1] - 1)]

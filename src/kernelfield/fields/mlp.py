@@ -35,7 +35,7 @@ class MLP(Field):
 
     A ReLU network is a spline, and its biases place the knots. With ``knots="uniform"`` they are spread over
     :math:`[-1, 1]^D` by :math:`b_l = -W_l h_{l-1}(x_\mathrm{unif})` (chapter 2, appendix "Kernel parameterization via
-    ReLU networks"); with ``knots="zero"`` they lie at the origin, as usual elsewhere.
+    ReLU networks"); with ``knots="zero"`` they lie at the origin, as is usual elsewhere.
 
     Args:
         dim: number of coordinates.
@@ -43,11 +43,11 @@ class MLP(Field):
         hidden: width of the hidden layers.
         layers: number of linear maps, the last one included.
         activation: "relu", "leaky_relu", "swish", "gelu" or "sine".
-        omega_0: factor on what enters a sine; 1 for the other activations.
-        hidden_omega_0: the same factor of the hidden layers; ``omega_0`` if not given.
+        omega_0: factor inside the sines of the first layer; other activations ignore it.
+        hidden_omega_0: the same factor in the hidden layers; ``omega_0`` if not given.
         knots: "uniform" or "zero", where the hidden units bend at initialisation.
-        norm: layer normalisation before each activation, from which the piecewise activations gain (chapter 2,
-            appendix "Using Sine non-linearities").
+        norm: layer normalisation before each activation; it helps piecewise activations (chapter 2, appendix "Using
+            Sine non-linearities").
         weight_norm: split each weight into length and direction.
 
     >>> MLP(dim=2, channels=5, activation="gelu")(torch.rand(7, 3, 2)).shape
@@ -105,7 +105,7 @@ class MLP(Field):
 
     def alike(self) -> tuple[Any, ...] | None:
         if self.norms is not None:
-            return None  # their weights would have to be stacked too, for an ablation
+            return None  # only an ablation has norms, so their weights are never stacked
         return type(self), self.activation, self.omega_0, self.hidden_omega_0, tuple(p.shape for p in self.parameters())
 
     @classmethod
@@ -127,7 +127,7 @@ class MLP(Field):
         if type(self) not in (MLP, SIREN) or self.activation != "sine" or self.norms is not None:
             return None
         maps: Any = list(self.linears[:-1])
-        # There is one factor for all layers. Where hidden layers have another, the rest goes into their weights.
+        # An architecture has one factor for all layers. If hidden layers have another, their weights take the ratio.
         ratio = self.hidden_omega_0 / self.omega_0
         factors = [1.0, *[ratio] * (len(maps) - 1)]
         parameters = tuple(
@@ -156,7 +156,7 @@ class MLP(Field):
     @torch.no_grad()
     def _initialise(self, linears: list[nn.Linear]) -> None:
         width = linears[0].out_features
-        # One point of the domain for each hidden unit: evenly spaced on a line, drawn in more dimensions.
+        # One point of the domain for each hidden unit: evenly spaced on a line, random in more dimensions.
         points = torch.linspace(-1, 1, width)[:, None] if self.dim == 1 else torch.rand(width, self.dim) * 2 - 1
         at_points = points
         for i, linear in enumerate(linears[:-1]):

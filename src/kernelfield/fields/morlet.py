@@ -30,7 +30,7 @@ class Morlet(Field):
         bandwidth: initial B, above 0.
         frequency: initial C, in waves per unit of u.
         width: how many units of u the kernel reaches to either side.
-        spread: octaves around ``frequency`` over which that of each pair is drawn at random.
+        spread: width in octaves of the interval around ``frequency`` from which each pair's frequency is drawn.
 
     >>> wavelet = Morlet(1, 2, bandwidth=1.5, frequency=1.0)
     >>> wavelet(torch.tensor([0.0])).detach()
@@ -67,7 +67,7 @@ class Morlet(Field):
         return self.amplitude * pairs.flatten(-2)[..., : self.channels]
 
     def hidden_values(self) -> int:
-        return 2 * len(self.frequency)  # one more than an odd number of channels
+        return 2 * len(self.frequency)  # whole pairs, even if the number of channels is odd
 
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Morlet:

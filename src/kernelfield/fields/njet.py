@@ -29,7 +29,7 @@ class NJet(Field):
         G_\sigma(u) = (2\pi\sigma^2)^{-D/2}\, e^{-\|u\|^2 / 2\sigma^2}
 
     with spacings h, so σ counts grid steps. The derivatives are Hermite polynomials under the Gaussian. The order
-    bounds the number of oscillations, and with it the frequencies that the field can hold at a scale.
+    bounds the number of oscillations, and with it the frequencies that the field can contain at a given scale.
 
     There is no bias. σ is learned as :math:`\log_2\sigma`, and all channels share it.
 
@@ -38,7 +38,7 @@ class NJet(Field):
         channels: number of values.
         order: highest order N of the derivatives. There are :math:`\binom{N+D}{D}` of them.
         sigma: initial scale σ, in units of ``spacing``.
-        spacing: unit of length h, one for all axes or one per axis. Layers give the distance of their grid points.
+        spacing: unit of length h, one for all axes or one per axis. Layers pass the distance between their grid points.
 
     >>> field = NJet(dim=2, channels=3)
     >>> field(torch.rand(5, 2)).shape
@@ -110,8 +110,8 @@ class NJet(Field):
     def max_frequency(self, cut: float = 2.0) -> Tensor:
         r"""Return :math:`(\sqrt N + \mathrm{cut}) / 2\pi\sigma h`, in cycles per unit of coordinate.
 
-        The spectrum of the N-th derivative, :math:`|\omega|^N e^{-\sigma^2\omega^2/2}`, has its peak at √N/σ. It counts
-        up to ``cut`` deviations of the Gaussian beyond.
+        The spectrum of the N-th derivative, :math:`|\omega|^N e^{-\sigma^2\omega^2/2}`, has its peak at √N/σ. The
+        bound lies ``cut`` deviations of the Gaussian beyond the peak.
         """
         return (math.sqrt(self.order) + cut) / (2 * math.pi * self.sigma * min(self.spacing))
 

@@ -70,7 +70,7 @@ class RandomFourier(Field):
         widths = [2 * count, *[hidden] * (layers - 2), channels]
         linears = [nn.Linear(a, b) for a, b in pairwise(widths)]
         for linear in linears:
-            # Variance-preserving, as the authors' networks: U(±√(3/n)), no bias.
+            # Variance-preserving, as in the authors' networks: U(±√(3/n)), no bias.
             nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
             nn.init.zeros_(linear.bias)
         self.linears = nn.ModuleList(linears)

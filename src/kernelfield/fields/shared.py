@@ -18,8 +18,8 @@ class SharedField(Field):
 
     .. math:: \psi(x) = A\, \mathrm{GELU}(\phi(x)) + a
 
-    with a field φ that all layers of a network evaluate. Chapter 6 has one kernel network with outputs for all layers:
-    the same function, with its last linear map cut into one per layer.
+    with a field φ that all layers of a network evaluate. Chapter 6 has one kernel network with outputs for all layers.
+    This is the same function, with the last linear map split by layer.
 
     The shared network is not a submodule: the model that owns it registers it once. Its parameters are therefore not
     among those of this field.

@@ -56,7 +56,7 @@ class BSpline(Field):
         channels: number of values.
         size: number of centres, one for all axes or one per axis.
         order: degree n of the splines, one for all axes or one per axis; 0 is a box, 1 linear, 2 quadratic.
-        spacing: distance h of the centres, one for all axes or one per axis; by default the outermost centres lie at
+        spacing: distance h between centres, one for all axes or one per axis; by default the outermost centres lie at
             -1 and 1.
         first: the first centre along each axis; by default they lie around the origin.
 
@@ -84,7 +84,7 @@ class BSpline(Field):
             self.spacing = tuple(2 / (n - 1) if n > 1 else 1.0 for n in self.size)
         else:
             self.spacing = tuple(map(float, per_axis(spacing, dim)))
-        # Index of the origin among the centres, where a fraction lies between two of them.
+        # Index of the origin among the centres; a fraction lies between two centres.
         self.origin = tuple(
             (n - 1) / 2 if first is None else -first / h for n, h in zip(self.size, self.spacing, strict=True)
         )
@@ -133,14 +133,14 @@ class BSpline(Field):
 class Table(BSpline):
     r"""One weight per point of a grid on :math:`[-1, 1]^D`: exact on the grid, multilinear between.
 
-    The ordinary convolution kernel as a field; a spline of order 1 whose lattice is the grid, so that it falls to zero
-    within one grid step outside.
+    This is the ordinary convolution kernel as a field: a spline of order 1 on the grid. Outside the grid it falls to
+    zero within one grid step.
 
     Args:
         dim: number of coordinates.
         channels: number of values.
         size: number of grid points, one for all axes or one per axis.
-        spacing: distance of the grid points; by default the outermost lie at -1 and 1.
+        spacing: distance between grid points; by default the outermost lie at -1 and 1.
         first: the first grid point along each axis; by default they lie around the origin.
 
     >>> table = Table(dim=1, channels=1, size=3)

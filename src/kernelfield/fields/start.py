@@ -1,7 +1,7 @@
 r"""Published starting values of fields, by name.
 
-Each publication drew its kernel networks in its own way, and short trainings depend on it. A field takes the name of
-one of these starts:
+Each publication initialised its kernel networks in its own way, and short training runs depend on it. A field takes
+the name of one of these starts:
 
 ========== ================================ ==========================================================================
 start      fields                           values
@@ -17,8 +17,8 @@ start      fields                           values
 "partial"  SIREN (chapter 11)               weights as intended; biases 0
 ========== ================================ ==========================================================================
 
-with n inputs of a map and D coordinates. Where an authors' kernel spans :math:`[-1, 1]` over one input, the kernel of a
-continuous layer here spans :math:`[0, 1]`: widths of masks are half of the published ones, the ω₀ of a SIREN's first
+with n inputs of a map and D coordinates. Where the authors' kernel spans :math:`[-1, 1]` over one input, the kernel of
+a continuous layer here spans :math:`[0, 1]`: widths of masks are half of the published ones, the ω₀ of a SIREN's first
 layer is twice the published one, and the ω₀ of filter networks is the published one. Chapter 3's phases are 0 in the
 middle of :math:`[-1, 1]`, which for a causal kernel is ½ here.
 """
@@ -40,8 +40,9 @@ __all__ = ["FILTER_STARTS", "SCALING", "SIREN_STARTS", "start_maps_", "start_sin
 FILTER_STARTS = ("ccnn", "flexconv")
 #: starts of a SIREN
 SIREN_STARTS = ("siren", "ckconv", "flexconv", "partial")
-#: How a layer scales a kernel that begins like this. "points": its last map is divided by √(inputs · points), points
-#: being those that the mask leaves at first. "measured": its energy is measured and divided out. "none": not at all.
+#: How a layer scales a kernel with these starting values. "points": it divides the last map by √(inputs · points),
+#: counting the points inside the initial mask. "measured": it measures the kernel's gain and divides by it. "none": it
+#: does not scale.
 SCALING = {"ccnn": "points", "flexconv": "none", "siren": "measured", "ckconv": "none", "partial": "none"}
 
 
