@@ -1,4 +1,4 @@
-"""Kernels stay in float32 where a module is cast to half precision."""
+"""Keep kernels in float32 when a module is cast to half precision."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 def in_full_precision(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return a change of tensors, for ``Module._apply``, that moves them as ``change`` does but keeps float32.
+    """Wrap a function for ``Module._apply`` so that it moves tensors but does not cast them to half precision.
 
-    In half precision neighbouring offsets of a long kernel are one number, and a frequency that is rounded to eight
-    bits is wrong by radians at its end. Tensors that are in half precision already are changed as they are.
+    In half precision, neighbouring offsets of a long kernel round to the same number, and a frequency rounded to eight
+    bits is wrong by radians at the kernel's end. Tensors already in half precision go to ``change`` unaltered.
 
     Args:
-        change: what ``Module._apply`` does to parameters and buffers.
+        change: the function that ``Module._apply`` applies to parameters and buffers.
 
     >>> weight = torch.tensor([1.0009765625])
     >>> in_full_precision(lambda t: t.bfloat16())(weight) is weight

@@ -74,7 +74,7 @@ class Pointwise(nn.Module):
 
         Args:
             x: (batch, in, \*space) signal.
-            offset: (in,) numbers o, added to the bias as W o and not to the signal.
+            offset: (in,) vector o; the layer adds W o to the bias instead of o to the signal.
             active: the channels in use, and their factors; all of them if not given.
             epilogue: activation, dropout, dropout_channels and residual, as in :func:`kernelfield.ops.fused.linear`.
         """
@@ -84,7 +84,7 @@ class Pointwise(nn.Module):
         if active is not None:
             weight, bias = active.of_map(weight, bias)  # type: ignore[assignment]
         if offset is not None:
-            offset = _fitting(offset, weight)
+            offset = _match_columns(offset, weight)
         return linear(x, weight, bias, offset=offset, **epilogue)
 
     def active_parameters(
@@ -96,15 +96,15 @@ class Pointwise(nn.Module):
         if active is not None:
             weight, bias = active.of_map(weight, bias)
         if offset is not None:
-            bias = mapped_offset(_fitting(offset, weight), weight, bias)
+            bias = mapped_offset(_match_columns(offset, weight), weight, bias)
         return weight, bias
 
     def extra_repr(self) -> str:
         return f"in_channels={self.in_channels}, out_channels={self.out_channels}"
 
 
-def _fitting(offset: Tensor, weight: Tensor) -> Tensor:
-    """Return the entries of ``offset`` that meet the columns of ``weight``, the first ones."""
+def _match_columns(offset: Tensor, weight: Tensor) -> Tensor:
+    """Return the first entries of ``offset``, one for each column of ``weight``."""
     entries, columns = offset.shape[0], weight.shape[1]
     if entries < columns:
         raise ValueError(f"offset must have {columns} entries, got {tuple(offset.shape)}")
@@ -115,7 +115,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
     """Batch normalisation of signals with any number of spatial axes.
 
     Attributes:
-        synchronised: whether statistics in training are those of all processes; see :func:`synchronise_norms`.
+        synchronised: whether training computes statistics over all processes; see :func:`synchronise_norms`.
 
     >>> BatchNorm(3)(torch.randn(2, 3, 4, 4, 4)).shape
     torch.Size([2, 3, 4, 4, 4])
@@ -135,8 +135,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
 
         Args:
             input: signal.
-            active: ``input`` has only the first of the channels, ``active.channels[0]`` of them.
-            activation: "gelu" or "relu" of the result.
+            active: the channels in use; ``input`` has only the first ``active.channels[0]``.
+            activation: "gelu" or "relu", applied to the result.
             with_identity: return the input too, for an identity branch; see
                 :func:`kernelfield.ops.fused.norm_with_identity`.
         """
@@ -171,7 +171,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
         return (y, same) if with_identity else y
 
     def process_groups(self) -> Sequence[Any] | None:
-        """Return the process groups whose statistics are used now; None for those of this process."""
+        """Return the process groups to compute statistics over; None for this process alone."""
         return (None,) if self.synchronised and self.training and has_several_processes() else None
 
 
@@ -180,8 +180,8 @@ class ChannelNorm(nn.Module):
 
     .. math:: y_c(t) = w_c \frac{x_c(t) - \mu(t)}{\sqrt{\sigma^2(t) + \epsilon}} + b_c
 
-    The mean and the variance of a position are those of its own channels. Other positions have no effect, so that a
-    causal network stays causal, in training as in evaluation.
+    Each position is normalised over its own channels. Other positions have no effect, so a causal network stays
+    causal, in training and in evaluation.
 
     Args:
         channels: channels of the signal.
@@ -216,8 +216,8 @@ class CumulativeNorm(ChannelNorm):
         \mu(t) = \operatorname*{mean}_{c, s \le t} x_c(s), \quad
         \sigma^2(t) = \operatorname*{mean}_{c, s \le t} x_c(s)^2 - \mu(t)^2
 
-    It is the norm of chapter 2 with the past in place of the whole sequence: the same at the last position, and causal
-    in training as in evaluation.
+    This is the norm of chapter 2 with statistics over the past instead of the whole sequence. It equals that norm at
+    the last position, and is causal in training and in evaluation.
 
     Args:
         channels: channels of the signal.
@@ -235,14 +235,14 @@ class CumulativeNorm(ChannelNorm):
         return self.normalise(x, *(total / count for total in self.sums(x)))
 
     def sums(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (batch, 1, time) sums of channel means, and of their squares, up to each position."""
+        """Return the (batch, 1, time) cumulative sums of the channels' mean and of their mean square."""
         values = x if x.dtype == torch.float64 else x.float()
-        # In double precision, since the sums are long and their difference is small.
+        # The sums are long and their difference is small: add in double precision.
         means = (values.mean(dim=1, keepdim=True), values.square().mean(dim=1, keepdim=True))
         return means[0].cumsum(dim=-1, dtype=torch.float64), means[1].cumsum(dim=-1, dtype=torch.float64)
 
     def normalise(self, x: Tensor, mean: Tensor, square: Tensor) -> Tensor:
-        """Return the norm of ``x``, given the means (batch, 1, time) of its values and their squares."""
+        """Normalise ``x``, given the means (batch, 1, time) of its values and of their squares."""
         scale = torch.rsqrt((square - mean.square()).clamp(min=0) + self.eps)
         values = x if x.dtype == torch.float64 else x.float()
         y = (values - mean.to(values.dtype)) * scale.to(values.dtype)
@@ -279,7 +279,7 @@ def make_norm(name: str, channels: int) -> nn.Module:
 
 @checked(x=_SIGNAL, activation=Choice("relu", "gelu") | None)
 def normalise(norm: nn.Module, x: Tensor, activation: str | None = None) -> Tensor:
-    """Return the activation of ``norm(x)``, in the pass of the norm where that is possible.
+    """Normalise ``x`` and apply an activation, in one pass where possible.
 
     >>> normalise(make_norm("none", 3), torch.tensor([[[-1.0, 2.0]]]), "relu")
     tensor([[[0., 2.]]])
@@ -294,7 +294,7 @@ def normalise(norm: nn.Module, x: Tensor, activation: str | None = None) -> Tens
 def normalise_with_identity(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``norm(x)`` and ``x``; see :func:`kernelfield.ops.fused.norm_with_identity`.
 
-    Any module may be the norm: networks trained on several devices have torch's SyncBatchNorm in its place.
+    The norm may be any module, such as torch's SyncBatchNorm in networks trained on several devices.
 
     >>> y, same = normalise_with_identity(make_norm("batch", 3), torch.randn(2, 3, 8))
     >>> y.shape

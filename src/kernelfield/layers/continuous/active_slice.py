@@ -1,7 +1,8 @@
 r"""How much of a layer or of a residual block is in use (chapter 6, section 2.4).
 
-A network whose architecture is learned has layers of the largest size, of which masks leave the first channels. One
-:class:`ActiveSlice` tells a layer what that is. A layer maps one stage of channels to the next, and a block has three:
+A network with a learned architecture has layers of the largest size, and masks keep their first channels. An
+:class:`ActiveSlice` tells a layer which part is in use. A layer maps one stage of channels to the next, and a block has
+three stages:
 
 .. code-block:: text
 
@@ -52,7 +53,7 @@ class ActiveSlice:
 
     @property
     def linear(self) -> ActiveSlice:
-        """The slice of a block's linear map; the convolution has applied the middle factors."""
+        """The slice of a block's linear map, without the middle factors, which the convolution has applied."""
         return ActiveSlice(self.channels and self.channels[1:], self.factors and (None, *self.factors[2:]))
 
     def of_map(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -71,11 +72,11 @@ class ActiveSlice:
 
 
 # A residual branch that uses only the first channels leaves the others of the identity branch alone. The identity
-# branch is cut once: the gradients of overlapping views of a tensor would each be padded with zeros and added.
+# branch is split once: autograd would pad the gradient of each overlapping view with zeros and add them.
 
 
 def split_channels(x: Tensor, *cuts: int) -> Sequence[Tensor]:
-    """Return ``x`` (batch, channels, *space) cut along its channels at ``cuts``."""
+    """Return ``x`` (batch, channels, *space) split along its channels at ``cuts``."""
     ends = sorted({x.shape[1], *cuts})
     sizes = [b - a for a, b in zip([0, *ends[:-1]], ends, strict=True)]
     return [x] if len(sizes) == 1 else x.split(sizes, dim=1)
@@ -92,7 +93,7 @@ def join_first(pieces: Sequence[Tensor], channels: int) -> Tensor:
 
 
 def add_to_first(branch: Tensor, pieces: Sequence[Tensor]) -> Tensor:
-    """Return a signal in pieces, joined, with ``branch`` added to its first channels.
+    """Join a signal in pieces and add ``branch`` to its first channels.
 
     >>> add_to_first(torch.ones(1, 1, 2), split_channels(torch.zeros(1, 2, 2), 1))
     tensor([[[1., 1.],

@@ -2,12 +2,12 @@ r"""Residual branches at a learned resolution (chapter 6, section 2.4).
 
 A sigmoid mask on the spectrum of a signal sets the highest frequency that a block keeps. Its axis maps frequency 0 to
 -1 and the highest frequency of the training grid to 1, so a mask with offset μ ends at the same physical frequency on
-every grid. Of a signal of n samples at sampling step s, of which the mask keeps the share c of the training grid's
+every grid. For a signal of n samples at sampling step s, and a mask that keeps the share c of the training grid's
 frequencies, the block computes
 
 .. math:: M = \min\big(n,\; 2 \lfloor c\, n s / 2 \rfloor + 1\big)
 
-samples, which hold exactly the frequencies that are kept.
+samples, which hold exactly the frequencies that the mask keeps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GRAIN = 128
 
 
 def cutoff(root: Any) -> Any:
-    """Return the share of the training grid's frequencies below ``root``: none at -1, all at 1; number or tensor.
+    """Return the share of the training grid's frequencies below ``root``, a number or tensor: none at -1, all at 1.
 
     >>> cutoff(0.0), cutoff(torch.tensor([0.001], dtype=torch.float64)).item()
     (0.5, 0.5078125)
@@ -53,7 +53,7 @@ class BandLimit:
         cutoffs: share of the training grid's frequencies to keep along each axis.
         offsets: offset of the sigmoid mask on the spectrum along each axis, on [-1, 1].
         temperature: steepness of the masks.
-        threshold: the masks are zero below it.
+        threshold: mask values below it are zero.
     """
 
     cutoffs: tuple[float, ...]
@@ -62,7 +62,7 @@ class BandLimit:
     threshold: float
 
     def grid(self, lengths: Sequence[int], steps: tuple[float, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Return the lengths and sampling steps at which a signal on such a grid is computed."""
+        """Return the lengths and sampling steps at which the block computes a signal on such a grid."""
         low = tuple(_samples(n, c * s) for n, c, s in zip(lengths, self.cutoffs, steps, strict=True))
         return low, tuple(s * n / m if m is not n else s for n, m, s in zip(lengths, low, steps, strict=True))
 
@@ -84,16 +84,16 @@ class BandLimit:
 
 @dataclass(frozen=True)
 class FixedShapeBandLimit:
-    """The same frequencies as tensors on the device: the same results, in shapes that do not change.
+    """A :class:`BandLimit` with its frequencies on the device: the same results, in shapes that do not change.
 
-    A signal of M samples takes the first M places of one as long as the input. Resampling is a product with a matrix
+    A signal of M samples fills the first M entries of one as long as the input. Resampling is a product with a matrix
     whose other rows are zero. Its cost is quadratic in the length of an axis: use it for images and short sequences.
 
     Args:
         cutoffs: (dim,) share of the training grid's frequencies to keep, float64.
         offsets: (dim,) offsets of the sigmoid masks on the spectrum.
         temperature: steepness of the masks.
-        threshold: the masks are zero below it.
+        threshold: mask values below it are zero.
     """
 
     cutoffs: Tensor
@@ -142,9 +142,11 @@ def _window(
 
 
 def _weighted(layer: ContinuousConv, x: Tensor, sampling: dict[str, Any]) -> tuple[Tensor, tuple[float, ...]]:
-    """Return ``x`` without its unseen samples and weighted by their density, and its sampling steps."""
+    """Return ``x``, zero at unseen samples and divided by the density of the others, and its sampling steps."""
     if sampling.get("coords") is not None:
-        raise ValueError("coords must be None for a block with a learned resolution: points have no spectrum")
+        raise ValueError(
+            "coords must be None for a block with a learned resolution, got a tensor: points have no spectrum"
+        )
     steps = floats_per_axis("step", sampling.get("step", 1.0), layer.dim)
     weight = sample_weight(None, sampling.get("mask"), sampling.get("density"), steps)
     return (x if weight is None else x * weight.unsqueeze(1).to(x.dtype)), steps

@@ -31,12 +31,12 @@ _KERNELS = ListOf(TensorOf("float") | None)
 
 
 def _core(conv: nn.Module) -> Any:
-    """Return the continuous convolution inside of a layer."""
+    """Return the continuous convolution inside a layer."""
     return conv.depthwise if isinstance(conv, SeparableConv) else conv
 
 
-def _refuse_at(sampling: dict[str, Any]) -> None:
-    """Refuse ``at``, which moves a branch away from the points of the identity it is added to."""
+def _reject_at(sampling: dict[str, Any]) -> None:
+    """Reject ``at``: the branch would have other points than the identity it is added to."""
     if sampling.get("at") is not None:
         raise ValueError("at must be None for a block, got a tensor; networks with a dense readout accept it")
 
@@ -51,7 +51,7 @@ class TwoConvBlock(nn.Module):
     Args:
         make_conv: makes a convolution from ``(in_channels, out_channels)``.
         in_channels: channels of the input.
-        out_channels: channels of the output; a pointwise shortcut where they differ.
+        out_channels: channels of the output; the shortcut is pointwise if they differ from the input's.
         norm: name of the norm; see :func:`~kernelfield.layers.pointwise.make_norm`.
         activation: "relu" or "gelu".
         dropout: probability.
@@ -83,7 +83,7 @@ class TwoConvBlock(nn.Module):
     @checked(x=_SIGNAL, kernels=_KERNELS)
     def forward(self, x: Tensor, *, kernels: Sequence[Tensor | None] = (None, None), **sampling: Any) -> Tensor:
         """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolutions."""
-        _refuse_at(sampling)
+        _reject_at(sampling)
         if len(kernels) != 2:
             raise ValueError(f"kernels must have 2 entries, one per convolution, got {len(kernels)}")
         branch = self.conv1(x, kernel=kernels[0], **sampling)
@@ -108,14 +108,14 @@ class CCNNBlock(nn.Module):
     Args:
         make_conv: makes a :class:`SeparableConv` from ``(in_channels, out_channels)``.
         in_channels: channels of the input.
-        out_channels: channels of the output; a pointwise shortcut where they differ.
+        out_channels: channels of the output; the shortcut is pointwise if they differ from the input's.
         norm: name of the norm; see :func:`~kernelfield.layers.pointwise.make_norm`.
         dropout: probability.
         dropout_kind: drop single "values", or whole "channels".
         prenorm: the norm comes first; else after the sum.
         final_activation: False gives the block of S4.
-        active: sizes of the residual branch where they differ from those of the identity branch; what
-            :meth:`kernelfield.DNArch.materialize` leaves of its masks.
+        active: sizes of the residual branch where they differ from those of the identity branch, as
+            :meth:`kernelfield.DNArch.materialize` sets them.
 
     >>> from functools import partial
     >>> block = CCNNBlock(partial(SeparableConv, size=16), 4, 4, dropout=0.1, dropout_kind="channels")
@@ -169,7 +169,7 @@ class CCNNBlock(nn.Module):
             active: the part of the residual branch to compute; the identity branch is always complete.
             sampling: step, coords, mask and density for the convolution.
         """
-        _refuse_at(sampling)
+        _reject_at(sampling)
         active = self.active if active is None else active
         if active is None and x.shape[1] != self.in_channels:
             raise ValueError(f"x must have {self.in_channels} channels, got shape {tuple(x.shape)}")
@@ -181,7 +181,7 @@ class CCNNBlock(nn.Module):
         if limit is not None:
             branch, how = limit.down(self.continuous_layers()[0], branch, how)
         branch = self.conv(branch, active=first, activation="gelu", **self.dropout.fused(), **how)
-        if len(pieces) == 1 and limit is None and scale is None:  # the sum joins the pass of the linear map
+        if len(pieces) == 1 and limit is None and scale is None:  # the linear map adds the residual in its own pass
             residual = self.shortcut(pieces[0])
             y = self.linear(branch, active=second, activation=self.activation, residual=residual)
         else:
@@ -198,7 +198,7 @@ class CCNNBlock(nn.Module):
         return (_core(self.conv),)
 
     def _read(self, x: Tensor, active: ActiveSlice | None) -> tuple[Tensor, Sequence[Tensor]]:
-        """Return the residual branch's input, normalised, and the identity branch in pieces of its channels."""
+        """Return the normalised input of the residual branch, and the identity branch split along its channels."""
         if active is None or active.channels is None:
             branch, x = normalise_with_identity(self.norm, x) if self.prenorm else (x, x)
             return branch, [x]
@@ -221,7 +221,7 @@ def run_blocks(
     active: Sequence[ActiveSlice] | None = None,
     **sampling: Any,
 ) -> Tensor:
-    """Apply ``blocks`` to ``x`` in order, with all their kernels sampled together first.
+    """Sample the kernels of all ``blocks`` together, then apply the blocks to ``x`` in order.
 
     Args:
         blocks: the blocks.
@@ -233,8 +233,8 @@ def run_blocks(
     slices = [getattr(block, "active", None) for block in used] if active is None else list(active)
     layers = [block.continuous_layers() for block in used]  # type: ignore[operator]
     kernels = iter(_sample_all(layers, slices, x, sampling))
-    # Channels that no branch reads or writes go around all blocks at once, not around each of them.
-    touched = _touched(used, slices)
+    # Channels that no branch reads or writes bypass all blocks at once, not each block in turn.
+    touched = _channels_in_use(used, slices)
     rest: list[Tensor] = []
     if touched is not None and touched < x.shape[1]:
         x, *rest = x.split([touched, x.shape[1] - touched], dim=1)
@@ -244,8 +244,8 @@ def run_blocks(
     return join_channels([x, *rest]) if rest else x
 
 
-def _touched(blocks: Sequence[nn.Module], slices: Sequence[ActiveSlice | None]) -> int | None:
-    """Return how many channels, the first ones, the blocks read or write; None if a block reads all of them."""
+def _channels_in_use(blocks: Sequence[nn.Module], slices: Sequence[ActiveSlice | None]) -> int | None:
+    """Return how many of the first channels the blocks read or write; None if a block reads all of them."""
     most = 0
     for block, active in zip(blocks, slices, strict=True):
         if active is None or active.channels is None or not isinstance(block, CCNNBlock):

@@ -27,7 +27,7 @@ class CKConvOptions(ConvOptions, total=False):
 
 
 class CKConv(ContinuousConv):
-    r"""A convolution whose kernel is a field, as long as the input at any number of parameters (chapter 2).
+    r"""A convolution whose kernel is a field: it can be as long as the input at any parameter count (chapter 2).
 
     .. math:: (x * \psi)(t) = \sum_c \sum_\tau x_c(\tau)\, \psi_c(t - \tau)
 
@@ -35,8 +35,8 @@ class CKConv(ContinuousConv):
         in_channels: channels of the input.
         out_channels: channels of the output.
         dim: number of spatial dimensions, 1 to 3.
-        size: reach of the kernel in training steps, one for all axes or one per axis; the input's length makes it
-            global.
+        size: reach of the kernel in training steps, one for all axes or one per axis; the input's length gives a
+            global kernel.
         field: makes the kernel's field from ``(dim, channels)``: a class of :mod:`kernelfield.fields`, a partial of
             one, or a field.
         causal: the output depends on no later input; dim 1.

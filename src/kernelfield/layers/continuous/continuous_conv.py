@@ -46,7 +46,7 @@ class ConvOptions(TypedDict, total=False):
 
 
 class ContinuousConv(SampledKernel):
-    r"""A convolution with a field for a kernel, under a mask or not, dense or depthwise.
+    r"""A convolution whose kernel is a field, with or without a mask, dense or depthwise.
 
     .. math::
         y_o(t) = b_o + \sum_c \sum_\tau (\psi_{oc} m)\big((t - \tau)/\mathrm{size}\big)\, x_c(\tau)\, \mathrm{step}^D
@@ -57,7 +57,7 @@ class ContinuousConv(SampledKernel):
         in_channels: channels of the input.
         out_channels: channels of the output.
         bias: whether to add a bias, initially zero.
-        boundary: what lies beyond the signal, "zero" or "periodic".
+        boundary: values beyond the ends of the signal, "zero" or "periodic".
         method: how to convolve; see :func:`kernelfield.ops.conv`.
         kernel_dropout: probability to set a value of the sampled kernel to zero, in training, on grids.
         point_method: how to convolve values at points: "pairs", "cells", "grid" or "auto"; see
@@ -67,13 +67,13 @@ class ContinuousConv(SampledKernel):
         smooth: at steps finer than the training's, blur the kernel over a training step, which removes frequencies
             that training never saw (chapter 2, appendix "Dealing with high-frequency components").
         neighbors: with ``coords``, sum over only this many nearest points.
-        gain: "start" scales the kernel as the publication did whose starting values the field has
+        gain: "start" scales the kernel as in the publication of the field's starting values
             (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
             gain² at initialisation (chapter 3, section 3.3). None leaves the field as it was drawn.
         kernel: further arguments of :class:`SampledKernel`: dim, size, field, mask, crop, causal, spread.
 
     Attributes:
-        point_plan: how to convolve values at points without measuring them; see :func:`use_point_plans`.
+        point_plan: plan that saves measuring the points at every call; see :func:`use_point_plans`.
     """
 
     @checked(
@@ -134,11 +134,11 @@ class ContinuousConv(SampledKernel):
                 accounted for: outputs agree across steps.
             coords: (batch, points, dim) coordinates in training steps, or (points, dim) shared by the batch.
             mask: (batch, *space) or (batch, points) whether a sample was seen; unseen ones contribute nothing.
-            density: (batch, points) samples per unit of space, by which their contributions are divided; "estimate"
-                uses :func:`kernelfield.ops.sample_density`. Relative to one sample per ``step``.
+            density: (batch, points) samples per unit of space; each sample's contribution is divided by its density.
+                "estimate" uses :func:`kernelfield.ops.sample_density`. One sample per ``step`` has no effect.
             kernel: the kernel for this input, if :func:`sample_kernels` has sampled it before.
-            active: ``x`` has only the first of the channels, ``active.channels[0]`` of them; for depthwise layers.
-            add_bias: False leaves the bias out, for callers that add it in a cheaper place.
+            active: the channels in use; ``x`` has only the first ``active.channels[0]``; for depthwise layers.
+            add_bias: False leaves the bias out, for callers that add it elsewhere at a lower cost.
             at: (batch, queries, dim) or (queries, dim) coordinates of the outputs, in training steps, if they are not
                 those of the points; needs ``coords``.
             queries: how many of the last points are queries. Queries get outputs but have no values: they contribute
@@ -150,19 +150,19 @@ class ContinuousConv(SampledKernel):
         steps = (1.0,) * self.dim if step == 1.0 else floats_per_axis("step", step, self.dim)
         channels = self.in_channels if active is None else self._channels(active)
         if queries:
-            at = _check_asked(x, coords, at, queries)
+            at = _check_query_count(x, coords, at, queries)
             x, coords = x[..., :-queries], at[..., :-queries, :]
             mask = None if mask is None else mask[..., :-queries]
             density = density[..., :-queries] if isinstance(density, Tensor) else density
         points = check_points(x, coords, mask, channels, self.dim)
-        asked = None if at is None else check_queries(at, points, self.dim)
-        if queries and asked is not None and points is not None:  # coordinates of unseen points may be NaN
-            asked = torch.cat([points, asked[:, -queries:].expand(points.shape[0], -1, -1)], dim=1)
+        query_coords = None if at is None else check_queries(at, points, self.dim)
+        if queries and query_coords is not None and points is not None:  # coordinates of unseen points may be NaN
+            query_coords = torch.cat([points, query_coords[:, -queries:].expand(points.shape[0], -1, -1)], dim=1)
         weight = None
         if mask is not None or density is not None:
             x, weight = seen_only(x, mask), sample_weight(points, mask, density, steps, self.causal)
         if points is not None:
-            y = convolve_points(self, x, points, weight, steps, mask, asked)
+            y = convolve_points(self, x, points, weight, steps, mask, query_coords)
         else:
             if not torch.compiler.is_compiling() and 0 in x.shape[2:]:
                 raise ValueError(f"x must have at least one sample along each axis, got {tuple(x.shape)}")
@@ -216,8 +216,8 @@ def _dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def _check_asked(x: Tensor, coords: Tensor | None, at: Tensor | None, queries: int) -> Tensor:
-    """Check that the last points can be asked for; return the coordinates of all outputs."""
+def _check_query_count(x: Tensor, coords: Tensor | None, at: Tensor | None, queries: int) -> Tensor:
+    """Check ``queries`` against ``x``, ``coords`` and ``at``; return the coordinates of all outputs."""
     if coords is None or at is not None:
         raise ValueError(f"queries must be 0 without coords or with at, got {queries}")
     if queries >= x.shape[-1]:

@@ -42,26 +42,26 @@ class FlexConv(ContinuousConv):
 
     .. math:: \psi(x) = \mathrm{MAGNet}(x) \cdot m_\mathrm{gauss}(x; \mu, \sigma)
 
-    Only the mask's support is sampled and convolved. ``forward`` never reads it from the device.
+    Only the mask's support is sampled and convolved. ``forward`` never reads the support from the device.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         dim: number of spatial dimensions, 1 to 3.
         size: the largest reach of the kernel in training steps, one for all axes or one per axis.
-        field: makes the kernel's field from ``(dim, channels)``; it begins with chapter 5's starting values unless it
-            has others bound.
+        field: makes the kernel's field from ``(dim, channels)``, with chapter 5's starting values unless others are
+            bound to it.
         sigma: initial width of the Gaussian mask, where 1 is ``size`` steps.
-        mask: another mask on the kernel's domain, [-1, 1] or, if causal, [0, 1] along each axis, in place of the
-            Gaussian and of the arguments that describe it (sigma, threshold, learn_mean, learn_sigma, isotropic): a
-            :class:`~kernelfield.masks.Mask`, of which the layer uses a copy, or a class or function that makes one from
-            ``dim``.
-        threshold: the mask is zero below it.
+        mask: another mask in place of the Gaussian: a :class:`~kernelfield.masks.Mask`, which the layer copies, or a
+            class or function that makes one from ``dim``. It lives on the kernel's domain, [-1, 1] along each axis, or
+            [0, 1] if causal. The arguments that describe the Gaussian (sigma, threshold, learn_mean, learn_sigma,
+            isotropic) then have no effect.
+        threshold: mask values below it are zero.
         learn_mean: whether the mask's centre, initially at offset zero, is learned too.
         learn_sigma: whether the mask's width is learned.
         isotropic: one width for all axes.
-        crop: sample only the mask's support. False samples the kernel's full reach, whatever the mask: the same results
-            in shapes that never change, for CUDA graphs.
+        crop: sample only the mask's support. False samples the kernel's full reach: the same results in shapes that
+            never change, for CUDA graphs.
         causal: the output depends on no later input; dim 1.
         options: options of every continuous convolution, described in :class:`ContinuousConv`: bias, depthwise,
             boundary, smooth, neighbors, method, gain, kernel_dropout.
@@ -104,7 +104,7 @@ class FlexConv(ContinuousConv):
                 isotropic=isotropic,
                 domain=(0.0, 1.0) if causal else (-1.0, 1.0),
             )
-            # Envelopes start where the mask shows them: within the authors' 1.667 widths of its centre.
+            # Envelopes start inside the mask: within 1.667 widths of its centre, as the authors place them.
             spread = min(1.0, 1.667 * float(mask.sigma.detach().max()))
         else:
             mask = own_mask(mask, dim)

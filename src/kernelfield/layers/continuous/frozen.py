@@ -1,4 +1,4 @@
-"""Kernels that were sampled once, for predictions."""
+"""Kernels that are sampled once and reused, for predictions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FrozenKernel"]
 
-#: lengths of inputs for which a frozen kernel is kept as convolutions read it
-MOST_CUTS = 16
+#: largest number of cuts, by input length and dtype, that a frozen kernel keeps
+MAX_CUTS = 16
 
 
 class FrozenKernel:
-    """A sampled kernel, and its parts that inputs of different lengths and dtypes meet, with their spectra.
+    """A sampled kernel, and its cuts for inputs of different lengths and dtypes, with their spectra.
 
     Args:
         values: (out, in / groups, *points) kernel.
@@ -34,14 +34,14 @@ class FrozenKernel:
         self._cuts: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
 
     def cut(self, points: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return the middle ``points`` of the kernel along each axis, the first ones if causal."""
+        """Return the middle ``points`` of the kernel along each axis, or the first ones if causal."""
         if torch.compiler.is_compiling():
             return self._part(points).to(dtype)
         found = self._cuts.get((points, dtype))
         if found is None:
             with torch.inference_mode(False), torch.no_grad():
                 found = self._part(points).to(dtype)
-            if not capturing() and len(self._cuts) < MOST_CUTS:
+            if not capturing() and len(self._cuts) < MAX_CUTS:
                 self._cuts[points, dtype] = keep_spectra(found)
         return found
 
@@ -53,7 +53,7 @@ class FrozenKernel:
 
     @torch.no_grad()
     def update_(self, values: Tensor) -> None:
-        """Change the kernel and everything that was derived from it in place, where CUDA graphs read it."""
+        """Overwrite the kernel and everything derived from it in place, since CUDA graphs read this memory."""
         self.values.copy_(values)
         for (points, dtype), cut in self._cuts.items():
             if dtype != self.values.dtype:

@@ -1,4 +1,4 @@
-"""Sampling the kernels of many layers in as few operations as those of one.
+"""Sample the kernels of many layers in as few operations as the kernel of one.
 
 A kernel network is small, so on a GPU its time is set by the number of launches, and ten layers launch ten times as
 many. Layers whose fields have the same shape and whose kernels lie on the same grid are therefore evaluated as one
@@ -65,12 +65,12 @@ def sample_kernels(
     return sample_requests([(layer, lengths, floats_per_axis("step", step, layer.dim), None) for layer in layers])
 
 
-#: a layer, the lengths and sampling steps of its input, and how many channels the input has, None for all
+#: a layer, the lengths and sampling steps of its input, and the number of input channels in use, None for all
 Request: TypeAlias = "tuple[ContinuousConv, Sequence[int], tuple[float, ...], int | None]"
 
 
 def sample_requests(requests: Sequence[Request | None]) -> list[Tensor | None]:
-    """Return the kernels of layers with inputs on grids of their own, as :func:`sample_kernels` does.
+    """Return the kernels of layers whose inputs lie on different grids; see :func:`sample_kernels`.
 
     Args:
         requests: what to sample; None for a layer that samples its own kernel. Layers that are sampled together may
@@ -126,8 +126,8 @@ _samples: ContextVar[dict[Any, Tensor] | None] = ContextVar("kernelfield_sampled
 def sampled_once() -> Iterator[None]:
     """Sample no kernel twice inside the ``with`` block, in which no weight may change.
 
-    A training step convolves with the kernels of a network and then adds their norm to its loss. The block belongs to
-    the thread (the context) that entered it; other threads sample their own kernels.
+    For training steps that convolve with the kernels of a network and then add their norm to the loss. The block
+    belongs to the thread (the context) that entered it; other threads sample their own kernels.
 
     >>> from kernelfield import CKConv
     >>> layer = CKConv(2, 2, size=8)

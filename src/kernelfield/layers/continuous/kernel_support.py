@@ -1,7 +1,7 @@
-"""How far a masked kernel reaches, so that nothing is sampled where the mask is zero.
+"""The reach of masked kernels. No kernel is sampled where its mask is zero.
 
 The reach is rounded up to one of a few numbers. Otherwise a mask that grows or shrinks a little would change the shape
-of its kernel at every step, and compiled code would be compiled again. Only zeros are cut off.
+of its kernel at every step, and compiled code would be recompiled. Only zeros are cut off.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class KernelSupport(LearnedSize):
         return KernelSupport, (self.mask, self.size)
 
     def measure(self) -> Sequence[Tensor]:
-        """Return the numbers from which the mask's reach follows."""
+        """Return the numbers that determine the mask's reach."""
         return self.mask.reach_numbers()
 
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
-        """Set the steps from the reach along each axis, and ``slack`` more.
+        """Set the steps to the reach along each axis plus ``slack``.
 
         With slack, the steps change only if they are too few or more than twice as many as needed, since each change
         means another CUDA graph.
@@ -84,7 +84,7 @@ class KernelSupport(LearnedSize):
 
 
 def sample_full_kernels(network: nn.Module) -> None:
-    """Sample the kernels of a network to their full size from now on, whatever their masks."""
+    """From now on, sample the kernels of a network at full size, regardless of their masks."""
     for module in network.modules():
         if isinstance(getattr(module, "kernel_support", None), KernelSupport):
             module.kernel_support = None  # type: ignore[assignment]

@@ -1,12 +1,12 @@
-"""Sizes that masks have learned, as Python numbers, known without a wait for the device.
+"""Learned sizes of masks as Python numbers, available without waiting for the device.
 
 A mask's size is a learned tensor, but a number of points, channels or blocks must be a Python int. A
 :class:`LearnedSize` keeps that int. It is read after each optimiser step, with one wait for all masks of a device
-(:mod:`kernelfield._step_hooks`), so ``forward`` finds it ready and torch.compile finds constants. If a mask is
-changed in another way, its version counter shows it, and the next ``forward`` reads the mask.
+(:mod:`kernelfield._step_hooks`), so ``forward`` finds it ready and torch.compile finds constants. If a mask changes in
+another way, its version counter shows it, and the next ``forward`` reads the mask.
 
-A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` copies the sizes to the host behind
-the step's own work, uses them two steps later, and adds a margin, since masks grow meanwhile.
+A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` queues a copy of the sizes to the
+host after the step's own work, uses it two steps later, and adds a margin, since masks may grow meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LearnedSize:
         _sizes.add(self)
 
     def measure(self) -> Sequence[Tensor]:
-        """Return the numbers to read as one-dimensional tensors on the masks' device; none if there are none."""
+        """Return the numbers to read, as one-dimensional tensors on the masks' device; may be empty."""
         raise NotImplementedError
 
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
@@ -55,14 +55,14 @@ class LearnedSize:
 
     @property
     def shapes(self) -> Any:
-        """The sizes on which shapes of tensors depend; two values can be compared."""
+        """The sizes that tensor shapes depend on, as a value that can be compared."""
         raise NotImplementedError
 
     def clamp_(self) -> None:
-        """Move masks that an optimiser has carried past their limits back to them; by default there are no limits."""
+        """Clamp masks that an optimiser has moved past their limits; by default there are no limits."""
 
     def read(self) -> None:
-        """Read the masks, with a wait for the device."""
+        """Read the masks, waiting for the device."""
         read_sizes([self])
 
     def refresh(self) -> None:
@@ -88,14 +88,14 @@ def tensors_of(mask: Mask) -> list[Tensor]:
     """
     if mask._modules:  # noqa: SLF001
         return [*mask.parameters(), *mask.buffers()]
-    # At every forward pass, and for every mask: without the generators of torch, which look for submodules.
+    # This runs for every mask at every forward pass: avoid torch's generators, which look for submodules.
     own = (*mask._parameters.values(), *mask._buffers.values())  # noqa: SLF001
     return [t for t in own if t is not None]
 
 
 @torch.no_grad()
 def read_sizes(sizes: Iterable[LearnedSize]) -> None:
-    """Read the masks of ``sizes``, with one wait for all of them on each device."""
+    """Read the masks of ``sizes``, waiting once for each device."""
     by_device: dict[Any, list[tuple[LearnedSize, Sequence[Tensor]]]] = {}
     for size in sizes:
         numbers = size.measure()
@@ -103,22 +103,22 @@ def read_sizes(sizes: Iterable[LearnedSize]) -> None:
             by_device.setdefault(numbers[0].device, []).append((size, numbers))
         size._read_at = size._versions()  # noqa: SLF001
     for entries in by_device.values():
-        # In float64 where one of them is.
+        # float64 if one of them is.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()
         _update_all([(size, _count(numbers)) for size, numbers in entries], flat)
 
 
 class DelayedSizes:
-    """All learned sizes that depend on some parameters, read without a wait for the device.
+    """All learned sizes that depend on the given parameters, read without waiting for the device.
 
-    After each step :meth:`copy_to_host` starts the copy of :meth:`measure`, behind the step's own work. Before each
-    step :meth:`update` uses the copy of two steps ago, which has long arrived. A mask may grow in two steps, so kernels
-    are sampled ``slack`` further than was read; for a mask that has not grown, what that adds is zero.
+    After each step :meth:`copy_to_host` queues a copy of :meth:`measure` behind the step's own work. Before each step
+    :meth:`update` uses the copy of two steps ago, which has long arrived. A mask may grow in two steps, so kernels are
+    sampled ``slack`` beyond the size that was read. If the mask has not grown, the additional samples are zero.
 
     Args:
-        parameters: of a network, among them those of masks.
+        parameters: parameters of a network, including those of its masks.
         slack: how much further to sample, in units of the layer's size.
-        delay: after how many steps a copy is used.
+        delay: number of steps after which a copy is used.
     """
 
     def __init__(self, parameters: Iterable[Tensor], slack: float = 0.02, delay: int = 2) -> None:
@@ -132,14 +132,14 @@ class DelayedSizes:
 
     @property
     def shapes(self) -> tuple[Any, ...]:
-        """The sizes on which shapes of tensors depend."""
+        """The sizes that tensor shapes depend on."""
         return tuple(size.shapes for size, _ in self.sizes)
 
     @torch.no_grad()
     def measure(self) -> Tensor | None:
         """Return the numbers of all masks as one tensor on their device; None if there are none."""
         measured = [part for size, _ in self.sizes for part in size.measure()]
-        # In float64 where one of them is; in float32 a reach is exact to a millionth.
+        # float64 if one of them is; in float32 a reach is exact to a millionth.
         return torch.cat(measured) if measured else None
 
     def copy_to_host(self, numbers: Tensor | None) -> None:
@@ -168,7 +168,7 @@ class DelayedSizes:
         return any(size._read_at is not at for (size, _), at in zip(self.sizes, self._read_at, strict=True))  # noqa: SLF001
 
     def catch_up(self) -> None:
-        """Read the masks now, with a wait for the device, and drop the copies under way."""
+        """Read the masks now, waiting for the device, and drop pending copies."""
         self._copies.clear()
         self._read_at = [size._read_at for size, _ in self.sizes]  # noqa: SLF001
         numbers = self.measure()
@@ -195,6 +195,6 @@ def _clamp(sizes: Iterable[LearnedSize]) -> None:
         size.clamp_()
 
 
-# Masks are clamped before they are read, and also while hooks are paused: that never waits for the device.
+# Masks are clamped before they are read, and also while hooks are paused: clamping never waits for the device.
 _clamped = on_optimizer_step(_parameters, _clamp, while_paused=True)
 _sizes = on_optimizer_step(_parameters, read_sizes)

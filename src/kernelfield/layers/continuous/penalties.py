@@ -50,8 +50,8 @@ def kernel_norm(model: nn.Module, *, parameters: str = "all") -> Tensor:
     .. math:: \sum_l \|\psi_l\|_2 + \sum_p \|p\|_2
 
     The published code of chapters 2, 3, 5 and 11 adds this to the loss, times a weight. A norm that is not squared
-    pulls with the same force however small a kernel is, so a weight of 1e-4 is far from one of 1e-4 for
-    :func:`kernel_l2`. Kernels are counted under their mask.
+    pulls with the same force however small a kernel is, so the same weight means something else for
+    :func:`kernel_l2`. Kernels count with their masks applied.
 
     Args:
         model: any module.
@@ -70,14 +70,14 @@ def kernel_norm(model: nn.Module, *, parameters: str = "all") -> Tensor:
     elif parameters == "all":
         generated = {id(p) for m in model.modules() if isinstance(m, Field) for p in m.parameters()}
         others = [p for p in model.parameters() if id(p) not in generated]
-    # A norm has no slope at zero; torch takes 0 there, so biases that begin at zero do no harm.
+    # A norm has no gradient at zero; torch returns 0 there, so biases that start at zero are safe.
     norms = [kernel.norm() for kernel in _kernels(model)]
     norms += torch._foreach_norm(others) if others else ()  # noqa: SLF001
     return torch.stack(norms).sum() if norms else torch.zeros(())
 
 
 def _kernels(model: nn.Module) -> list[Tensor]:
-    """Return the kernels of all convolutions, as the forward pass sampled them where that is known."""
+    """Return the kernels of all convolutions; those that the forward pass has kept are not sampled again."""
     layers = list(_layers(model))
     batched: list[Tensor | None] = [None] * len(layers)
     if not torch.compiler.is_compiling():  # a compiler fuses by itself
@@ -96,7 +96,7 @@ def _rendered(layer: Any, kernel: nn.Module) -> Tensor:
 
 
 def _group_layers(model: nn.Module) -> list[nn.Module]:
-    from ..group.gconv import BaseGroupConv  # noqa: PLC0415 - which imports this package
+    from ..group.gconv import BaseGroupConv  # noqa: PLC0415 - it imports this package
 
     return [module for module in model.modules() if isinstance(module, BaseGroupConv)]
 
@@ -124,17 +124,17 @@ def aliasing_loss(
         f^+_l + \tfrac{1}{L} f^+_\mathrm{mask} - \tfrac{1}{L} f_\mathrm{Nyq}\Big)^2
 
     Each filter has its share of the band, so that the gradient of one does not depend on the others (chapter 5's
-    appendix, "Improved implementation"). Layers whose field cannot tell its highest frequency are passed over.
+    appendix, "Improved implementation"). Layers whose field has no known highest frequency are skipped.
 
     Args:
         model: any module.
-        nyquist_factor: keep frequencies under this fraction of the Nyquist frequency, for use at coarser grids.
+        nyquist_factor: keep frequencies under this fraction of the Nyquist frequency, for use on coarser grids.
         with_mask: include the mask, which widens the spectrum of the kernel.
         per_filter: False penalises the sum over filters instead (Eq. 10).
         cut: number of standard deviations after which the spectrum of a Gaussian counts as zero.
-        unit: unit of length of the frequencies, in units of a layer's size. In the publication a kernel that spans
-            [-1, 1] is as long as the input; here one as long as the input spans [-½, ½] (or [0, 1]), so its unit is
-            half of ours and the published weight keeps its meaning. 1 for layers whose size is half the input's.
+        unit: unit of length of the frequencies, in units of a layer's size. A kernel as long as the input spans [-1, 1]
+            in the publication, but [-½, ½] (or [0, 1]) here: the published unit is half of ours, and with it the
+            published weight keeps its meaning. Use 1 for layers whose size is half the input's.
 
     >>> from kernelfield import FlexConv
     >>> layer = FlexConv(2, 2, size=64)

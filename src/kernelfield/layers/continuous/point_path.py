@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["convolve_points", "use_point_plans", "uses_features"]
 
-#: layers that measure their points in the next call, and the slack of their plans
+#: slack of the plan of each layer that measures its points in the next call
 _planning: dict[ContinuousConv, float] = {}
 
 
@@ -32,15 +32,15 @@ def use_point_plans(network: nn.Module, x: Tensor, *, slack: float = 1.25, **sam
     """Let the convolutions of a network plan, once, how to convolve between points.
 
     The network runs on an example, and each of its convolutions keeps a :class:`kernelfield.ops.PointPlan` for points
-    like these. From then on its host never waits for the device to learn where the points are, and the methods "cells"
-    and "grid" work in compiled and exported graphs, for any number of points. Outputs are NaN if the points do not fit:
-    call it again for other ones, or set ``point_plan`` of the layers to None.
+    like these. From then on the host never waits for the device to learn where the points are, and the methods "cells"
+    and "grid" work in compiled and exported graphs, for any number of points. Outputs are NaN for points that do not
+    fit the plan: make a new one from such points, or set ``point_plan`` of the layers to None.
 
     Args:
         network: the network or layer.
         x: its input.
         slack: factor by which later points may extend further, and be denser, than those of ``x``.
-        sampling: further arguments of its forward pass, ``coords`` above all.
+        sampling: further arguments of its forward pass, such as ``coords``.
 
     >>> import kernelfield as kf
     >>> layer = kf.CKConv(2, 2, size=3000, field=kf.fields.MAGNet, depthwise=True)
@@ -119,20 +119,17 @@ def convolve_points(
     )
     if not layer.causal:
         return y
-    # Half of a training step's cell lies in the future; see SampledKernel._measured. It replaces half of this sample's.
+    # Half of the training cell at lag zero lies in the future (SampledKernel._measured). It replaces half of this cell.
     here = values(layer.reach.new_zeros(1)).view(groups, -1, layer.in_channels // layer.groups)
     rest = (x * (weight > 0).unsqueeze(1) - weighted if weight is not None else x - weighted) / 2
     own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (groups, -1))).flatten(1, 2)
-    return y + (own if at is None else _where_equal(own, coords, at))
+    return y + (own if at is None else _values_at(own, coords, at))
 
 
 def _support(
     layer: ContinuousConv, values: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Callable[[Tensor], Tensor], tuple[float, ...]]:
-    """Return the reach of the kernel under its mask, the kernel as a function of offsets relative to it, and the reach.
-
-    The first is a tensor, and the last plain numbers.
-    """
+    """Return the masked kernel's reach, the kernel as a function of offsets relative to it, and the reach as floats."""
     full = tuple(map(float, layer.size))
     compiling = torch.compiler.is_compiling()
     if layer.kernel_support is None or (compiling and layer.point_plan is None):
@@ -151,13 +148,13 @@ def _support(
     return layer.reach * scale, lambda offsets: values(offsets * scale), size
 
 
-def _where_equal(own: Tensor, coords: Tensor, at: Tensor) -> Tensor:
-    """Return the values (batch, out, points) of the points that have the times ``at``; zero where none has."""
+def _values_at(own: Tensor, coords: Tensor, at: Tensor) -> Tensor:
+    """Return the (batch, out, queries) values of the points at the times ``at``, zero where there is no point."""
     batch = own.shape[0]
     times, order = coords[..., 0].expand(batch, -1).sort(dim=1)
-    asked = at[..., 0].expand(batch, -1).contiguous()
-    found = torch.searchsorted(times.contiguous(), asked).clamp(max=times.shape[1] - 1)
-    same = times.gather(1, found) == asked
+    queries = at[..., 0].expand(batch, -1).contiguous()
+    found = torch.searchsorted(times.contiguous(), queries).clamp(max=times.shape[1] - 1)
+    same = times.gather(1, found) == queries
     index = order.gather(1, found).unsqueeze(1).expand(-1, own.shape[1], -1)
     return own.gather(2, index) * same.unsqueeze(1)
 

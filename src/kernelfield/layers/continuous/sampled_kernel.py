@@ -19,7 +19,7 @@ from ..full_precision import in_full_precision
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport
-from .sampling import first_lag, smooth_kernel
+from .sampling import smooth_kernel, weight_first_lag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SampledKernel"]
 
-#: with chapter 3's starting values, kernels of few points may be almost zero: a variance below _SILENT
+#: with chapter 3's starting values, kernels of up to _FEW_POINTS may be almost zero: a variance below _SILENT
 _FEW_POINTS, _SILENT = 27, 1e-4
 
 
 class SampledKernel(nn.Module):
-    r"""A field under a mask, or without one, sampled on grids of any step: :math:`\psi(x)\, m(x)`.
+    r"""A field, with or without a mask, sampled on grids of any step: :math:`\psi(x)\, m(x)`.
 
     Field and mask stay in float32 if the module is cast to half precision; signals and outputs do not.
 
@@ -41,16 +41,16 @@ class SampledKernel(nn.Module):
         in_channels: channels of the input.
         out_channels: channels of the output.
         size: reach of the kernel in training steps, one for all axes or one per axis.
-        field: makes the kernel's field from ``(dim, channels)``, or is one.
+        field: makes the kernel's field from ``(dim, channels)``; or a field.
         dim: number of spatial dimensions, 1 to 3.
         mask: a mask on the kernel, or None.
         crop: sample only the mask's support.
         causal: the kernel has no lags below zero; dim 1.
         depthwise: one kernel per channel.
         smooth: blur the kernel over a training step when it is sampled finer than in training.
-        neighbors: number of points in a sum, for the initial scale.
+        neighbors: number of points that the convolution sums over; sets the initial scale.
         gain: initial scale, "start", a number or None; see :class:`ContinuousConv`.
-        spread: largest initial distance of the centres of the field's envelopes from offset zero, where it has any.
+        spread: largest initial distance of envelope centres from offset zero, for fields with envelopes.
     """
 
     @checked(dim=Int(1, 3), gain=POSITIVE | Choice("start") | None, spread=POSITIVE)
@@ -87,7 +87,7 @@ class SampledKernel(nn.Module):
             dim,
             out_channels * in_channels // self.groups,
             mean_range=(0.0 if causal else -spread, spread),
-            # Half of the training grid's Nyquist frequency: products of a few sines stay within what the grid can hold.
+            # Half of the training grid's Nyquist frequency: products of a few sines stay below what the grid can hold.
             bandwidth=min(self.size) / 4,
             beta=0.5,  # the thesis's envelopes, Gamma(α, 1) for coordinates that span [-1, 1] over one input
             # A table or spline has a coefficient for each offset of the training grid.
@@ -104,9 +104,9 @@ class SampledKernel(nn.Module):
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], FrozenKernel] = {}
         #: freeze the kernel for each step at its first use
-        self._freezes = False
+        self._freezes_on_use = False
         if isinstance(gain, str):
-            self._start_scale_()
+            self._apply_published_scale_()
         elif gain is not None:
             self.preserve_variance_(float(gain))
 
@@ -114,7 +114,7 @@ class SampledKernel(nn.Module):
     def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
         """Return the kernel sampled at ``step``: (out, in / groups, *points).
 
-        The offsets are those of :func:`kernelfield.grids.kernel_grid`, where the mask, if there is one, is not zero.
+        Its offsets are those of :func:`kernelfield.grids.kernel_grid` at which the mask, if any, is not zero.
 
         Args:
             step: sampling step in training steps, one or one per axis.
@@ -142,12 +142,12 @@ class SampledKernel(nn.Module):
         Args:
             kernels: frozen kernels by sampling step; empty at first.
         """
-        before = self._frozen, self._freezes
-        self._frozen, self._freezes = kernels, True
+        before = self._frozen, self._freezes_on_use
+        self._frozen, self._freezes_on_use = kernels, True
         try:
             yield
         finally:
-            self._frozen, self._freezes = before
+            self._frozen, self._freezes_on_use = before
 
     def train(self, mode: bool = True) -> SampledKernel:
         if mode:
@@ -168,20 +168,20 @@ class SampledKernel(nn.Module):
         self.unfreeze()
         super()._load_from_state_dict(*args, **kwargs)
 
-    def _start_scale_(self) -> None:
-        """Scale the kernel as the publication did whose starting values its field has; see :data:`.start.SCALING`."""
+    def _apply_published_scale_(self) -> None:
+        """Scale the kernel as in the publication of the field's starting values; see :data:`.start.SCALING`."""
         if self.field.scaling == "measured":
             self.preserve_variance_()
         elif self.field.scaling == "points":
-            terms = self.in_channels // self.groups * (self.neighbors or self._first_points())
+            terms = self.in_channels // self.groups * (self.neighbors or self._initial_points())
             self.field.scale_(1 / math.sqrt(terms))
-            if self._first_points() <= _FEW_POINTS and self.energy() < _SILENT:
+            if self._initial_points() <= _FEW_POINTS and self.energy() < _SILENT:
                 # Chapter 3's sines are 0 in the middle of a kernel. A mask that leaves only the middle leaves nothing.
                 self.field.spread_phases_()
                 self.preserve_variance_()
 
-    def _first_points(self) -> int:
-        """Return the number of kernel points, at the training step, that the mask leaves."""
+    def _initial_points(self) -> int:
+        """Return how many kernel points the initial mask keeps at the training step."""
         reach = [n - 1 for n in self.size]
         if self.mask is not None:
             low, high = self.mask.support()
@@ -231,9 +231,9 @@ class SampledKernel(nn.Module):
         return make(self.size, reach, steps, None if lengths is None else tuple(lengths), self.causal)
 
     def batch_key(self, grid: grids.KernelGrid) -> tuple[Any, ...] | None:
-        """Return what layers must share for their kernels to be sampled together; None for a layer sampled alone."""
+        """Return a key; layers with equal keys are sampled together. None for a layer sampled alone."""
         field = self.field.alike()
-        if field is None or self._freezes or grid.step in self._frozen:
+        if field is None or self._freezes_on_use or grid.step in self._frozen:
             return None
         groups = 1 if self.groups == 1 else 0
         return field, type(self.mask), grid, groups, self.causal, self.smooth, self.out_channels, self.reach.dtype
@@ -242,7 +242,7 @@ class SampledKernel(nn.Module):
         self, steps: tuple[float, ...], lengths: Sequence[int] | None, dtype: torch.dtype | None = None
     ) -> Tensor | None:
         """Return the frozen kernel for ``steps``, cut to inputs of these ``lengths``; None if there is none."""
-        if self._freezes and steps not in self._frozen:
+        if self._freezes_on_use and steps not in self._frozen:
             self.freeze(steps)
         kernel = self._frozen.get(steps)
         if kernel is None:
@@ -271,7 +271,7 @@ class SampledKernel(nn.Module):
         return remember_kernel(key, sample_grid([self], grid, None if channels == self.in_channels else channels)[0])
 
     def finish(self, kernel: Tensor, steps: tuple[float, ...], measured: bool = True) -> Tensor:
-        """Smooth and measure kernels (…, out, in / groups, *points) of field times mask."""
+        """Smooth kernels (…, out, in / groups, *points) of field times mask, and weight them by the cell volume."""
         if self.smooth and min(steps) < 1:
             kernel = smooth_kernel(kernel, steps)
         return self._measured(kernel, steps) if measured else kernel
@@ -283,8 +283,8 @@ class SampledKernel(nn.Module):
     def sample_at(self, lengths: Sequence[int], steps: Sequence[Tensor], channels: int) -> Tensor:
         """Return the kernel of a depthwise layer for steps that are tensors on the device, (channels, 1, *points).
 
-        The host does not wait for the device. The shape is that of the finest grid, offsets of up to ``lengths``
-        samples; those beyond the trained domain are zero.
+        The host does not wait for the device. The shape is that of the finest grid: offsets of up to ``lengths``
+        samples. The kernel is zero beyond the trained domain.
 
         Args:
             lengths: length of the input along each axis.
@@ -301,21 +301,21 @@ class SampledKernel(nn.Module):
         kernel = self._arranged(self.values(coords, channels) * kept.unsqueeze(-1))
         measure = torch.stack(list(steps)).prod().to(kernel.dtype)
         kernel = kernel * measure
-        return first_lag(kernel, measure) if self.causal else kernel
+        return weight_first_lag(kernel, measure) if self.causal else kernel
 
     def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
         r"""Weight each kernel point by the volume of its grid cell.
 
-        The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the
-        training step its cell is [-½, ½], half of it in the future, and kernels were learned with that. At another step
-        its cell still reaches from -½ to step/2: a weight of (1 + step)/2. With a full cell, outputs at two steps would
-        differ in first order of the step; now they differ in second order.
+        The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the training step its
+        cell is [-½, ½], half of it in the future, and kernels are learned with this cell. At another step the cell is
+        [-½, step/2], with a weight of (1 + step)/2. Outputs at two steps then differ in second order of the step; with
+        a cell of width ``step`` they would differ in first order.
         """
         measure = math.prod(steps)
         if measure == 1:
             return kernel
         kernel = kernel * measure
-        return first_lag(kernel, measure) if self.causal else kernel
+        return weight_first_lag(kernel, measure) if self.causal else kernel
 
     def extra_repr(self) -> str:
         kind = "depthwise, " if self.groups > 1 else ""

@@ -1,4 +1,4 @@
-"""Inputs that are sampled unevenly or finely: checks, weights of samples, and kernels on finer grids."""
+"""Irregularly or finely sampled inputs: checks, sample weights, and kernels on finer grids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..._checks import check_choice
 from ..._object_kinds import TensorOf
 from ...ops import conv, sample_density
 
-__all__ = ["check_points", "check_queries", "first_lag", "sample_weight", "seen_only", "smooth_kernel"]
+__all__ = ["check_points", "check_queries", "sample_weight", "seen_only", "smooth_kernel", "weight_first_lag"]
 
 
 def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
@@ -55,16 +55,16 @@ def check_queries(at: Tensor, points: Tensor | None, dim: int) -> Tensor:
     """Check that outputs can be computed ``at`` these coordinates; return them with a batch axis."""
     if points is None:
         raise ValueError("at must be None without coords, got a tensor")
-    asked = at.unsqueeze(0) if at.dim() == 2 else at
+    queries = at.unsqueeze(0) if at.dim() == 2 else at
     if (
-        asked.dim() != 3
-        or asked.shape[-1] != dim
-        or (asked.shape[0] != 1 and points.shape[0] not in (1, asked.shape[0]))
+        queries.dim() != 3
+        or queries.shape[-1] != dim
+        or (queries.shape[0] != 1 and points.shape[0] not in (1, queries.shape[0]))
     ):
         raise ValueError(
             f"at must have shape (batch, queries, {dim}) or (queries, {dim}) to go with coords, got {tuple(at.shape)}"
         )
-    return asked
+    return queries
 
 
 @checked(x=TensorOf("any", "batch, channels, *space"), mask=TensorOf("bool", "batch, *space") | None)
@@ -84,7 +84,7 @@ def sample_weight(
     steps: tuple[float, ...],
     causal: bool = False,
 ) -> Tensor | None:
-    """Return the weight of each sample, (batch, points) or (batch, *space); None if all weigh the same."""
+    """Return the weight of each sample, (batch, points) or (batch, *space); None if all weights are equal."""
     if density is None:
         return mask
     if isinstance(density, str):
@@ -97,16 +97,16 @@ def sample_weight(
     return weight if mask is None else torch.where(mask, weight, 0.0)
 
 
-def first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
-    """Weight the first point of a causal kernel, already weighted by ``measure``, by (1 + measure) / 2 instead."""
+def weight_first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
+    """Change the weight of a causal kernel's first point from ``measure`` to (1 + measure) / 2."""
     first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
     return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
 
 
 def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
-    r"""Blur a kernel that was sampled finer than in training by a Gaussian of half a training step (chapter 2, 5.5).
+    r"""Blur a kernel, sampled finer than in training, with a Gaussian of half a training step (chapter 2, 5.5).
 
-    The window reaches one training step to both sides. At the ends of the kernel it is cut and normalised, so a
+    The window reaches one training step to each side. At the ends of the kernel it is truncated and renormalised, so a
     constant kernel does not change.
 
     Args:

@@ -40,15 +40,15 @@ class SeparableConv(nn.Module):
 
     .. math:: y(t) = W \Big[b + \sum_\tau \psi(t - \tau) \odot x(\tau)\Big] + c
 
-    The kernel network has as many outputs as there are input channels, not their product with the output channels,
-    which affords networks several times as wide.
+    The kernel network has one output per input channel instead of one per pair of input and output channels, so
+    networks can be several times as wide.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         size: the largest reach of the kernel in training steps, one for all axes or one per axis.
-        field: makes the kernel's field from ``(dim, channels)``; it begins with chapter 3's starting values unless it
-            has others bound.
+        field: makes the kernel's field from ``(dim, channels)``, with chapter 3's starting values unless others are
+            bound to it.
         sigma: initial width of a Gaussian mask on the kernel, where 1 is ``size`` steps; None for no mask.
         mask: another mask in place of the Gaussian; see :class:`FlexConv`.
         learn_mean: whether the mask's centre is learned too.
