@@ -22,8 +22,8 @@ class Affine(Group):
 
     .. math:: (x_1, h_1)(x_2, h_2) = (x_1 + h_1 x_2,\; h_1 h_2), \qquad (x, h)^{-1} = (-h^{-1} x,\; h^{-1})
 
-    An element is the translation and then the element of H. The exponential is that of the affine matrix: with
-    generator a of h, :math:`x = V(a)\, v`, :math:`V(a) = \sum_k a^k / (k + 1)!`.
+    The coordinates of an element are its translation and then its element of H. The exponential is that of the affine
+    matrix: with generator a of h, :math:`x = V(a)\, v`, :math:`V(a) = \sum_k a^k / (k + 1)!`.
 
     Args:
         group: the group H.
@@ -84,7 +84,7 @@ class Affine(Group):
         return self.group.density(self.split(a)[1]) / self.determinant(a)
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the distance in space and in H together, from the frame of ``a``."""
+        """Return the distance in space and in H combined, in the frame of ``a``."""
         x, h = self.split(self.relative(a, b))
         return torch.hypot(x.norm(dim=-1), self.group.distance(h, self.group.identity(h.dtype, h.device)))
 

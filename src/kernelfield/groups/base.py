@@ -36,13 +36,13 @@ class Group:
         identity_coords: coordinates of the identity.
         chart_size: number of coordinates of :meth:`chart`.
         table_size: number of values along each coordinate of the chart, None for a continuous group.
-        on_grid: whether the action maps a square grid to itself, so that signals and kernels are moved exactly.
+        on_grid: whether the action maps a square grid to itself, so that signals and kernels move exactly.
         isometric: whether the action preserves lengths.
-        convolution: how a signal at all elements is convolved. "stack": kernels have one size, and one convolution has
-            the elements among its channels. "filter_bank": each element has a kernel of its own size, as its
-            :meth:`stretches` say.
-        ordered: whether the elements are the steps of a ladder, of which a kernel may span some neighbours only:
-            ``interactions`` in layers. Such a group defines :attr:`window` and :meth:`shortened`, and its only
+        convolution: how layers convolve a signal on all elements. "stack": kernels have one size, and one convolution
+            treats the elements as channels. "filter_bank": each element has a kernel of its own size, given by
+            :meth:`stretches`.
+        ordered: whether the elements form a sequence of steps, so that a kernel may span a few neighbours only
+            (``interactions`` in layers). Such a group defines :attr:`window` and :meth:`shortened`, and its only
             coordinate counts steps.
     """
 
@@ -62,7 +62,7 @@ class Group:
         """A name for the meaning of an element's coordinates. Groups of one kind share their elements."""
         return type(self).__name__
 
-    # What a subclass defines.
+    # Methods that a subclass defines.
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """Return ab: (…, coords) and (…, coords) to (…, coords)."""
@@ -97,10 +97,10 @@ class Group:
         raise NotImplementedError
 
     def spread(self, n: int, at: Tensor) -> Tensor:
-        """Return n elements, one from each of n equal parts of the group, at the shares ``at`` in [0, 1) of them.
+        """Return n elements for each fraction ``at`` in [0, 1): one from each of n equal parts, at that fraction of it.
 
-        With several shares, n elements for each of them. Of a product, the finite factors are covered whole and the
-        continuous one by as many as are left. The middle of a single part is the identity.
+        A product takes all elements of its finite factors, each with an equal share of the n on the continuous factor.
+        For rotations, the middle of a single part is the identity.
         """
         if self.order is not None:
             raise TypeError(f"group must be continuous to spread elements over it, got {self}; it has elements()")
@@ -135,11 +135,11 @@ class Group:
         """Return an :attr:`ordered` group without its last ``count`` elements; at least one is left."""
         raise ValueError(f"group must be ordered to be shortened, got {self}")
 
-    # What follows from these.
+    # Methods that follow from these.
 
     @property
     def finite(self) -> bool:
-        """Whether layers work with all of :meth:`elements`, and not with a sample."""
+        """Whether layers use all :meth:`elements` rather than a sample."""
         return self.order is not None
 
     @property
@@ -148,7 +148,7 @@ class Group:
         return (self,)
 
     def assemble(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return elements made of one element of each of the :attr:`factors`: (…, coords)."""
+        """Return the elements that consist of one element of each of the :attr:`factors`: (…, coords)."""
         return torch.cat(list(parts), dim=-1)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
@@ -252,12 +252,13 @@ class Group:
             elements: (group, coords) elements at which a signal on the group is sampled; all of a finite group if not
                 given. They must be a set that ``element`` maps to itself.
 
-        Exact where the element maps the grid to itself. Otherwise linear between grid points, with zeros outside.
+        The result is exact where the element maps the grid to itself. Otherwise it is interpolated linearly, with zeros
+        outside the grid.
         """
         element = element.to(torch.float64).cpu()
         if signal.dim() == self.dim + 3:
             here = self.elements() if elements is None else elements
-            signal = signal.index_select(2, self._moved(element, here).to(signal.device))
+            signal = signal.index_select(2, self._source_indices(element, here).to(signal.device))
         elif signal.dim() != self.dim + 2:
             raise ValueError(
                 f"signal must have shape (batch, channels, *space) or (batch, channels, group, *space) with "
@@ -266,7 +267,7 @@ class Group:
         return transform(signal, self.matrix(element), self._shift(element))
 
     def _single(self, at: Tensor) -> Tensor:
-        """Return one element for each fraction in ``at``, which selects the finite factors first and then the rest."""
+        """Return one element for each fraction in ``at``, which selects from the finite factors first."""
         parts = []
         for factor in self.factors:
             if factor.order is None:
@@ -287,16 +288,16 @@ class Group:
     def _shift(self, element: Tensor) -> Tensor:
         return torch.zeros(self.dim, dtype=element.dtype)
 
-    def _moved(self, element: Tensor, elements: Tensor) -> Tensor:
-        """Return which of ``elements`` is element⁻¹ · elements[i], for each i."""
+    def _source_indices(self, element: Tensor, elements: Tensor) -> Tensor:
+        """Return, for each i, the index of element⁻¹ · elements[i] among ``elements``."""
         here = elements.detach().to(element)
         sources = self.relative(element, here)
         distances = self.distance(sources[:, None], here)
         nearest, index = distances.min(dim=1)
         if float(nearest.max()) > 1e-4:
             raise ValueError(
-                f"elements must be a set that element {element.tolist()} maps to itself, got {len(here)} elements of "
-                f"which one is moved {float(nearest.max()):.3g} away from all others"
+                f"elements must be a set that element {element.tolist()} maps to itself, got {len(here)} elements, "
+                f"and one moves to a distance of {float(nearest.max()):.3g} from all of them"
             )
         return index
 

@@ -1,4 +1,4 @@
-"""Rotations by multiples of a full turn over n."""
+"""Rotations by multiples of 2π/n."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Cyclic", "index_chart"]
 class Cyclic(Group):
     r"""The n rotations of the plane by multiples of :math:`2\pi/n`; with translations and n = 4 the group p4.
 
-    An element is its index k, the rotation by :math:`2\pi k/n` against the clock, the turn of ``torch.rot90``.
+    An element is its index k: the counterclockwise rotation by :math:`2\pi k/n`, as by ``torch.rot90``.
 
     Args:
         n: number of rotations.
@@ -67,14 +67,14 @@ class Cyclic(Group):
 
     @property
     def kind(self) -> str:
-        return repr(self)  # an index means another turn with another n
+        return repr(self)  # another n gives an index another meaning
 
     def __repr__(self) -> str:
         return f"Cyclic({self.n})"
 
 
 def index_chart(index: Tensor, n: int) -> Tensor:
-    """Return n indices as the nodes of a table on [-1, 1], in the order -n/2, …, 0, … of the smallest turns.
+    """Map the indices of n rotations to nodes of a table on [-1, 1], in the order -n/2, …, 0, … of signed rotations.
 
     >>> index_chart(torch.arange(5.0), 5)
     tensor([ 0.0000,  0.5000,  1.0000, -1.0000, -0.5000])

@@ -22,7 +22,7 @@ _SIGNAL = TensorOf("float")
 def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
     r"""Return :math:`f(A^{-1}(x - t))` for a signal f, with x counted in grid steps from the centre of the grid.
 
-    Exchanges and reversals of axes and shifts by whole steps move the values without arithmetic. Other maps interpolate
+    Permutations and flips of axes and shifts by whole steps move the values without arithmetic. Other maps interpolate
     linearly, with zeros outside the grid.
 
     Args:
@@ -49,7 +49,7 @@ def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Te
 
 def _check_axes(signal: Tensor, dim: int) -> None:
     if not 1 <= dim <= 3 or signal.dim() < dim or 0 in signal.shape:
-        raise ValueError(f"signal must have {dim} spatial axes, of 1 to 3, and not be empty, got {tuple(signal.shape)}")
+        raise ValueError(f"signal must have {dim} (1 to 3) spatial axes and not be empty, got {tuple(signal.shape)}")
 
 
 def _is_signed_permutation(matrix: Tensor) -> bool:
@@ -114,7 +114,7 @@ def _warp(signal: Tensor, matrices: Tensor, shift: Tensor | None) -> Tensor:
     at = torch.stack([x / max((k - 1) / 2, 0.5) for x, k in zip(moved, space, strict=True)][::-1], dim=-1)
     at = at.unflatten(1, space).to(signal.dtype)
     flat = signal.reshape(1, -1, *space).expand(n, *[-1] * (dim + 1))
-    if dim == 1:  # grid_sample begins at two dimensions
+    if dim == 1:  # grid_sample needs at least two dimensions
         flat, at = flat.unsqueeze(-2), torch.cat([at, torch.zeros_like(at)], dim=-1).unsqueeze(1)
     values = F.grid_sample(flat, at, mode="bilinear", padding_mode="zeros", align_corners=True)
     return values.reshape(n, *signal.shape)

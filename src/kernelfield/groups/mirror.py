@@ -1,4 +1,4 @@
-"""The mirror."""
+"""The reflection of one axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Mirror"]
 
 
 class SelfInverse(Group):
-    """Base class of groups whose elements are their own inverses, and their own coordinates on a chart.
+    """Base class of groups whose elements equal their inverses and their coordinates on the chart.
 
     Args:
         dim: number of dimensions of space.
@@ -40,7 +40,7 @@ class SelfInverse(Group):
 
 
 class Mirror(SelfInverse):
-    """The identity and the reflection of the last axis of space: left and right, on an image.
+    """The identity and the reflection of the last axis of space, which swaps left and right in an image.
 
     An element is its sign, 1 or -1.
 

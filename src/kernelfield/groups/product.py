@@ -1,4 +1,4 @@
-"""Products of independent factors."""
+"""Direct products of groups."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ class Product(Group):
 
 
 def _check_commute(a: Group, b: Group) -> None:
-    first, second = (group.matrix(_some(group)) for group in (a, b))
+    first, second = (group.matrix(_some_elements(group)) for group in (a, b))
     swapped = first[:, None] @ second - second @ first[:, None]
     if float(swapped.abs().max()) > 1e-4:
         raise ValueError(f"groups must act by matrices that commute, got {a} and {b}")
 
 
-def _some(group: Group) -> Tensor:
+def _some_elements(group: Group) -> Tensor:
     if group.order is not None:
         return group.elements()
     return group.sample(16, generator=torch.Generator().manual_seed(0))

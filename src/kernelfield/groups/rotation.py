@@ -9,7 +9,7 @@ __all__ = ["mirror_matrix", "rotation_generator", "rotation_matrix"]
 
 
 def rotation_matrix(angle: Tensor) -> Tensor:
-    """Return the turn of (row, column) by ``angle`` that ``torch.rot90`` makes for a quarter: (…) to (…, 2, 2).
+    """Return the rotation of (row, column) by ``angle``, in the direction of ``torch.rot90``: (…) to (…, 2, 2).
 
     >>> rotation_matrix(torch.tensor(torch.pi / 2)).round()
     tensor([[-0., -1.],

@@ -30,7 +30,7 @@ class Scale(Group):
         n: number of dilations in the window.
         base: ratio of neighbouring dilations, above 1.
         dim: number of dimensions of space.
-        continuous: whether the window holds the dilations between these, too.
+        continuous: whether the window also holds all dilations in between.
 
     >>> group = Scale(3, base=2.0)
     >>> group.matrix(group.elements()).flatten()
@@ -59,8 +59,8 @@ class Scale(Group):
     ) -> Scale:
         r"""Return the dilations at which a kernel is no longer than the signal (chapter 10, section 4.2.2).
 
-        The smallest is 1, because a smaller kernel can do nothing that one of the same size cannot. The largest is the
-        last for which ``kernel_size`` · base^k is at most ``length``.
+        The smallest is 1, because shrinking a kernel adds nothing that it cannot do at its own size. The largest is the
+        last base^k for which ``kernel_size`` · base^k is at most ``length``.
 
         >>> Scale.fitting(80_200, 79), Scale.fitting(8_000, 79, base=1.5)
         (Scale(10, base=2.0, dim=1), Scale(12, base=1.5, dim=1))
@@ -136,7 +136,7 @@ class Scale(Group):
 
     @property
     def kind(self) -> str:
-        return f"Scale(base={self.base})"  # an exponent means another dilation with another base
+        return f"Scale(base={self.base})"  # another base gives an exponent another meaning
 
     def __repr__(self) -> str:
         more = ", continuous=True" if self.continuous else ""

@@ -14,7 +14,7 @@ from .rotation import rotation_generator, rotation_matrix
 
 __all__ = ["SO2", "angle_chart"]
 
-#: Distance of the cut from half a turn, which could round to either end of the interval of angles.
+#: Distance between the branch cut and half a turn. At half a turn, rounding could choose either end of the interval.
 MARGIN = 1e-4
 
 

@@ -54,7 +54,7 @@ def test_coattention_commutes_with_the_group(group):
     assert_equivariant(layer, group, signal(group), **EXACT) if group.on_grid else None
     matrix = layer.matrix()
     for element in group.elements(D):
-        move = torch.eye(group.order, dtype=D)[group._moved(element, group.elements(D))]
+        move = torch.eye(group.order, dtype=D)[group._source_indices(element, group.elements(D))]
         torch.testing.assert_close(move @ matrix, matrix @ move)
 
 

@@ -88,7 +88,7 @@ def test_points_turn_by_any_angle_of_the_group(group, options):
     elements = group.elements(D)
     shift = torch.tensor([0.3, -2.0], dtype=D)
     for element in elements:
-        source = group._moved(element, elements)  # the group axis moves as the left regular representation
+        source = group._source_indices(element, elements)  # the group axis moves as the left regular representation
         moved = coords @ group.matrix(element).T + shift
         torch.testing.assert_close(lift(x, coords=moved).values, lifted[:, :, source], rtol=0, atol=1e-9)
         got = layer(f[:, :, source], coords=moved).values

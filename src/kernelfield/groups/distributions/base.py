@@ -1,6 +1,6 @@
-r"""Distributions over a group: which elements a layer computes, fixed or learned (chapter 11, section 3.4).
+r"""Distributions over a group, fixed or learned, choose the elements that a layer computes (chapter 11, section 3.4).
 
-A layer asks its distribution for elements and, where these are kept or dropped one by one, for gates:
+A layer asks its distribution for elements and, if these are kept or dropped one by one, for gates:
 
 - In training they are drawn at every call, differentiably in the distribution's parameters.
 - In evaluation, or if :attr:`Distribution.frozen`, they are the same at every call: the middles of equal parts of the
@@ -8,8 +8,8 @@ A layer asks its distribution for elements and, where these are kept or dropped 
 
 The *number* of elements follows the learned support. For continuous factors it is read from the parameters when the
 mode is switched (once an epoch in an ordinary loop), when a state is loaded, by :meth:`Distribution.adapt_`, and in
-evaluation when the parameters have changed. Discrete factors draw it at every call, with probabilities that are read
-after each optimiser step for all layers together. No training pass waits for the device.
+evaluation when the parameters have changed. Discrete factors draw it at every call; after each optimiser step, one copy
+brings the probabilities of all layers to the host. No training pass waits for the device.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Distribution(nn.Module):
     def __init__(self, group: Group) -> None:
         super().__init__()
         self.group = group
-        #: use the fixed elements of evaluation in training too
+        #: whether training also uses the fixed elements of evaluation
         self.frozen = False
         #: whether every pass uses all elements of a finite group, in order and without gates
         self.complete = False
-        #: draw elements in evaluation too
+        #: whether evaluation also draws elements
         self.sample_in_eval = False
-        #: draw other elements for each sample of a batch
+        #: whether each sample of a batch has its own elements
         self.per_sample = False
         self._adapted_to: tuple[int, ...] | None = None
         _followers.add(self)
@@ -57,7 +57,7 @@ class Distribution(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        _followers.add(self)  # a copy follows optimiser steps too
+        _followers.add(self)  # copies follow optimiser steps too
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return elements in the dtype and on the device of ``like``, (n, coords), and their gates, (n,) or None.
@@ -69,7 +69,7 @@ class Distribution(nn.Module):
     def draw_each(self, like: Tensor, batch: int) -> Tensor:
         """Draw the elements of each sample of a batch independently: (batch, n, coords)."""
         if self.size() is None:
-            raise ValueError(f"per_sample must be False for {self.group}, whose number of elements is drawn, got True")
+            raise ValueError(f"per_sample must be False for {self.group}, whose number of elements is random, got True")
         return torch.stack([self(like)[0] for _ in range(batch)])
 
     def limits(self) -> Tensor:
@@ -77,7 +77,7 @@ class Distribution(nn.Module):
         raise NotImplementedError
 
     def size(self) -> int | None:
-        """Return the number of elements of the next pass, or None if that number is drawn."""
+        """Return the number of elements of the next pass, or None if that number is random."""
         raise NotImplementedError
 
     def adapt_(self) -> Distribution:
@@ -94,12 +94,12 @@ class Distribution(nn.Module):
         return tuple(p._version for p in self.parameters(recurse=False))  # noqa: SLF001
 
     def _adapt_if_changed(self) -> None:
-        # A traced graph has the number of elements it was traced with.
+        # A traced graph keeps the number of elements that it was traced with.
         if not torch.compiler.is_compiling() and not self.random and self._adapted_to != self._changes():
             self.adapt_()
 
     def freeze(self, frozen: bool = True) -> Distribution:
-        """Use the same elements at every call, as in evaluation; with ``frozen=False`` draw them again."""
+        """Use the same elements at every call, as in evaluation; ``frozen=False`` draws them again."""
         self.frozen = frozen
         return self
 
@@ -109,7 +109,7 @@ class Distribution(nn.Module):
 
     @property
     def random(self) -> bool:
-        """Whether the next call draws."""
+        """Whether the next call draws elements at random."""
         return (self.training or self.sample_in_eval) and not self.frozen
 
     def extra_repr(self) -> str:
@@ -147,7 +147,7 @@ class Uniform(Distribution):
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.everything is not None or self.samples is None:
             return self.everything, None
-        return self.group.spread(self.samples, _share(self.random, like)), None
+        return self.group.spread(self.samples, _fraction(self.random, like)), None
 
     def limits(self) -> Tensor:
         return torch.ones(len(self.group.factors))
@@ -191,8 +191,8 @@ class Interval(Distribution):
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         self._adapt_if_changed()
-        whole = self.group.spread(self.count, _share(self.random, like))
-        return self.group.exp(self.limits().to(like) * self.group.log(whole)), None
+        full_width = self.group.spread(self.count, _fraction(self.random, like))
+        return self.group.exp(self.limits().to(like) * self.group.log(full_width)), None
 
     def limits(self) -> Tensor:
         return (self.width + (self.width.clamp(0, 1) - self.width).detach())[None]
@@ -203,7 +203,7 @@ class Interval(Distribution):
     @torch.no_grad()
     def adapt_(self) -> Interval:
         self.width.clamp_(0, 1)
-        # A margin for rounding: half of 8 samples are 4 for a width of 0.50000003 too.
+        # A margin for rounding: at a width of 0.50000003, half of 8 samples are still 4.
         needed = 1.0 if self.width.is_meta else float(self.width) * (1 - 1e-6)
         self.count = max(1, math.ceil(self.samples * needed))
         super().adapt_()
@@ -226,7 +226,7 @@ def _adapt_after_loading(module: nn.Module, incompatible: object) -> None:  # no
         module.adapt_()
 
 
-def _share(random: bool, like: Tensor) -> Tensor:
+def _fraction(random: bool, like: Tensor) -> Tensor:
     if random:
         return torch.rand(1, dtype=like.dtype, device=like.device)
     return torch.full((1,), 0.5, dtype=like.dtype, device=like.device)

@@ -31,8 +31,8 @@ class Bernoulli(Distribution):
     are not computed, and get no gradient from that call. The draw is made on the host, which reads the logits after
     each optimiser step.
 
-    Adam moves a logit by at most about its learning rate per step, and from a probability of 0.9 to 0.5 the distance is
-    2.2. At the published rate of 1e-4 this takes tens of thousands of steps; shorter trainings need a higher rate.
+    Adam moves a logit by at most about its learning rate per step. Probabilities of 0.9 and 0.5 are 2.2 apart, tens of
+    thousands of steps at the published rate of 1e-4. Shorter training runs need a higher rate.
 
     Args:
         group: a finite group.
@@ -78,7 +78,7 @@ class Bernoulli(Distribution):
         noise = torch.logit(torch.rand(len(self.logits), dtype=torch.float64).clamp(1e-6, 1 - 1e-6))
         odds = zip(self._known[0], noise.tolist(), strict=True)
         kept = torch.tensor([0, *(i for i, (a, e) in enumerate(odds, start=1) if a + e > 0)])
-        # Copies from memory that is not pinned end before the call returns, so nothing waits.
+        # Memory that is not pinned has been read when the call returns, so nothing needs to wait for the copy.
         return kept.to(device, non_blocking=True), noise.float().to(device, non_blocking=True)
 
     def probabilities(self) -> Tensor:
@@ -92,7 +92,7 @@ class Bernoulli(Distribution):
         return None if self.random else len(self.kept)
 
     def anneal_(self, progress: float, start: float = 0.5, end: float = 1e-4) -> None:
-        """Set the temperature on the line from ``start`` to ``end``, at ``progress`` in [0, 1] of the training."""
+        """Interpolate the temperature from ``start`` to ``end``, at ``progress`` in [0, 1] of the training."""
         self.temperature = start + (end - start) * min(max(progress, 0.0), 1.0)
 
     @classmethod

@@ -29,8 +29,8 @@ class Independent(Distribution):
     r"""Independent distributions along the factors of a group: :math:`p(g) = \prod_i p(d_i)`.
 
     Args:
-        group: the group; its ``factors`` say what the parts are distributions over.
-        parts: one distribution for each factor.
+        group: the group.
+        parts: one distribution for each of the group's ``factors``.
 
     >>> from kernelfield.groups import O2
     >>> elements, _ = learned(O2(), samples=8).eval()(torch.zeros(()))
@@ -117,7 +117,7 @@ def monotonicity(distributions: Sequence[Distribution]) -> Tensor:
 def parameter_groups(model: nn.Module, lr: float = 1e-3, ratio: float = 0.1) -> list[dict[str, object]]:
     """Return two parameter groups for an optimiser: the network's at ``lr``, its distributions' at ``lr·ratio``.
 
-    Chapter 11 learns p(u) ten times more slowly than the rest, and never decays it.
+    Chapter 11 learns p(u) ten times more slowly than the rest, and without weight decay.
 
     >>> from kernelfield.groups import SO2
     >>> [len(group["params"]) for group in parameter_groups(Interval(SO2(), 4))]
