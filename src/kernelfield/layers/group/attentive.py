@@ -163,7 +163,7 @@ class AttentiveLiftingConv(_AttentiveConv, LiftingConv):
     .. math:: y_o(x, h) = \sum_c \big(1 - \alpha_X(x, h)\, \alpha_C(h)_c\big)\, \tilde f_{oc}(x, h), \qquad
         \tilde f_{oc} = \mathcal{L}_h \psi_{oc} * f_c
 
-    Arguments as in :class:`AttentiveGroupConv`, but for ``hidden``: the maps between channels are not reduced.
+    Arguments as in :class:`AttentiveGroupConv`, except ``hidden``: the maps between channels keep their full width.
 
     >>> from kernelfield.groups import Cyclic
     >>> AttentiveLiftingConv(3, 4, group=Cyclic(4))(torch.randn(2, 3, 9, 9)).values.shape
@@ -199,10 +199,10 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
 
     with mean and maximum over space in α_C and over channels in α_X. There are |H|² · in times as many responses as
     output values. The output is an ordinary convolution less a weighted sum of responses,
-    :func:`kernelfield.ops.attentive.attentive_residual`. On a GPU its kernels never write a response (planes, up to
-    float32). Elsewhere responses are computed for a few samples and output channels at a time, and again in the
-    backward pass, so that memory stays bounded. The gradient of a maximum goes to one maximal entry on a GPU, and in
-    equal parts to all of them elsewhere.
+    :func:`kernelfield.ops.attentive.attentive_residual`. On a GPU, for planes of at most float32, its kernels write no
+    response to memory. Elsewhere the layer computes responses for a few samples and output channels at a time, and
+    again in the backward pass, so that memory stays bounded. The gradient of a maximum goes to one maximal entry on a
+    GPU, and in equal parts to all of them elsewhere.
 
     Args:
         in_channels: channels of the input.
@@ -211,14 +211,14 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
         kernel_size: points of the kernel along each axis.
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
-        attention: "full", channel and then spatial attention; "channel"; "spatial"; "input", attention that does not
-            know the output (:class:`~kernelfield.layers.group.InputAttention`); or "gate", one map for all channels of
-            the input (:class:`~kernelfield.layers.GateAttention`).
+        attention: "full", channel and then spatial attention; "channel"; "spatial"; "input", attention on the input
+            alone (:class:`~kernelfield.layers.group.InputAttention`); or "gate", one map for all channels of the input
+            (:class:`~kernelfield.layers.GateAttention`).
         hidden: width between W₁ and W₂; half of the input channels by default.
         attention_size: points of ψ^X along each axis, odd.
-        dilation: distance of its points; for "input" only.
-        chunk: output channels, of all samples, whose responses are held at once, on a GPU too; by default as many of
-            both as make 64 MiB or twice the input, whichever is more.
+        dilation: distance between its points; for "input" only.
+        chunk: number of output channels, of all samples, whose responses are held at once, on a GPU too. By default as
+            many samples and channels as fit into 64 MiB or twice the input, whichever is more.
 
     >>> from kernelfield.groups import Cyclic
     >>> layer = AttentiveGroupConv(3, 4, group=Cyclic(4), kernel_size=3)

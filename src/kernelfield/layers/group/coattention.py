@@ -35,17 +35,17 @@ class CyclicSelfAttention(nn.Module):
         A_{gh} = a(h^{-1} g)
 
     for the n = |H| responses x of a channel. A commutes with the action of the group on them: for a cyclic group it is
-    circulant. It has n learned numbers for each channel. They begin like the weights of the layer whose responses they
-    weight, and then a(e) is set to 1: A is nearly the identity (chapter 7, section 5).
+    circulant. It has n learned numbers for each channel, initialised like the weights of the layer whose responses they
+    weight, except a(e) = 1: A starts close to the identity (chapter 7, section 5).
 
     Args:
         channels: number of channels.
         group: a finite group.
         form: "group" for the matrix above; "blocks", for a group of rotations and mirror, the chapter's arrangement of
             circulant blocks [[B, C], [C, B]], which commutes with the mirror but not with rotations; "free" for n² free
-            numbers. The last two are not equivariant (a circulant one block is), and serve for comparison.
-        fan_in: terms of the sum that made a response; sets the scale of the initial numbers. By default that of a layer
-            with as many channels and one point in space, channels · n.
+            numbers. The last two are not equivariant (a single circulant block is), and serve for comparison.
+        fan_in: number of terms that a response sums over; sets the scale of the initial numbers. By default that of a
+            layer with as many channels and one point in space, channels · n.
 
     >>> from kernelfield.groups import Cyclic
     >>> attention = CyclicSelfAttention(3, group=Cyclic(4))
@@ -72,17 +72,17 @@ class CyclicSelfAttention(nn.Module):
             self.kernel = None
             self.weight = nn.Parameter(torch.randn(channels, n * n if form == "free" else n) / terms**0.5)
             self.register_buffer("index", _entries(n, form, _mirrored(group)), persistent=False)
-        self._make_identity()
+        self._set_diagonal()
 
     def matrix(self) -> Tensor:
-        """Return A of every channel: (channels, n, n), rows the responses and columns their weights."""
+        """Return A of every channel: (channels, n, n), with responses as rows and their weights as columns."""
         if self.kernel is not None:
             return self.kernel().flatten(1).unflatten(1, (self.group.order or 1, -1)).mT
         assert self.weight is not None
         return self.weight[:, self.get_buffer("index")]
 
     def weights(self, x: Tensor) -> Tensor:
-        """Return the weights of (batch, channels, n, *space) responses, the largest of each position 1."""
+        """Return the weights of (batch, channels, n, *space) responses; the largest at each position is 1."""
         flat = x.flatten(3) if x.dim() > 3 else x.unsqueeze(3)
         scores = torch.matmul(self.matrix().mT.to(flat.dtype), flat) / x.shape[2]
         # A softmax divided by its maximum is the exponential of the scores less the largest.
@@ -99,7 +99,7 @@ class CyclicSelfAttention(nn.Module):
         return signal.map(lambda values: self.weights(values) * values)
 
     @torch.no_grad()
-    def _make_identity(self) -> None:
+    def _set_diagonal(self) -> None:
         """Set the diagonal of the matrix to one."""
         if self.kernel is None:
             assert self.weight is not None
@@ -132,7 +132,7 @@ class CoAttentive(nn.Module):
     Args:
         conv: a lifting, group or projection convolution on all elements of a finite group.
         form: form of the attention matrix; see :class:`CyclicSelfAttention`.
-        per: "channel" or "filter", what has an attention matrix of its own.
+        per: whether each "channel" or each "filter" has its own attention matrix.
 
     >>> from kernelfield.groups import Cyclic
     >>> from kernelfield.layers import GroupConv, LiftingConv
@@ -206,6 +206,6 @@ def _entries(n: int, form: str, mirrored: bool) -> Tensor:
         return circulant
     other = circulant + size
     blocks = torch.cat([torch.cat([circulant, other], dim=1), torch.cat([other, circulant], dim=1)])
-    # The chapter turns first and mirrors then; here a mirrored element turns what is mirrored, the other way around.
+    # The chapter rotates first and then mirrors; elements of the group here mirror first and then rotate.
     order = torch.tensor([*step, *(size + (-i) % size for i in step)])
     return blocks[order][:, order]

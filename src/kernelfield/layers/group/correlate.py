@@ -1,4 +1,4 @@
-"""The convolution used by all group layers: group axes are folded into channels; even kernels and "valid" work too."""
+"""The convolution of all group layers, with group axes folded into channels; also for even kernels and "valid"."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ BOUNDARIES = ("zero", "periodic", "valid")
 # so many channel products that a Fourier transform does not pay off.
 DIRECT_POINTS = 15
 #: whether planes are convolved in channels-last memory format, by device. Tensor cores prefer it, but norms over the
-#: group then take many small launches, which are free only in a captured step or its rehearsal
+#: group then take many small launches, which are free only in a captured step or its warm-up
 CHANNELS_LAST: dict[str, Callable[[], bool]] = {"cpu": lambda: True, "cuda": step_hooks_paused}
 
 
 def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tensor:
     r"""Convolve (batch, in, \*space) with (out, in / groups, \*points), by :func:`kernelfield.ops.conv`.
 
-    With ``boundary="valid"`` only those outputs are returned whose window lies within the signal, n - points + 1 along
-    each axis. They lie symmetrically for even kernels too, whose centre is between two samples.
+    ``boundary="valid"`` returns only outputs whose window lies within the signal, n - points + 1 along each axis. They
+    lie symmetrically for even kernels too, whose centre is between two samples.
     """
     method = "direct" if max(kernel.shape[2:]) <= DIRECT_POINTS else "auto"
-    if groups == 1 and boundary != "valid" and _longer(kernel, x):
+    if groups == 1 and boundary != "valid" and _is_too_long(kernel, x):
         return conv_bank(x, [kernel], boundary=boundary)[0]
     return conv(x, kernel, boundary=boundary, groups=groups, method=method)
 
@@ -49,7 +49,7 @@ def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
     whole = boundary == "valid" and not torch.compiler.is_compiling() and points <= min(x.shape[2:])
     if (boundary == "zero" or whole) and x.dtype == kernel.dtype:  # torch's own correlation, without choosing a method
         return _CONVS[x.dim() - 2](*_laid_out(x, kernel), padding=0 if whole else points // 2)
-    if not _longer(kernel, x):
+    if not _is_too_long(kernel, x):
         return reversed_conv(*_laid_out(x, kernel), boundary=boundary)
     return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
 
@@ -75,7 +75,7 @@ def _laid_out(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
 def convolve_bank(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -> list[Tensor]:
     r"""Convolve (batch, in, \*space) with each of several kernels, by :func:`kernelfield.ops.conv_bank`.
 
-    With ``boundary="valid"`` only those outputs are returned for which the windows of all kernels lie in the signal.
+    ``boundary="valid"`` returns only outputs for which the windows of all kernels lie within the signal.
     """
     if boundary != "valid":
         return conv_bank(x, kernels, boundary=boundary)
@@ -92,7 +92,7 @@ def convolve_bank(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str)
     return results
 
 
-def _longer(kernel: Tensor, x: Tensor) -> bool:
+def _is_too_long(kernel: Tensor, x: Tensor) -> bool:
     """Return whether a kernel is too long for :func:`kernelfield.ops.conv`; symbolic lengths are assumed to fit."""
     pairs = zip(kernel.shape[2:], x.shape[2:], strict=True)
     return any(type(n) is int and type(k) is int and k > 2 * n for k, n in pairs)

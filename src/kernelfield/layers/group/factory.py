@@ -1,4 +1,4 @@
-"""Convolutions by the name of their attention."""
+"""Build group convolutions by the name of their attention."""
 
 from __future__ import annotations
 

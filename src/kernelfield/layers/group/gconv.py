@@ -46,7 +46,7 @@ class GroupOptions(KernelOptions, total=False):
 
 
 class BaseGroupConv(nn.Module):
-    """Base class of convolutions to a group: its arguments, the output elements, the bias."""
+    """Base class of convolutions to a group: common arguments, output elements and bias."""
 
     @checked(boundary=Choice(*BOUNDARIES))
     def __init__(
@@ -97,10 +97,10 @@ class LiftingConv(BaseGroupConv):
 
     .. math:: y_o(x, h) = |\det h|^{-1} \sum_i \int \psi_{oi}\big(h^{-1}(x - \tilde x)\big)\, f_i(\tilde x)\, d\tilde x
 
-    The kernel is sampled once for all elements, and one convolution has the elements among its output channels. On a
-    group that is convolved by a filter bank, such as :class:`~kernelfield.groups.Scale`, each element has a kernel of
-    its own length, convolved by :func:`kernelfield.ops.conv_bank`. This is chapter 10's Eq. 8, with the factor 1/s as
-    its Haar measure.
+    The kernel is sampled once for all elements, and one convolution computes them all, as output channels. On a group
+    that is convolved by a filter bank, such as :class:`~kernelfield.groups.Scale`, each element has a kernel of its own
+    length, convolved by :func:`kernelfield.ops.conv_bank`. This is chapter 10's Eq. 8, with the factor 1/s as its Haar
+    measure.
 
     Args:
         in_channels: channels of the input.
@@ -111,7 +111,7 @@ class LiftingConv(BaseGroupConv):
         samples: number of elements of a continuous group, drawn at every forward pass of training.
         boundary: "zero", "periodic", or "valid", which keeps the outputs whose window lies within the input.
         bias: whether to add a learned number to each output channel.
-        distribution: where the output elements come from; by default all of the group.
+        distribution: distribution of the output elements; by default uniform over the group.
 
     >>> from kernelfield.groups import Cyclic
     >>> lift = LiftingConv(3, 8, group=Cyclic(4), kernel_size=3)
@@ -187,7 +187,7 @@ class GroupConv(BaseGroupConv):
     the integral with total measure 1, :math:`\mu = 1/n`; the output elements are drawn at every forward pass of
     training, so that the layer is equivariant in expectation.
 
-    The kernel is sampled once for all pairs of elements, and one convolution has both group axes among its channels.
+    The kernel is sampled once for all pairs of elements, and one convolution has both group axes folded into channels.
 
     On dilations, :class:`~kernelfield.groups.Scale`, this is chapter 10's Eq. 7 on its exponential grid of scales: each
     output dilation has a kernel of its own length and reads ``interactions`` input dilations, itself and coarser ones.
@@ -203,13 +203,13 @@ class GroupConv(BaseGroupConv):
         resample: whether to draw output elements; otherwise they are the input's, or those given to :meth:`forward`.
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
-        distribution: where the output elements come from; by default all of the group.
-        reduction: of a continuous group, "mean" over the input's elements, which has the total measure 1; or "sum",
+        distribution: distribution of the output elements; by default uniform over the group.
+        reduction: for a continuous group, "mean" over the input's elements, which has the total measure 1; or "sum",
             without division by their number.
         interactions: for an ordered group such as dilations, the number of neighbouring elements that a kernel spans,
             beginning with the output's own; all by default.
-        scale_boundary: what lies beyond the last element of an ordered group. "zero": zeros. "valid": nothing; the last
-            ``interactions`` - 1 output elements, which would read it, are left out.
+        scale_boundary: how to treat the last element of an ordered group. "zero" pads with zeros beyond it. "valid"
+            leaves out the last ``interactions`` - 1 output elements, which would read beyond it.
 
     >>> from kernelfield.groups import Cyclic, SO2
     >>> from kernelfield.fields import SIREN
@@ -302,7 +302,7 @@ class GroupConv(BaseGroupConv):
 
 
 def convolve_each(kernel: GroupKernel, x: Tensor, out: Tensor | None, into: Tensor | None, boundary: str) -> Tensor:
-    r"""Convolve each sample with the kernel between its own elements, by one convolution with a group per sample.
+    r"""Convolve each sample with the kernel between its own elements, in one convolution grouped by sample.
 
     Args:
         kernel: the kernel; it is sampled once for every sample of the batch.
@@ -329,7 +329,7 @@ def folded(kernel: Tensor) -> Tensor:
 def weighted(x: Tensor, measure: float, gates: Tensor | None) -> Tensor:
     r"""Multiply values (batch, in, group, \*space) by the measure and the gates of their elements.
 
-    The values rather than the kernel, which has entries for every pair of elements.
+    This weights the values, not the kernel, which has entries for every pair of elements.
     """
     if gates is not None:
         return x * (measure * gates.to(x.dtype)).view(-1, *[1] * (x.dim() - 3))

@@ -54,9 +54,9 @@ class InputAttention(_SignalAttention):
         \alpha_X(x, h) &= \sigma\big([\overline{\alpha_C f}, \widehat{\alpha_C f}] * \psi\big), \qquad
         f \mapsto (1 - \alpha_X \alpha_C)\, f
 
-    with mean and maximum over space for the channels, over channels for space: a sequence of group convolutions and
-    pointwise functions. For the trivial group, W₁ and W₂ alone are squeeze-and-excitation (with a maximum beside the
-    mean), both together are CBAM, each on a branch that is subtracted instead of multiplied.
+    with the mean and the maximum over space in α_C and over channels in α_X: a sequence of group convolutions and
+    pointwise functions. For the trivial group, α_C alone is squeeze-and-excitation (with a maximum beside the mean),
+    and both together are CBAM, each on a branch that is subtracted instead of multiplied.
 
     Args:
         channels: channels of the signal.
@@ -158,7 +158,7 @@ class GateAttention(_SignalAttention):
 
 
 def hidden_width(channels: int, hidden: int | None, lifting: bool) -> int:
-    """Return the width between the two maps of channel attention: all of a lifted signal's, else half by default."""
+    """Return the width between the two maps of channel attention: all channels if lifting, else half by default."""
     if lifting:
         return channels
     return max(1, channels // 2) if hidden is None else hidden

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupKernel"]
 
 #: kernels and maps with more entries than this are computed at each call instead of looked up
-MOST_ENTRIES = 1 << 22
+MAX_ENTRIES = 1 << 22
 
 
 class GroupKernel(nn.Module):
@@ -274,7 +274,7 @@ class GroupKernel(nn.Module):
         everything = self.group.elements(torch.float64)
         coords = self.coordinates(everything, everything)
         channels = math.prod(self.shape)
-        if coords[..., 0].numel() * channels > MOST_ENTRIES:
+        if coords[..., 0].numel() * channels > MAX_ENTRIES:
             return None
         sizes = self._size()
         if self.on_nodes:
@@ -290,13 +290,13 @@ class GroupKernel(nn.Module):
     def _rotation(self) -> Tensor | None:
         """Return the linear map from a table to its values at the rotated points: (n_out·points, nodes).
 
-        It has the dtype at construction. After a change of dtype the field is evaluated instead, in full precision.
+        It keeps the dtype of construction. After a change of dtype the field is evaluated instead, in full precision.
         """
         everything = self.group.elements(torch.float64)
         coords = self.coordinates(everything, everything[:1])[:, 0, ..., -self.group.dim :]
         sizes = self._size()[-self.group.dim :]
         nodes = math.prod(sizes)
-        if nodes * coords[..., 0].numel() > MOST_ENTRIES:
+        if nodes * coords[..., 0].numel() > MAX_ENTRIES:
             return None
         basis = Table(self.group.dim, nodes, size=sizes).double()
         basis.coefficients.copy_(torch.eye(nodes))
@@ -342,9 +342,9 @@ class GroupKernel(nn.Module):
 
     @torch.no_grad()
     def _scale(self, fan_in: int) -> None:
-        """Give the kernel the standard deviation 1/√fan_in, which preserves the variance of what it sums.
+        """Give the kernel the standard deviation 1/√fan_in, so that its sums preserve the variance of their terms.
 
-        A field whose published start has no such scale is left as it was drawn.
+        A field whose published starting values have no such scale stays as it was drawn.
         """
         if self.field.scaling == "none":
             return

@@ -1,4 +1,4 @@
-"""Norms of signals on a group. They treat all elements and positions alike, and so commute with the group."""
+"""Norms of signals on a group. They treat all elements and positions alike, so they commute with the group."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GroupBatchNorm(nn.BatchNorm1d):
     def __init__(self, channels: int, eps: float = 2e-5) -> None:
         super().__init__(channels, eps=eps)
 
-    #: whether statistics in training are those of all processes
+    #: whether training computes statistics over all processes
     synchronised = False
 
     @checked(x=SIGNAL)

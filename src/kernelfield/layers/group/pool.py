@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["GroupPool", "SpatialPool"]
 
 
-def _rows(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Pool lines with a function that pools planes, each row by itself: torch.export fixes the length in max_pool1d."""
+def _pool_rows(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Pool lines as rows of a plane, with a function that pools planes: torch.export fixes the length in max_pool1d."""
 
     def pooled(x: Tensor, windows: list[int], strides: list[int], padding: list[int]) -> Tensor:
         rows = x.unsqueeze(2) if x.dim() == 3 else x
@@ -30,10 +30,10 @@ def _rows(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 _POOLS: dict[tuple[str, int], Callable[..., Tensor]] = {
-    ("max", 1): _rows(F.max_pool2d),
+    ("max", 1): _pool_rows(F.max_pool2d),
     ("max", 2): F.max_pool2d,
     ("max", 3): F.max_pool3d,
-    ("mean", 1): _rows(partial(F.avg_pool2d, count_include_pad=False)),
+    ("mean", 1): _pool_rows(partial(F.avg_pool2d, count_include_pad=False)),
     ("mean", 2): partial(F.avg_pool2d, count_include_pad=False),
     ("mean", 3): partial(F.avg_pool3d, count_include_pad=False),
 }
@@ -49,7 +49,7 @@ class SpatialPool(ValueLayer):
     It takes a :class:`GroupSignal` or a tensor, with or without a group axis, and returns the same type.
 
     Args:
-        size: factor, and length of the windows.
+        size: pooling factor and window length.
         kind: "max" or "mean".
         dim: number of spatial axes.
         ragged: accept every length. Windows tile the signal from its beginning and the rest is dropped; a signal
@@ -102,8 +102,8 @@ class SpatialPool(ValueLayer):
 class GroupPool(nn.Module):
     r"""Pooling over the whole group axis, all of space, or both.
 
-    It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns a tensor. Only pooling a
-    signal over space returns a signal, (batch, channels, group). A signal's gates weight its elements.
+    It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns a tensor. A signal
+    pooled over space alone stays a signal, (batch, channels, group). A signal's gates weight its elements.
 
     Args:
         kind: "max", "mean" or "sum".

@@ -29,8 +29,9 @@ class ProjectionConv(BaseGroupConv):
     .. math:: y_o(x) = \sum_i \sum_{\tilde h} \mu(\tilde h) \int
         \psi_{oi}\big(\tilde h^{-1}(x - \tilde x)\big)\, f_i(\tilde x, \tilde h)\, d\tilde x
 
-    Each input element is convolved with the same kernel, moved by that element. The kernel depends on space alone, so
-    it has |H| times fewer weights than that of a group convolution. A transformed input gives a transformed output.
+    The layer convolves each input element with the same kernel, transformed by that element. The kernel depends on
+    space alone, so it has |H| times fewer weights than that of a group convolution. A transformed input gives a
+    transformed output.
 
     Args:
         in_channels: channels of the input, at every element.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AXIS_FIELD", "RelativeEncoding"]
 
-#: the published network of one coordinate: 16 hidden values, normalised, Swish
+#: the published network of one coordinate: 16 hidden units, normalised, Swish
 AXIS_FIELD = functools.partial(MLP, hidden=16, layers=2, activation="swish", norm=True)
 
 
@@ -38,7 +38,7 @@ class RelativeEncoding(nn.Module):
     Args:
         group: a finite group.
         channels: length of the whole code, at least one for every coordinate and one for the element.
-        on_group: whether there is a code of the element (a lifting layer has none).
+        on_group: whether to encode the relative element (a lifting layer has none).
         field: builds the field of one coordinate from (dim, channels).
 
     >>> from kernelfield.groups import Cyclic

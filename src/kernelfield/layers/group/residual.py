@@ -26,7 +26,7 @@ __all__ = ["GroupResidualBlock", "PartialResidualBlock", "SelfAttentionBlock"]
 
 
 class GroupResidualBlock(nn.Module):
-    r"""The pre-activation block of a group ResNet (chapter 8): twice norm, ReLU, convolution, and a shortcut.
+    r"""The pre-activation block of a group ResNet (chapter 8): norm, ReLU and convolution, twice, and a shortcut.
 
     Where the resolution is halved, convolutions are followed by pooling instead of being strided. A stride of 2 on an
     even grid keeps every second sample counted from one side, and a rotated input would be counted from the other.
@@ -36,7 +36,7 @@ class GroupResidualBlock(nn.Module):
         out_channels: channels of the output.
         group: a finite group.
         pool: halve the resolution after the first convolution and on the shortcut.
-        bias: whether convolutions have one.
+        bias: whether the convolutions have a bias.
         attention: attention of the convolutions; see :func:`~kernelfield.layers.group.make_group_conv`. Channel
             attention has 2 hidden channels.
 
@@ -78,7 +78,7 @@ class PartialResidualBlock(nn.Module):
     r"""The block of chapter 11's network: two convolutions, each normalised over group and space, and a shortcut.
 
     The shortcut is a convolution over the group alone, from the elements of the input to those of the second
-    convolution's output; without it, it is the identity, which needs the same elements and channels.
+    convolution's output; or the identity, which needs the same elements and channels.
 
     Args:
         conv1: first convolution.
@@ -118,7 +118,7 @@ class PartialResidualBlock(nn.Module):
 
 
 class SelfAttentionBlock(nn.Module):
-    r"""Attention and a pointwise network, each around a shortcut (chapter 9, section 6).
+    r"""Attention and a pointwise network, each with a shortcut (chapter 9, section 6).
 
     .. math::
         x_1 &= x + \mathrm{drop}\,\mathrm{swish}\,\mathrm{norm}\, A\, \mathrm{swish}\,\mathrm{norm}\, x \\

@@ -28,7 +28,7 @@ def out_group(group: Group, interactions: int | None, scale_boundary: str) -> Gr
         group: group of the input.
         interactions: number of neighbouring elements that a kernel spans.
         scale_boundary: "zero": beyond the last element the input is zero, and the group stays. "valid": only elements
-            that need nothing from beyond are computed, and the group loses its last ``interactions`` - 1 elements.
+            that read nothing beyond it are computed, and the group loses its last ``interactions`` - 1 elements.
     """
     Choice(*SCALE_BOUNDARIES).check("scale_boundary", scale_boundary)
     if scale_boundary == "zero":
@@ -82,7 +82,7 @@ def _kernel(kernel: GroupKernel, k: int, inputs: range) -> Tensor | Dilated:
 
 
 def _dilated(kernel: GroupKernel, k: int, inputs: range) -> Dilated | None:
-    """Return the kernel by its coefficients, if it is a spline on the samples and its dilation is a whole number."""
+    """Return the kernel as dilated coefficients, if it is a spline on the samples and the dilation is an integer."""
     group, stretch = kernel.group, kernel.group.stretches()[k]
     if kernel.field.lattice is None or not group.ordered:
         return None
@@ -99,7 +99,7 @@ def _dilated(kernel: GroupKernel, k: int, inputs: range) -> Dilated | None:
     if kernel.on_group:
         n = group.window
         count = kernel.interactions or 2 * n - 1
-        # Only splines of degree 1 have their coefficients as values.
+        # Coefficients equal values only up to degree 1.
         if spline.size[0] != count or spline.order[0] > 1 or spline.origin[0] != (count - 1) / 2:
             return None
         first = inputs.start - k + (0 if kernel.interactions is not None else n - 1)

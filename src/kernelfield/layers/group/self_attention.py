@@ -1,4 +1,4 @@
-"""Self-attention that lifts to a group, and on a group (chapter 9)."""
+"""Self-attention from space to a group, and on a group (chapter 9)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _SelfAttention(nn.Module):
         self.dropout, self.value_dropout = dropout, value_dropout
         # A buffer on the module's device: a copy from the host could not be part of a CUDA graph.
         self.register_buffer("all_elements", group.elements(), persistent=False)
-        self._known: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
+        self._offset_cache: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self.chunk, self.method = chunk, method
         total = self.heads * self.head_channels
         self.project = Pointwise(in_channels, 3 * total)
@@ -162,7 +162,7 @@ class _SelfAttention(nn.Module):
         def one(q: Tensor, k: Tensor, v: Tensor, at: Tensor, seen: Tensor | None, keep: Tensor | None) -> Tensor:
             offsets = at[None] - at[:, None]  # (queries, keys, dim)
             positions, relative = self._codes_at(here, here, offsets.to(q.dtype))
-            valid = self._meets(offsets, seen)
+            valid = self._visible(offsets, seen)
             y = group_attention(
                 q, k, v, positions, relative, valid=valid, keep=keep, chunk=q.shape[0], method=self.method
             )
@@ -173,11 +173,11 @@ class _SelfAttention(nn.Module):
             at = coords[i if len(coords) > 1 else 0]
             seen, keep = None if mask is None else mask[i], self._keep(q[i], len(at), len(at))
             arguments = (q[i], k[i], v[i], at, seen, keep)
-            results.append(recompute(one, *arguments))  # nothing in it is drawn at random
+            results.append(recompute(one, *arguments))  # it draws no random numbers
         return torch.cat(results)
 
-    def _meets(self, offsets: Tensor, seen: Tensor | None) -> Tensor | None:
-        """Return which points attend to which: observed ones in the neighbourhood, and each point to itself."""
+    def _visible(self, offsets: Tensor, seen: Tensor | None) -> Tensor | None:
+        """Return which points attend to which: each to itself and to the observed points of its neighbourhood."""
         near = None
         if self.neighborhood is not None:
             near = offsets.norm(dim=-1) <= self.reach + 1e-4
@@ -204,15 +204,15 @@ class _SelfAttention(nn.Module):
         return positions.to(dtype), relative.to(dtype)
 
     def _offsets(self, some: Tensor, space: Sequence[int], dilation: int, crop: int) -> tuple[Tensor, Tensor | None]:
-        """Return the offsets of a grid as elements see them, and for all positions which of them each pair has.
+        """Return a grid's offsets moved back by each element and, for a global layer, the offset of each pair.
 
-        They are cached for all elements of the group: computing them takes more launches than the rest of the layer.
+        Those of the whole group are cached: computing them takes more launches than the rest of the layer.
         """
         shape = self._shape()
         key = (tuple(space) if shape is None else shape, dilation, crop, some.dtype, some.device)
         kept = some is self.all_elements and type(some) is Tensor and not torch.compiler.is_compiling()
-        if kept and key in self._known:
-            return self._known[key]
+        if kept and key in self._offset_cache:
+            return self._offset_cache[key]
         with torch.inference_mode(False), torch.no_grad():
             if shape is None:
                 axes = [torch.arange(-(n - 1), n, device=some.device) for n in space]
@@ -223,9 +223,9 @@ class _SelfAttention(nn.Module):
             found = moved, pairs_of(space, crop, some.device) if shape is None else None
         # Tensors of a graph that is being captured have no values yet.
         if kept and not (some.is_cuda and torch.cuda.is_current_stream_capturing()):
-            if len(self._known) >= 4:
-                self._known.clear()
-            self._known[key] = found
+            if len(self._offset_cache) >= 4:
+                self._offset_cache.clear()
+            self._offset_cache[key] = found
         return found
 
     def _codes_at(self, some: Tensor, here: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,7 +235,7 @@ class _SelfAttention(nn.Module):
         return self.codes.position(some, offsets / self.reach), self.codes.element(some, here)
 
     def _absolute(self, x: Tensor, coords: Tensor | None) -> Tensor:
-        """Return codes of the positions themselves: (batch or 1, channels, 1, *space)."""
+        """Return the codes of absolute positions: (batch or 1, channels, 1, *space)."""
         assert self.places is not None
         if coords is None:
             axes = [torch.arange(n, device=x.device, dtype=self.project.weight.dtype) for n in x.shape[3:]]
@@ -244,7 +244,7 @@ class _SelfAttention(nn.Module):
         return torch.stack(codes).sum(dim=0).movedim(-1, 1).unsqueeze(2)
 
     def _keep(self, q: Tensor, places: int, keys: int) -> Tensor | None:
-        """Return which attention weights dropout keeps; a key is hidden from all queries of a position together."""
+        """Return which attention weights dropout keeps; a dropped key is hidden from all queries of a position."""
         if not (self.dropout and self.training):
             return None
         # Positions are contiguous in memory, like those of the queries.
@@ -259,7 +259,7 @@ class _SelfAttention(nn.Module):
         return None if self.neighborhood is None else (self.neighborhood,) * self.group.dim
 
     def _alike(self, here: Tensor, elements: Tensor | None) -> list[tuple[Tensor, int]]:
-        """Return elements by the dilation of their neighbourhood: all together, or one by one if the group dilates."""
+        """Group elements by the dilation of their neighbourhood: all together, or one by one if the group dilates."""
         if self.dilations is None:
             return [(here, 1)]
         each = self.dilations if elements is None else dilations(self.group, elements)
@@ -287,16 +287,16 @@ class LiftingSelfAttention(_SelfAttention):
         group: a finite group: rotations of any number, mirrors, or dilations.
         heads: number of heads.
         head_channels: channels of each head's queries, keys and values; half of ``out_channels`` by default.
-        neighborhood: number of positions along each axis that a query sees, odd; None for all of them. Dilations dilate
-            it, by whole numbers: the dyadic form of the chapter's appendix, whose neighbourhoods all have as many
-            members, so that no measure is left to divide by.
+        neighborhood: odd number of positions along each axis that a query sees; None for all of them. Dilations dilate
+            it by whole numbers, the dyadic form of the chapter's appendix. All neighbourhoods then have the same number
+            of positions, so there is no measure to divide by.
         size: for a global neighbourhood, the number of training steps at which the encoding's coordinate is 1.
-        encoding: "relative"; "absolute", codes added to queries and keys; or "none". The two serve comparison.
+        encoding: "relative"; "absolute", codes added to queries and keys; or "none". The last two serve for comparison.
         field: makes the encoding of one coordinate from (dim, channels).
         dropout: probability to drop a weight.
         value_dropout: probability to drop a value.
-        chunk: samples and heads computed at once, and
-        method: how; see :func:`kernelfield.ops.attention.group_attention`.
+        chunk: number of pairs of sample and head to compute at once.
+        method: how to compute attention; see :func:`kernelfield.ops.attention.group_attention`.
 
     >>> from kernelfield.groups import Cyclic
     >>> lift = LiftingSelfAttention(3, 8, group=Cyclic(8), heads=2)
@@ -322,8 +322,8 @@ class LiftingSelfAttention(_SelfAttention):
 
         Args:
             x: (batch, in_channels, \*space) signal, or (batch, in_channels, points) with ``coords``.
-            coords: (batch or 1, points, dim) coordinates in training steps; a local layer's points see those within
-                half of its neighbourhood.
+            coords: (batch or 1, points, dim) coordinates in training steps; in a local layer a point sees the points
+                within half a neighbourhood.
             mask: (batch, points) bool, False where there is no point.
             crop: positions at each end of each axis that get no output.
         """
@@ -332,9 +332,9 @@ class LiftingSelfAttention(_SelfAttention):
 
     @torch.no_grad()
     def maps(self, x: Tensor) -> Tensor:
-        r"""Return how much each position of (batch, in_channels, \*space) is attended to.
+        r"""Return how much attention each position of (batch, in_channels, \*space) receives.
 
-        (batch, heads, group, \*space), each map with the sum one.
+        The maps are (batch, heads, group, \*space) and sum to one over space.
         """
         return self._maps(x.unsqueeze(2))
 
@@ -346,7 +346,7 @@ class GroupSelfAttention(_SelfAttention):
         y(x, h) = W \bigcup_{\text{heads}} \sum_{\tilde h} \sum_{\hat h,\, y \in N(x)} \sigma_{\hat h, y}\big(\langle
             q(x, \tilde h),\, k(y, \hat h) + \mathcal{L}_h[\rho](y - x, \hat h)\rangle\big)\, v(y, \hat h)
 
-    with the encoding :math:`\rho(h^{-1}(y - x), h^{-1}\hat h)`, for which the layer is equivariant to rounding. (The
+    with the encoding :math:`\rho(h^{-1}(y - x), h^{-1}\hat h)`, for which the layer is equivariant up to rounding. (The
     chapter's :math:`h^{-1}\tilde h^{-1}\hat h` is not.) The sum over h̃ is divided by the number of elements, so that
     layers on large groups begin with values of the same size as those on small ones.
 
@@ -386,5 +386,5 @@ class GroupSelfAttention(_SelfAttention):
 
     @torch.no_grad()
     def maps(self, x: Tensor | GroupSignal) -> Tensor:
-        r"""Return how much each position is attended to: (batch, heads, group, \*space), each map with the sum one."""
+        r"""Return how much attention each position receives: (batch, heads, group, \*space), one in sum over space."""
         return self._maps(as_signal(x, self.group, self.in_channels).values)

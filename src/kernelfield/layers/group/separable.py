@@ -31,12 +31,12 @@ class SeparableGroupConv(BaseGroupConv):
         \psi_{oi}(x, h) = \delta_{oi}\, a_o(h)\, k_o(x) \quad \text{("depthwise")}
 
     The first part mixes elements, with or without channels; the second convolves space channel by channel. Together
-    they take :math:`n_{out} n_{in} C^2 + n_{out} C K^d` products per position instead of
+    they need :math:`n_{out} n_{in} C^2 + n_{out} C K^d` products per position instead of
     :math:`n_{out} n_{in} C^2 K^d`.
 
     Args:
         in_channels: channels of the input.
-        out_channels: channels of the output; the same for ``form="depthwise"``.
+        out_channels: channels of the output; equal to ``in_channels`` for ``form="depthwise"``.
         group: the group.
         field: builds the fields of both parts from (dim, channels).
         form: "pointwise" mixes channels, "depthwise" does not.

@@ -21,7 +21,7 @@ __all__ = ["SIGNAL", "GroupSignal", "Signal", "ValueLayer", "as_signal", "map_va
 #: the argument of layers on groups: a signal, or its values at all elements of a finite group
 SIGNAL = TensorOf("float", "batch, channels, group, …", empty=False) | Instance("kernelfield.layers.GroupSignal")
 
-#: names of torch functions that act on every value alone, so that they can be called with a signal
+#: names of torch functions that act on each value separately, so that a signal can be passed to them
 _ACTIVATIONS = ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh")
 _MORE_ACTIVATIONS = ("softplus", "softsign", "logsigmoid", "hardtanh", "hardswish", "hardsigmoid", "dropout")
 _ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "square", "sqrt", "exp", "log", "clamp")
@@ -29,7 +29,7 @@ _OPERATORS = ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__
 POINTWISE = frozenset((*_ACTIVATIONS, *_MORE_ACTIVATIONS, *_ARITHMETIC, *_OPERATORS))
 
 
-# Not a decorator of __init__: torch.compile cannot look into a decorated constructor of a class that is not a module.
+# Not a decorator of __init__: torch.compile cannot trace a decorated constructor of a class that is not a module.
 @checked(
     values=TensorOf("float", "batch, channels, group, …"),
     elements=TensorOf("float", "…, group, coords") | None,
@@ -48,8 +48,8 @@ class GroupSignal:
     Args:
         values: (batch, channels, group, \*space) values.
         elements: (group, coords) elements of the group axis, in order. None stands for all elements of a finite group
-            in its own order; layers use their fastest path for such a signal. In (batch, group, coords) each sample has
-            elements of its own, which :class:`GroupConv` takes.
+            in its own order; layers use their fastest path for such a signal. With shape (batch, group, coords) each
+            sample has its own elements, which :class:`GroupConv` accepts.
         gates: (group,) factors of the elements wherever the group axis is summed or reduced, or None. Their value is 1.
             They carry the gradient to the distribution that chose the elements.
         group: the group.
@@ -82,7 +82,7 @@ class GroupSignal:
                     f"got {tuple(values.shape)}"
                 )
         elif elements.shape[-2:] != (values.shape[2], group.coords) or (
-            # The batch is compared where there is one alone: a comparison would fix its size in an exported network.
+            # Compare the batch only where elements have one: a comparison would fix its size in an exported network.
             elements.dim() != 2 and (elements.dim() != 3 or elements.shape[0] != values.shape[0])
         ):
             raise ValueError(
@@ -155,7 +155,7 @@ class GroupSignal:
         return self._each(torch.clone)
 
     def detach(self) -> GroupSignal:
-        """Return the signal without its history."""
+        """Return the signal detached from the autograd graph."""
         return self._each(torch.detach)
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> GroupSignal:
@@ -193,8 +193,8 @@ class GroupSignal:
     ) -> GroupSignal:
         if function.__name__ not in POINTWISE:
             raise TypeError(
-                f"torch.{function.__name__} must be given signal.values: it is not one of the pointwise functions that "
-                f"take a GroupSignal"
+                f"torch.{function.__name__} must be given signal.values, got a GroupSignal: only pointwise functions "
+                f"accept one"
             )
         if not args and kwargs and isinstance(kwargs.get("input"), GroupSignal):
             args = (kwargs.pop("input"),)
@@ -236,7 +236,7 @@ def _check_same_elements(a: GroupSignal, b: GroupSignal) -> None:
     # Values on a GPU are not compared: that would wait for the device.
     compared = not torch.compiler.is_compiling() and x.device.type == y.device.type == "cpu"
     if x.shape != y.shape or (compared and not torch.equal(x.to(y.dtype), y)):
-        raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} different ones")
+        raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} that differ")
 
 
 def as_signal(
@@ -244,7 +244,7 @@ def as_signal(
 ) -> GroupSignal:
     r"""Return ``x`` as a signal on ``group``, after checking its group, channels and axes.
 
-    A tensor is taken for the values at all elements of a finite group.
+    A tensor holds the values at all elements of a finite group.
 
     Args:
         x: the signal, or its values.
@@ -315,7 +315,7 @@ def _flatten_with_keys(signal: GroupSignal) -> tuple[list[tuple[Any, Any]], Grou
 
 
 def _unflatten(children: Iterable[Any], group: Group) -> GroupSignal:
-    # Without __init__ and its checks: the children of a tree may be anything, and parts of a signal were checked.
+    # Skip __init__ and its checks: the children of a tree may be anything, and parts of a signal are already checked.
     signal = GroupSignal.__new__(GroupSignal)
     signal.values, signal._elements, signal.gates = children  # noqa: SLF001
     signal.group = group

@@ -112,7 +112,7 @@ class SharedLookUp:
         """Look up the kernels of ``tables``, one for each look-up; inside the ``with`` block, look-ups return them.
 
         Args:
-            tables: of one device and dtype; else each look-up looks up its own.
+            tables: tables of one device and dtype; with others, each look-up reads its own table.
         """
         first = tables[0] if tables else None
         alike = first is not None and len({(t.device, t.dtype) for t in tables}) == 1
@@ -187,7 +187,7 @@ def _invert(index: Tensor, times: int) -> Tensor:
 
 
 def nodes_at(coords: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Return the rows of a table of ``sizes`` that lie at the first ``len(sizes)`` of ``coords``.
+    """Return the table rows at the nodes given by the first ``len(sizes)`` coordinates, for a table of ``sizes``.
 
     >>> nodes_at(torch.tensor([[-1.0, 1.0], [0.0, 0.0]]), (3, 3))
     tensor([2, 4])

@@ -90,6 +90,6 @@ class SpatialUpsample(ValueLayer):
 
 
 def _interleaved(first: Tensor, second: Tensor, axis: int) -> Tensor:
-    """Return the samples of two tensors in turns along an axis that is counted from the end."""
+    """Interleave the samples of two tensors along an axis that is counted from the end."""
     position = first.dim() + axis
     return torch.stack([first, second], dim=position + 1).flatten(position, position + 1)
