@@ -55,26 +55,26 @@ class CCNN(PointClassifier):
         out_channels: number of predictions.
         dim: number of spatial dimensions, 1 to 3.
         size: length of the training input, one for all axes or one per axis; with points, the largest distance along
-            an axis at which two of them meet.
+            an axis at which two of them interact.
         channels: width.
         blocks: number of residual blocks.
         field: makes each kernel's field.
-        shared_field: one kernel network for all layers, made by ``field`` with ``hidden`` values; each layer has a
-            linear map of them (chapter 6; :class:`kernelfield.fields.SharedField`).
+        shared_field: one kernel network for all layers, made by ``field`` with ``hidden`` outputs; each layer maps them
+            to its own kernel (chapter 6; :class:`kernelfield.fields.SharedField`).
         hidden: width of the kernel networks.
         omega_0: published frequency scale of the kernel networks. By default a filter network's sines are spread up to
             half of the Nyquist frequency of ``size``, so that the network works at other resolutions too.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 3's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
-        mask: another mask on the kernels in place of the Gaussian, or what makes one from ``dim``; each layer has its
-            own copy (:class:`FlexConv`).
+        mask: another mask in place of the Gaussian, or a class or function that makes one from ``dim``; each layer has
+            its own copy (:class:`FlexConv`).
         causal: causal convolutions; by default for dim 1.
         block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
         norm: "batch" (causal in evaluation only), "batch-statistics" (those of the batch in evaluation too),
             "channel" (over the channels of each position), "cumulative" (over channels and all positions up to each),
-            "layer" (over channels and all positions) or "none". Dense readouts of causal networks refuse
+            "layer" (over channels and all positions) or "none". Causal networks with a dense readout reject
             "batch-statistics" and "layer", which look ahead.
-        prenorm: norms at the beginning of the blocks; else after the sums.
+        prenorm: norms come first in the blocks; else after the sums.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
         input_dropout: probability on the input.
@@ -82,8 +82,8 @@ class CCNN(PointClassifier):
             other, which the network reads separately and compares (chapter 6, the task Retrieval).
         vocabulary: number of tokens, if the input is (batch, length) ids.
         stem: the first layer, a "conv" (chapter 3) or a "linear" map of the channels (chapter 6).
-        active: sizes of each block where blocks differ, one for each: what :meth:`kernelfield.DNArch.materialize` has
-            learned.
+        active: the part of each block in use, where blocks have different sizes, as
+            :meth:`kernelfield.DNArch.materialize` sets them.
         options: further arguments of :class:`SeparableConv`: learn_mean, isotropic, boundary, smooth, neighbors,
             method, gain, kernel_dropout.
 
@@ -97,7 +97,7 @@ class CCNN(PointClassifier):
     torch.Size([2, 10])
 
     Attributes:
-        arguments: those that the network was built with; ``CCNN(**net.arguments)`` is another one like it.
+        arguments: the arguments of the network; ``CCNN(**net.arguments)`` builds another one.
     """
 
     @checked(
@@ -148,7 +148,7 @@ class CCNN(PointClassifier):
             raise ValueError(f"readout must not be 'pair' for dim={dim}: it compares two sequences")
         causal = dim == 1 if causal is None else causal
         norm = check_norm(norm, causal=causal, readout=readout, default="batch", dim=dim)
-        #: whether samples at irregular times have to be in order
+        #: whether samples at irregular times must be sorted by time
         self.orders_times = norm == "cumulative"
         kernel_field = field_options(field, start=start, hidden=hidden, omega_0=omega_0)
         self.kernel_network = build_field(kernel_field, dim, hidden) if shared_field else None
@@ -172,7 +172,7 @@ class CCNN(PointClassifier):
             make_block = partial(CCNNBlock, prenorm=prenorm, final_activation=block == "ccnn")
         if active is not None and (block == "resnet" or len(active) != blocks):
             raise ValueError(
-                f"active must be one slice for each of the {blocks} blocks, or None, as for 'resnet', got {len(active)}"
+                f"active must have {blocks} slices, one per block, or be None for block='resnet', got {len(active)}"
             )
         how: list[dict[str, Any]] = [{} for _ in range(blocks)] if active is None else [{"active": a} for a in active]
         self.blocks = nn.ModuleList(
@@ -236,7 +236,7 @@ for _size, _blocks, _channels, _hidden, _near in (
     ("4_140_points", 4, 140, 32, 256),
     ("6_380_points", 6, 380, 64, 64),
 ):
-    # Clouds lie in [-1, 1]³, so that 2 is as far apart as two points can be along an axis.
+    # Clouds lie in [-1, 1]³, so two points are at most 2 apart along an axis.
     register(
         f"ccnn_{_size}",
         CCNN,
@@ -252,5 +252,5 @@ for _size, _blocks, _channels, _hidden, _near in (
         neighbors=_near,
         sigma=0.075,
         omega_0=1.0,  # there is no grid to choose it by
-        start="flexconv",  # at so low frequencies chapter 3's sines nearly vanish around the centre
+        start="flexconv",  # at such low frequencies chapter 3's sines nearly vanish around the centre
     )

@@ -41,7 +41,7 @@ KERNEL_KINDS: dict[str, Kind] = {
 def conv_factory(
     sigma: float | None, mask: Callable[..., Mask] | Mask | None = None, **arguments: Any
 ) -> Callable[[int, int], nn.Module]:
-    """Return a function that makes convolutions from their channels: global ones without sigma and mask."""
+    """Return a function that makes convolutions from their channels, with global kernels without sigma and mask."""
     if mask is not None:
         return partial(FlexConv, mask=mask, **arguments)
     return partial(CKConv, **arguments) if sigma is None else partial(FlexConv, sigma=sigma, **arguments)
@@ -63,14 +63,14 @@ class CKCNN(PointClassifier):
         hidden: width of the kernel networks.
         omega_0: frequency scale of the kernel networks; the field's own default if not given. Coordinates are half
             those of the thesis, so a SIREN's published ω₀ is doubled.
-        hidden_omega_0: that of a SIREN's hidden layers, where the published number holds; ``omega_0`` if not given.
+        hidden_omega_0: frequency scale of a SIREN's hidden layers, as published; ``omega_0`` if not given.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default the field's own.
         sigma: initial width of Gaussian masks on the kernels, where 1 is ``size`` steps; None for global kernels.
         causal: causal convolutions; by default for dim 1.
         norm: "cumulative" (over channels and all positions up to each), "channel" (over the channels of each position),
             "layer" (over channels and all positions: the published norm, which looks ahead), "batch" (causal in
-            evaluation only) or "none". By default "cumulative" for causal networks, otherwise "layer". Dense readouts
-            of causal networks refuse norms that look ahead.
+            evaluation only) or "none". By default "cumulative" for causal networks, otherwise "layer". Causal networks
+            with a dense readout reject norms that look ahead.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
         input_dropout: probability on the input, or on the values of the embedding.
@@ -132,7 +132,7 @@ class CKCNN(PointClassifier):
         super().__init__()
         causal = dim == 1 if causal is None else causal
         norm = check_norm(norm, causal=causal, readout=readout, default="layer", dim=dim)
-        #: whether samples at irregular times have to be in order
+        #: whether samples at irregular times must be sorted by time
         self.orders_times = norm == "cumulative"
         self.dim, self.norm_name = dim, norm
         make_conv = conv_factory(
@@ -164,9 +164,9 @@ class CKCNN(PointClassifier):
             out_channels,
             readout,
             None if self.embedding is None else self.embedding.weight,
-            # The published N(0, 0.01²) belongs to the published starts. By default it learns far more slowly: two seeds
-            # recall 14 and 38 % of copy memory after 1,500 steps, where unit gain recalls 97 and 96 %. Deep
-            # networks have smaller ones, since each block adds its variance to the sum.
+            # The published N(0, 0.01²) belongs to the published starts. With the default start it learns far more
+            # slowly: two seeds recall 14 and 38 % of copy memory after 1,500 steps, where unit gain recalls 97 and
+            # 96 %. Deep networks have smaller gains, since each block adds its variance to the sum.
             gain=min(1.0, 2 / math.sqrt(len(widths))) if start in (None, "siren") else 0.01 * math.sqrt(widths[-1]),
         )
 
@@ -195,9 +195,9 @@ class FlexTCN(CKCNN):
         size: length of the training input.
         field: makes each kernel's field.
         sigma: initial width of the masks, where 1 is ``size`` steps; None gives the CKTCN ablation, global kernels. The
-            chapter's variance of 0.125 on kernels that span [-1, 1]: a reach of 38 percent of the input. (Its code
-            begins with 0.075 on images, which :class:`FlexNet` has; from there a sequence's kernels grow slowly, and a
-            readout of the last step has seen next to nothing before they do.)
+            default is the chapter's variance of 0.125 on kernels that span [-1, 1], a reach of 38 percent of the input.
+            (The chapter's code starts images at 0.075, like :class:`FlexNet`. From there the kernels of a sequence grow
+            slowly, and at first a readout of the last step sees next to nothing.)
         options: further arguments of :class:`CKCNN`.
 
     >>> import torch

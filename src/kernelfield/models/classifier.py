@@ -1,4 +1,4 @@
-"""Feature extraction and new classifiers, with the names that timm gives them."""
+"""Feature extraction and new classifiers, under the names of timm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Classifier", "GroupClassifier", "GroupNetwork", "HeadClassifier", "R
 class Classifier(nn.Module):
     """Base class of networks: features, the classifier that reads them, and a way to replace it.
 
-    ``net(x)`` is ``net.forward_head(net.forward_features(x))``. A network without a classifier refuses these methods.
+    ``net(x)`` is ``net.forward_head(net.forward_features(x))``. Networks without a classifier raise a TypeError.
 
     >>> import torch
     >>> from kernelfield import create_model
@@ -50,12 +50,12 @@ class Classifier(nn.Module):
     @property
     def num_features(self) -> int:
         """Channels of the features."""
-        raise self._refusal("num_features")
+        raise self._no_classifier("num_features")
 
     @property
     def num_classes(self) -> int:
         """Number of predictions; 0 if the classifier was removed."""
-        raise self._refusal("num_classes")
+        raise self._no_classifier("num_classes")
 
     @property
     def head_hidden_size(self) -> int:
@@ -67,7 +67,7 @@ class Classifier(nn.Module):
 
         The arguments are those of ``forward``.
         """
-        raise self._refusal("forward_features")
+        raise self._no_classifier("forward_features")
 
     def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:  # noqa: ARG002
         """Return predictions from features.
@@ -76,7 +76,7 @@ class Classifier(nn.Module):
             features: as :meth:`forward_features` returns them.
             pre_logits: return the pooled features (batch, head_hidden_size) that the last linear map would read.
         """
-        raise self._refusal("forward_head")
+        raise self._no_classifier("forward_head")
 
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the classifier by a fresh one.
@@ -104,7 +104,7 @@ class Classifier(nn.Module):
         return network
 
     def _replace_classifier(self, num_classes: int) -> None:  # noqa: ARG002
-        raise self._refusal("reset_classifier")
+        raise self._no_classifier("reset_classifier")
 
     def _like_self(self, module: Module) -> Module:
         """Return a new module with the device, dtype and mode of this network."""
@@ -113,7 +113,7 @@ class Classifier(nn.Module):
         parameter = next(half, next(self.parameters()))
         return module.to(device=parameter.device, dtype=parameter.dtype).train(self.training)
 
-    def _refusal(self, method: str) -> TypeError:
+    def _no_classifier(self, method: str) -> TypeError:
         return TypeError(f"{method} needs a network with a classifier, got {type(self).__name__}, which has none")
 
 
@@ -125,7 +125,7 @@ class GroupNetwork(Classifier):
 
     #: attribute that holds the last map
     last_name: ClassVar[str] = "last"
-    #: look-ups of the kernels that are tables, and these kernels; found at the first forward pass
+    #: shared look-up of all kernels that are tables, and these kernels; set at the first forward pass
     _tables: tuple[SharedLookUp, list[GroupKernel]] | None = None
 
     @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
@@ -138,7 +138,7 @@ class GroupNetwork(Classifier):
             return self.forward_head(self.forward_features(x))
 
     def _kernels(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which the kernels of all layers that are tables are looked up at once."""
+        """Return a context in which all kernels that are tables are looked up at once."""
         if torch.compiler.is_compiling():
             return contextlib.nullcontext()
         if self._tables is None:
@@ -186,7 +186,7 @@ class GroupNetwork(Classifier):
 
 
 class GroupClassifier(GroupNetwork):
-    """Base class of networks whose classifier is a group convolution, after which group and space are pooled.
+    """Base class of networks whose classifier is a group convolution, followed by pooling over group and space.
 
     A subclass has ``last``, the convolution, and calls :meth:`_set_classifier`.
     """
@@ -194,7 +194,7 @@ class GroupClassifier(GroupNetwork):
     last: nn.Module
 
     def _set_classifier(self, make: Callable[..., nn.Module], channels: int, out_channels: int, pool: str) -> None:
-        """Make the classifier, and the pooling of features without it.
+        """Make the classifier, and the pooling of features for use without it.
 
         Args:
             make: makes the convolution from channels in and out.
@@ -217,13 +217,13 @@ class GroupClassifier(GroupNetwork):
 
 
 class HeadClassifier(Classifier):
-    """Base class of networks that end in a module that reads the features.
+    """Base class of networks whose last module maps features to predictions.
 
     The module has ``channels``, ``out_channels`` and ``reset``, which replaces its last map.
     """
 
     def _head(self) -> Any:
-        """Return the module that reads the features."""
+        """Return the module that maps features to predictions."""
         raise NotImplementedError
 
     @property

@@ -42,7 +42,7 @@ class GroupNIN(GroupClassifier):
     Three stages of a convolution and two pointwise ones, each followed by ReLU; pooling by 2 and dropout between the
     stages, the maximum after the first and the mean after the second. The last convolution sums over the group, and its
     mean over space gives the logits. There are no norms. Pooling windows are 2² where the original has overlapping
-    windows of 3², which on an even grid lie differently in a rotated image.
+    windows of 3², which on an even grid would cover other pixels of a rotated image.
 
     Args:
         in_channels: channels of the input.
@@ -50,7 +50,7 @@ class GroupNIN(GroupClassifier):
         group: a finite group.
         channels: widths of the first eight convolutions.
         dropout: probability to drop a value between stages.
-        bias: whether convolutions have one.
+        bias: whether the convolutions have a bias.
         attention: None, "co", "co_filter" or "free"; see :class:`GCNN`.
 
     >>> import torch
@@ -102,7 +102,7 @@ class GroupResNetV1(GroupClassifier):
     """A post-activation ResNet on a group (chapter 7, section 5): r-ResNet-20, or ResNet-20 with the trivial group.
 
     Each block is convolution, norm, ReLU, convolution, norm; a shortcut is added, and ReLU follows. Where the
-    resolution is halved, the shortcut is a convolution 5² and a norm, as in DREN. Strides are replaced by max-pooling,
+    resolution is halved, the shortcut is a 5² convolution and a norm, as in DREN. Strides are replaced by max-pooling,
     as in chapter 8, because a stride of 2 on an even grid is not equivariant. The last convolution is pointwise and
     sums over the group.
 
@@ -112,7 +112,7 @@ class GroupResNetV1(GroupClassifier):
         group: a finite group.
         channels: width of each stage; all but the first halve the resolution.
         blocks: blocks in each stage; 3 in three stages make 20 layers.
-        bias: whether convolutions have one.
+        bias: whether the convolutions have a bias.
         attention: None, "co", "co_filter" or "free"; see :class:`GCNN`.
 
     >>> import torch
@@ -177,8 +177,8 @@ def _kernel(module: nn.Module) -> GroupKernel:
 
 
 _PLAIN: dict[str, Any] = {"group": Trivial(), "bias": True}
-_TURNS: dict[str, Any] = {"group": Cyclic(4), "bias": True}
+_ROTATIONS: dict[str, Any] = {"group": Cyclic(4), "bias": True}
 register("nin", GroupNIN, "chapter 7: NIN", channels=(192, 160, 96, 192, 192, 192, 192, 192), **_PLAIN)
-register("r_nin_x4", GroupNIN, "chapter 7: r-NIN×4", channels=(96, 80, 48, 96, 96, 96, 96, 96), **_TURNS)
+register("r_nin_x4", GroupNIN, "chapter 7: r-NIN×4", channels=(96, 80, 48, 96, 96, 96, 96, 96), **_ROTATIONS)
 register("resnet20", GroupResNetV1, "chapter 7: ResNet-20", channels=(16, 32, 64), **_PLAIN)
-register("r_resnet20_x4", GroupResNetV1, "chapter 7: r-ResNet-20×4", channels=(8, 16, 32), **_TURNS)
+register("r_resnet20_x4", GroupResNetV1, "chapter 7: r-ResNet-20×4", channels=(8, 16, 32), **_ROTATIONS)

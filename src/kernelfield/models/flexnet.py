@@ -37,13 +37,13 @@ class FlexNet(PointClassifier):
         field: makes each kernel's field.
         hidden: width of the kernel networks.
         omega_0: frequency scale of the kernel networks; the field's own default if not given.
-        hidden_omega_0: that of a SIREN's hidden layers; ``omega_0`` if not given.
+        hidden_omega_0: frequency scale of a SIREN's hidden layers; ``omega_0`` if not given.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 5's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels.
         kernel_size: odd number of points of the kernels; by default they reach over the whole input.
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
-        readout: "mean" over positions, or "dense", which also answers ``at`` any coordinates.
+        readout: "mean" over positions, or "dense", which also predicts ``at`` any coordinates.
         options: further arguments of :class:`FlexConv`, such as another mask in place of the Gaussian: mask.
 
     >>> import torch

@@ -1,4 +1,4 @@
-"""Group-equivariant networks of chapters 7 and 8: on finite groups, with tables as kernels, exactly equivariant."""
+"""Group-equivariant networks of chapters 7 and 8: exactly equivariant, on finite groups, with tables as kernels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["GCNN", "GroupAllCNN", "GroupDenseNet", "GroupResNet"]
 
 @checked(attention=Choice(*KINDS) | None)
 def _conv_options(*, group: Group, bias: bool = False, attention: str | None = None) -> dict[str, Any]:
-    """Return the arguments that every convolution of a network has, after a check of the group."""
+    """Check the group, and return the arguments that all convolutions of a network share."""
     if not group.finite:
         raise ValueError(f"group must be finite for a network with tables as kernels, got {group}")
     return {"group": group, "bias": bias, "attention": attention}
@@ -71,10 +71,10 @@ class GCNN(GroupClassifier):
         dropout: probability to drop a value.
         readout: "max" for a group convolution to the classes and the maximum over the group; "sum" for a
             :class:`~kernelfield.layers.ProjectionConv`, which sums over the group.
-        bias: whether convolutions have one.
-        attention: None; "co" for chapter 7's, after each convolution ("free" without its constraint), or "co_filter" on
-            the responses of each filter; "full", "channel" or "spatial" for chapter 8's, inside of it; "input" for
-            chapter 8's before it, and "gate" for its row α_RH.
+        bias: whether the convolutions have a bias.
+        attention: None, or a kind of attention. Chapter 7 has "co" after each convolution, "co_filter" on the responses
+            of each filter, and "free" without the constraint of equivariance. Chapter 8 has "full", "channel" and
+            "spatial" inside the convolution, "input" before it, and "gate", its row α_RH.
 
     >>> net = GCNN(1, 10, group=Cyclic(4), channels=10)
     >>> net(torch.randn(2, 1, 28, 28)).shape
@@ -96,7 +96,7 @@ class GCNN(GroupClassifier):
         super().__init__()
         options = _conv_options(**options) | {"boundary": "valid"}
         conv: Callable[..., nn.Module] = functools.partial(make_group_conv, **options)
-        # The first attention on an input looks as far around as the digit is large.
+        # Dilated by 4, attention on the input of the first layer reaches over a whole digit.
         self.lift = make_lifting_conv(in_channels, channels, kernel_size=3, dilation=4, **options)
         self.convs = nn.ModuleList(conv(channels, channels, kernel_size=3) for _ in range(5))
         self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(6))
@@ -131,8 +131,8 @@ class GroupAllCNN(GroupClassifier):
         out_channels: number of classes.
         group: a finite group.
         channels: width of the first three convolutions; the others have twice as many.
-        bias: whether convolutions have one.
-        attention: as in :class:`GCNN`; channel attention is a sixteenth as wide inside.
+        bias: whether the convolutions have a bias.
+        attention: as in :class:`GCNN`; channel attention has a sixteenth of the channels as hidden channels.
 
     >>> GroupAllCNN(3, 10, group=Cyclic(4), channels=4)(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -186,8 +186,8 @@ class GroupResNet(GroupClassifier):
         group: a finite group.
         channels: width of each stage; all but the first halve the resolution.
         blocks: blocks in each stage; 7 in three stages make 44 layers.
-        bias: whether convolutions have one.
-        attention: as in :class:`GCNN`; channel attention is 2 wide inside.
+        bias: whether the convolutions have a bias.
+        attention: as in :class:`GCNN`; channel attention has 2 hidden channels.
 
     >>> GroupResNet(3, 10, group=Dihedral(4), channels=(2, 3), blocks=1)(torch.randn(2, 3, 8, 8)).shape
     torch.Size([2, 10])
@@ -235,8 +235,8 @@ class GroupDenseNet(GroupClassifier):
         group: a finite group.
         growth: channels that each block adds.
         blocks: number of dense blocks.
-        attention: as in :class:`GCNN`; channel attention is 2 wide inside, and the reach of spatial attention on
-            an input shrinks with the map.
+        attention: as in :class:`GCNN`; channel attention has 2 hidden channels, and the reach of spatial attention on
+            an input shrinks with the feature map.
 
     >>> GroupDenseNet(3, 2, group=Cyclic(4), growth=2, blocks=2)(torch.randn(2, 3, 12, 12)).shape
     torch.Size([2, 2])
@@ -292,10 +292,10 @@ class GroupDenseNet(GroupClassifier):
 
 
 def _join(new: Tensor, old: Tensor) -> Tensor:
-    """Concatenate the channels of ``new`` and ``old``, which loses one sample at each end of each spatial axis."""
+    """Concatenate the channels of ``new`` and of ``old``, cropped by a sample at each end of each spatial axis."""
     for axis in range(3, old.dim()):
         old = old.narrow(axis, 1, old.shape[axis] - 2)
-    # With the group among the channels, a channels-last memory format is kept.
+    # Folding the group into the channels preserves a channels-last memory format.
     return torch.cat([new.flatten(1, 2), old.flatten(1, 2)], dim=1).unflatten(1, (-1, old.shape[2]))
 
 

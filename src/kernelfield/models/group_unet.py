@@ -51,26 +51,26 @@ class _Stage(nn.Module):
 
 
 class GroupUNet(GroupNetwork):
-    r"""A U-Net whose layers are group convolutions: a value for every position, which turns with the input.
+    r"""A U-Net of group convolutions: dense predictions that transform with the input.
 
     Stages of two group convolutions at ``depth + 1`` resolutions; max-pooling between them on the way down, linear
-    interpolation and the signal of the same resolution on the way up. The maximum or mean over the group and a
-    pointwise map end it. With f the network and g an element of the group,
+    interpolation and the signal of the same resolution on the way up. It ends in the maximum or mean over the group
+    and a pointwise map. With f the network and g an element of the group,
 
     .. math:: f(g \cdot x) = g \cdot f(x),
 
-    exact to rounding on the grid, for lengths of any parity. The output is a set of scalar fields: classes of pixels, a
+    up to rounding on the grid, for even and odd lengths. The output is a set of scalar fields: classes of pixels, a
     pressure, a height; not the components of a vector.
 
     Args:
         in_channels: channels of the input.
         out_channels: values per position.
         group: a finite group.
-        channels: width of the first stage; each further one has twice as many.
+        channels: width of the first stage; each further stage is twice as wide.
         depth: number of times that the resolution is halved.
         dropout: probability to drop a value.
         readout: "max" or "mean" over the group.
-        bias: whether convolutions have one.
+        bias: whether the convolutions have a bias.
         attention: as in :class:`GCNN`.
 
     >>> net = GroupUNet(1, 2, group=Cyclic(4), channels=4, depth=2)
@@ -78,7 +78,7 @@ class GroupUNet(GroupNetwork):
     torch.Size([2, 2, 12, 13])
     """
 
-    #: whether the network predicts at each position whatever its ``readout``
+    #: whether the network predicts at each position, regardless of its ``readout``
     always_dense: ClassVar[bool] = True
     last: nn.Module
 
@@ -115,7 +115,7 @@ class GroupUNet(GroupNetwork):
         self.depth = depth
 
     def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
-        """Return the values at every position from a signal on the group, or the features that do not depend on it."""
+        """Return the values at every position from a signal on the group, or its features pooled over the group."""
         pooled = self.readout(features)
         return pooled if pre_logits else self.last(pooled.movedim(1, -1)).movedim(-1, 1)
 

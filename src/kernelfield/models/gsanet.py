@@ -34,23 +34,23 @@ class GSANet(GroupNetwork):
     Args:
         in_channels: channels of the input.
         out_channels: number of classes.
-        group: a finite group; ``Trivial()`` makes the network the chapter calls Z2.
+        group: a finite group; ``Trivial()`` gives the network that the chapter calls Z2.
         channels: width of the lifting layer.
         widths: for each stage the widths of its blocks.
-        crops: for each block the positions it takes off each end of each axis, none if not given.
+        crops: number of positions that each block crops at each end of each axis; 0 if not given.
         pool_last: pool after the last stage too.
         norm_after: norm and swish after each block.
         heads: number of heads.
         neighborhood: number of positions a query sees along each axis; None for all of them.
-        size: length of the input along each axis, which only a global neighbourhood needs.
-        dropout: probability to drop a weight of attention, and a value after it.
+        size: length of the input along each axis; needed for a global neighbourhood only.
+        dropout: probability to drop an attention weight, and a value after attention.
         dropout_in: probability to drop a value of the input.
         dropout_pool: probability to drop a value after each pooling.
         readout: how logits are reduced. "mean-max": mean over space, then maximum over the group. "max-mean": maximum
             over the group, then mean over space, as the figure's caption says. "sum-max": sum over space, then maximum
             over the group, as the authors' code does.
-        chunk: samples and heads that attention computes at once, and
-        method: how; see ``kernelfield.ops.attention.group_attention``.
+        chunk: number of pairs of sample and head that attention computes at once.
+        method: how to compute attention; see ``kernelfield.ops.attention.group_attention``.
 
     >>> import torch
     >>> net = GSANet(1, 10, group=Cyclic(4), channels=4, widths=((4,), (6,)), heads=2, neighborhood=3)

@@ -27,7 +27,7 @@ class ImageField(Classifier):
 
     .. math:: y_c(i) = \psi_c\big(x(i)\big)
 
-    How well a field fits images shows which kernels it can represent. The pixel i of an axis of n lies at
+    How well a field fits images shows which kernels it can represent. Pixel i of an axis of n pixels lies at
     2 i / (n - 1) - 1.
 
     Args:

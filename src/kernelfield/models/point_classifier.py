@@ -1,4 +1,4 @@
-"""Predictions of networks that read samples at any times, and answer at any coordinates."""
+"""Base class of networks that read samples at any positions and predict at any coordinates."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class PointClassifier(ReadoutClassifier):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any) -> Tensor:
         r"""Return predictions for ``x``, in the order of its samples.
 
-        A dense network answers ``at`` any coordinates, also where it was given no sample: (batch, out, queries). The
-        input may be a grid or points.
+        A dense network predicts ``at`` any coordinates, also between samples: (batch, out, queries). The input may be a
+        grid or points.
 
         Args:
             x: (batch, in, \*space) values, or (batch, length) ids of tokens.
             mask: (batch, \*space) whether a sample was seen.
             at: (batch, queries, dim) or (queries, dim) coordinates in training steps.
-            sampling: step, coords and density, as in the layers; of a :class:`~kernelfield.CCNN` also ``active``, the
-                parts of the blocks to compute: blocks beyond the last part are skipped.
+            sampling: step, coords and density, as in the layers; for a :class:`~kernelfield.CCNN` also ``active``, the
+                part of each block to compute. Blocks beyond the last part are skipped.
         """
         features, mask, order = self._features(x, mask=mask, at=at, **sampling)
         if at is not None:
@@ -39,7 +39,7 @@ class PointClassifier(ReadoutClassifier):
         return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
 
     def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
-        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as of :meth:`forward`."""
+        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as in :meth:`forward`."""
         features, _, order = self._features(x, **sampling)
         return features if order is None else original_order(order, features)
 

@@ -1,4 +1,4 @@
-"""Outputs at any coordinates: query points, which have no values, are appended to the input's points."""
+"""Outputs at any coordinates: append query points, which have no values, to the input's points."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .._checks import floats_per_axis
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["append_queries"]
+__all__ = ["append_queries", "check_query_points"]
 
-#: norms of one position, or of the whole batch in training, by which an answer depends on no other question
+#: norms over one position, or over the batch in training, with which no output depends on other queries
 PER_POSITION = ("batch", "channel", "none")
 
 
@@ -33,32 +33,25 @@ def append_queries(
 ) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
     """Return values, mask and sampling arguments of the input's points, followed by query points without values.
 
-    Every layer computes outputs at all of them from the input's points alone, so that an answer depends on no other
-    question. A signal on a grid becomes values at the grid's points.
+    Every layer computes outputs at all of them from the input's points alone, so no output depends on other queries. A
+    signal on a grid becomes values at the grid's points.
 
     Args:
         x: (batch, channels, points) values, or (batch, channels, *space) on a grid if there are no ``coords``.
         mask: (batch, points) or (batch, *space) whether a sample was seen, or None.
         at: (batch, queries, dim) or (queries, dim) coordinates in training steps.
         dim: number of axes.
-        norm: name of the network's norm; one over positions would mix questions and values.
+        norm: name of the network's norm; a norm over positions would mix queries and values.
         readout: the network's readout, "dense".
         coords: (batch, points, dim) or (points, dim) coordinates.
         step: sampling step.
-        sampling: what else the layers take.
+        sampling: further arguments of the layers.
     """
-    if readout != "dense":
-        raise ValueError(
-            f"at must be None for a network with readout={readout!r}, which predicts once per sample; got a tensor"
-        )
+    check_query_points(at, x.shape[0], dim, readout)
     if norm not in PER_POSITION:
         raise ValueError(
-            f"at needs a network with norm 'batch', 'channel' or 'none', got {norm!r}, which mixes positions"
+            f"at must be None unless the norm is 'batch', 'channel' or 'none', got norm={norm!r}, which mixes positions"
         )
-    if at.dim() not in (2, 3) or at.shape[-1] != dim or (at.dim() == 3 and at.shape[0] not in (1, x.shape[0])):
-        raise ValueError(f"at must have shape (batch, queries, {dim}) or (queries, {dim}), got {tuple(at.shape)}")
-    if _may_wait(at) and not bool(at.isfinite().all()):
-        raise ValueError("at must be finite, got NaN or infinity")
     if coords is None:
         if x.dim() != 2 + dim:
             raise ValueError(f"x must have {dim} axes after the channels without coords, got {tuple(x.shape)}")
@@ -79,8 +72,29 @@ def append_queries(
     return pad(x, (0, queries)), None if mask is None else pad(mask, (0, queries)), how
 
 
+def check_query_points(at: Tensor, batch: int, dim: int, readout: str) -> None:
+    """Raise a ValueError unless a network with this readout can predict ``at`` these coordinates.
+
+    Args:
+        at: (batch, queries, dim), (1, queries, dim) or (queries, dim) coordinates.
+        batch: number of samples.
+        dim: number of axes.
+        readout: the network's readout.
+    """
+    if readout != "dense":
+        raise ValueError(
+            f"at must be None for a network with readout={readout!r}, which predicts once per sample; got a tensor"
+        )
+    if at.dim() not in (2, 3) or at.shape[-1] != dim or (at.dim() == 3 and at.shape[0] not in (1, batch)):
+        raise ValueError(f"at must have shape (batch, queries, {dim}) or (queries, {dim}), got {tuple(at.shape)}")
+    if at.shape[-2] == 0:
+        raise ValueError(f"at must hold at least one query, got shape {tuple(at.shape)}")
+    if _may_wait(at) and not bool(at.isfinite().all()):
+        raise ValueError("at must be finite, got NaN or infinity")
+
+
 def _may_wait(at: Tensor) -> bool:
-    """Whether the host may look at values: not in a graph, compiled, exported or captured."""
+    """Return whether the host may read values: not while a graph is compiled, exported or captured."""
     if torch.compiler.is_compiling():
         return False
     return at.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()

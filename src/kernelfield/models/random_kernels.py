@@ -22,18 +22,16 @@ __all__ = ["RandomKernelNet", "RandomKernels"]
 
 #: a kernel reaches this many widths of its Gaussian to each side
 REACH = 3.0
-#: the values themselves are read too, averaged to at most this many per axis, by the number of axes
-MOST_VALUES = {1: 2048, 2: 32, 3: 10}
-#: multiples of it, modulo 1, are spread evenly
-GOLDEN = (math.sqrt(5) + 1) / 2
-#: a response counts as above a threshold if it is by more than this: one to a constant signal is rounding errors
+#: input values per axis that are features too, after averaging, at most; by the number of axes
+MAX_VALUES = {1: 2048, 2: 32, 3: 10}
+#: a response above a threshold exceeds it by more than this; responses to a constant signal are rounding errors
 MARGIN = 1e-6
-#: responses in memory at a time
+#: largest number of responses in memory at a time
 CHUNK = 1 << 28
 
 
 class RandomKernels(nn.Module):
-    r"""Pooled responses to random kernels of many widths, which are drawn once and not trained.
+    r"""Pooled responses to random kernels of many widths; the kernels are drawn once and not trained.
 
     A kernel is a random field under a Gaussian, with zero mean and unit norm; its width is one of a geometric series
     from half a step to an eighth of the input:
@@ -41,8 +39,8 @@ class RandomKernels(nn.Module):
     .. math:: \psi_k(x) \propto \mathrm{field}_k(x / \sigma_k)\, e^{-|x|^2 / 2 \sigma_k^2}, \qquad
         r_k = \sum_c s_{kc}\, (\psi_k * x_c)
 
-    with signs :math:`s_{kc}` for a random subset of the channels. Of each response two statistics over positions are
-    features: the share above each of ``biases`` thresholds, which :meth:`draw_biases` takes from the training samples,
+    with signs :math:`s_{kc}` for a random subset of the channels. The features are statistics of each response over
+    positions: the share above each of ``biases`` thresholds, which :meth:`draw_biases` takes from the training samples,
     and the maximum.
 
     Args:
@@ -88,7 +86,7 @@ class RandomKernels(nn.Module):
         self.register_buffer("biases", torch.zeros(kernels, check_int("biases", biases)))
 
     def responses(self, x: Tensor) -> Iterator[Tensor]:
-        """Yield the responses of each width to ``x`` (batch, in, *space): (batch, kernels of it, *space)."""
+        """Yield the responses of each width to ``x`` (batch, in, *space): (batch, kernels of that width, *space)."""
         for level in range(self.levels):
             yield conv(x, self.get_buffer(f"kernel_{level}").to(x.dtype))
 
@@ -96,7 +94,7 @@ class RandomKernels(nn.Module):
     def draw_biases(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Take the thresholds of each kernel from its responses to one of the samples ``x`` (n, in, *space).
 
-        They are quantiles that follow a low-discrepancy sequence, so that those of all kernels are spread evenly.
+        They are quantiles at multiples of the golden ratio modulo 1, which spreads those of all kernels evenly.
         """
         each = self.biases.shape[1]
         drawn: list[Tensor] = []
@@ -141,7 +139,7 @@ class RandomKernels(nn.Module):
 class RandomKernelNet(nn.Module):
     """Features of :class:`RandomKernels` and the values themselves, standardised, and a linear map of both.
 
-    The linear map is fitted by :class:`kernelfield.sklearn.RandomKernelClassifier` in closed form.
+    :class:`kernelfield.sklearn.RandomKernelClassifier` fits the linear map in closed form.
 
     Args:
         in_channels: channels of the input.
@@ -164,7 +162,7 @@ class RandomKernelNet(nn.Module):
     ) -> None:
         super().__init__()
         self.features = RandomKernels(in_channels, dim=dim, size=size, **options)
-        self.values_size = tuple(min(n, MOST_VALUES.get(dim, 4)) for n in ints_per_axis("size", size, dim))
+        self.values_size = tuple(min(n, MAX_VALUES.get(dim, 4)) for n in ints_per_axis("size", size, dim))
         kernels, biases = self.features.biases.shape
         pooled = kernels * (biases + 1)
         self.parts = (pooled, in_channels * math.prod(self.values_size))
@@ -216,7 +214,7 @@ def _draw_signs(count: int, channels: int) -> Tensor:
 
 
 def _stretch(x: Tensor, mask: Tensor, size: int) -> Tensor:
-    """Return series (n, channels, length) that end at their last observed position, interpolated to ``size``."""
+    """Cut series (n, channels, length) after their last observed position and interpolate them to ``size``."""
     index = torch.arange(mask.shape[1], device=x.device)
     last = torch.where(mask, index, 0).amax(dim=1)
     at = torch.linspace(0, 1, size, device=x.device, dtype=x.dtype) * last.unsqueeze(1)

@@ -18,16 +18,16 @@ PAIR = "pair"
 
 
 def check_norm(norm: str | None, *, causal: bool, readout: str, default: str, dim: int = 1) -> str:
-    """Return the norm of a network, or raise where the norm would break what ``causal`` promises.
+    """Return the norm of a network; raise a ValueError if the norm would break causality.
 
-    A dense readout of a causal network predicts each position from the positions up to it. A norm over all positions
-    would tell it of later ones: a language model would see the characters it has to predict.
+    A causal network with a dense readout predicts each position from the positions up to it. A norm over all positions
+    would leak later ones: a language model would see the characters it has to predict.
 
     Args:
         norm: name of the norm, as in :func:`kernelfield.layers.make_norm`; None for the default.
         causal: whether the convolutions are causal.
         readout: kind of the readout.
-        default: norm of networks that are not causal; causal ones have "cumulative" in place of one that looks ahead.
+        default: norm of networks that are not causal; causal ones use "cumulative" instead if it looks ahead.
         dim: number of spatial dimensions; "cumulative" needs a line.
 
     >>> check_norm(None, causal=True, readout="dense", default="layer")
@@ -85,7 +85,7 @@ class Readout(nn.Module):
         channels: channels of the features.
         out_channels: number of predictions.
         kind: "mean" pools over all positions, "last" reads the last one, "dense" predicts at every position. "pair"
-            pools like "mean", takes the two halves of the batch for two inputs X₁ and X₂ of each sample, and maps
+            pools like "mean", takes the two halves of the batch as inputs X₁ and X₂ of each sample, and maps
             [X₁, X₂, X₁·X₂, X₁ - X₂] through two layers (chapter 6, the task Retrieval).
         weight: (out_channels, channels) parameter to share, such as an embedding's.
         gain: weights are drawn from N(0, gain²/channels); √2 as in chapters 3 and 5.
@@ -131,19 +131,19 @@ class Readout(nn.Module):
         return self.linear(y) if self.kind == "dense" else self.linear(y.unsqueeze(-1)).squeeze(-1)
 
     def pooled(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return what the linear map reads: (batch, channels) or, dense, ``x`` itself."""
+        """Return the input of the linear map: (batch, channels) or, dense, ``x`` itself."""
         if self.kind == "dense":
             return x
         pooled = self.pool(x.flatten(2), None if mask is None else mask.flatten(1))
         if self.compare is not None:
             first, second = pooled.chunk(2)
-            # Channel by channel: a wider network's first columns belong to its first channels.
+            # Interleaved by channel, so that a wider network's first columns belong to its first channels.
             both = torch.stack([first, second, first * second, first - second], dim=2).flatten(1)
             pooled = nn.functional.gelu(self.compare(both.unsqueeze(-1)).squeeze(-1))
         return pooled
 
     def reset(self, out_channels: int) -> None:
-        """Replace the linear map by a fresh one for ``out_channels`` predictions; by the identity for 0."""
+        """Replace the linear map by a fresh one for ``out_channels`` predictions, or by the identity for 0."""
         if self.tied:
             raise ValueError(
                 f"num_classes must stay {self.out_channels}: the classifier shares the weight of the embedding, "

@@ -54,7 +54,7 @@ def register(name: str, build: Callable[..., nn.Module], summary: str, **argumen
 
 
 def configuration(name: str, *, argument: str = "name") -> Configuration:
-    """Return the named configuration. An error calls the name ``argument``.
+    """Return the named configuration. Error messages call the name ``argument``.
 
     >>> configuration("ccnn_4_410")
     Traceback (most recent call last):
@@ -112,7 +112,7 @@ def create_model(name: str, *, pretrained: bool = False, num_classes: int | None
     arguments = resolve_parts({**chosen.arguments, **overrides})
     _check_arguments(name, chosen.build, arguments, list(overrides))
     network = chosen.build(**arguments)
-    # What builds the network again, for save_pretrained. In vars, because nn.Module declares its attributes.
+    # From this save_pretrained can rebuild the network. In vars, because nn.Module declares its attributes.
     plain = {key: value for key, value in overrides.items() if _is_plain(value)}
     omitted = [key for key in overrides if key not in plain]
     vars(network)["model_config"] = {"model": name, "arguments": plain, "omitted": omitted}
@@ -127,7 +127,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _check_arguments(name: str, build: Callable[..., nn.Module], arguments: dict[str, Any], given: list[str]) -> None:
-    """Refuse unknown and missing arguments by name."""
+    """Raise a TypeError that names unknown or missing arguments."""
     known = inspect.signature(build).parameters
     named = {n: p for n, p in known.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     unknown = [n for n in given if n not in named]
@@ -170,7 +170,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     return sorted(name for name in _CONFIGURATIONS if fnmatch(name, pattern))
 
 
-#: arguments of networks that may be given by name: where the names are found, and the class they must have
+#: arguments of networks that may be given by name: the module that has the names, and their base class
 _PARTS: dict[str, tuple[Any, type]] = {
     "field": (fields, fields.Field),
     "shortcut_field": (fields, fields.Field),
@@ -247,11 +247,11 @@ def _class(name: str, written: str) -> Any:
     module, base = _PARTS[name]
     known = {n: c for n in module.__all__ if isinstance(c := getattr(module, n), type) and issubclass(c, base)}
     known.pop(base.__name__)
-    # Groups such as SE2() are functions.
+    # Groups such as SE2() are made by functions.
     known |= {n: c for n in ("E2", "SE2", "scale_translation") if (c := getattr(module, n, None)) is not None}
     if written not in known:
         close = difflib.get_close_matches(written, known, n=1)
-        hint = f"the closest is {close[0]!r}" if close else f"there are {', '.join(known)}"
+        hint = f"the closest is {close[0]!r}" if close else f"known are {', '.join(known)}"
         raise ValueError(f"{name} must be a {base.__name__} of {module.__name__}, got {written!r}; {hint}")
     return known[written]
 
@@ -278,7 +278,7 @@ def import_network(name: str) -> type[nn.Module]:
         raise ValueError(f"name must be package.module:Class, got {name!r}: {error}") from error
     kind = getattr(module, class_name, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        what = "not there" if kind is None else f"a {type(kind).__name__}"
+        what = "missing" if kind is None else f"a {type(kind).__name__}"
         raise ValueError(f"name must be package.module:Class of a torch.nn.Module, got {name!r}, which is {what}")  # noqa: TRY004
     if name not in _CONFIGURATIONS:
         register(name, kind, f"imported from {module_name}")

@@ -1,4 +1,4 @@
-"""Samples at irregular times, put in the order of their times for norms that accumulate over the past."""
+"""Sort samples at irregular times, for norms that accumulate over the past."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["in_time_order", "original_order"]
 def in_time_order(
     x: Tensor, mask: Tensor | None, sampling: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None, dict[str, Any], Tensor | None]:
-    """Return values, mask and sampling with the samples in the order of their times, and that order.
+    """Return values, mask and sampling arguments sorted by time, and the order.
 
-    Unseen samples come last. The order is None, and nothing is moved, on a grid, and for arguments that do not fit
-    together, which the layers refuse.
+    Unseen samples come last. Samples on a grid stay as they are, and so do arguments that do not fit together, which
+    the layers reject; the order is then None.
 
     Args:
         x: (batch, channels, points) values.
         mask: (batch, points) whether a sample was seen.
-        sampling: coords (batch, points, 1) or (points, 1), density (batch, points), and whatever else layers take.
+        sampling: coords (batch, points, 1) or (points, 1), density (batch, points), and other arguments of layers.
 
     >>> x, coords = torch.tensor([[[3.0, 1.0, 2.0]]]), torch.tensor([[3.0], [1.0], [2.0]])
     >>> moved, _, _, order = in_time_order(x, None, {"coords": coords})
@@ -42,13 +42,13 @@ def in_time_order(
 
 
 def original_order(order: Tensor, y: Tensor) -> Tensor:
-    """Return (batch, channels, points) values in the order that the samples came in."""
+    """Return (batch, channels, points) values in the samples' original order."""
     return y.gather(2, torch.sort(order, dim=1).indices.unsqueeze(1).expand(y.shape))
 
 
 def _fits(coords: Tensor, mask: Tensor | None, x: Tensor) -> bool:
     batch, points = x.shape[0], x.shape[2]
-    places = coords.shape[-2:] == (points, 1) and (
+    coords_fit = coords.shape[-2:] == (points, 1) and (
         coords.dim() == 2 or (coords.dim() == 3 and coords.shape[0] in (1, batch))
     )
-    return places and (mask is None or (mask.dtype == torch.bool and mask.shape == (batch, points)))
+    return coords_fit and (mask is None or (mask.dtype == torch.bool and mask.shape == (batch, points)))

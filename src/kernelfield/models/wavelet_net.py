@@ -89,9 +89,9 @@ class WaveletNet(HeadClassifier):
         super().__init__()
         stages = [Stage(*stage) for stage in stages]
         for stage in stages:
-            # Only kernels that are stretched have a middle to be stretched from.
+            # A kernel is stretched from its middle point, which only odd sizes have.
             if stage.kernel_size < 1 or (scales != 0 and stage.kernel_size % 2 == 0):
-                raise ValueError(f"stages must have positive kernel sizes, odd with scales, got {stage}")
+                raise ValueError(f"stages must have positive kernel sizes, and odd ones with scales, got {stage}")
         group: Scale | None = None
         if scales is None:
             if size is None:
@@ -126,7 +126,7 @@ class WaveletNet(HeadClassifier):
         return self.head(self.forward_features(x, step=step, mask=mask))
 
     def forward_features(self, x: Tensor, *, step: float = 1.0, mask: Tensor | None = None) -> Tensor | GroupSignal:
-        """Return features (batch, channels, time), on dilations too if there are some; arguments as of ``forward``."""
+        """Return features (batch, channels, time), or a signal on dilations; arguments as in ``forward``."""
         if x.dim() != 3 or x.shape[1] != self.in_channels:
             raise ValueError(f"x must have shape (batch, {self.in_channels}, time), got {tuple(x.shape)}")
         if mask is not None:
@@ -144,7 +144,7 @@ class WaveletNet(HeadClassifier):
         return self.head.hidden_size
 
     def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
-        """Return predictions from features, or what the last linear map reads."""
+        """Return predictions from features, or the input of the last linear map."""
         return self.head(features, pre_logits)
 
     def _head(self) -> Head:

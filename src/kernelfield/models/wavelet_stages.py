@@ -27,7 +27,7 @@ class Stage(NamedTuple):
     Args:
         channels: output channels.
         kernel_size: points of the kernel at dilation 1.
-        interactions: number of dilations that the kernel spans; outputs that would need more are dropped.
+        interactions: number of dilations that the kernel spans; outputs that lack some of them are dropped.
         stride: stride of the convolution; on dilations, max-pooling directly after it.
         pool: size of the max-pooling at the end.
         residual: whether it is a block of two convolutions.
@@ -75,13 +75,13 @@ class ResidualBlock(nn.Module):
         super().__init__()
         if lift or stage.channels % width:
             raise ValueError(
-                f"stages must begin with a convolution and multiply channels in residual blocks, got {width} channels "
-                f"before a block of {stage.channels}"
+                f"stages must begin with a convolution, and residual blocks must multiply the channels, got {width} "
+                f"channels before a block of {stage.channels}"
             )
         self.copies = stage.channels // width
         self.conv1, self.group = make_conv(width, stage, group, field, lift=False)
-        alone = stage._replace(interactions=1, stride=1)
-        self.conv2, _ = make_conv(stage.channels, alone, self.group, field, lift=False)
+        second = stage._replace(interactions=1, stride=1)
+        self.conv2, _ = make_conv(stage.channels, second, self.group, field, lift=False)
         self.norm1, self.norm2, self.norm3 = (GroupBatchNorm(stage.channels, eps) for _ in range(3))
         self.pool = SpatialPool(stage.pool, dim=1, ragged=True) if stage.pool > 1 else None
 
@@ -115,7 +115,7 @@ class Head(nn.Module):
         self.dropout = nn.Dropout(dropout)
         if kind == "conv":
             last = Stage(out, kernel_size=1, interactions=interactions)
-            self._how = last, group, field
+            self._conv_arguments = last, group, field
             self.conv, self.group = make_conv(width, last, group, field, lift=False)
             self.hidden_size = width
             return
@@ -124,12 +124,12 @@ class Head(nn.Module):
         self.linear = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
     def reset(self, out: int) -> None:
-        """Replace the last map by a fresh one for ``out`` predictions; by the identity for 0."""
+        """Replace the last map by a fresh one for ``out`` predictions, or by the identity for 0."""
         self.out_channels = out
         if self.kind != "conv":
             self.linear[-1] = nn.Linear(self.hidden_size, out) if out else nn.Identity()
         elif out:
-            last, group, field = self._how
+            last, group, field = self._conv_arguments
             self.conv, self.group = make_conv(self.channels, last._replace(channels=out), group, field, lift=False)
         else:
             self.conv = nn.Identity()

@@ -48,7 +48,7 @@ def test_masked_width_never_touches_the_identity_branch(fixed_shapes: bool) -> N
     assert torch.equal(block(x, active=active), x)
     with torch.no_grad():
         block.linear.bias.fill_(1.0)
-    written = net.sizes.changing().kept_widths[0][2]
+    written = net.sizes.unfixed().kept_widths[0][2]
     change = block(x, active=active) - x
     assert (change[:, :written].abs() > 0).all()
     assert torch.equal(change[:, written:], torch.zeros_like(change[:, written:]))

@@ -30,7 +30,7 @@ class Architecture:
 
     Args:
         blocks: the blocks in use.
-        complexity: in units of the base network's.
+        complexity: operations of a forward pass, in units of the base network's.
         budget: target of the complexity; None for none.
     """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ...masks import Mask, SigmoidMask
 
-__all__ = ["MaskSizes", "cells"]
+__all__ = ["MaskSizes", "cell_centres"]
 
 
 class MaskSizes(LearnedSize):
@@ -42,8 +42,8 @@ class MaskSizes(LearnedSize):
         self.kept_bands: list[tuple[float, ...]] = []
         self.read()
 
-    def changing(self) -> MaskSizes:
-        """Return the current sizes, for shapes that change."""
+    def unfixed(self) -> MaskSizes:
+        """Return the sizes of the same masks without fixed shapes."""
         masks = self.width, self.resolution, self.depth, self.kernels
         return MaskSizes(*masks, self.channels, self.blocks, self.least_size, fixed=False)
 
@@ -52,12 +52,12 @@ class MaskSizes(LearnedSize):
         if self.fixed:
             return parts
         if self.width is not None:
-            kept = self.width.values(cells(self.channels, self.width.offset)) > 0
+            kept = self.width.values(cell_centres(self.channels, self.width.offset)) > 0
             parts.append(kept.sum(dim=0).double())
         if self.resolution is not None:
             parts.append(self.resolution.roots()[1].double())
         if self.depth is not None:
-            kept = self.depth.values(cells(self.blocks, self.depth.offset)) > 0
+            kept = self.depth.values(cell_centres(self.blocks, self.depth.offset)) > 0
             parts.append(kept.sum(dim=0).double())
         return parts
 
@@ -101,6 +101,6 @@ class MaskSizes(LearnedSize):
         return MaskSizes, self._arguments()
 
 
-def cells(count: int, like: Tensor) -> Tensor:
-    """Return the centres of ``count`` equal cells of [-1, 1], (count, 1): the places of channels and blocks."""
+def cell_centres(count: int, like: Tensor) -> Tensor:
+    """Return the centres of ``count`` equal cells of [-1, 1], (count, 1): coordinates of channels or blocks."""
     return ((2 * torch.arange(count, dtype=like.dtype, device=like.device) + 1) / count - 1).unsqueeze(1)

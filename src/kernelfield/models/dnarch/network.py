@@ -17,7 +17,7 @@ from ..ccnn import CCNN
 from ..classifier import ReadoutClassifier
 from .architecture import Architecture, BlockArchitecture
 from .cost import BlockSizes, block_cost, network_cost, outer_cost, training_size
-from .masks import MaskSizes, cells
+from .masks import MaskSizes, cell_centres
 from .materialize import conv_layers, copy_common, fixed_slice, fold_masks, kernel_points
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ class DNArch(ReadoutClassifier):
 
     Args:
         network: a CCNN with blocks "ccnn" or "s4"; it is not changed, and its weights are copied.
-        learn: what is learned, any of "kernel", "resolution", "width" and "depth". Resampling looks ahead, so that a
+        learn: the sizes to learn, any of "kernel", "resolution", "width" and "depth". Resampling looks ahead, so a
             causal network with a dense readout cannot learn its resolution.
-        budget: what :meth:`complexity_loss` aims at, in units of the network's own complexity.
-        max_width: the largest width in units of the network's, if that is learned.
-        max_depth: the largest number of blocks in units of the network's, if that is learned.
-        threshold: masks are zero below it.
+        budget: target of :meth:`complexity_loss`, in units of the network's own complexity.
+        max_width: the largest width in units of the network's, if the width is learned.
+        max_depth: the largest number of blocks in units of the network's, if the depth is learned.
+        threshold: mask values below it are zero.
         sigma: width of the masks on the kernels if the network has none: 0.25 leaves kernels as long as the input.
-        resolution_temperature: steepness of the masks on the spectrum; the least resolution is 2.6/τ of the input's.
+        resolution_temperature: steepness of the masks on the spectrum; the lowest resolution is 2.6/τ of the input's.
         width_temperature: steepness of the masks on channels.
         depth_temperature: steepness of the mask on blocks.
         fixed_shapes: masks only multiply and nothing is cut: the same outputs in shapes that never change, for CUDA
@@ -156,7 +156,7 @@ class DNArch(ReadoutClassifier):
         return self.network(x, active=self.active(), **sampling)
 
     def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
-        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as of :meth:`forward`."""
+        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as in :meth:`forward`."""
         return self.network.forward_features(x, active=self.active(), **sampling)
 
     def _head(self) -> Readout:
@@ -174,8 +174,8 @@ class DNArch(ReadoutClassifier):
     def _slices(self, sizes: MaskSizes) -> list[ActiveSlice] | None:
         if self.width is None and self.resolution is None and self.depth is None:
             return None
-        widths = None if self.width is None else self.width.values(cells(sizes.channels, self.width.offset))
-        depths = None if self.depth is None else self.depth.values(cells(sizes.blocks, self.depth.offset))
+        widths = None if self.width is None else self.width.values(cell_centres(sizes.channels, self.width.offset))
+        depths = None if self.depth is None else self.depth.values(cell_centres(sizes.blocks, self.depth.offset))
         limits = self._band_limits(sizes)
         slices = []
         for b in range(sizes.kept_blocks):
@@ -218,7 +218,7 @@ class DNArch(ReadoutClassifier):
         return costs.sum() + outer_cost(self.network)
 
     def relative_complexity(self) -> Tensor:
-        """Return :meth:`complexity` in units of the complexity of the network that this one came from."""
+        """Return :meth:`complexity` in units of the given network's complexity."""
         return self.complexity() / self.base_cost
 
     @checked(target=POSITIVE | None)
@@ -228,7 +228,7 @@ class DNArch(ReadoutClassifier):
         .. math:: \big(C_\mathrm{curr} / C_\mathrm{target} - 1\big)^2
 
         Args:
-            target: in units of the complexity of the network that this one came from; ``budget`` if not given.
+            target: complexity to aim at, in units of the given network's; ``budget`` if not given.
         """
         aim = self.budget if target is None else float(target)
         if aim is None:
@@ -255,7 +255,7 @@ class DNArch(ReadoutClassifier):
     @torch.no_grad()
     def architecture(self) -> Architecture:
         """Return the current architecture in whole numbers, one entry per block in use."""
-        numbers = self.sizes.changing()
+        numbers = self.sizes.unfixed()
         size = training_size(self.network)
         costs = self._block_costs().tolist()
         total = float(self.complexity())
@@ -294,9 +294,9 @@ class DNArch(ReadoutClassifier):
         """Return an ordinary network with the learned sizes.
 
         Masks on channels are multiplied into the weights, and closed channels are left out. The masks on kernels,
-        spectra and blocks become fixed numbers. The outputs are the same to rounding.
+        spectra and blocks become fixed numbers. The outputs are the same up to rounding.
         """
-        slices = self._slices(self.sizes.changing())
+        slices = self._slices(self.sizes.unfixed())
         arguments = {**self.network.arguments, "active": None}
         arguments["crop"] = True
         if arguments["mask"] is not None:

@@ -29,7 +29,7 @@ def learned_ccnn(in_channels: int, out_channels: int, **options: Any) -> DNArch:
     return DNArch(CCNN(in_channels, out_channels, **options), **learned)
 
 
-#: chapter 6's CCNN: global kernels centred on each position, a linear map at first, norms by the batch's statistics
+#: chapter 6's CCNN: global kernels centred on each position, a linear stem, and norms with the batch's statistics
 _CHAPTER_6: dict[str, Any] = {"sigma": None, "stem": "linear", "norm": "batch-statistics", "causal": False}
 _LARGE: dict[str, Any] = {"blocks": 6, "channels": 380, "hidden": 64}
 register("ccnn_4_140_global", CCNN, "CCNN_4,140 with global kernels (chapter 6's base)", **_CHAPTER_6)
@@ -41,7 +41,7 @@ _SHARED: dict[str, Any] = {
     "field": partial(RandomFourier, layers=4, features=128, learn_frequencies=False),
     "shared_field": True,
     "hidden": 128,
-    "omega_0": 16.0,  # kernels that keep their shape at other resolutions; published are thousands, by task
+    "omega_0": 16.0,  # kernels then keep their shape at other resolutions; the published values are thousands, by task
 }
 for _size, _large in (("4_140", {}), ("6_380", _LARGE)):
     _options = {**_CHAPTER_6, **_large, **_SHARED}

@@ -1,4 +1,4 @@
-"""Pretrained weights: files, the catalogue of those at hand, and networks built from them."""
+"""Pretrained weights: files, the catalogue of available weights, and networks built from them."""
 
 from .catalog import find_weight, list_weights, weight_folders
 from .hub import from_pretrained, save_pretrained

@@ -1,4 +1,4 @@
-"""Where weight files lie, and which there are."""
+"""The folders of weight files, and the weights in them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .weight_file import SUFFIX, read_description
 
 __all__ = ["FOLDERS", "find_weight", "list_weights", "weight_folders"]
 
-#: environment variable: further folders of weight files, separated as those of PATH
+#: environment variable: further folders of weight files, separated as in PATH
 FOLDERS = "KERNELFIELD_WEIGHTS"
 _PACKAGE = Path(__file__).parents[2]
 
 
 def weight_folders() -> list[Path]:
-    """Return the folders that are searched, in this order.
+    """Return the folders to search, in order.
 
     First those of the environment variable ``KERNELFIELD_WEIGHTS``; then ``weights/`` inside the installed package,
     where a wheel has them; then ``weights/`` of the repository, if the package runs from a checkout.
@@ -37,7 +37,7 @@ def list_weights(pattern: str = "*") -> list[str]:
 
 
 def find_weight(name: str) -> Path:
-    """Return the file of a weight, MODEL.TAG; or of a model's default, the one marked so or the first by name.
+    """Return the file of a weight, MODEL.TAG, or of a model's default: the one marked so, else the first by name.
 
     >>> find_weight("flextcn_2.mnist")
     Traceback (most recent call last):
@@ -50,23 +50,23 @@ def find_weight(name: str) -> Path:
     if of_model:
         marked = [known for known in of_model if read_description(files[known]).get("default") is True]
         return files[(marked or of_model)[0]]
-    raise ValueError(f"name must be one of list_models(pretrained=True), got {name!r}{_near(name, list(files))}")
+    raise ValueError(f"name must be one of list_models(pretrained=True), got {name!r}{_hint(name, list(files))}")
 
 
-def _near(name: str, known: list[str]) -> str:
-    """Return the end of an error: the names that are close, those of the same model first."""
+def _hint(name: str, known: list[str]) -> str:
+    """Return a hint for an error message: similar names, those of the same model first."""
     model = name.partition(".")[0]
     same = sorted(other for other in known if other.partition(".")[0] == model)
     close = difflib.get_close_matches(name, same or known, n=3, cutoff=0.4) or same
     if close:
         return f"; the closest {'is' if len(close) == 1 else 'are'} {', '.join(map(repr, close))}"
     if not known:
-        return f": there are no weight files; the environment variable {FOLDERS} names folders that have some"
+        return f": there are no weight files; the environment variable {FOLDERS} can name folders that have some"
     return f": {model!r} has no weights"
 
 
 def _files() -> dict[str, Path]:
-    """Return the weight files by name; of two that have the same name the one in the earlier folder."""
+    """Return the weight files by name; of two with the same name, the one in the earlier folder."""
     found: dict[str, Path] = {}
     for folder in weight_folders():
         for path in sorted(folder.glob(f"*.*{SUFFIX}")):

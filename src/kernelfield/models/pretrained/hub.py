@@ -39,7 +39,7 @@ def save_pretrained(
 
     Args:
         network: the network.
-        folder: where; it is created.
+        folder: folder to write; it is created if needed.
         push_to_hub: upload the folder to the hub too, which needs the extra ``hub`` and a network connection.
         repo_id: repository on the hub, "owner/name"; by default the name of the folder.
         options: further arguments of ``huggingface_hub.HfApi.upload_folder``.
@@ -58,7 +58,7 @@ def save_pretrained(
         hub = _import_hub("push_to_hub=True")
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"folder must be a folder, there already or not, got the file {folder}")
+        raise ValueError(f"folder must be a folder or not exist yet, got the file {folder}")
     config = _config_of(network)
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in network.state_dict().items()}
     config["sha256"] = tensor_digest(tensors)
@@ -135,7 +135,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(f"{folder / CONFIG} is damaged: {error}") from error
     entries = config if isinstance(config, dict) else {}
     if not isinstance(entries.get("model"), str) or not isinstance(entries.get("arguments"), dict):
-        raise ValueError(f"{folder / CONFIG} must name a model of kernelfield and its arguments, found others")  # noqa: TRY004
+        raise ValueError(f"{folder / CONFIG} must name a model of kernelfield and its arguments, got one or none")  # noqa: TRY004
     module = import_safetensors()
     try:
         tensors = module.torch.load_file(folder / TENSORS)
@@ -149,9 +149,9 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _download(name: str, revision: str | None) -> Path:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
         raise FileNotFoundError(
-            f"path must be a folder, or a repository of the hub such as 'owner/name', got {name!r}, which is none"
+            f"path must be a folder, or a repository of the hub such as 'owner/name', got {name!r}, which is neither"
         )
-    hub = _import_hub(f"path={name!r}, which is no folder here,")
+    hub = _import_hub(f"path={name!r}, which is not a local folder,")
     found = _reach(
         lambda: hub.snapshot_download(repo_id=name, revision=revision, allow_patterns=[CONFIG, TENSORS]), name
     )
@@ -169,7 +169,7 @@ def _import_hub(what: str) -> Any:
 
 
 def _reach(call: Callable[[], Any], name: str) -> Any:
-    """Call a function of the hub; say plainly what could not be reached."""
+    """Call a function of the hub; if it fails, raise an error that names the repository."""
     try:
         return call()
     except Exception as error:  # the hub's errors have no common base class

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build_described", "create_from_weight", "describe_weight", "load_tensors", "plain_arguments"]
 
-#: arguments that say what the network reads; other ones than the weight's would change its meaning
+#: arguments that describe the input; with values other than the weight's, the tensors would lose their meaning
 _INPUT = ("in_channels", "size", "dim", "vocabulary")
 
 
@@ -42,7 +42,7 @@ def create_from_weight(
     Args:
         name: MODEL.TAG, or a model, for its default weight.
         pretrained: whether to load the tensors.
-        num_classes: another number of classes than the weight's. All tensors but the classifier's are loaded.
+        num_classes: number of classes, if not the weight's; then all tensors but the classifier's are loaded.
         overrides: arguments of the network that replace those of the weight.
     """
     if pretrained and "." not in name and not list_weights(f"{name}.*"):

@@ -92,7 +92,7 @@ def read_description(path: str | Path) -> dict[str, Any]:
 
 
 def read_weight(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the description and the tensors of a weight file; a ValueError names a file that is damaged."""
+    """Return the description and the tensors of a weight file; raise a ValueError if it is damaged."""
     path = Path(path)
     with _open(path) as file:
         description = _parse(file.metadata(), path)
@@ -106,7 +106,7 @@ def read_weight(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _open(path: Path) -> Any:
     module = import_safetensors()
     if not path.is_file():
-        raise FileNotFoundError(f"weight must be a file, got {path}, which is none")
+        raise FileNotFoundError(f"path must be a weight file, got {path}, which is not a file")
     try:
         return module.safe_open(path, framework="pt")
     except module.SafetensorError as error:
