@@ -61,7 +61,7 @@ def test_variables_are_chosen_by_the_end_of_their_names(root: Path) -> None:
     held = read_mat(root / "test" / "healthy" / "0.mat")
     wanted = np.stack([held["X097_FE_time"][:50, 0], held["X097_DE_time"][:50, 0]])
     torch.testing.assert_close(data.test.inputs[0], torch.from_numpy(wanted).float())
-    with pytest.raises(ValueError, match=r"0\.mat must hold one variable that ends in 'GE_time'"):
+    with pytest.raises(ValueError, match=r"0\.mat must hold one variable whose name ends in 'GE_time'"):
         bearing_faults(root, variables=["GE_time"], channels=1, **SMALL)
 
 

@@ -68,7 +68,7 @@ def test_augmented_images_keep_their_shape(root: Path) -> None:
         (batch(6, 8, 0, labels=[0] * 6), "'labels', a list of 6 numbers from 1 to 1000"),
         (batch(6, 8, 0, labels=[1001] * 6), "'labels'"),
         (batch(6, 8, 0, labels=[1] * 5), "'labels', .* found 5 entries"),
-        (batch(6, 8, 0)[:-100], "whole pickle|plain data"),
+        (batch(6, 8, 0)[:-100], "complete pickle|plain data"),
         (pickle.dumps([1, 2]), "a dict"),
     ],
     ids=["another resolution", "label 0", "label 1001", "labels missing", "truncated", "no dict"],

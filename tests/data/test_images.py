@@ -117,7 +117,7 @@ def test_broken_folders_of_images(tmp_path: Path) -> None:
         image_folder(tmp_path)
     paint(tmp_path / "b" / "1.png", (8, 9))
     with pytest.raises(
-        ValueError, match=r"of one size unless resolution is given, found \(8, 8\) .* \(8, 9\) for .*1.png"
+        ValueError, match=r"the same size unless resolution is given, found \(8, 8\) .* \(8, 9\) for .*1.png"
     ):
         image_folder(tmp_path)
     whole = (tmp_path / "b" / "1.png").read_bytes()

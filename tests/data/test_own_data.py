@@ -215,5 +215,5 @@ def test_new_samples_of_unknown_classes_are_refused(tmp_path: Path) -> None:
     path = write_series(tmp_path, ".csv", "waves")
     data = load("csv_series", path)
     (tmp_path / "other.csv").write_text(path.read_text().replace("\nb,", "\nc,"))
-    with pytest.raises(ValueError, match=r"other.csv must hold classes of the run, a, b, found 'c'"):
+    with pytest.raises(ValueError, match=r"other.csv must hold only the classes of the run, a, b, found 'c'"):
         labelled_split(data, tmp_path / "other.csv", {"name": "csv_series"})

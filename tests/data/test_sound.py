@@ -90,7 +90,7 @@ def test_urbansound8k(city: Path) -> None:
     with pytest.raises(ValueError, match=r"1-3.wav must"):
         urbansound8k(city)
     (city / "metadata" / "UrbanSound8K.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="found no slice_file_name"):
+    with pytest.raises(ValueError, match="slice_file_name is missing"):
         urbansound8k(city)
 
 
@@ -155,7 +155,7 @@ def test_spoken_digits_in_an_archive_and_by_speaker(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\bfold must"):
         fsdd(path, fold=5)
     np.savez(path, audio=audio, length=length)
-    with pytest.raises(ValueError, match="found no label"):
+    with pytest.raises(ValueError, match="label is missing"):
         fsdd(path)
 
 

@@ -93,7 +93,7 @@ def test_truncated_clip(clips: Path) -> None:
 def test_other_clips(clips: Path) -> None:
     path = clips / "speech_commands_v0.02" / "no" / "1_nohash_0.wav"
     write(path, rate=8_000, channels=2)
-    with pytest.raises(ValueError, match="found 2 of 16 at 8000 Hz"):
+    with pytest.raises(ValueError, match="found 2 of 16 bits at 8000 Hz"):
         speech_commands(clips)
     with pytest.raises(ValueError, match="found none"):
         speech_commands(clips, words=("yes", "cat"))

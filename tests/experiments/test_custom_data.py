@@ -155,7 +155,7 @@ def test_irregular_times(tmp_path: Path) -> None:
         of(recipe, tmp_path / "x.npy", data)
     np.savez(tmp_path / "bad.npz", inputs=arrays["inputs"], coords=arrays["coords"][:, :3])
     (tmp_path / "broken.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"broken.npz must be a whole .npz file"):
+    with pytest.raises(ValueError, match=r"broken.npz must be a complete .npz file"):
         of(recipe, tmp_path / "broken.npz", data)
     with pytest.raises(ValueError, match=r"coords of .* must have shape \(12, 8, dim\), got \(12, 3, 1\)"):
         of(recipe, tmp_path / "bad.npz", data)

@@ -1,4 +1,4 @@
-"""Data sets: generated, or read from files of the user."""
+"""Data sets, generated or read from files."""
 
 from .base import Batch, Data, Split
 from .preprocessing import Preprocessing, preprocessing

@@ -39,12 +39,12 @@ class TargetScale:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    # Copied to a device once: a copy at every step would make the host wait for the device.
-    _there: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    # One copy per device: a copy at every step would make the host wait for the device.
+    _by_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, target: Tensor) -> TargetScale:
-        r"""Return the scale of targets (n, out, \*space); NaN is left out, and a constant has standard deviation 1."""
+        r"""Return the scale of targets (n, out, \*space); NaN is ignored, and a constant has standard deviation 1."""
         values = target.double().movedim(1, -1).flatten(0, -2)
         mean = values.nanmean(dim=0).nan_to_num()
         std = (values - mean).square().nanmean(dim=0).sqrt()
@@ -60,21 +60,21 @@ class TargetScale:
         return self.stretched(prediction) + self._on(prediction)[0]
 
     def stretched(self, error: Tensor) -> Tensor:
-        r"""Return differences (n, out, \*space) of predictions in the unit of the targets, in float64."""
+        r"""Return differences (n, out, \*space) of normalised values in the unit of the targets, in float64."""
         return error.double() * self._on(error)[1]
 
     def _on(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation on the device of ``values`` (n, out, …), of shape (out, 1, …)."""
         device = values.device
-        if device not in self._there:
+        if device not in self._by_device:
             mean, std = (torch.tensor(v, dtype=torch.float64, device=device) for v in (self.mean, self.std))
-            self._there[device] = mean, std
+            self._by_device[device] = mean, std
         shape = (-1, *(1,) * (values.dim() - 2))
-        mean, std = self._there[device]
+        mean, std = self._by_device[device]
         return mean.view(shape), std.view(shape)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_there": {}}
+        return {**self.__dict__, "_by_device": {}}
 
 
 @checked_fields(
@@ -92,12 +92,12 @@ class Batch:
 
     Args:
         inputs: (batch, channels, *space) signals, (batch, channels, points) values, or (batch, length) token ids.
-        target: what to predict: (batch,) classes, (batch, out) values, (batch, length) tokens, …; None to predict only.
-        coords: (batch, points, dim) coordinates in training steps, if the samples lie on no grid.
+        target: (batch,) classes, (batch, out) values, (batch, length) tokens, …; None if there are no targets.
+        coords: (batch, points, dim) coordinates in training steps, if the samples do not lie on a grid.
         mask: (batch, *space) or (batch, points) whether a position was observed; False for padding and missing values.
         step: sampling step of the inputs in training steps.
-        scale: scale of the target, if it is normalised; metrics and predictions are in its own unit.
-        at: (batch, queries, dim) coordinates in training steps at which the network is asked. The target is then
+        scale: scale of the target, if it is normalised; metrics and predictions use the original unit.
+        at: (batch, queries, dim) coordinates, in training steps, at which the network predicts. The target is then
             (batch, out, queries), and NaN where there is nothing to predict.
 
     >>> batch = Batch(torch.zeros(2, 1, 8), torch.tensor([0, 1]))
@@ -144,8 +144,8 @@ class Batch:
 class Split:
     """The samples of one part of a data set, in memory.
 
-    Samples are kept as stored (bytes stay bytes) and moved to the device as a whole. ``prepare`` converts each batch to
-    floats there, so no step waits for the host.
+    A split keeps samples as stored (bytes stay bytes), and :meth:`to` moves all of them to the device at once.
+    ``prepare`` converts each batch to floats there, so no step waits for the host.
 
     Args:
         inputs: (n, …) inputs of all samples.
@@ -154,7 +154,7 @@ class Split:
         mask: (n, …) whether a position was observed.
         step: sampling step in training steps.
         prepare: transform of a batch: normalisation, and augmentation if ``training``.
-        at: (n, queries, dim) coordinates at which the network is asked; see :class:`Batch`.
+        at: (n, queries, dim) coordinates at which the network predicts; see :class:`Batch`.
 
     >>> split = Split(torch.arange(4.0).view(4, 1, 1), torch.arange(4))
     >>> split.batch(torch.tensor([1, 3])).target
@@ -181,7 +181,7 @@ class Split:
         return batch if self.prepare is None else self.prepare(batch, training)
 
     def take(self, index: Tensor | slice) -> Split:
-        """Return the split of the samples at ``index``."""
+        """Return a split that holds the samples at ``index``."""
         return self._map(lambda tensor: tensor[index])
 
     def cut(self, counts: Sequence[int]) -> list[Split]:
@@ -234,7 +234,7 @@ class Data:
         classes: names of the classes, if known.
         vocabulary: number of tokens, if the inputs are (n, length) token ids; ``in_channels`` is then 1, and the
             network chooses the width of the embedding.
-        parts: of a segmentation into parts of objects, the labels that belong to each kind of object; none otherwise.
+        parts: labels that belong to each kind of object, for a segmentation of objects into parts; empty otherwise.
         channels: names of the stored channels, if known.
         unit: time of one training step, for series with times.
     """
@@ -267,13 +267,13 @@ class Data:
         classes: Sequence[str] = (),
         **others: Any,
     ) -> Data:
-        """Return the data set of three splits, with shapes read from the training inputs where none are given.
+        """Return a data set from three splits; shapes that are not given are those of the training inputs.
 
         Args:
             name: name of the data set.
-            splits: training, validation and test samples; a validation split that is None or empty is left out.
+            splits: training, validation and test samples; a validation split that is empty counts as None.
             task: see :class:`Data`.
-            in_channels: channels of the inputs; by default those stored, or 1 for (n, length) token ids.
+            in_channels: channels of the inputs; by default the stored ones, or 1 for (n, length) token ids.
             out_channels: number of predictions; the number of classes by default.
             size: length along each axis, in training steps; that of the stored inputs by default.
             classes: names of the classes, if known.

@@ -1,4 +1,4 @@
-"""Labelled samples in new files, read like the training data, to test a trained network on."""
+"""Labelled samples from new files, on which to test a trained network; they are read like the training data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sets.clouds import cloud_folder as clouds
 from .sets.images import image_folder as images
 from .sets.series.csv_series import read_labelled
 from .sets.series.ts_archive import read_archive
-from .transforms.series import answers, samples_like
+from .transforms.series import query_targets, samples_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from .base import Batch, Data
     from .transforms.series import Series
 
-__all__ = ["OWN", "labelled_split"]
+__all__ = ["CUSTOM_LOADERS", "labelled_split"]
 
 
 @checked()
 def labelled_split(data: Data, path: str | Path, source: dict[str, Any]) -> Split:
-    """Return all samples of a file or folder, with labels, as test samples of a data set.
+    """Return all labelled samples of a file or folder as test samples of a data set.
 
-    Of a folder or a pair of files with training and test data, the test data are read.
+    If a folder or a pair of files has training and test data, only the test data are read.
 
     Args:
         data: the data set, or its metadata; see :func:`~kernelfield.data.metadata.from_metadata`.
         path: a file or folder that the loader can read.
-        source: ``name`` of the loader, one of ``OWN``, and its options.
+        source: ``name`` of the loader, one of ``CUSTOM_LOADERS``, and its options.
     """
     path = Path(path).expanduser()
     if not path.exists():
-        raise FileNotFoundError(f"data must exist, got {path}")
-    return OWN[source["name"]](data, path, source)
+        raise FileNotFoundError(f"data must be an existing file or folder, got {path}")
+    return CUSTOM_LOADERS[source["name"]](data, path, source)
 
 
 def _series(data: Data, path: Path, source: dict[str, Any]) -> Split:
@@ -58,20 +58,22 @@ def _series(data: Data, path: Path, source: dict[str, Any]) -> Split:
 
 
 def _test_file(path: Path, source: dict[str, Any]) -> Path:
-    """Return the file itself, the test file of a folder, or the one beside a file of training data."""
+    """Return the file itself, the test file of a folder, or the test file that belongs to a training file."""
     if path.is_file():
         return split_files(path)[-1]
     problem = source.get("problem") or ""
     found = [p for p in sorted(path.rglob("*")) if p.is_file() and p.stem.lower().endswith("test")]
     found = [p for p in found if p.stem.startswith(problem)]
     if len(found) != 1:
-        raise ValueError(f"data must be a file, or a folder with one file of test data, got {path} with {len(found)}")
+        raise ValueError(
+            f"data must be a file, or a folder with one file of test data, got {path} with {len(found)} of them"
+        )
     return found[0]
 
 
 def _series_target(data: Data, series: Sequence[Series], file: Path) -> Tensor:
     if data.task == "dense-regression":
-        return answers(series)
+        return query_targets(series)
     if data.task == "regression":
         return torch.tensor([[float(s.label)] for s in series])
     return _known([s.label for s in series], data, file)
@@ -80,7 +82,9 @@ def _series_target(data: Data, series: Sequence[Series], file: Path) -> Tensor:
 def _known(labels: Sequence[str], data: Data, where: Path) -> Tensor:
     unknown = sorted(set(labels) - set(data.classes))
     if unknown:
-        raise ValueError(f"{where} must hold classes of the run, {', '.join(data.classes[:12])}, found {unknown[0]!r}")
+        raise ValueError(
+            f"{where} must hold only the classes of the run, {', '.join(data.classes[:12])}, found {unknown[0]!r}"
+        )
     place = {name: i for i, name in enumerate(data.classes)}
     return torch.tensor([place[label] for label in labels], dtype=torch.long)
 
@@ -90,7 +94,7 @@ def _with_target(data: Data, batch: Batch, target: Tensor) -> Split:
 
 
 def _listed(data: Data, path: Path, endings: tuple[str, ...], what: str) -> tuple[list[Path], Tensor]:
-    """Return the files and classes of a folder that has a folder for each class, perhaps within a folder of tests."""
+    """Return the files and classes of a folder with one folder per class, perhaps inside a folder "test"."""
     where = next((path / name for name in images.PARTS[2] if (path / name).is_dir()), path)
     found = images.list_files(where, endings, what)
     return [file for _, file in found], _known([name for name, _ in found], data, path)
@@ -110,7 +114,7 @@ def _sounds(data: Data, path: Path, source: dict[str, Any]) -> Split:
 
 
 def _clouds(data: Data, path: Path, source: dict[str, Any]) -> Split:
-    assert data.test.coords is not None  # of clouds
+    assert data.test.coords is not None  # clouds have coordinates
     files, target = _listed(data, path, clouds.ENDINGS, "point clouds")
     coords = clouds.read_clouds(files, data.test.coords.shape[1], source.get("seed", 0))
     return replace(data.test, inputs=coords.new_zeros(len(coords), 0, coords.shape[1]), coords=coords, target=target)
@@ -135,8 +139,8 @@ def _arrays(data: Data, path: Path, source: dict[str, Any]) -> Split:
     )
 
 
-#: loaders of one's own data, by name
-OWN: dict[str, Callable[[Data, Path, dict[str, Any]], Split]] = {
+#: readers of labelled samples for the loaders of custom data, by name
+CUSTOM_LOADERS: dict[str, Callable[[Data, Path, dict[str, Any]], Split]] = {
     "csv_series": _series,
     "ts": _series,
     "image_folder": _images,

@@ -1,4 +1,4 @@
-"""A data set without its samples: what a trained network needs to read and prepare new ones."""
+"""Metadata of a data set without its samples, with which a trained network reads and prepares new samples."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _DTYPES = {str(d).removeprefix("torch."): d for d in (
 
 @checked()
 def metadata(data: Data) -> dict[str, Any] | None:
-    """Return shapes, classes and preparation of the test samples as values that JSON can hold.
+    """Return the shapes, classes and preparation of the test samples as values that JSON can hold.
 
     Returns:
-        The values for :func:`from_metadata`; None if the data set is prepared by a transform of its own.
+        The values for :func:`from_metadata`; None if a transform of the data set cannot be stored.
 
     >>> from kernelfield.data import load
     >>> data = from_metadata(metadata(load("digits")))
@@ -68,9 +68,9 @@ def metadata(data: Data) -> dict[str, Any] | None:
 
 @checked()
 def from_metadata(values: dict[str, Any]) -> Data:
-    """Return the data set that :func:`metadata` describes, with splits of no samples.
+    """Return the data set that :func:`metadata` describes, with empty splits.
 
-    The test split has the shapes and the preparation of the samples that the network was tested on.
+    The test split has the shapes and the preparation of the original test samples.
     """
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         found = values.get("format") if isinstance(values, dict) else values
@@ -99,7 +99,7 @@ def _empty(layout: dict[str, Any] | None) -> torch.Tensor | None:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a value as JSON can hold it; raise TypeError for transforms that are not listed above."""
+    """Return a value in the form that JSON can hold; raise a TypeError for transforms that are not listed above."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (tuple, list)):
@@ -109,7 +109,7 @@ def _to_plain(value: Any) -> Any:
         return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
     kind = type(value).__name__
     if _TRANSFORMS.get(kind) is not type(value):
-        raise TypeError(f"value must be plain or a listed transform, got {kind}")
+        raise TypeError(f"value must be plain data or one of the transforms that can be stored, got {kind}")
     arguments = {f.name: _to_plain(getattr(value, f.name)) for f in fields(value) if not f.name.startswith("_")}
     return {"transform": kind, **arguments}
 

@@ -1,4 +1,4 @@
-"""The transform that belongs to a pretrained network; it converts other sizes, rates and formats, or refuses them."""
+"""The transform of a pretrained network's inputs; it converts other sizes, rates and formats, or refuses them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _LUMINANCE = (0.299, 0.587, 0.114)
 
 
 class Preprocessing:
-    """Prepare samples as a pretrained network was trained on them. :func:`preprocessing` returns one.
+    """Prepare samples as in the training of a pretrained network. :func:`preprocessing` returns one.
 
     Args:
         config: ``pretrained_config`` of the network.
 
     Attributes:
-        name: of the weight.
-        data: the data set it was trained on, without samples.
+        name: name of the pretrained weights.
+        data: the data set of the training, without samples.
         rate: sampling rate of its series in Hz; None if unknown.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.name = str(config.get("name", "the network"))
         if config.get("preprocessing") is None:
-            raise ValueError(f"model must have a stored preprocessing, got {self.name}, which has none")
+            raise ValueError(f"model must come with a stored preprocessing, got {self.name} without one")
         self.data: Data = from_metadata(config["preprocessing"])
         self.rate: float | None = config.get("rate")
         self._layout: dict[str, Any] = config.get("layout") or {}
@@ -52,7 +52,7 @@ class Preprocessing:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as it is stored: channels, then its length along each axis."""
+        """Shape of one stored sample: channels, then the length along each axis."""
         return tuple(self.data.test.inputs.shape[1:])
 
     def __repr__(self) -> str:
@@ -63,14 +63,16 @@ class Preprocessing:
         """Return the input of the network for samples on a grid.
 
         Args:
-            x: (n, channels, ...) samples as they come, or (n, ...) of one channel. Images may have any size and one or
-                three channels; they may be images too where the network reads their pixels as a sequence. Integers
-                are taken as stored; floats where integers are stored must lie in [0, 1], or [-1, 1] for sounds.
-            rate: sampling rate of series in Hz, if it is another than the network's.
+            x: (n, channels, ...) raw samples, or (n, ...) of one channel. Images may have any size and one or three
+                channels, also for a network that reads their pixels as a sequence. Integers are taken as stored. If the
+                data set stores integers, floats must lie in [0, 1], or [-1, 1] for sounds.
+            rate: sampling rate of series in Hz, if it differs from the network's.
         """
         batch = self.batch(x, rate=rate)
         if batch.coords is not None or not (batch.mask is None or bool(batch.mask.all())):
-            raise ValueError(f"x must have no gaps for {self.name}: batch(x) returns values, coordinates and mask")
+            raise ValueError(
+                f"x must have no gaps for {self.name}; use batch(x), which returns values, coordinates and mask"
+            )
         return batch.inputs
 
     @checked(x=ANY, coords=ANY, mask=ANY, rate=POSITIVE | None)
@@ -91,13 +93,13 @@ class Preprocessing:
             values = self._in_stored_range(values)
             if places is None:
                 values, seen = self._on_grid(values, seen, rate)
-        held = Batch(values, coords=places, mask=seen, step=self.data.test.step)
-        if held.inputs.shape[1:2] != self.input_shape[:1] and self.data.vocabulary is None:
+        raw = Batch(values, coords=places, mask=seen, step=self.data.test.step)
+        if raw.inputs.shape[1:2] != self.input_shape[:1] and self.data.vocabulary is None:
             raise ValueError(f"x must have {self.input_shape[0]} channels for {self.name}, got {tuple(values.shape)}")
-        return prepare_samples(held, self.data)
+        return prepare_samples(raw, self.data)
 
     def _in_stored_range(self, x: Tensor) -> Tensor:
-        """Return floats in the range of the stored integers, if these stand for shares of a full scale."""
+        """Return floats scaled to the range of the stored integers, if these are bytes or 16-bit sound."""
         stored, full = self.data.test.inputs.dtype, _full_scale(self.data.test.prepare)
         if not x.is_floating_point() or stored.is_floating_point or full is None:
             return x.float()
@@ -141,7 +143,7 @@ class Preprocessing:
         return resample(x, max(1, round(x.shape[-1] * self.rate / rate)))
 
     def _with_channels(self, x: Tensor, axes: int, channels: int) -> Tensor:
-        """Return (n, channels, ...) samples; colours become grey and grey becomes three equal channels, of images."""
+        """Return (n, channels, ...) samples; colour images become grey, grey ones become three equal channels."""
         if x.dim() == axes + 1 and channels == 1:
             x = x.unsqueeze(1)
         if x.dim() != axes + 2:
@@ -163,7 +165,7 @@ class Preprocessing:
 
 
 def _full_scale(prepare: Any) -> float | None:
-    """Return the stored number that stands for 1; None if a transform does not scale bytes or 16-bit sound."""
+    """Return the stored number that stands for 1; None if the transform scales neither bytes nor 16-bit sound."""
     if isinstance(prepare, Standardize) and prepare.scale < 1:
         return 1 / prepare.scale
     inner = [*getattr(prepare, "steps", ()), getattr(prepare, "before", None)]
@@ -175,8 +177,7 @@ def preprocessing(model: Any) -> Preprocessing:
     """Return the transform that belongs to a pretrained network.
 
     Args:
-        model: a network that :func:`kernelfield.create_model` returned with ``pretrained=True``, or that
-            ``from_pretrained`` did.
+        model: a network from :func:`kernelfield.create_model` with ``pretrained=True``, or from ``from_pretrained``.
 
     >>> import kernelfield as kf
     >>> net = kf.create_model("flextcn_2.smnist", pretrained=True).eval()
@@ -205,11 +206,11 @@ def prepare_samples(batch: Batch, data: Data | None) -> Batch:
     missing = batch.inputs.isnan()
     gaps = bool(missing.any())
     if batch.mask is None and batch.inputs.dim() > 2:
-        # Points may have no values beside their place; they were seen then.
+        # Points may have coordinates but no values; such points count as observed.
         unseen = missing.all(dim=1) if missing.shape[1] else missing.any(dim=1)
         if bool(unseen.any()) or (data is not None and data.test.mask is not None):
             batch = replace(batch, mask=~unseen)
     if data is not None and data.test.prepare is not None:
         batch = data.test.prepare(batch, False)
-    # A preparation that knows of no gaps leaves them; zero is then the mean.
+    # A preparation that does not handle gaps leaves NaN; zero is then the mean.
     return replace(batch, inputs=torch.where(batch.inputs.isnan(), 0.0, batch.inputs)) if gaps else batch

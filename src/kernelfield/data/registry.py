@@ -1,4 +1,4 @@
-"""Data by name."""
+"""Data sets by name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .sets.audio import speech_commands as speech
 from .sets.clouds import cloud_folder as clouds
 from .sets.clouds import furniture, modelnet, shapenet_part
 from .sets.images import cifar, digits, imagenet_k, mnist, pcam, stl10
-from .sets.images import image_folder as folders
+from .sets.images import image_folder as image_folders
 from .sets.images import photograph as photographs
-from .sets.images import rotated_mnist as turned
+from .sets.images import rotated_mnist as rotated
 from .sets.physics import cosmic, darcy
 from .sets.series import bearings, physionet2012, physionet2019
-from .sets.series import csv_series as tables
+from .sets.series import csv_series as csv
 from .sets.series import ts_archive as ts
 from .sets.synthetic import chirps, memory, oscillators, pathfinder, shapes, solids, transients
 from .sets.text import characters as text
@@ -46,16 +46,16 @@ class Description:
     """Description of a data set, known without loading it.
 
     Args:
-        name: name to load it by.
+        name: name of the data set, for :func:`load`.
         summary: one line.
         source: where it comes from.
         licence: its licence.
         split: how it is split.
         normalisation: how its values are normalised.
-        root: what the user must give: "nothing", "a folder or file", or "a folder or file, or nothing".
+        root: the argument ``root`` of :func:`load`: "nothing", "a folder or file", or "a folder or file, or nothing".
         download: whether it can be downloaded.
         options: further arguments of :func:`load`, with defaults.
-        explanations: what its docstring says about each option.
+        explanations: description of each option, from its docstring.
         shape: channels, size and task with these options; None if they depend on the files.
     """
 
@@ -95,11 +95,10 @@ def register(
     shape: Callable[[dict[str, Any]], DataShape] | None = None,
     **preset: Any,
 ) -> None:
-    """Register ``make`` with ``preset`` options under a name; data sets that read files have a parameter ``root``.
+    """Register ``make`` with ``preset`` options under a name; a data set that reads files has a parameter ``root``.
 
-    ``shape`` maps all options, defaults included, to the :class:`~kernelfield.data.shape.DataShape` of what is loaded
-    with them. :func:`describe` finds "Source: …", "Licence: …", "Split: …" and "Normalisation: …" in the docstring of
-    ``make``.
+    ``shape`` maps all options, defaults included, to the :class:`~kernelfield.data.shape.DataShape` of the data set.
+    :func:`describe` reads "Source: …", "Licence: …", "Split: …" and "Normalisation: …" from the docstring of ``make``.
     """
     if name in _ENTRIES:
         raise ValueError(f"name must not be registered yet, got {name!r}")
@@ -112,9 +111,9 @@ def load(name: str, root: str | os.PathLike[str] | None = None, download: bool =
 
     Args:
         name: one of :func:`list_data`.
-        root: folder or file to read, for data that are read from files.
-        download: whether to download missing files into ``root``, where :func:`describe` says that it is possible.
-        options: options of the data set, as :func:`describe` lists them.
+        root: folder or file to read, for data sets in files.
+        download: whether to download missing files into ``root``; :func:`describe` tells whether that is possible.
+        options: options of the data set; :func:`describe` lists them.
 
     >>> load("digits", resolution=16, sequence=True).size
     (256,)
@@ -138,7 +137,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, download: bool =
     if download:
         if "download" not in takes:
             raise ValueError(
-                f"download must be False for {name!r}, which cannot be downloaded; describe({name!r}) says why"
+                f"download must be False for {name!r}, which cannot be downloaded; describe({name!r}) names its source"
             )
         given["download"] = True
     return entry.make(**given)
@@ -156,7 +155,7 @@ def list_data(pattern: str = "*") -> list[str]:
 
 @checked(name=TEXT)
 def describe(name: str) -> Description:
-    """Return where a data set comes from, its licence, split and normalisation, and its options.
+    """Return the source, licence, split, normalisation and options of a data set.
 
     >>> describe("mnist").licence
     'CC BY-SA 3.0.'
@@ -165,7 +164,7 @@ def describe(name: str) -> Description:
     """
     entry = _entry(name)
     takes = entry.takes
-    said = _sections(inspect.getdoc(entry.make) or "")
+    sections = _sections(inspect.getdoc(entry.make) or "")
     root = "nothing"
     if "root" in takes:
         optional = takes["root"].default is not inspect.Parameter.empty
@@ -178,10 +177,10 @@ def describe(name: str) -> Description:
     return Description(
         name=name,
         summary=entry.summary,
-        source=said.get("Source", ""),
-        licence=said.get("Licence", ""),
-        split=said.get("Split", ""),
-        normalisation=said.get("Normalisation", ""),
+        source=sections.get("Source", ""),
+        licence=sections.get("Licence", ""),
+        split=sections.get("Split", ""),
+        normalisation=sections.get("Normalisation", ""),
         root=root,
         download="download" in takes,
         options=options,
@@ -192,7 +191,7 @@ def describe(name: str) -> Description:
 
 @checked(name=TEXT)
 def data_shape(name: str, **options: Any) -> DataShape | None:
-    """Return channels, size and task of a data set with these options; None if they depend on the files.
+    """Return the channels, size and task of a data set with these options; None if they depend on the files.
 
     >>> data_shape("scifar10").size, data_shape("copy_memory", T=200).size, data_shape("csv_series")
     ([1024], [220], None)
@@ -228,7 +227,7 @@ register(
 register(
     "copy_memory",
     memory.copy_memory,
-    "ten digits, to repeat after T steps",
+    "ten digits to repeat after T steps",
     shapes_of.series(1, 10, "T", more=20, task="segmentation"),
 )
 register("chirps", chirps.chirps, "tones that rise or fall, in noise", shapes_of.series(1, len(chirps.RATES), "length"))
@@ -242,12 +241,12 @@ register(
     "digits", digits.digits, "the digits bundled with scikit-learn, as images or sequences", shapes_of.images(1, 10)
 )
 register(
-    "rotated_digits", turned.rotated_digits, "bundled digits, each turned by a random angle", shapes_of.images(1, 10)
+    "rotated_digits", rotated.rotated_digits, "bundled digits, each rotated by a random angle", shapes_of.images(1, 10)
 )
 register(
     "six_or_nine",
-    turned.six_or_nine,
-    "sixes and nines, as written and upside down: how do they read?",
+    rotated.six_or_nine,
+    "sixes and nines, upright and upside down: which digit is shown?",
     shapes_of.images(1, 2),
 )
 register(
@@ -267,10 +266,13 @@ register("mnist", mnist.mnist, "handwritten digits, 28×28", shapes_of.images(1,
 register("smnist", mnist.mnist, "MNIST read pixel by pixel", shapes_of.images(1, 10), sequence=True)
 register("pmnist", mnist.mnist, "MNIST read pixel by pixel in a fixed random order", shapes_of.images(1, 10), permute=0)
 register(
-    "rotated_mnist", turned.rotated_mnist, "MNIST, each digit turned by a random angle", shapes_of.fixed(1, 10, 28, 28)
+    "rotated_mnist",
+    rotated.rotated_mnist,
+    "MNIST, each digit rotated by a random angle",
+    shapes_of.fixed(1, 10, 28, 28),
 )
-register("mnist6_180", turned.mnist6_180, "MNIST's sixes, turned: six or nine?", shapes_of.fixed(1, 2, 28, 28))
-register("mnist6_m", turned.mnist6_m, "MNIST's sixes and their mirror images", shapes_of.fixed(1, 2, 28, 28))
+register("mnist6_180", rotated.mnist6_180, "MNIST's sixes, rotated: six or nine?", shapes_of.fixed(1, 2, 28, 28))
+register("mnist6_m", rotated.mnist6_m, "MNIST's sixes and their mirror images", shapes_of.fixed(1, 2, 28, 28))
 register("cifar10", cifar.cifar10, "photographs of ten classes, 32×32", shapes_of.cifar(10))
 register("scifar10", cifar.cifar10, "CIFAR-10 read pixel by pixel", shapes_of.cifar(10), form="sequence")
 register("npcifar10", cifar.cifar10, "CIFAR-10 read row by row, then noise", shapes_of.cifar(10), form="noise-padded")
@@ -302,25 +304,25 @@ register(
 register(
     "physionet2012",
     physionet2012.physionet2012,
-    "intensive care at irregular times: who dies?",
+    "intensive care at irregular times: does the patient die?",
     shapes_of.physionet2012,
 )
 register(
     "physionet2019",
     physionet2019.physionet2019,
-    "intensive care by the hour: who develops sepsis?",
+    "intensive care by the hour: does the patient develop sepsis?",
     shapes_of.series(75, 1, "hours", task="multilabel"),
 )
 register(
     "photograph",
     photographs.photograph,
-    "one photograph, to be fitted by a field",
+    "one photograph, to fit with a field",
     shapes_of.fixed(2, 3, 512, 768, task="dense-regression"),
 )
 register(
     "imdb",
     reviews.imdb,
-    "film reviews, byte by byte: praise or blame? (Long Range Arena)",
+    "film reviews, byte by byte: positive or negative? (Long Range Arena)",
     shapes_of.tokens(2, "length", 256),
 )
 register(
@@ -332,19 +334,25 @@ register(
 register(
     "darcy",
     darcy.darcy,
-    "from the permeability of a plane to the pressure in it",
+    "Darcy flow: the pressure in a plane from its permeability",
     shapes_of.images(3, 1, "dense-regression"),
 )
 register(
-    "darcy_synthetic", darcy.darcy_synthetic, "Darcy flow, solved in code", shapes_of.images(3, 1, "dense-regression")
+    "darcy_synthetic",
+    darcy.darcy_synthetic,
+    "Darcy flow, solved when loaded",
+    shapes_of.images(3, 1, "dense-regression"),
 )
 register(
-    "cosmic", cosmic.cosmic, "pixels of images of space that cosmic rays hit", shapes_of.images(1, 2, "segmentation")
+    "cosmic",
+    cosmic.cosmic,
+    "images of space: which pixels did cosmic rays hit?",
+    shapes_of.images(1, 2, "segmentation"),
 )
 register(
     "oscillators",
     oscillators.oscillators,
-    "damped oscillators, seen at random times and asked at others",
+    "damped oscillators, observed at random times, to predict at others",
     shapes_of.oscillators,
 )
 register(
@@ -354,12 +362,12 @@ register(
     shapes_of.series(1, 50, "length", task="language", vocabulary=50),
 )
 register("text", text.text, "a text file of your own, character by character")
-register("image_folder", folders.image_folder, "images of your own, a folder for each class")
+register("image_folder", image_folders.image_folder, "images of your own, a folder for each class")
 register("solids", solids.solids, "points on spheres, tori, cubes and other surfaces, in any pose", shapes_of.points(8))
 register(
     "random_clouds",
     solids.random_clouds,
-    "random points with a random value at each, to give back",
+    "random points with a random value at each, to reconstruct",
     shapes_of.points(1, task="dense-regression", in_channels=1),
 )
 register("modelnet10", modelnet.modelnet10, "objects of ten kinds, as points on their surfaces", shapes_of.points(10))
@@ -367,7 +375,7 @@ register("modelnet40", modelnet.modelnet40, "objects of forty kinds, as points o
 register(
     "shapenet_part",
     shapenet_part.shapenet_part,
-    "objects of sixteen kinds: which part is each point of?",
+    "objects of sixteen kinds: to which part does each point belong?",
     shapes_of.points(50, task="segmentation"),
 )
 register(
@@ -378,7 +386,7 @@ register(
 )
 register("cloud_folder", clouds.cloud_folder, "point clouds or meshes of your own, a folder for each class")
 register("arrays", arrays.arrays, "arrays of your own, in an .npz file")
-register("csv_series", tables.csv_series, "time series of your own, in a CSV file")
+register("csv_series", csv.csv_series, "time series of your own, in a CSV file")
 register("urbansound8k", sound.urbansound8k, "ten urban sounds, raw sound", shapes_of.series(1, 10, "length"))
-register("magnatagatune", sound.magnatagatune, "fifty tags of pieces of music, raw sound", shapes_of.magnatagatune)
+register("magnatagatune", sound.magnatagatune, "pieces of music with fifty tags, raw sound", shapes_of.magnatagatune)
 register("wav_folder", sound.wav_folder, "sounds of your own, a folder for each class")

@@ -1,4 +1,4 @@
-"""Shapes of data sets, known from their options before any file is read."""
+"""Shapes of data sets, computed from their options before any file is read."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class DataShape:
         out_channels: number of predictions.
         size: length of the inputs along each axis, in training steps.
         task: kind of target, one of ``TASKS``.
-        irregular: whether samples lie at real times or points, with coordinates and a mask.
+        irregular: whether samples lie at irregular times or points, with coordinates and a mask.
         vocabulary: number of tokens, if the inputs are (batch, length) token ids.
-        queries: number of coordinates at which the network is asked; 0 if targets belong to the samples themselves.
+        queries: number of coordinates at which the network predicts; 0 if targets belong to the samples themselves.
 
     >>> DataShape(in_channels=3, out_channels=10, size=[32, 32]).task
     'classification'
@@ -107,7 +107,7 @@ def cifar(classes: int) -> ShapeOf:
 
 
 def series(in_channels: int, out_channels: int, option: str, *, more: int = 0, **rest: Any) -> ShapeOf:
-    """Return the shape function of series, ``more`` steps longer than an option of the data set.
+    """Return the shape function of series whose length is an option of the data set plus ``more`` steps.
 
     >>> series(1, 10, "T", more=20)({"T": 100}).size
     [120]
@@ -116,7 +116,7 @@ def series(in_channels: int, out_channels: int, option: str, *, more: int = 0, *
 
 
 def tokens(out_channels: int, option: str, vocabulary: int) -> ShapeOf:
-    """Return the shape function of tokens to classify: their ids or, with ``form="values"``, one channel of numbers.
+    """Return the shape function of classified texts: token ids or, with ``form="values"``, one channel of numbers.
 
     >>> tokens(2, "length", 256)({"length": 4096, "form": "values"}).vocabulary is None
     True
@@ -181,7 +181,7 @@ def physionet2012(options: dict[str, Any]) -> DataShape:
 
 
 def oscillators(options: dict[str, Any]) -> DataShape:
-    """Return the shape of oscillators over ``length`` steps, asked at ``asked`` times.
+    """Return the shape of oscillators over ``length`` steps, with predictions at ``asked`` times.
 
     >>> oscillators({"length": 100, "asked": 30}).queries
     30

@@ -13,7 +13,7 @@ from .._files import atomic_write
 from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
 from ..data.io.files import decoding
-from ..data.labelled import OWN, labelled_split
+from ..data.labelled import CUSTOM_LOADERS, labelled_split
 from ..data.metadata import from_metadata, metadata
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data
@@ -77,7 +77,7 @@ def run_test(
     """
     opened = Run(Path(run))
     recipe = opened.recipe()
-    if folder is not None and split == "all" and recipe.data["name"] in OWN:
+    if folder is not None and split == "all" and recipe.data["name"] in CUSTOM_LOADERS:
         data = run_metadata(opened, recipe)
         data = replace(data, test=labelled_split(data, folder, recipe.data))
     else:

@@ -1,4 +1,4 @@
-"""NumPy files: the size that a header declares is compared with the file before memory is reserved."""
+"""Readers of NumPy files, which compare the size in a header with the file before they allocate memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["finite_array", "read_array", "read_arrays"]
 
 def read_array(path: Path) -> np.ndarray:
     """Return the array of a ``.npy`` file of numbers, booleans or text. Pickled objects are refused."""
-    with open_file(path) as file, decoding(path, "a whole .npy file of numbers"):
+    with open_file(path) as file, decoding(path, "a complete .npy file of numbers"):
         return _read(path, file, os.fstat(file.fileno()).st_size)
 
 
@@ -30,21 +30,21 @@ def read_arrays(path: Path, names: Iterable[str] | None = None) -> dict[str, np.
 
     Args:
         path: the file.
-        names: arrays to read, each of which must be there; all of them if not given.
+        names: names of the arrays to read, which must exist; all arrays by default.
     """
-    with open_file(path) as file, decoding(path, "a whole .npz file of arrays"), zipfile.ZipFile(file) as archive:
+    with open_file(path) as file, decoding(path, "a complete .npz file of arrays"), zipfile.ZipFile(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         wanted = list(members if names is None else names)
         missing = [name for name in wanted if name not in members]
         if missing:
-            raise ValueError(f"{path} must hold {', '.join(wanted)}, found no {missing[0]}")
+            raise ValueError(f"{path} must hold {', '.join(wanted)}, but {missing[0]} is missing")
         stored = os.fstat(file.fileno()).st_size
         check_size(path, sum(members[name].file_size for name in wanted), stored)
         arrays = {}
         for name in wanted:
             with archive.open(members[name]) as member:
                 arrays[name] = _read(path, member, members[name].file_size)
-                member.read()  # to the end, where the checksum is compared
+                member.read()  # to the end, where zipfile compares the checksum
         return arrays
 
 
@@ -53,8 +53,8 @@ def finite_array(array: np.ndarray, path: Path, name: str = "", nonfinite: str =
 
     Args:
         array: numbers; NaN is a missing value.
-        path: their file, for errors.
-        name: name of the array in it.
+        path: file of the array, for errors.
+        name: name of the array in the file.
         nonfinite: "refuse" raises for a value that is infinite or too large for float32; "missing" makes it NaN.
 
     >>> from pathlib import Path
@@ -74,9 +74,9 @@ def finite_array(array: np.ndarray, path: Path, name: str = "", nonfinite: str =
     if nonfinite == "missing":
         return np.where(wrong, np.nan, array)
     where = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), array.shape))
-    called = f"{path}, array {name}," if name else f"{path}"
+    source = f"{path}, array {name}," if name else f"{path}"
     raise ValueError(
-        f"{called} must hold finite numbers of at most 3.4e38, found {array[where]} at index {where}; with "
+        f"{source} must hold finite numbers of at most 3.4e38, found {array[where]} at index {where}; with "
         "nonfinite='missing' it counts as missing"
     )
 
@@ -85,7 +85,7 @@ def _read(path: Path, file: Any, stored: int) -> np.ndarray:
     """Return the array of an open ``.npy`` file of ``stored`` bytes."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of the format, expected 1.0 or 2.0")
+        raise ValueError(f"expected version 1.0 or 2.0 of the format, found {version}")
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read_header(file)
     if dtype.kind not in "biufUS" or dtype.subdtype is not None or not dtype.itemsize:
@@ -94,11 +94,11 @@ def _read(path: Path, file: Any, stored: int) -> np.ndarray:
         raise ValueError(f"shape {shape}")
     needed, left = math.prod(shape) * dtype.itemsize, stored - file.tell()
     if needed > left:
-        raise ValueError(f"its header declares {needed} bytes of {shape}, but {left} follow")
-    raw = bytearray(needed)  # that the array may be written to
+        raise ValueError(f"its header declares {needed} bytes for shape {shape}, but {left} follow")
+    raw = bytearray(needed)  # not bytes: the array must be writable
     read = file.readinto(raw)
     if read != needed:
-        raise ValueError(f"its header declares {needed} bytes of {shape}, but {read} follow")
+        raise ValueError(f"its header declares {needed} bytes for shape {shape}, but {read} follow")
     if not needed:
         return np.zeros(shape, dtype)
     return np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")

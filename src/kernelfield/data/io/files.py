@@ -1,7 +1,7 @@
-"""Files of a data set: finding, opening and reading them within limits, and downloading them with a checksum.
+"""Functions that find, open and read the files of a data set within limits, and download them with a checksum.
 
-Limits say how much memory a file may take once it is unpacked, and how long and deep a recipe may be. Every limit has
-an environment variable that raises it.
+The limits bound the memory that an unpacked file may take, and the length and depth of a recipe. Every limit has an
+environment variable that raises it.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ __all__ = [
     "untar",
 ]
 
-#: environment variable that replaces the default limit
+#: environment variable that replaces the default memory limit
 VARIABLE = "KERNELFIELD_MAX_BYTES"
-#: default limit: 4 GiB
+#: default memory limit: 4 GiB
 MAX_BYTES = 4 * 2**30
 #: limits of recipes: environment variables and defaults
 RECIPE_BYTES, RECIPE_DEPTH = ("KERNELFIELD_MAX_RECIPE_BYTES", 2**20), ("KERNELFIELD_MAX_RECIPE_DEPTH", 12)
-#: nesting beyond this would exhaust the stack of Python
+#: deeper nesting would exhaust Python's stack
 DEEPEST = 200
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
-#: lower-case signs of a missing value
+#: texts of a missing value, in lower case
 MISSING = ("", "?", "nan", "na", "null", "none")
-#: what to do with a number that is infinite, or that float32 cannot hold
+#: how to treat a number that is infinite or too large for float32: raise an error, or count it as missing
 NONFINITE = ("refuse", "missing")
 #: largest number that float32 can hold
 FLOAT32_MAX = 3.4028234663852886e38
@@ -75,7 +75,7 @@ def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path
     Args:
         root: folder given by the user.
         name: name of the data set, for errors.
-        inside: where in ``root`` the files may lie, as other tools put them; "a/b" for a folder in a folder.
+        inside: subfolders of ``root`` in which other tools put the files, such as "a/b".
     """
     if root is None:
         raise ValueError(f"root must be the folder that holds {name}, got None")
@@ -86,7 +86,7 @@ def folder(root: str | os.PathLike[str] | None, name: str, *inside: str) -> Path
 
 
 def find(where: Path, names: Sequence[str], what: str) -> Path:
-    """Return the first of ``names`` that exists in ``where``; an error lists the files that do."""
+    """Return the first of ``names`` that exists in ``where``; the error lists the files found instead."""
     for name in names:
         if (where / name).is_file():
             return where / name
@@ -96,7 +96,7 @@ def find(where: Path, names: Sequence[str], what: str) -> Path:
 
 
 class _File(io.BufferedReader):
-    """An open file. No more memory is reserved for a read than the file has bytes left, whatever a header declares."""
+    """An open file. A read allocates at most the bytes that are left in the file, whatever a header declares."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _CHUNK:
@@ -115,7 +115,7 @@ def open_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Traceback (most recent call last):
     ValueError: /dev/zero must be a regular file, found a device
     """
-    # Without waiting: a pipe that nobody writes to would block here.
+    # Opened without waiting: a pipe that nobody writes to would block here.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
@@ -135,12 +135,12 @@ def decoding(path: str | os.PathLike[str], what: str) -> Iterator[None]:
 
     Args:
         path: the file.
-        what: what it must be, such as "a whole image".
+        what: description of a valid file, such as "a complete image".
 
-    >>> with decoding("a.png", "a whole image"):
+    >>> with decoding("a.png", "a complete image"):
     ...     raise IndexError("no such row")
     Traceback (most recent call last):
-    ValueError: a.png must be a whole image, but is damaged: no such row
+    ValueError: a.png must be a complete image, but is damaged: no such row
     """
     try:
         yield
@@ -159,7 +159,7 @@ def read_bytes(path: Path) -> bytes:
         if path.suffix != ".gz":
             return file.read()
         stored, whole = os.fstat(file.fileno()).st_size, io.BytesIO()
-        with decoding(path, "a whole gzip file"), gzip.GzipFile(fileobj=file) as packed:
+        with decoding(path, "a complete gzip file"), gzip.GzipFile(fileobj=file) as packed:
             while part := packed.read(_CHUNK):
                 whole.write(part)
                 check_size(path, whole.tell(), stored)
@@ -167,7 +167,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file in UTF-8, which end in a line feed, a carriage return, or both."""
+    """Return the lines of a UTF-8 text file; a line ends in a line feed, a carriage return, or both."""
     try:
         whole = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -177,7 +177,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_table(path: Path, delimiter: str = ",") -> list[list[str]]:
-    """Return the rows of a table in CSV; an empty line is an empty row."""
+    """Return the rows of a CSV file; an empty line is an empty row."""
     rows = csv.reader(read_lines(path), delimiter=delimiter)
     try:
         return list(rows)
@@ -188,15 +188,16 @@ def read_table(path: Path, delimiter: str = ",") -> list[list[str]]:
 def number(
     text: str, path: Path, line: int, what: str, *, column: int | str | None = None, nonfinite: str = "refuse"
 ) -> float:
-    """Return ``text`` as a number; NaN for the usual signs of a missing value.
+    """Return ``text`` as a number; NaN for the usual texts of a missing value.
 
     Args:
-        text: the cell.
+        text: text of the cell.
         path: file, for errors.
         line: line of the cell, from 1.
-        what: what the number is.
+        what: description of the number, for errors.
         column: name of the cell's column, or its number from 1.
-        nonfinite: "refuse" raises for a number that is infinite or too large for float32; "missing" returns NaN for it.
+        nonfinite: "refuse" raises an error for a number that is infinite or too large for float32; "missing" returns
+            NaN.
 
     >>> number("1e39", Path("a.csv"), 3, "a value", column="x")
     Traceback (most recent call last):
@@ -244,9 +245,9 @@ def fetch(
     """Download files into ``root`` with pooch, unless they are there already with the right checksum.
 
     Args:
-        root: folder to put them in, made if it does not exist.
+        root: folder for the files, created if it does not exist.
         files: address and checksum ("md5:…" or "sha256:…") of each file.
-        unless: files in ``root``; nothing is downloaded if all of them exist.
+        unless: names of files in ``root``; if all of them exist, nothing is downloaded.
         unpack: whether they are tar archives to unpack into ``root``.
     """
     if root is None:
@@ -267,9 +268,9 @@ def fetch(
 
 
 def untar(archive: Path, where: Path) -> None:
-    """Unpack the files of a tar archive into ``where``, without links; files outside of it are refused.
+    """Unpack the files of a tar archive into ``where``; skip links, and refuse paths outside that folder.
 
-    Each file is written aside and moved into place, so a full disk leaves no partial one.
+    Each file is written to a draft and moved into place, so a full disk leaves no partial file.
     """
     with open_file(archive) as source, _open_tar(archive, source) as tar:
         while (member := _next_member(archive, tar)) is not None:
@@ -277,26 +278,26 @@ def untar(archive: Path, where: Path) -> None:
                 continue
             target = (where / member.name).resolve()
             if not target.is_relative_to(where.resolve()):
-                raise ValueError(f"{archive} must hold files of its own folder, found {member.name!r}")
+                raise ValueError(f"{archive} must hold files inside its own folder only, found {member.name!r}")
             target.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(target) as draft, draft.open("wb") as file, decoding(archive, "a whole tar archive"):
+            with atomic_write(target) as draft, draft.open("wb") as file, decoding(archive, "a complete tar archive"):
                 content = tar.extractfile(member)
-                assert content is not None  # of a regular file
+                assert content is not None  # only regular files get here
                 shutil.copyfileobj(content, file)
 
 
 def _open_tar(archive: Path, source: BinaryIO) -> tarfile.TarFile:
-    with decoding(archive, "a whole tar archive"):
+    with decoding(archive, "a complete tar archive"):
         return tarfile.open(fileobj=source)
 
 
 def _next_member(archive: Path, tar: tarfile.TarFile) -> tarfile.TarInfo | None:
-    with decoding(archive, "a whole tar archive"):
+    with decoding(archive, "a complete tar archive"):
         return tar.next()
 
 
 def max_bytes() -> int:
-    """Return how many bytes one file may unpack to: 4 GiB, or the value of ``KERNELFIELD_MAX_BYTES``, such as ``16G``.
+    """Return the number of bytes that one file may unpack to: 4 GiB, or ``KERNELFIELD_MAX_BYTES``, such as ``16G``.
 
     >>> max_bytes() == MAX_BYTES or VARIABLE in os.environ
     True
@@ -305,12 +306,12 @@ def max_bytes() -> int:
 
 
 def max_recipe_bytes() -> int:
-    """Return how many bytes the file of a recipe may have: 1 MiB, or ``KERNELFIELD_MAX_RECIPE_BYTES``."""
+    """Return the largest size of a recipe file in bytes: 1 MiB, or ``KERNELFIELD_MAX_RECIPE_BYTES``."""
     return _bytes(*RECIPE_BYTES)
 
 
 def max_recipe_depth() -> int:
-    """Return how deeply a recipe may be nested: 12 levels, or ``KERNELFIELD_MAX_RECIPE_DEPTH``, at most 200."""
+    """Return the deepest nesting of a recipe: 12 levels, or ``KERNELFIELD_MAX_RECIPE_DEPTH``, at most 200."""
     name, default = RECIPE_DEPTH
     text = os.environ.get(name, str(default)).strip()
     if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= DEEPEST:
@@ -330,12 +331,12 @@ def _bytes(variable: str, default: int) -> int:
 
 
 def check_size(path: str | Path, needed: int, stored: int = 0) -> None:
-    """Raise if the data that a file declares exceed the memory limit.
+    """Raise a ValueError if the data that a file declares exceed the memory limit.
 
-    A file that is larger than the limit may take as many bytes as it has.
+    A file that is larger than the limit may take as many bytes in memory as on disk.
 
     Args:
-        path: the file, and perhaps its line, for the error.
+        path: the file, and perhaps the line, for the error.
         needed: bytes in memory.
         stored: bytes of the file.
     """

@@ -1,4 +1,4 @@
-"""Numeric arrays of MAT files (MATLAB's ``save`` up to ``-v7``), read by scipy, which runs no code of a file."""
+"""Numeric arrays of MAT files (MATLAB's ``save`` up to ``-v7``), read by scipy, which runs no code from a file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["read_mat"]
 def read_mat(path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     """Return numeric arrays of a MAT file by name; needs scipy, of the extra ``train``.
 
-    A file that is truncated, of version 7.3 (HDF5), or that declares more than the limit of
-    :mod:`kernelfield.data.io.files`, is refused by its name.
+    The error for a file that is truncated, has version 7.3 (HDF5), or exceeds the limit of
+    :mod:`kernelfield.data.io.files` names the file.
 
     Args:
         path: the file.
-        names: variables to read, each of which must be there; all real numeric ones if not given.
+        names: names of the variables to read, which must exist; all real numeric ones by default.
     """
     try:
         from scipy.io import loadmat, whosmat  # type: ignore[import-untyped] # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("reading .mat files needs scipy: pip install 'kernelfield[train]'") from error
-    with open_file(path) as file, decoding(path, "a whole .mat file"):
+    with open_file(path) as file, decoding(path, "a complete .mat file"):
         if file.read(10) == b"MATLAB 7.3":
             raise ValueError(f"{path} must be a MAT file of a version up to 7, found 7.3 (HDF5); save it with -v7")
         file.seek(0)

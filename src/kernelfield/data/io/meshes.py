@@ -1,4 +1,4 @@
-"""Triangle meshes: read from OFF files, and sampled."""
+"""Triangle meshes: a reader of OFF files, and points sampled from surfaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["read_off", "sample_mesh"]
 def read_off(path: Path) -> tuple[Tensor, Tensor]:
     """Return the vertices (n, 3) and triangles (m, 3) of an OFF file; polygons are cut into triangles.
 
-    The counts may follow "OFF" without a space between, as in some files of ModelNet40.
+    The counts may follow "OFF" without a space, as in some files of ModelNet40.
     """
     lines = [line.split("#", 1)[0].strip() for line in read_bytes(path).decode("latin-1").splitlines()]
     lines = [line for line in lines if line]
@@ -35,7 +35,7 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
         if min(count, faces) < 0 or count + faces >= len(body):
             raise ValueError(f"{path} must hold {count} vertices and {faces} faces, found {len(body) - 1} lines")
         vertices = np.array([line.split()[:3] for line in body[1 : 1 + count]], dtype=np.float64).reshape(count, 3)
-        # A face may be followed by its colour, in numbers that are no integers.
+        # A face may be followed by its colour, whose numbers are not integers.
         polygons = [_corners(line) for line in body[1 + count : 1 + count + faces]]
         triangles = [(corners[0], a, b) for corners in polygons for a, b in itertools.pairwise(corners[1:])]
         index = np.array(triangles, dtype=np.int64).reshape(-1, 3)
@@ -48,11 +48,11 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def _corners(line: str) -> list[int]:
-    """Return the vertices of a face from a line of their number and the vertices."""
+    """Return the vertices of a face from a line with their number, followed by their indices."""
     count, *rest = line.split()
     corners = [int(n) for n in rest[: int(count)]]
     if len(corners) != int(count):
-        raise ValueError(f"{len(corners)} of {count} vertices of a face")
+        raise ValueError(f"expected a face of {count} vertices, found {len(corners)}")
     return corners
 
 
@@ -61,7 +61,7 @@ def sample_mesh(
 ) -> tuple[Tensor, Tensor]:
     """Sample points uniformly from the surface of a mesh, with normals.
 
-    A triangle is drawn by its area, then a point of it: (1 - √u) a + √u (1 - v) b + √u v c.
+    A triangle is drawn in proportion to its area, then a point on it: (1 - √u) a + √u (1 - v) b + √u v c.
 
     Args:
         vertices: (n, 3) coordinates.
@@ -83,7 +83,7 @@ def sample_mesh(
     area = cross.norm(dim=1)
     if not bool((area > 0).any()):
         raise ValueError("the mesh is degenerate: every triangle has zero area")
-    # By the sum of areas: multinomial takes no more than 2²⁴ of them.
+    # Draw from the cumulative areas, because torch.multinomial takes at most 2²⁴ of them.
     ends = area.double().cumsum(0)
     drawn = torch.rand(count, generator=generator, dtype=torch.float64) * ends[-1]
     which = torch.searchsorted(ends, drawn, right=True).clamp(max=len(area) - 1)

@@ -1,4 +1,4 @@
-"""Training and test data in two files side by side: ``X_TRAIN.ts`` and ``X_TEST.ts``."""
+"""Training and test data in separate files of one folder: ``X_TRAIN.ts`` and ``X_TEST.ts``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 __all__ = ["split_files"]
 
-#: names of the other parts, in the order of training, validation and test data
+#: endings of the names of validation and test files
 _OTHERS = (("validation", "valid", "val"), ("test",))
 
 
 def split_files(path: Path) -> list[Path]:
-    """Return a file of training data, and the files of validation and test data beside it, if there is test data.
+    """Return a file of training data, followed by the files of validation and test data if there is test data.
 
-    A name that ends in ``train`` is one of training data: ``X_TRAIN.ts`` goes with ``X_TEST.ts``, ``train.csv`` with
-    ``test.csv`` and perhaps ``validation.csv``. Any other file stands alone.
+    The name of a training file ends in ``train``: ``X_TRAIN.ts`` goes with ``X_TEST.ts``, ``train.csv`` with
+    ``test.csv`` and, if it exists, ``validation.csv``. Any other file stands alone.
 
     >>> from pathlib import Path
     >>> split_files(Path("nowhere/train.csv"))

@@ -1,4 +1,4 @@
-"""Tables in parquet files, by pyarrow where it is installed."""
+"""Tables in parquet files, read by pyarrow where it is installed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["read_parquet"]
 
 
 def read_parquet(path: Path) -> list[list[str]]:
-    """Return the rows of a parquet file as cells of text, names of the columns first; a null is an empty cell.
+    """Return the rows of a parquet file as text, the names of the columns first; a null is an empty cell.
 
-    As text, they meet the same checks as the cells of a CSV file.
+    The text of a cell then passes the same checks as that of a CSV file.
     """
     try:
         from pyarrow import parquet  # type: ignore[import-not-found,import-untyped,unused-ignore] # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""PLY files: points, perhaps with faces, as text or binary."""
+"""PLY files: points, with or without faces, as text or binary."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FORMATS = {"ascii": "", "binary_little_endian": "<", "binary_big_endian": ">"}
 class _Element:
     name: str
     count: int
-    #: name, type of the length if it is a list, and type
+    #: (name, type of the list's length or "", type of the values)
     properties: list[tuple[str, str, str]] = field(default_factory=list)
 
 
@@ -47,7 +47,7 @@ def read_ply(path: Path) -> tuple[Tensor, Tensor]:
         if not raw.startswith(b"ply") or end < 0 or body == 0:
             raise ValueError("it does not begin with a PLY header")
         order, elements = _header(raw[:end].decode("ascii").split("\n"))
-        # Every element takes a byte at least; one without properties would be counted to any number.
+        # An element takes at least one byte. One without properties takes none, so its count could not be checked.
         elements = [element for element in elements if element.properties]
         declared = sum(element.count for element in elements)
         if declared > len(raw) - body:
@@ -59,9 +59,9 @@ def read_ply(path: Path) -> tuple[Tensor, Tensor]:
         triangles = [(p[0], a, b) for p in polygons for a, b in itertools.pairwise(p[1:])]
         index = np.array(triangles, dtype=np.int64).reshape(-1, 3)
         if len(index) and not 0 <= index.min() <= index.max() < len(vertices):
-            raise ValueError(f"a face of vertex {index.max()} of {len(vertices)}")
+            raise ValueError(f"a face names vertex {index.max()} of {len(vertices)}")
         if not len(vertices) or not (np.abs(vertices) <= FLOAT32_MAX).all():
-            raise ValueError("no vertices, or coordinates that are not finite")
+            raise ValueError("it must hold vertices with finite coordinates")
     return torch.from_numpy(vertices).float(), torch.from_numpy(index)
 
 
@@ -89,7 +89,9 @@ def _read_text(words: list[bytes], elements: list[_Element]) -> dict[str, dict[s
     for element in elements:
         columns: dict[str, list] = {name: [] for name, _, _ in element.properties}
         if element.count * len(element.properties) > len(words) or not element.properties:
-            raise ValueError(f"{element.count} elements {element.name!r}, more than there are numbers")
+            raise ValueError(
+                f"its header declares {element.count} elements {element.name!r}, more than there are numbers"
+            )
         for _ in range(element.count):
             for name, length, kind in element.properties:
                 convert = float if kind[0] == "f" else int

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_pickle"]
 
-#: bytes that one operation of a pickle takes, about
+#: approximate bytes in memory per operation of a pickle
 _OBJECT = 100
 
 
@@ -24,10 +24,10 @@ def read_pickle(path: Path) -> Any:
     """Return the object in a pickle of dicts, lists, tuples, strings, bytes, numbers and arrays of numbers.
 
     Everything else is refused, and arrays are built here from their bytes, so no file can run code. Strings of Python 2
-    become bytes. A file whose parts share each other, so that its content is larger than the file, is refused too.
+    become bytes. A file that refers to the same parts so often that its content is larger than the file is refused too.
     """
     raw = read_bytes(path)
-    with decoding(path, "a whole pickle"):
+    with decoding(path, "a complete pickle"):
         _check_operations(path, raw)
         try:
             return _plain(_PlainUnpickler(io.BytesIO(raw), _Budget(2 * len(raw))).load(), _Budget(len(raw)))
@@ -38,9 +38,9 @@ def read_pickle(path: Path) -> Any:
 
 
 def _check_operations(path: Path, raw: bytes) -> None:
-    """Raise unless every length is one of bytes that follow, and the number of every memory slot is small.
+    """Raise a ValueError if a pickle would make too many objects, or uses a memo slot with too large a number.
 
-    The unpickler reserves memory for both before it reads on. Each operation may make an object of some bytes.
+    The unpickler allocates memory for a slot before it reads on, and genops itself checks the lengths of strings.
     """
     for count, (operation, argument, _) in enumerate(pickletools.genops(raw)):
         check_size(path, _OBJECT * count, len(raw))
@@ -53,10 +53,10 @@ class _RefusedError(Exception):
 
 
 class _Budget:
-    """A number of values or bytes that may still be made.
+    """The number of values or bytes that may still be created.
 
-    Without shared parts, a file holds at most one value a byte, and each of its bytes is copied at most twice: from
-    text to bytes, and to an array.
+    Without shared parts, a file holds at most one value per byte, and each byte is copied at most twice: from text to
+    bytes, and to an array.
     """
 
     def __init__(self, left: int) -> None:
@@ -85,7 +85,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for a numpy.ndarray while the file is read; None before its state was set."""
+    """Stands for a numpy.ndarray while the file is read; ``value`` is None until its state is set."""
 
     value: np.ndarray | None = None
 
@@ -112,14 +112,14 @@ class _PlainUnpickler(pickle.Unpickler):
         self.budget = budget
 
     def find_class(self, module: str, name: str) -> Any:
-        # Older files say numpy.core, newer ones numpy._core.
+        # Older files name numpy.core, newer ones numpy._core.
         known = {
             "numpy.multiarray._reconstruct": self.reconstruct,
             "numpy.multiarray.scalar": self.scalar,
             "numpy.numeric._frombuffer": self.frombuffer,
-            "numpy.ndarray": self.nothing,
+            "numpy.ndarray": self.refuse_array,
             "numpy.dtype": self.dtype,
-            "_codecs.encode": self.latin,  # how protocol 2 writes bytes
+            "_codecs.encode": self.latin,  # protocol 2 writes bytes this way
         }
         asked = f"{module}.{name}"
         short = asked.replace("numpy.core.", "numpy.").replace("numpy._core.", "numpy.")
@@ -127,7 +127,7 @@ class _PlainUnpickler(pickle.Unpickler):
             raise _RefusedError(f"the name {asked}")
         return known[short]
 
-    def nothing(self, *_: Any) -> Any:
+    def refuse_array(self, *_: Any) -> Any:
         raise _RefusedError("a call of numpy.ndarray")
 
     def reconstruct(self, *_: Any) -> _Array:

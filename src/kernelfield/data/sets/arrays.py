@@ -1,4 +1,4 @@
-"""Arrays of your own in an ``.npz`` file: to classify, to regress, or to predict a value at each position."""
+"""Custom arrays in an ``.npz`` file, for classification, regression, or predictions at each position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["array_target", "arrays", "read_array_file"]
 
 TASKS = ("auto", "classification", "multilabel", "regression", "dense-regression", "segmentation")
-#: names of the arrays, the usual one first
+#: names of each array, the preferred one first
 NAMES = {
     "inputs": ("inputs", "x", "X"),
     "target": ("target", "y", "Y", "labels"),
@@ -46,22 +46,22 @@ def arrays(
 ) -> Data:
     r"""Return the samples of an ``.npz`` file: ``inputs`` (n, channels, \*space) and ``target``.
 
-    Source: the user's own; ``x`` and ``y`` are other names of the two arrays. ``coords`` (n, points, dim), in units of
-    the training step, and ``mask`` may be there too. NaN is a missing input. Licence: theirs. Split: at random,
-    stratified by class; or ``train.npz`` with ``test.npz`` and perhaps ``validation.npz`` beside it. Normalisation:
-    zero mean and unit variance of each channel over the training samples.
+    Source: your own file; the two arrays may also be named ``x`` and ``y``. The arrays ``coords`` (n, points, dim), in
+    training steps, and ``mask`` are optional. NaN is a missing input. Licence: that of your data. Split: at random,
+    stratified by class; or the files ``train.npz``, ``test.npz`` and, if it exists, ``validation.npz`` of one folder.
+    Normalisation: zero mean and unit variance of each channel over the training samples.
 
     Args:
         root: the file.
-        task: "classification" for (n,) whole numbers or names, "multilabel" for (n, out) zeros and ones, "regression"
-            for (n,) or (n, out) values, "segmentation" for (n, \*space) classes, "dense-regression" for
-            (n, out, \*space) or (n, \*space) values; by the shape and the type of the target if "auto".
-        standardize: whether to normalise targets of a regression to zero mean and unit variance over the training
-            samples; metrics and predictions stay in their own unit.
+        task: "classification" for (n,) integers or names, "multilabel" for (n, out) zeros and ones, "regression" for
+            (n,) or (n, out) values, "segmentation" for (n, \*space) classes, "dense-regression" for (n, out, \*space)
+            or (n, \*space) values; "auto" chooses by the shape and the type of the target.
+        standardize: whether to normalise regression targets to zero mean and unit variance over the training samples;
+            metrics and predictions keep the original unit.
         shares: shares of training, validation and test data, for one file.
         seed: seed of the split.
-        nonfinite: "refuse" raises for a value that is infinite or too large for float32; "missing" counts it as
-            missing.
+        nonfinite: "refuse" raises an error for a value that is infinite or too large for float32; "missing" counts it
+            as missing.
 
     Returns:
         Inputs (n, channels, \*space) and targets as above.
@@ -70,21 +70,21 @@ def arrays(
         raise ValueError(f"root must be an .npz file of inputs and target, got {root}")
     paths = split_files(Path(root))
     parts = [read_array_file(path, nonfinite) for path in paths]
-    held = {name: _joined([part.get(name) for part in parts], name, paths) for name in NAMES}
-    inputs, given = held["inputs"], held["target"]
+    stored = {name: _joined([part.get(name) for part in parts], name, paths) for name in NAMES}
+    inputs, given = stored["inputs"], stored["target"]
     task = _task(given, inputs.shape[2:]) if task == "auto" else task
     target, classes, out = array_target(given, task, inputs.shape, paths[0])
     counts = [len(part["inputs"]) for part in parts]
     index = _index(target if task == "classification" else torch.zeros(len(target)), counts, shares, seed)
     values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
-    mask = None if held["mask"] is None else torch.from_numpy(held["mask"].astype(bool))
+    mask = None if stored["mask"] is None else torch.from_numpy(stored["mask"].astype(bool))
     unseen = values.isnan().all(dim=1)
     if bool(unseen.any()):
         mask = ~unseen if mask is None else mask & ~unseen
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]]))
     if standardize and task in ("regression", "dense-regression"):
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
-    coords = None if held["coords"] is None else torch.from_numpy(held["coords"].astype(np.float32))
+    coords = None if stored["coords"] is None else torch.from_numpy(stored["coords"].astype(np.float32))
     every = Split(values, target, coords=coords, mask=mask, prepare=prepare)
     size = (
         tuple(inputs.shape[2:]) if coords is None else tuple(max(2, int(n)) for n in np.ceil(coords.amax((0, 1)) + 1))
@@ -94,29 +94,29 @@ def arrays(
 
 
 def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarray]:
-    """Return ``inputs``, ``target`` and perhaps ``coords`` and ``mask`` of an ``.npz`` file, with shapes checked."""
+    """Return ``inputs``, ``target`` and, if they exist, ``coords`` and ``mask`` of an ``.npz`` file; check shapes."""
     found = read_arrays(path)
-    held = {name: found[key] for name, keys in NAMES.items() for key in keys if key in found}
+    stored = {name: found[key] for name, keys in NAMES.items() for key in keys if key in found}
     for name in ("inputs", "target"):
-        if name not in held:
+        if name not in stored:
             raise ValueError(f"{path} must hold inputs and target (or x and y), found {', '.join(found) or 'nothing'}")
-    for name, array in held.items():
-        if len(array) != len(held["inputs"]):
+    for name, array in stored.items():
+        if len(array) != len(stored["inputs"]):
             raise ValueError(
-                f"{path} must hold {len(held['inputs'])} samples in {name}, as in inputs, got {len(array)}"
+                f"{path} must hold {len(stored['inputs'])} samples in {name}, like inputs, got {len(array)}"
             )
         if name != "target" and array.dtype.kind not in "biuf":
             raise ValueError(f"{path} must hold numbers in {name}, found {array.dtype}")
-        held[name] = finite_array(array, path, name, nonfinite if name == "inputs" else "refuse")
-    if held["inputs"].ndim < 3 or not len(held["inputs"]):
-        shape = held["inputs"].shape
+        stored[name] = finite_array(array, path, name, nonfinite if name == "inputs" else "refuse")
+    if stored["inputs"].ndim < 3 or not len(stored["inputs"]):
+        shape = stored["inputs"].shape
         raise ValueError(f"{path} must hold inputs of shape (n, channels, …), found {shape}; n and channels may be 1")
-    space, points = held["inputs"].shape[2:], held.get("coords")
+    space, points = stored["inputs"].shape[2:], stored.get("coords")
     if points is not None and (points.ndim != 3 or points.shape[1:2] != space or not np.isfinite(points).all()):
         raise ValueError(f"{path} must hold finite coords of shape (n, {space[0]}, dim), found {points.shape}")
-    if "mask" in held and held["mask"].shape[1:] != space:
-        raise ValueError(f"{path} must hold a mask of shape (n, {space}), found {held['mask'].shape}")
-    return held
+    if "mask" in stored and stored["mask"].shape[1:] != space:
+        raise ValueError(f"{path} must hold a mask of shape (n, {space}), found {stored['mask'].shape}")
+    return stored
 
 
 def _joined(parts: list[Any], name: str, paths: list[Path]) -> Any:
@@ -125,20 +125,20 @@ def _joined(parts: list[Any], name: str, paths: list[Path]) -> Any:
     for path, part in zip(paths, parts, strict=True):
         if part is None or part.shape[1:] != parts[0].shape[1:]:
             found = "none" if part is None else part.shape[1:]
-            raise ValueError(f"{path} must hold {name} of shape {parts[0].shape[1:]}, as {paths[0]}, found {found}")
+            raise ValueError(f"{path} must hold {name} of shape {parts[0].shape[1:]}, like {paths[0]}, found {found}")
     return np.concatenate(parts)
 
 
 def _task(target: np.ndarray, space: tuple[int, ...]) -> str:
-    """Return the task by the shape and the type of the target."""
-    whole = target.dtype.kind in "biuUS"
+    """Return the task that fits the shape and the type of the target."""
+    discrete = target.dtype.kind in "biuUS"
     if target.ndim == 1:
-        return "classification" if whole else "regression"
+        return "classification" if discrete else "regression"
     if target.shape[1:] == space:
-        return "segmentation" if whole else "dense-regression"
+        return "segmentation" if discrete else "dense-regression"
     if target.shape[2:] == space:
         return "dense-regression"
-    return "multilabel" if whole and bool(((target == 0) | (target == 1)).all()) else "regression"
+    return "multilabel" if discrete and bool(((target == 0) | (target == 1)).all()) else "regression"
 
 
 def array_target(
@@ -147,10 +147,10 @@ def array_target(
     """Return a target as a tensor, the names of the classes, and the number of predictions.
 
     Args:
-        target: as read.
+        target: the array of the file.
         task: the task.
         inputs: shape of the inputs.
-        path: its file, for errors.
+        path: file of the target, for errors.
         classes: names of the classes, if known already.
     """
     n, space = inputs[0], tuple(inputs[2:])

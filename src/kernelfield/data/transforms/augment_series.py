@@ -1,4 +1,4 @@
-"""Random changes of series and sounds in training."""
+"""Augmentation of series and sounds in training."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["AugmentSeries", "augment_series"]
 @checked_fields(shift=RATE, speed=RATE, gain=Number(0, 10), noise=NOT_NEGATIVE, hide=RATE)
 @dataclass(frozen=True)
 class AugmentSeries:
-    r"""In training, shift, stretch, scale and disturb series, and hide a span of each.
+    r"""In training, shift, stretch and scale series, add noise, and set a span of each to zero.
 
     .. math:: y(t) = e^{g}\, x\big(c + (t - c)\, s + d\big) + n(t), \qquad
         s \sim U(1 \pm \mathrm{speed}),\; d \sim U(\pm\mathrm{shift} \cdot \mathrm{length}),\;
         g \sim N(0, \mathrm{gain}^2),\; n \sim N(0, \mathrm{noise}^2)
 
-    with the middle c of the series. Values between samples are interpolated linearly. What comes in at the ends is
-    zero, the mean of normalised values, or counts as missing if there is a mask.
+    where c is the middle of the series. Values between samples are interpolated linearly. Values from beyond the ends
+    are zero, the mean of normalised values; if there is a mask, they count as missing.
 
     Args:
         shift: largest shift, as a share of the length.
-        speed: largest change of the speed, as a share.
+        speed: largest relative change of the speed.
         gain: standard deviation of the logarithm of the gain.
         noise: standard deviation of the noise, in standard deviations of the data.
         hide: largest share of the series that is set to zero.
@@ -93,11 +93,11 @@ class AugmentSeries:
 
 @checked(augment=BOOL | DICT)
 def augment_series(data: Data, augment: bool | dict[str, Any] = True) -> Data:
-    """Return ``data`` with random changes of its training series.
+    """Return ``data`` with augmented training series.
 
     Args:
         data: series or sounds on a grid, with one target per sample.
-        augment: arguments of :class:`AugmentSeries`; True for its defaults, False for none.
+        augment: arguments of :class:`AugmentSeries`; True for its defaults, False for no augmentation.
 
     >>> from kernelfield.data import load
     >>> data = augment_series(load("chirps"), {"noise": 0.2})
@@ -113,7 +113,7 @@ def augment_series(data: Data, augment: bool | dict[str, Any] = True) -> Data:
     grid = data.dim == 1 and data.train.coords is None and data.vocabulary is None
     if not grid or data.task not in ("classification", "multilabel", "regression"):
         what = f"{data.task} of {data.dim} dimensions{'' if data.train.coords is None else ' at points'}"
-        raise ValueError(f"augment must be left out except for series with one target each, got {data.name!r}: {what}")
+        raise ValueError(f"augment must be given only for series with one target each, got {data.name!r}: {what}")
     try:
         change = AugmentSeries(**given)
     except (TypeError, ValueError) as error:

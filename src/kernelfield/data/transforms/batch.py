@@ -36,7 +36,7 @@ __all__ = [
     "augments",
 ]
 
-#: what comes in from beyond the edge of an image
+#: values beyond the edge of an image
 PADDINGS = ("zero", "symmetric")
 
 
@@ -54,20 +54,20 @@ class Standardize:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     scale: float = 1 / 255
-    # Copied to a device once: a copy at every step would make the host wait for the device.
-    _there: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    # One copy per device: a copy at every step would make the host wait for the device.
+    _by_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         x = batch.inputs
-        if x.device not in self._there:
+        if x.device not in self._by_device:
             std = torch.tensor(self.std, device=x.device)
-            self._there[x.device] = self.scale / std, torch.tensor(self.mean, device=x.device) / std
+            self._by_device[x.device] = self.scale / std, torch.tensor(self.mean, device=x.device) / std
         shape = (1, -1, *(1,) * (x.dim() - 2))
-        gain, offset = (t.view(shape) for t in self._there[x.device])
+        gain, offset = (t.view(shape) for t in self._by_device[x.device])
         return replace(batch, inputs=x.float() * gain - offset)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_there": {}}
+        return {**self.__dict__, "_by_device": {}}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class StandardizeEach:
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         flat = batch.inputs.float().flatten(2)
         centred = flat - flat.mean(dim=2, keepdim=True)
-        # A channel of one value stays zero. The smallest deviation of bytes that differ is above 1e-2.
+        # A constant channel becomes zero. Bytes that differ have a standard deviation above 1e-2.
         deviation = centred.square().mean(dim=2, keepdim=True).sqrt().clamp(min=1e-3)
         return replace(batch, inputs=(centred / deviation).view(batch.inputs.shape))
 
@@ -105,7 +105,7 @@ class Normalize:
     Args:
         mean: means, (1, channels, 1) of each channel or (1, 1, length) of each step.
         std: standard deviations, of the same shape.
-        observed: whether to add, for each channel, one that is 1 where it was observed and 0 elsewhere.
+        observed: whether to add one channel per channel, which is 1 where that channel was observed and 0 elsewhere.
         limit: largest absolute value afterwards.
     """
 
@@ -113,8 +113,8 @@ class Normalize:
     std: Tensor
     observed: bool = False
     limit: float | None = None
-    # Copied to a device once, as in Standardize.
-    _there: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    # One copy per device, as in Standardize.
+    _by_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         return replace(batch, inputs=self.values(batch.inputs))
@@ -123,17 +123,19 @@ class Normalize:
         """Return normalised values (n, channels, …)."""
         steps = self.mean.shape[2:]
         if steps.numel() > 1 and steps != x.shape[2:]:
-            raise ValueError(f"x must have {steps[0]} steps, as the statistics that normalise it, got {tuple(x.shape)}")
-        if x.device not in self._there:
-            self._there[x.device] = (self.mean.to(x.device), self.std.to(x.device))
-        mean, std = self._there[x.device]
+            raise ValueError(
+                f"x must have {steps[0]} steps, like the statistics that normalise it, got {tuple(x.shape)}"
+            )
+        if x.device not in self._by_device:
+            self._by_device[x.device] = (self.mean.to(x.device), self.std.to(x.device))
+        mean, std = self._by_device[x.device]
         normal = ((x - mean) / std).nan_to_num()
         if self.limit is not None:
             normal = normal.clamp(-self.limit, self.limit)
         return torch.cat([normal, (~x.isnan()).to(normal.dtype)], dim=1) if self.observed else normal
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_there": {}}
+        return {**self.__dict__, "_by_device": {}}
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class AsFloat:
 
 @dataclass(frozen=True)
 class Subsample:
-    """Keep every ``every``-th position of a sequence, without a filter, as a slower clock would.
+    """Keep every ``every``-th position of a sequence, without a low-pass filter.
 
     >>> from kernelfield.data.base import Batch
     >>> batch = Batch(torch.arange(7.0).view(1, 1, 7), torch.zeros(1))
@@ -171,16 +173,16 @@ class AsTokens:
 
 
 def as_values(tokens: Tensor, mask: Tensor) -> Tensor:
-    """Return token ids (n, length) as one channel (n, 1, length), padded on the left rather than on the right.
+    """Return token ids (n, length) as one channel (n, 1, length), with the padding moved from the right to the left.
 
     Args:
         tokens: ids, padded on the right.
-        mask: (n, length) which of them are there.
+        mask: (n, length) True for tokens, False for padding.
 
     >>> as_values(torch.tensor([[5, 6, 0]]), torch.tensor([[True, True, False]])).tolist()
     [[[0, 5, 6]]]
     """
-    # A stable sort puts the padding, False, first and keeps the order of the rest.
+    # A stable sort puts the padding (False) first and keeps the order of the tokens.
     order = mask.int().argsort(dim=1, stable=True)
     return tokens.gather(1, order).unsqueeze(1)
 
@@ -190,12 +192,12 @@ def as_values(tokens: Tensor, mask: Tensor) -> Tensor:
 class CropFlip:
     """In training, shift images at random by up to ``pad`` pixels and mirror half of them.
 
-    The same as padding by ``pad`` pixels on each side and cropping at random.
+    This equals padding by ``pad`` pixels on each side and cropping at random.
 
     Args:
         pad: largest shift in pixels.
-        flip: whether to mirror, left and right exchanged.
-        padding: what comes in at the edge, "zero" or "symmetric", the image mirrored at its edge.
+        flip: whether to mirror images horizontally.
+        padding: values beyond the edge: "zero", or "symmetric" for the image mirrored at its edge.
 
     >>> from kernelfield.data.base import Batch
     >>> ones = Batch(torch.ones(50, 1, 8, 8))
@@ -223,12 +225,12 @@ class CropFlip:
         else:
             x = F.pad(x, (self.pad,) * 4)
         sample = torch.arange(n, device=x.device).view(n, 1, 1)
-        # Advanced indices around a slice: the channels come last, and go back to their place.
+        # Advanced indices on both sides of a slice put its axis, the channels, last.
         return replace(batch, inputs=x[sample, :, row.unsqueeze(2), column.unsqueeze(1)].movedim(-1, 1))
 
 
 def _mirrored(index: Tensor, size: int) -> Tensor:
-    """Return indices beyond 0 … size - 1 mirrored at the edge, which is repeated."""
+    """Return indices with those beyond 0 … size - 1 mirrored at the edge; the edge pixel is repeated."""
     index = index.remainder(2 * size)
     return torch.where(index < size, index, 2 * size - 1 - index)
 
@@ -238,14 +240,15 @@ def _mirrored(index: Tensor, size: int) -> Tensor:
 class ResizeRotateCrop:
     """Resize images to ``size`` pixels per side; in training with a random rotation, crop and flip (chapter 3, STL-10).
 
-    In training, an image is enlarged to ``enlarged`` pixels, turned by up to ``degrees``, cropped at random to ``size``
-    and mirrored half of the time: one map of coordinates, and one bilinear interpolation, with zeros beyond the edge.
+    In training, an image is enlarged to ``enlarged`` pixels, rotated by up to ``degrees``, cropped at random to
+    ``size`` and mirrored half of the time. All of this is one map of coordinates and one bilinear interpolation, with
+    zeros beyond the edge.
 
     Args:
         size: pixels per side of the result.
         enlarged: pixels per side before the crop, in training.
         degrees: largest angle.
-        augment: False only resizes.
+        augment: whether to augment; False only resizes.
 
     >>> from kernelfield.data.base import Batch
     >>> images = Batch(torch.randint(256, (2, 3, 96, 96), dtype=torch.uint8))
@@ -275,7 +278,7 @@ class ResizeRotateCrop:
         angle, across, down, side = torch.rand(4, n, device=x.device)
         angle = torch.deg2rad((2 * angle - 1) * self.degrees)
         free = self.enlarged - self.size
-        # Offsets of the crop's centre in whole pixels; 1 is half of the enlarged image.
+        # Offsets of the crop's centre by whole pixels, in units of half the enlarged image.
         across, down = (((t * (free + 1)).floor() - free / 2) * 2 / self.enlarged for t in (across, down))
         zoom = self.size / self.enlarged
         cos, sin, flip = angle.cos(), angle.sin(), torch.where(side < 0.5, -zoom, zoom)
@@ -289,7 +292,7 @@ class ResizeRotateCrop:
 
 @dataclass(frozen=True)
 class Observed:
-    """Append a channel that is 1 where a sample was observed and 0 elsewhere, and set the others to zero."""
+    """Append a channel that is 1 at observed positions, and set all channels to zero at the others."""
 
     def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
         if batch.mask is None:

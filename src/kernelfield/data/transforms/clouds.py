@@ -1,4 +1,4 @@
-"""Normalising point clouds, choosing points, and voxels."""
+"""Transforms of point clouds: normalisation, choice of points, voxels."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def normalized(points: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ChoosePoints:
-    """Choose some points of each cloud, new ones in every epoch of training, and add their positions to the channels.
+    """Choose points of each cloud, anew in every epoch of training, and put their positions before the other channels.
 
-    The inputs are values at the points, such as normals; positions are put before them.
+    The inputs are values at the points, such as normals.
 
     Args:
-        count: number of points; the first ones in evaluation; all if None.
-        voxels: first move every point to the middle of the voxel it lies in, of as many along each axis of [-1, 1];
-            only one point stays in each (chapter 3, appendix "ModelNet10 Voxelized").
+        count: number of points; all points if None. Evaluation takes the first ones.
+        voxels: number of voxels along each axis of [-1, 1]. If given, every point first moves to the centre of its
+            voxel, and one point per voxel stays (chapter 3, appendix "ModelNet10 Voxelized").
         positions: whether to add positions to the channels.
     """
 
@@ -52,13 +52,13 @@ class ChoosePoints:
 
     def __call__(self, batch: Batch, training: bool) -> Batch:
         if batch.coords is None:
-            raise ValueError("coords must be given for points to be chosen, got None")
+            raise ValueError("coords must be given to choose points, got None")
         x, coords, mask = batch.inputs.float(), batch.coords.float(), batch.mask
         if self.voxels is not None:
             coords, mask = _voxelized(coords, mask, self.voxels)
         n, total = coords.shape[:2]
         if training or mask is not None:
-            # Masked points last; the others in a random order in training.
+            # Masked points come last; in training, the others come in a random order.
             score = torch.rand(n, total, device=x.device) if training else torch.arange(total, device=x.device) / total
             score = score.expand(n, -1)
             order = (score if mask is None else torch.where(mask, score, 2.0)).argsort(dim=1)
@@ -68,7 +68,7 @@ class ChoosePoints:
         coords = coords.gather(1, order.unsqueeze(2).expand(-1, -1, coords.shape[2]))
         x = x.gather(2, order.unsqueeze(1).expand(-1, x.shape[1], -1))
         target = batch.target
-        if target is not None and target.dim() > 1:  # one for every point
+        if target is not None and target.dim() > 1 and batch.at is None:  # one target per point
             index = order if target.dim() == 2 else order.unsqueeze(1).expand(-1, target.shape[1], -1)
             target = target.gather(-1, index)
         mask = None if mask is None else mask.gather(1, order)
@@ -77,7 +77,7 @@ class ChoosePoints:
 
 
 def _voxelized(coords: Tensor, mask: Tensor | None, resolution: int) -> tuple[Tensor, Tensor]:
-    """Return coordinates of the middles of voxels, and a mask of one point for each voxel."""
+    """Return the coordinates of voxel centres, and a mask with one point per voxel."""
     cell = ((coords + 1) * (resolution / 2)).floor().clamp(0, resolution - 1).long()
     number = torch.zeros_like(cell[..., 0])
     for axis in range(coords.shape[-1]):

@@ -1,4 +1,4 @@
-"""Irregular data from regular data: drop a share of the samples (chapter 2, section 5.4)."""
+"""Irregular data from regular data: drop a share of the positions (chapter 2, section 5.4)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0)
     Args:
         split: signals on a grid, values at points, or tokens.
         share: share of the observed positions of each sample to drop, at least 0 and below 1.
-        form: "mask" keeps the grid and masks the dropped positions; "points" removes them and gives the coords of the
+        form: "mask" keeps the grid and masks the dropped positions; "points" removes them and adds the coords of the
             others, in training steps. Targets at every position need "mask".
-        seed: seed of the choice.
+        seed: seed of the random choice.
 
     >>> from kernelfield.data import Split
     >>> split = drop_split(Split(torch.arange(8.0).view(1, 1, 8), torch.zeros(1)), 0.5, form="points")
@@ -50,7 +50,7 @@ def drop_split(split: Split, share: float, *, form: str = "mask", seed: int = 0)
         raise ValueError(f"form must be 'mask' for targets at every position, shape {tuple(split.target.shape)}")
     coords = _grid(space, split.step).expand(n, -1, -1) if split.coords is None else split.coords
     longest = int(kept.sum(dim=1).max())
-    # Stable: those kept come first, in their old order.
+    # A stable sort puts the kept positions first, in their old order.
     order = torch.argsort(kept.int(), dim=1, descending=True, stable=True)[:, :longest]
     mask = kept.gather(1, order)
     flat = split.inputs if tokens else split.inputs.flatten(2)
@@ -73,9 +73,9 @@ def drop_samples(data: Data, share: float, *, form: str = "mask", observed: bool
         data: the data set.
         share: share of the observed positions of each sample to drop.
         form: "mask" or "points".
-        observed: whether to add a channel that is 1 at observed positions, as the published networks have; others are
-            set to zero. For "mask" only.
-        seed: seed for the training data; the next two are for validation and test data.
+        observed: whether to add a channel that is 1 at observed positions, as in the published networks, and to set all
+            channels to zero elsewhere. For "mask" only.
+        seed: seed for the training data; ``seed + 1`` and ``seed + 2`` are for validation and test data.
 
     >>> from kernelfield.data.sets.synthetic.chirps import chirps
     >>> data = drop_samples(chirps(128, train=4), 0.3, observed=True)
@@ -97,9 +97,9 @@ def drop_samples(data: Data, share: float, *, form: str = "mask", observed: bool
 
 
 def _kept(seen: Tensor, share: float, seed: int) -> Tensor:
-    """Return the mask (n, points) of positions that stay: all but a share of each row, rounded down."""
+    """Return the mask (n, points) of kept positions; the number of dropped ones per row is rounded down."""
     score = torch.rand(seen.shape, generator=torch.Generator().manual_seed(seed))
-    # Masked positions come last, so the rank of any other is its place in a random order.
+    # Masked positions come last, so the ranks of the others are a random order.
     rank = torch.where(seen, score, 2.0).argsort(dim=1).argsort(dim=1)
     count = seen.sum(dim=1, keepdim=True)
     return seen & (rank >= (count * share + 1e-6).floor())

@@ -22,25 +22,24 @@ __all__ = ["LogMel"]
 @checked_fields(window=Int(2), scale=POSITIVE, floor=POSITIVE | None, stretch=RATE, shift=RATE)
 @dataclass(frozen=True)
 class LogMel:
-    r"""Turn sounds (n, 1, length) into the logarithm of their mel spectra, (n, mels, frames).
+    r"""Turn sounds (n, 1, length) into log-mel spectra (n, mels, frames).
 
     .. math:: P_{mt} = \sum_f M_{mf} |X_{ft}|^2, \qquad
         y_{mt} = \log\Big(\frac{P_{mt}}{\max_{m't'} P_{m't'}} + 10^{-\mathrm{floor}/10}\Big)
 
-    where X is the short-time Fourier transform with Hann windows. Levels are relative to the loudest of a sound, and
-    those far below it, such as the noise of a microphone and the padding, count as silence. Without a ``floor``,
-    :math:`y_{mt} = \log(P_{mt} + 10^{-6})` less the mean of each band over time.
+    where X is the short-time Fourier transform with Hann windows. Levels are relative to the loudest level of a sound.
+    Those far below it, such as the noise of a microphone and the padding, count as silence. Without a ``floor``, y is
+    :math:`\log(P_{mt} + 10^{-6})` minus the mean of each band over time.
 
     Args:
         window: samples of a window; half of it is the step from frame to frame.
         rate: samples per second.
         mels: number of mel bands.
         scale: factor on the stored numbers; 1 / 32767 for 16-bit integers.
-        floor: levels more than this many decibels below the loudest count as silence; None for levels in absolute
-            units.
-        stretch: in training, sounds are played faster or slower by a random factor of up to 1 ± ``stretch``, without a
-            change of pitch.
-        shift: in training, sounds are moved in time by up to this share of their length.
+        floor: levels more than this many decibels below the loudest count as silence; None for absolute levels.
+        stretch: in training, stretch each sound in time by a random factor of up to 1 ± ``stretch``, without a change
+            of pitch.
+        shift: in training, shift each sound in time by up to this share of its length.
 
     >>> from kernelfield.data.base import Batch
     >>> LogMel(256, 8_000)(Batch(torch.randn(2, 1, 4_000)), False).inputs.shape, LogMel(256, 8_000).frames(4_000)
@@ -54,8 +53,8 @@ class LogMel:
     floor: float | None = None
     stretch: float = 0.0
     shift: float = 0.0
-    # Made once for each device.
-    _there: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    # Window and filters, one copy per device.
+    _by_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.window % 2:
@@ -72,10 +71,10 @@ class LogMel:
 
     def __call__(self, batch: Batch, training: bool) -> Batch:
         x = batch.inputs.float() * self.scale
-        if x.device not in self._there:
+        if x.device not in self._by_device:
             bands = mel_filters(self.mels, self.window // 2 + 1, self.rate).to(x.device)
-            self._there[x.device] = torch.hann_window(self.window, device=x.device), bands
-        window, bands = self._there[x.device]
+            self._by_device[x.device] = torch.hann_window(self.window, device=x.device), bands
+        window, bands = self._by_device[x.device]
         spectrum = torch.stft(
             x[:, 0], self.window, self.window // 2, window=window, pad_mode="constant", return_complex=True
         )
@@ -86,10 +85,10 @@ class LogMel:
         else:
             loudest = power.amax(dim=(1, 2), keepdim=True).clamp(min=1e-9)
             levels = torch.log(power / loudest + 10 ** (-self.floor / 10))
-        return replace(batch, inputs=self._changed(levels) if training and self.augments else levels)
+        return replace(batch, inputs=self._stretch_and_shift(levels) if training and self.augments else levels)
 
-    def _changed(self, levels: Tensor) -> Tensor:
-        """Return levels (n, mels, frames), each sound stretched and moved in time by random amounts."""
+    def _stretch_and_shift(self, levels: Tensor) -> Tensor:
+        """Return levels (n, mels, frames) with each sound stretched and shifted in time by random amounts."""
         n, mels, frames = levels.shape
         options: dict[str, Any] = {"device": levels.device, "dtype": levels.dtype}
         stretch, shift = 2 * torch.rand(2, n, 1, 1, **options) - 1
@@ -99,4 +98,4 @@ class LogMel:
         return F.grid_sample(levels.unsqueeze(1), grid, padding_mode="border", align_corners=True).squeeze(1)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_there": {}}
+        return {**self.__dict__, "_by_device": {}}

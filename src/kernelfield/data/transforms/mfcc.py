@@ -1,4 +1,4 @@
-"""Mel-frequency cepstral coefficients, by torch alone."""
+"""Mel-frequency cepstral coefficients in plain torch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["mel_filters", "mfcc"]
 def mfcc(audio: Tensor, rate: int = 16_000, *, coefficients: int = 20, window: int = 200, mels: int = 64) -> Tensor:
     """Return mel-frequency cepstral coefficients: the cosine transform of the logarithm of a mel spectrum.
 
-    Hann windows of ``window`` samples, half of it apart, centred on their samples; power spectrum; ``mels`` triangular
-    filters; natural logarithm of these plus 1e-6; orthonormal DCT-II. The defaults are those of Kidger et al. (2020),
-    and turn 16,000 samples into 161 frames of 20.
+    The steps are: centred Hann windows of ``window`` samples, ``window / 2`` apart; power spectrum; ``mels`` triangular
+    filters; natural logarithm of the result plus 1e-6; orthonormal DCT-II. The defaults are those of Kidger et al.
+    (2020) and turn 16,000 samples into 161 frames of 20 coefficients.
 
     Args:
         audio: (…, length) samples, in [-1, 1].
@@ -43,7 +43,7 @@ def mfcc(audio: Tensor, rate: int = 16_000, *, coefficients: int = 20, window: i
         raise ValueError(
             f"audio must have more than window / 2 = {window // 2} samples, got shape {tuple(audio.shape)}"
         )
-    # Transforms have no half precision.
+    # Fourier transforms do not support half precision.
     audio = audio.float() if audio.dtype in (torch.float16, torch.bfloat16) else audio
     flat = audio.reshape(-1, audio.shape[-1])
     spectrum = torch.stft(
@@ -58,7 +58,7 @@ def mfcc(audio: Tensor, rate: int = 16_000, *, coefficients: int = 20, window: i
     power = spectrum.real.square() + spectrum.imag.square()
     filters = mel_filters(mels, window // 2 + 1, rate).to(power)
     logarithm = torch.log(filters @ power + 1e-6)
-    # cos(π/N (n + 1/2) k), the rows of unit length
+    # cos(π/N (n + 1/2) k), with rows of unit length
     n = torch.arange(mels, dtype=power.dtype, device=power.device) + 0.5
     k = torch.arange(coefficients, dtype=power.dtype, device=power.device)
     cosines = torch.cos(math.pi / mels * n * k.unsqueeze(1)) * math.sqrt(2 / mels)

@@ -19,14 +19,14 @@ __all__ = ["resize"]
 
 @checked(x=TensorOf("float"))
 def resize(x: Tensor, size: Sequence[int]) -> Tensor:
-    r"""Resize the last axes of ``x`` to ``size``, as image libraries do: pixels are areas, and nothing is aliased.
+    r"""Resize the last axes of ``x`` to ``size`` without aliasing; pixels are areas, as in image libraries.
 
     .. math:: y_i = \sum_j w_{ij} x_j, \qquad w_{ij} \propto k\Big(\frac{(j + \frac12) - (i + \frac12) N / M}
         {\max(1, N / M)}\Big)
 
-    with the cubic kernel k of Keys (1981), stretched to the coarser of the two grids. Weights beyond the edge are left
-    out. Cutting the spectrum off, as :func:`kernelfield.ops.resample` does, would take the image for periodic and ring
-    at its lines.
+    with the cubic kernel k of Keys (1981), stretched to the coarser of the two grids. Weights beyond the edge are
+    dropped. :func:`kernelfield.ops.resample`, which crops the spectrum, would treat the image as periodic and ring at
+    its edges.
 
     Args:
         x: (…, \*space) values.

@@ -1,6 +1,6 @@
 """Rotated and mirrored digits (chapter 11, section 5): rotated MNIST, MNIST6-180 and MNIST6-M from any digits.
 
-These functions take images (n, channels, rows, columns) with a background of zero, and labels (n,): MNIST, or
+These functions take labels (n,) and images (n, channels, rows, columns) with a background of zero: MNIST, or
 :func:`kernelfield.data.sets.images.digits.digit_images` minus its smallest value.
 """
 
@@ -39,7 +39,7 @@ def rotate(images: Tensor, angles: Tensor) -> Tensor:
 
 @checked(images=_IMAGES, labels=TensorOf("int", "n"))
 def rotated(images: Tensor, labels: Tensor, *, copies: int = 1, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return ``copies`` of every image, rotated by uniform random angles, and the labels.
+    """Return ``copies`` of every image, rotated by uniform random angles, and their labels.
 
     >>> x, y = rotated(torch.randn(4, 1, 8, 8), torch.arange(4), copies=2)
     >>> x.shape, y.tolist()
@@ -56,14 +56,14 @@ def mnist6_180(
 ) -> tuple[Tensor, Tensor]:
     """Return rotated sixes, labelled 0 (six) for angles in [-90°, 90°] and 1 (nine) otherwise.
 
-    Each six appears ``copies`` times at a uniform random angle and at the opposite one. Both labels are equally
-    frequent, and a network that cannot tell the two apart is right exactly half of the time.
+    Each six appears ``copies`` times at a uniform random angle and at the opposite angle. Both labels are equally
+    frequent, so a network that cannot tell them apart is right exactly half of the time.
 
     Args:
         images: (n, channels, rows, columns) images, background zero.
         labels: (n,) digits.
-        copies: pairs for each six.
-        margin: degrees around ±90° without a sample; handwriting is slanted, so close to ±90° the label is unclear.
+        copies: number of pairs per six.
+        margin: no sample lies within this many degrees of ±90°: handwriting is slanted, so the label is unclear there.
         seed: seed of the angles.
 
     Returns:
@@ -86,7 +86,7 @@ def mnist6_180(
 
 @checked(images=_IMAGES, labels=TensorOf("int", "n"))
 def half_turned_sixes(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sixes as written and rotated by exactly 180°, labelled 0 and 1: MNIST6-180 as the published code makes it.
+    """Return upright sixes and sixes rotated by exactly 180°, labelled 0 and 1: MNIST6-180 of the published code.
 
     >>> x, y = half_turned_sixes(torch.randn(3, 1, 8, 8), torch.tensor([6, 1, 6]))
     >>> y.tolist(), torch.equal(x[2], x[0].flip((-2, -1)))
@@ -98,7 +98,7 @@ def half_turned_sixes(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 @checked(images=_IMAGES, labels=TensorOf("int", "n"))
 def mnist6_m(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sixes and their mirror images, left and right exchanged, labelled 0 and 1.
+    """Return sixes and their horizontal mirror images, labelled 0 and 1.
 
     >>> x, y = mnist6_m(torch.randn(3, 1, 8, 8), torch.tensor([6, 1, 6]))
     >>> y.tolist()

@@ -1,4 +1,4 @@
-"""Data sets from series of any length, with gaps or at irregular times."""
+"""Data sets of series with any length, with gaps or at irregular times."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .split import class_index, divide, moments, pad
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Series", "answers", "build", "samples_like"]
+__all__ = ["Series", "build", "query_targets", "samples_like"]
 
-#: a grid of more steps than this for each measured time is mostly empty and costs more than points
+#: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
 
 
@@ -32,12 +32,12 @@ class Series:
 
     Args:
         values: (channels, length), NaN where missing.
-        label: its class or its value, as written.
+        label: its class or value, as text.
         times: (length,) times, ascending; None for evenly spaced ones.
         where: its file and line, for errors.
         key: its id in the file.
-        at: (queries,) times at which it is asked for; None if it has a label instead.
-        answers: (targets, queries) values there, NaN where there is nothing to predict; None where they are not known.
+        at: (queries,) query times; None if it has a label instead.
+        query_values: (targets, queries) values at these times, NaN where there is nothing to predict; None if unknown.
     """
 
     values: np.ndarray
@@ -46,7 +46,7 @@ class Series:
     where: str = ""
     key: str = ""
     at: np.ndarray | None = None
-    answers: np.ndarray | None = None
+    query_values: np.ndarray | None = None
 
 
 def build(
@@ -64,25 +64,26 @@ def build(
     normalize: str = "channel",
     seed: int = 0,
 ) -> Data:
-    """Return a data set of series: padded, masked, split, and normalised batch by batch.
+    """Return a data set of padded, masked and normalised series.
 
-    Unequal lengths are padded, and the mask is False there and where all channels are missing. A value missing in some
-    channels only is 0, its channel's mean; ``observed`` adds, for each channel, one that is 1 where it was observed.
-    Times that fall on a grid (of the ``unit``) put the series on it; others become coords, in units.
+    The mask is False at padded steps and where all channels are missing. A value that is missing in some channels only
+    becomes 0, the mean of its channel; ``observed`` adds one channel per channel, which is 1 where that channel was
+    observed. Series whose times are multiples of ``unit`` lie on a grid; the times of others become coords, in units.
 
     Args:
         name: name of the data set.
-        parts: one list of series to split; training and test series; or training, validation and test series.
-        task: "classification", "regression", or "dense-regression" for series that are asked for at other times.
-        classes: names of the classes, in order; by default those found, sorted.
+        parts: one list of series to split; two lists, of training and test series; or three, with validation series
+            between.
+        task: "classification", "regression", or "dense-regression" for series with query times.
+        classes: names of the classes, in order; by default the labels, sorted.
         channels: names of the channels, if known.
         shares: shares of training, validation and test data, if there is one list.
-        validation_share: share of the training series held out, if there are two lists.
-        unit: time of one training step; the median gap between neighbouring times if not given.
-        observed: whether to add, for each channel, one that is 1 where it was observed; None adds them if channels are
-            observed at different times.
-        standardize: whether to normalise the targets of a regression to zero mean and unit variance over the training
-            series; metrics and predictions stay in their own unit.
+        validation_share: share of the training series to hold out for validation, if there are two lists.
+        unit: time of one training step; by default the median gap between neighbouring times.
+        observed: whether to add one channel per channel, which is 1 where that channel was observed; None adds them if
+            channels are observed at different times.
+        standardize: whether to normalise regression targets to zero mean and unit variance over the training series;
+            metrics and predictions keep the original unit.
         normalize: whether values are normalised by "channel" or by "step"; see :func:`moments`.
         seed: seed of the split.
     """
@@ -106,7 +107,7 @@ def build(
     if task == "classification":
         target, names = class_index([s.label for s in series], classes)
     elif task == "dense-regression":
-        at, target = _questions(series, unit or 1.0), answers(series)
+        at, target = _query_times(series, unit or 1.0), query_targets(series)
     else:
         target = torch.tensor([[_target(s)] for s in series])
     index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
@@ -114,7 +115,7 @@ def build(
     if standardize and task != "classification":
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
     every = Split(values, target, coords=coords, mask=None if bool(mask.all()) else mask, prepare=prepare, at=at)
-    # Points reach from 0 to the last coordinate, both included; questions may lie before and after.
+    # Points reach from 0 to the last coordinate, both included; query times may lie before and after.
     size = values.shape[-1]
     if coords is not None:
         low, high = (0.0, float(coords.max())) if at is None else (float(at.min()), float(at.max()))
@@ -133,7 +134,7 @@ def build(
 
 
 def _target(series: Series) -> float:
-    """Return the label of a series for a regression: a finite number."""
+    """Return the label of a series as a finite number, for a regression."""
     try:
         value = float(series.label)
     except ValueError:
@@ -144,29 +145,29 @@ def _target(series: Series) -> float:
 
 
 def samples_like(data: Data, series: Sequence[Series]) -> Batch:
-    """Return series as an unprepared batch of a data set, on its grid or with coords in its unit.
+    """Return series as a raw batch of a data set, on its grid or with coords in its unit.
 
     Args:
         data: data set of :func:`build`.
-        series: series with as many channels as those of ``data``.
+        series: series with the number of channels of ``data``.
     """
     width, coords = data.test.inputs.shape[1], None
     found = {s.values.shape[0] for s in series}
     if found != {width}:
-        raise ValueError(f"series must have {width} channels, as those of {data.name}, found {sorted(found)}")
+        raise ValueError(f"series must have {width} channels, like those of {data.name}, found {sorted(found)}")
     timed = series[0].times is not None
     if timed and data.unit is None:
-        raise ValueError(f"series must be without times, as those of {data.name}, found series with times")
+        raise ValueError(f"series must have no times, like those of {data.name}, found series with times")
     at = None
     if timed:
         series, coords, unit = _place(series, data.unit, points=data.test.coords is not None)
-        at = None if series[0].at is None else _questions(series, unit)
+        at = None if series[0].at is None else _query_times(series, unit)
     values, mask = _padded(series)
     return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask, at=at)
 
 
-def _questions(series: Sequence[Series], unit: float) -> Tensor:
-    """Return the times asked for, (n, queries, 1) in units after the first time of each series, the last repeated."""
+def _query_times(series: Sequence[Series], unit: float) -> Tensor:
+    """Return query times (n, queries, 1) in units since the first time of each series; the last one is repeated."""
     longest = max(0 if s.at is None else len(s.at) for s in series)
     found = np.zeros((len(series), longest, 1))
     for row, s in zip(found, series, strict=True):
@@ -178,13 +179,15 @@ def _questions(series: Sequence[Series], unit: float) -> Tensor:
     return torch.from_numpy(found).float()
 
 
-def answers(series: Sequence[Series]) -> Tensor:
-    """Return what is asked for, (n, targets, queries), NaN where there is nothing to predict."""
-    given = [s.answers for s in series]
+def query_targets(series: Sequence[Series]) -> Tensor:
+    """Return the targets (n, targets, queries) at the query times, NaN where there is nothing to predict."""
+    given = [s.query_values for s in series]
     longest = max(0 if a is None else a.shape[1] for a in given)
     widths = {a.shape[0] for a in given if a is not None}
     if len(widths) != 1 or not longest:
-        raise ValueError(f"series must be asked for the same channels, at one time at least, found {sorted(widths)}")
+        raise ValueError(
+            f"series must have query times, and targets in the same number of channels, found {sorted(widths)}"
+        )
     found = np.full((len(given), widths.pop(), longest), np.nan, dtype=np.float32)
     for row, a in zip(found, given, strict=True):
         if a is not None:
@@ -193,7 +196,7 @@ def answers(series: Sequence[Series]) -> Tensor:
 
 
 def _padded(series: Sequence[Series]) -> tuple[Tensor, Tensor]:
-    """Pad the values of series; see :func:`~.split.pad`. One long series makes all of them long."""
+    """Pad the values of series to the longest one; see :func:`~.split.pad`."""
     longest = max(series, key=lambda s: s.values.shape[1])
     check_size(longest.where, 4 * len(series) * longest.values.size)
     return pad([s.values for s in series])
@@ -215,9 +218,9 @@ def _divide(
 def _place(
     series: Sequence[Series], unit: float | None, points: bool | None = None
 ) -> tuple[list[Series], Tensor | None, float]:
-    """Return series on a grid with gaps, or as they are with (n, points, 1) coords; and the unit of time.
+    """Return series on a grid with gaps, or unchanged with (n, points, 1) coords; and the unit of time.
 
-    Whether they are ``points`` or lie on a grid follows from the times if not given.
+    By default the times decide whether the series become ``points`` or lie on a grid.
     """
     times = [s.times - s.times[0] for s in series if s.times is not None]
     gaps = np.concatenate([np.diff(t) for t in times])

@@ -1,4 +1,4 @@
-"""Splitting, padding and normalising samples."""
+"""Functions that split, pad and normalise samples."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ __all__ = ["check_shares", "class_index", "divide", "hold_out", "moments", "pad"
 
 
 def check_shares(shares: Sequence[float]) -> tuple[float, ...]:
-    """Return the shares of training, validation and test data if they are valid: not negative, and 1 in sum."""
+    """Return the shares of training, validation and test data if they are valid: not negative, with a sum of 1."""
     if len(shares) != 3 or min(shares) < 0 or shares[0] == 0 or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(f"shares must be 3 numbers (training above 0, validation, test) of sum 1, got {tuple(shares)}")
+        raise ValueError(
+            f"shares must be 3 numbers (training above 0, validation, test) that sum to 1, got {tuple(shares)}"
+        )
     return tuple(shares)
 
 
@@ -32,8 +34,8 @@ def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: in
     """Return random indices of training, validation and test samples, stratified by class.
 
     Args:
-        labels: (n,) classes; values that are not integers are not stratified.
-        shares: shares of the three.
+        labels: (n,) classes. Other values are not stratified.
+        shares: shares of training, validation and test samples.
         seed: seed of the split.
 
     >>> train, validation, test = divide(torch.tensor([0] * 10 + [1] * 10), (0.6, 0.2, 0.2))
@@ -44,7 +46,7 @@ def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: in
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=generator)
     if labels.dim() == 1 and not labels.is_floating_point():
-        # Stable: within a class the order stays random. Indices at even distances are then stratified by class.
+        # A stable sort keeps the order within a class random. Evenly spaced indices are then stratified by class.
         order = order[torch.argsort(labels[order], stable=True)]
     n = len(order)
     held, tested = (round(n * share) for share in shares[1:])
@@ -59,7 +61,7 @@ def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: in
 
 
 def _spread(index: Tensor, count: int) -> Tensor:
-    """Return ``count`` entries of ``index`` at even distances."""
+    """Return ``count`` evenly spaced entries of ``index``."""
     if count == 0:
         return index[:0]
     return index[((torch.arange(count) + 0.5) * (len(index) / count)).long()]
@@ -74,7 +76,7 @@ def hold_out(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]
     (80, [2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     """
     if count >= len(labels):
-        raise ValueError(f"validation must be less than the number of labels, {len(labels)}, got {count}")
+        raise ValueError(f"validation must be below the number of labels, {len(labels)}, got {count}")
     share = count / len(labels)
     train, held, _ = divide(labels, (1 - share, share, 0.0), seed)
     return train, held
@@ -105,7 +107,7 @@ def pad(series: Sequence[np.ndarray], length: int | None = None) -> tuple[Tensor
 
     Args:
         series: arrays (channels, length); NaN where a value is missing.
-        length: length to pad to; that of the longest series if not given.
+        length: length to pad to; by default that of the longest series.
 
     Returns:
         Values (n, channels, length), NaN where missing or padded, and a mask (n, length) of steps with any value.
@@ -127,12 +129,12 @@ def pad(series: Sequence[np.ndarray], length: int | None = None) -> tuple[Tensor
 def moments(values: Tensor, over: str = "channel") -> tuple[Tensor, Tensor]:
     """Return the mean and standard deviation of each channel, (1, channels, 1), or of each step, (1, 1, length).
 
-    NaN is left out. Where there is no value, or all are equal, the standard deviation is 1.
+    NaN is ignored. Where there is no value, or all values are equal, the standard deviation is 1.
 
     Args:
         values: (n, channels, length) values.
-        over: "channel", or "step" for the published code of chapters 2 and 3 on Speech Commands and
-            CharacterTrajectories, which normalises each time step over samples and channels.
+        over: "channel", or "step" to normalise each time step over samples and channels, as in the published code of
+            chapters 2 and 3 on Speech Commands and CharacterTrajectories.
 
     >>> mean, std = moments(torch.tensor([[[1.0, 3.0], [float("nan"), 5.0]]]))
     >>> mean.flatten().tolist(), std.flatten().tolist()

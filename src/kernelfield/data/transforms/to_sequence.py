@@ -22,9 +22,9 @@ __all__ = ["Flatten", "NoisePadding", "as_sequence", "map_splits", "noise_padded
 
 
 def map_splits(data: Data, change: Callable[[Split], Split], **fields: object) -> Data:
-    """Return the data with ``change`` applied to each split, and with other ``fields`` replaced."""
-    held = None if data.validation is None else change(data.validation)
-    changed = {"train": change(data.train), "validation": held, "test": change(data.test), **fields}
+    """Return the data with ``change`` applied to each split and other ``fields`` replaced."""
+    validation = None if data.validation is None else change(data.validation)
+    changed = {"train": change(data.train), "validation": validation, "test": change(data.test), **fields}
     return replace(data, **changed)  # type: ignore[arg-type]
 
 
@@ -32,7 +32,7 @@ def map_splits(data: Data, change: Callable[[Split], Split], **fields: object) -
 def as_sequence(data: Data, name: str | None = None) -> Data:
     """Return images read row by row: (n, channels, rows, columns) to (n, channels, rows · columns).
 
-    A split that is augmented stays one of images, and each batch becomes sequences after its augmentation.
+    An augmented split keeps its images; each batch becomes sequences after its augmentation.
 
     >>> from kernelfield.data.sets.synthetic.shapes import shapes
     >>> as_sequence(shapes(8, train=4)).size
@@ -65,8 +65,8 @@ class Flatten:
 
     before: Callable[[Batch, bool], Batch] | None
     order: Tensor | None = None
-    # Copied to a device once.
-    _there: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
+    # One copy per device.
+    _by_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def augments(self) -> bool:
@@ -78,17 +78,17 @@ class Flatten:
             batch = self.before(batch, training)
         flat = batch.inputs.flatten(2)
         if self.order is not None:
-            order = self._there.setdefault(flat.device, self.order.to(flat.device))
+            order = self._by_device.setdefault(flat.device, self.order.to(flat.device))
             flat = flat.index_select(2, order)
         return replace(batch, inputs=flat, mask=None if batch.mask is None else batch.mask.flatten(1))
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_there": {}}
+        return {**self.__dict__, "_by_device": {}}
 
 
 @checked(name=TEXT | None)
 def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
-    """Return sequences of pixels in a random order, the same for all samples.
+    """Return sequences of pixels in one random order for all samples.
 
     Args:
         data: images, or sequences of their pixels.
@@ -115,14 +115,15 @@ def noise_padded(
     """Return images as sequences of rows, followed by noise (chapter 5, appendix; Chang et al., 2019).
 
     A row of c channels and w columns is one step of c · w channels. Standard normal noise fills the sequence up to
-    ``length`` steps. It is made on the device, one batch at a time: padded images would be thirty times as large.
+    ``length`` steps. It is drawn on the device for each batch, because stored padded images would be thirty times as
+    large.
 
     Args:
         data: images.
         length: length of the sequences.
-        noise: "fresh" draws new noise for every sample in training, and the same for every batch otherwise; "shared"
-            is one fixed noise for all samples, as in the published code.
-        seed: seed of the noise that is drawn once.
+        noise: "fresh" draws new noise for every sample in training, and the same noise for every batch in evaluation;
+            "shared" is one fixed noise for all samples, as in the published code.
+        seed: seed of the noise for evaluation, or of the shared noise.
         name: name of the new data.
 
     >>> from kernelfield.data.sets.synthetic.shapes import shapes

@@ -40,24 +40,24 @@ def fsdd(
     """Return the Free Spoken Digit Dataset: 3,000 clips of ten digits by six speakers, at 8 kHz.
 
     Source: https://github.com/Jakobovski/free-spoken-digit-dataset, files ``7_jackson_32.wav`` (digit, speaker, number)
-    in ``root`` or ``root/recordings``; or ``root``, or ``fsdd_8k.npz`` in it, as one archive of all clips end to end:
+    in ``root`` or ``root/recordings``; or one archive, ``root`` or ``root/fsdd_8k.npz``, with all clips end to end:
     ``audio`` (16-bit integers), ``length``, ``label``, ``speaker``, ``index``. No checksum is published, so nothing is
-    downloaded. Licence: CC BY-SA 4.0. Split: the published one, numbers 0 to 4 of each digit and speaker to test; or by
-    speaker, with a ``fold``: speakers, sorted by name, are dealt to five folds, one of which has two of them,
-    and the speakers of the fold are tested. A tenth of the others is held out for validation, stratified by digit.
+    downloaded. Licence: CC BY-SA 4.0. Split: the published one, with numbers 0 to 4 of each digit and speaker for
+    testing; or by speaker, with a ``fold``: the six speakers, sorted by name, are distributed over five folds, and the
+    speakers of ``fold`` are for testing. A tenth of the other clips is held out for validation, stratified by digit.
     Normalisation: zero mean and unit variance over all samples of the training clips.
 
     Args:
         root: folder of the files, or the archive.
         length: length of the inputs in samples; longer clips are cut off, shorter ones padded and masked.
-        every: keep only every ``every``-th sample, without a filter, to test at lower rates; ``step`` is then
+        every: keep only every ``every``-th sample, without a low-pass filter, to test at lower rates; ``step`` is then
             ``every``.
-        fold: 0 to 4, to test on unheard speakers.
+        fold: 0 to 4, to test on speakers that are not in the training set.
         validation_share: share of the training clips held out for validation.
         seed: seed of the validation split.
 
     Returns:
-        Inputs (n, 1, length / every), kept as 16-bit integers, with mask (n, length / every); classes (n,) of ten.
+        Inputs (n, 1, length / every), stored as 16-bit integers, with mask (n, length / every); classes (n,) of ten.
     """
     clips = _read(root)
     sound = np.zeros((len(clips), 1, length), dtype=np.int16)
@@ -69,11 +69,14 @@ def fsdd(
     inputs = torch.from_numpy(sound)
     target = torch.tensor([clip.digit for clip in clips])
     if fold is None:
-        tested, what = torch.tensor([clip.number < 5 for clip in clips]), "clips numbered below 5, to test, and above"
+        tested, what = (
+            torch.tensor([clip.number < 5 for clip in clips]),
+            "clips with numbers below 5, for testing, and above",
+        )
     else:
         speakers = sorted({clip.speaker for clip in clips})
         tested = torch.tensor([speakers.index(clip.speaker) % FOLDS == fold for clip in clips])
-        what = f"speakers of fold {fold}, to test, and others"
+        what = f"speakers of fold {fold}, for testing, and others"
     if bool(tested.all()) or not bool(tested.any()):
         raise ValueError(f"{root} must hold {what}, found only one of the two")
     others = torch.nonzero(~tested).flatten()
@@ -96,7 +99,7 @@ class _Clip(NamedTuple):
 
 
 def _read(root: str | os.PathLike[str] | None) -> list[_Clip]:
-    """Return all clips of a folder of files, or of the archive."""
+    """Return all clips of the folder or of the archive."""
     path = None if root is None else Path(root).expanduser()
     if path is not None and path.is_dir() and (path / "fsdd_8k.npz").is_file():
         path = path / "fsdd_8k.npz"
@@ -121,8 +124,8 @@ def _read_archive(path: Path) -> list[_Clip]:
         raise ValueError(f"root must be the archive of the Free Spoken Digit Dataset, got {path}, which is not a file")
     wanted = ("audio", "length", "label", "speaker", "index")
     audio, length, label, speaker, index = read_arrays(path, wanted).values()
-    whole = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (audio, length, label, index))
-    if not whole or audio.dtype != np.int16 or len({len(length), len(label), len(speaker), len(index)}) > 1:
+    valid = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (audio, length, label, index))
+    if not valid or audio.dtype != np.int16 or len({len(length), len(label), len(speaker), len(index)}) > 1:
         raise ValueError(f"{path} must hold 16-bit audio, and length, label, speaker and index of every clip")
     ends = np.cumsum(length, dtype=np.int64)
     if not len(length) or (length < 0).any() or len(audio) != ends[-1]:

@@ -1,4 +1,4 @@
-"""Sound files of any kind, and folders of them: UrbanSound8K, MagnaTagATune, and your own."""
+"""Sound files and folders of them: UrbanSound8K, MagnaTagATune, and your own."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["magnatagatune", "read_clips", "read_sound", "urbansound8k", "usual_length", "usual_rate", "wav_folder"]
 
 ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff")
-#: samples a second of sounds of one's own
+#: default sampling rate of custom sounds in Hz
 RATE = 16_000
-#: what networks are given of a sound
+#: inputs computed from a sound
 FEATURES = ("raw", "mel")
 #: levels of mel bands more than this many decibels below the loudest count as silence
 FLOOR = 50.0
@@ -51,7 +51,7 @@ def read_sound(path: Path, rate: int | None = None) -> Tensor:
 
     Args:
         path: the file.
-        rate: sampling rate in Hz to resample to; the file's own if not given.
+        rate: sampling rate in Hz to resample to; by default that of the file.
     """
     found, samples = _read_pcm(path)
     if samples is None:
@@ -61,14 +61,14 @@ def read_sound(path: Path, rate: int | None = None) -> Tensor:
     mono = torch.from_numpy(samples).mean(dim=1)
     if rate is not None and rate != found and len(mono):
         length = max(1, round(len(mono) * rate / found))
-        # A header may declare any rate. Resampling takes some copies of the result.
+        # A header may declare any rate, and resampling makes several copies of the result.
         check_size(path, 16 * length)
         mono = resample(mono, length)
     return mono
 
 
 def _read_pcm(path: Path) -> tuple[int, np.ndarray | None]:
-    """Return rate and (time, channels) samples of a PCM file; None for files of another kind."""
+    """Return the rate and the (time, channels) samples of a PCM file; the samples are None for other formats."""
     try:
         width, channels, rate, _, raw = read_frames(path)
     except (wave.Error, EOFError):
@@ -98,7 +98,7 @@ def _read_other(path: Path) -> tuple[int, np.ndarray]:
         check_size(path, 4 * sound.frames * sound.channels, os.fstat(file.fileno()).st_size)
         samples, rate = sound.read(dtype="float32", always_2d=True), sound.samplerate
         if rate < 1 or not sound.channels:
-            raise ValueError(f"a rate of {rate} Hz and {sound.channels} channels")
+            raise ValueError(f"it declares a rate of {rate} Hz and {sound.channels} channels")
     return rate, samples
 
 
@@ -114,20 +114,20 @@ def urbansound8k(
     """Return UrbanSound8K: 8,732 clips of ten urban sounds, at most four seconds each (Salamon et al., 2014).
 
     Source: https://urbansounddataset.weebly.com/urbansound8k.html, ``metadata/UrbanSound8K.csv`` and
-    ``audio/fold1/….wav`` in ``root`` or ``root/UrbanSound8K``. It must be requested, so nothing is downloaded. Licence:
-    CC BY-NC 3.0. Split: the published folds; one is tested, by default the tenth, as chapter 10 does, the others are
-    for training; with ``validate`` the fold before it is held out. Normalisation: zero mean and unit variance over all
-    training samples; clips are padded with zeros on both sides.
+    ``audio/fold1/….wav`` in ``root`` or ``root/UrbanSound8K``. Access must be requested, so nothing is downloaded.
+    Licence: CC BY-NC 3.0. Split: the published folds. One fold is for testing, by default the tenth, as in chapter 10;
+    the others are for training; with ``validate`` the fold before the test fold is held out. Normalisation: zero mean
+    and unit variance over all training samples; clips are padded with zeros on both sides.
 
     Args:
         root: folder of the data.
         fold: fold to test on, 1 to 10.
-        validate: whether to hold out a fold for validation, as the chapter's cross-validation does.
+        validate: whether to hold out a fold for validation, as in the cross-validation of chapter 10.
         rate: sampling rate in Hz; clips of another rate are resampled.
         length: length of the inputs in samples; longer clips are cut off.
 
     Returns:
-        Inputs (n, 1, length), kept as 16-bit integers; classes (n,) of ten.
+        Inputs (n, 1, length), stored as 16-bit integers; classes (n,) of ten.
     """
     where = folder(root, "UrbanSound8K", "UrbanSound8K")
     table = find(where, ["metadata/UrbanSound8K.csv", "UrbanSound8K.csv"], "the table of clips")
@@ -135,7 +135,7 @@ def urbansound8k(
     wanted = ("slice_file_name", "fold", "classID")
     missing = [name for name in wanted if not lines or name not in names]
     if missing:
-        raise ValueError(f"{table} must have columns {', '.join(wanted)}, found no {missing[0]}")
+        raise ValueError(f"{table} must have columns {', '.join(wanted)}, but {missing[0]} is missing")
     rows = [dict(zip(names, line, strict=False)) for line in lines if line]
     for i, row in enumerate(rows, start=2):
         known = len(row) == len(names) and row["fold"] in map(str, range(1, 11)) and row["classID"] in "0123456789"
@@ -167,25 +167,25 @@ def magnatagatune(
 
     Source: https://mirg.city.ac.uk/codeapps/the-magnatagatune-dataset, ``annotations_final.csv`` and folders ``0`` to
     ``f`` of mp3 files in ``root`` (or ``root/mp3``), read by soundfile. Licence: CC BY-NC-SA 1.0. Split: by folder, as
-    Lee et al. (2017): 0 to b to train, c for validation, d to f to test. Normalisation: zero mean and unit variance
-    over all training samples. Clips without any of the tags are left out.
+    in Lee et al. (2017): 0 to b for training, c for validation, d to f for testing. Normalisation: zero mean and unit
+    variance over all training samples. Clips without any of the tags are dropped.
 
     Args:
         root: folder of the data.
-        tags: how many of the most frequent tags to predict.
-        segments: pieces of a clip to keep, evenly spread over its 29.1 seconds, each with the clip's tags.
+        tags: number of tags to predict, the most frequent ones.
+        segments: number of segments per clip, evenly spread over its 29.1 seconds, each with the clip's tags.
         rate: sampling rate in Hz.
-        length: length of a piece in samples.
+        length: length of a segment in samples.
 
     Returns:
-        Inputs (n · segments, 1, length), kept as 16-bit integers; labels (n · segments, tags) in {0, 1}.
+        Inputs (n · segments, 1, length), stored as 16-bit integers; labels (n · segments, tags) in {0, 1}.
     """
     where = folder(root, "MagnaTagATune")
     table = find(where, ["annotations_final.csv"], "the table of tags")
     rows = [row for row in read_table(table, "\t") if row] or [[""]]
     names, path_at = rows[0][1:-1], len(rows[0]) - 1
     if len(rows) < 2 or rows[0][path_at] != "mp3_path":
-        raise ValueError(f"{table} must have columns clip_id, the tags and mp3_path between tabs, found {rows[0][:3]}")
+        raise ValueError(f"{table} must have tab-separated columns clip_id, the tags and mp3_path, found {rows[0][:3]}")
     for i, row in enumerate(rows[1:], start=2):
         if len(row) != len(rows[0]) or not set(row[1:-1]) <= {"0", "1"} or not re.match(r"[0-9a-f]/[^/]+$", row[-1]):
             raise ValueError(f"{table}, row {i}: expected an id, marks of 0 or 1 and a file in a folder of 0 to f")
@@ -195,7 +195,7 @@ def magnatagatune(
     base = folder(root, "MagnaTagATune", "mp3")
     places = [rows[1 + i][path_at] for i in kept]
     part = torch.tensor([_part(place) for place in places])
-    pieces = [_pieces(read_sound(base / place, rate), segments, length) for place in places]
+    pieces = [_segments(read_sound(base / place, rate), segments, length) for place in places]
     inputs = torch.cat(pieces).unsqueeze(1)
     target = torch.from_numpy(marks[kept][:, common]).float().repeat_interleave(segments, dim=0)
     part = part.repeat_interleave(segments)
@@ -216,28 +216,28 @@ def wav_folder(
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
-    """Return the sounds of a folder, one class for each folder in it: ``root/dog/1.wav``, ``root/siren/7.wav``, ….
+    """Return the sounds of a folder with one folder per class: ``root/dog/1.wav``, ``root/siren/7.wav``, ….
 
-    Source: the user's own. Licence: theirs. Split: ``root/train/dog/1.wav`` and so on, with folders ``train``, ``test``
-    and perhaps ``val``, as they are (15 percent of the training clips held out where there is no ``val``); otherwise at
-    random, stratified by class. Normalisation: zero mean and unit variance over all training samples; clips are padded
-    with zeros on both sides.
+    Source: your own files. Licence: that of your files. Split: the folders ``train``, ``test`` and ``val``, as in
+    ``root/train/dog/1.wav`` (without ``val``, 15 percent of the training clips are held out); otherwise at random,
+    stratified by class. Normalisation: zero mean and unit variance over all training samples; clips are padded with
+    zeros on both sides.
 
     Args:
         root: the folder.
         rate: sampling rate in Hz; clips of another rate are resampled.
-        length: length of the inputs in samples; that of the longest clip if not given.
-        features: "raw" samples, or "mel": the logarithm of 40 mel bands in windows of 32 milliseconds, 16 apart; see
-             :class:`~kernelfield.data.transforms.log_mel.LogMel`. A network on mel bands learns from fewer sounds
-            and in a fraction of the time.
-        augment: whether training sounds are changed at random, for "mel": played up to 15 percent faster or slower, and
-            moved by up to 5 percent of their length.
-        shares: shares of training, validation and test data, if ``root`` has no such folders.
+        length: length of the inputs in samples; by default that of the longest clip.
+        features: "raw" samples, or "mel": the logarithm of 40 mel bands in windows of 32 milliseconds, 16 milliseconds
+            apart; see :class:`~kernelfield.data.transforms.log_mel.LogMel`. A network on mel bands learns from fewer
+            sounds and in a fraction of the time.
+        augment: whether to stretch training sounds in time by up to 15 percent and to shift them by up to 5 percent of
+            their length, at random; for "mel" only.
+        shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the split.
 
     Returns:
-        Inputs (n, 1, length), kept as 16-bit integers, or (n, 40, frames); classes (n,), the names of the folders in
-        order.
+        Inputs (n, 1, length), stored as 16-bit integers, or (n, 40, frames); classes (n,), the names of the folders,
+        sorted.
     """
     where = folder(root, "a folder of sounds for each class")
     paths, target, classes, index = list_classes(where, ENDINGS, "sounds", shares, seed)
@@ -268,11 +268,11 @@ def _mel_data(
 
 
 def usual_rate(root: Path, count: int = 20) -> int:
-    """Return the sampling rate in Hz that most sounds of a folder have, at most 16,000.
+    """Return the most frequent sampling rate of the sounds of a folder in Hz, at most 16,000.
 
     Args:
-        root: the folder, with any folders in it.
-        count: how many sounds to look at.
+        root: the folder, which may contain folders.
+        count: number of sounds to read.
     """
     paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
     rates = Counter(_read_pcm(path)[0] or _read_other(path)[0] for path in paths[:: max(1, len(paths) // count)])
@@ -282,13 +282,13 @@ def usual_rate(root: Path, count: int = 20) -> int:
 def usual_length(root: Path, rate: int, count: int = 200) -> int:
     """Return a length in samples that nearly all sounds of a folder fit into.
 
-    It is that of the longest, or 5/4 of the 95th percentile if that is less: one long sound would otherwise pad all
-    others with silence.
+    It is the length of the longest sound, or 5/4 of the 95th percentile if that is less. One long sound would otherwise
+    pad all others with silence.
 
     Args:
-        root: the folder, with any folders in it.
+        root: the folder, which may contain folders.
         rate: sampling rate in Hz.
-        count: how many sounds to look at.
+        count: number of sounds to read.
     """
     paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
     lengths = np.array([len(read_sound(path, rate)) for path in paths[:: max(1, len(paths) // count)]])
@@ -304,7 +304,7 @@ def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = Non
             raise ValueError(f"{path} must be a sound file, but does not exist")
         clips.append(_integers(read_sound(path, rate)[:length]))
     longest = max(len(clip) for clip in clips) if length is None else check_int("length", length)
-    # One long clip makes all of them long.
+    # All clips are padded to the longest one.
     check_size(max(zip(map(len, clips), paths, strict=True))[1], 2 * len(clips) * longest)
     whole = torch.zeros(len(clips), 1, longest, dtype=torch.int16)
     for i, clip in enumerate(clips):
@@ -313,8 +313,8 @@ def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = Non
     return whole
 
 
-def _pieces(clip: Tensor, count: int, length: int) -> Tensor:
-    """Return ``count`` pieces of a clip, evenly spread, the last one at its end: (count, length)."""
+def _segments(clip: Tensor, count: int, length: int) -> Tensor:
+    """Return ``count`` evenly spread segments (count, length) of a clip; the last one ends with the clip."""
     clip = _integers(clip)
     if len(clip) < length:
         clip = torch.nn.functional.pad(clip, (0, length - len(clip)))
@@ -327,7 +327,7 @@ def _integers(clip: Tensor) -> Tensor:
 
 
 def _part(place: str) -> int:
-    """Return the part of a clip, training (0), validation (1) or test (2), by the first letter of its folder."""
+    """Return the split of a clip by the first letter of its folder: training (0), validation (1) or test (2)."""
     return min(2, max(0, int(place[0], 16) - 11))
 
 

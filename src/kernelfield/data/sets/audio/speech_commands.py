@@ -46,29 +46,29 @@ def speech_commands(
 ) -> Data:
     """Return Speech Commands: single spoken words, one second at 16 kHz (Warden, 2018).
 
-    The balanced problem of Kidger et al. (2020) that the thesis uses: the clips of ten words that are exactly one
-    second long, 34,975 in all.
+    This is the balanced problem of Kidger et al. (2020), as in the thesis: the 34,975 clips of ten words that are
+    exactly one second long.
 
-    Source: version 0.02, folders of wav files by word, in ``root``, ``root/speech_commands_v0.02`` or
-    ``root/SpeechCommands/speech_commands_v0.02``. Licence: CC BY 4.0. Split: 70, 15 and 15 percent, at random under
-    a seed, stratified by word, as Kidger et al. did; not the lists that come with the data, which part the
-    speakers. Normalisation: zero mean and unit variance over the training clips, for each coefficient.
+    Source: version 0.02, one folder of wav files per word, in ``root``, ``root/speech_commands_v0.02`` or
+    ``root/SpeechCommands/speech_commands_v0.02``. Licence: CC BY 4.0. Split: 70, 15 and 15 percent, at random with a
+    seed, stratified by word, as in Kidger et al.; the lists that come with the data, which separate the speakers, are
+    not used. Normalisation: zero mean and unit variance over the training clips, of the sound or of each coefficient.
 
     Args:
-        root: folder of the folders.
-        download: whether to download and unpack the archive (2.3 GB) into ``root``, if it is missing, with a
-            checksum; needs the extra ``data``.
-        mfcc: whether to give 20 coefficients in 161 frames (SC) in place of 16,000 samples (SC_raw).
-        words: folders to read, one class each.
-        every: keep only every ``every``-th sample of the raw sound, not filtered, as the thesis does to test at lower
-            rates. The splits then have ``step=every``.
+        root: folder that holds a folder per word.
+        download: whether to download a missing archive (2.3 GB), with a checksum, and unpack it into ``root``; needs
+            the extra ``data``.
+        mfcc: whether inputs are 20 coefficients in 161 frames (SC) instead of 16,000 samples (SC_raw).
+        words: names of the folders to read, one class each.
+        every: keep only every ``every``-th sample of the raw sound, without a low-pass filter, as the thesis does to
+            test at lower rates. The splits then have ``step=every``.
         shares: shares of training, validation and test data.
-        normalize: "channel" normalises the raw sound, or each coefficient; "step" each time step over samples and
-            channels, as the published code does for raw sound.
+        normalize: "channel" normalises the raw sound, or each coefficient; "step" normalises each time step over
+            samples and channels, as the published code does for raw sound.
         seed: seed of the split.
 
     Returns:
-        Inputs (n, 1, 16000), kept as 16-bit integers, or (n, 20, 161); classes (n,).
+        Inputs (n, 1, 16000), stored as 16-bit integers, or (n, 20, 161); classes (n,).
     """
     if mfcc and every != 1:
         raise ValueError(f"every must be 1 for coefficients, got {every}")
@@ -108,7 +108,7 @@ def speech_commands(
 
 
 def read_wav(path: Path, rate: int) -> np.ndarray:
-    """Return the samples of a wav file of one channel of 16 bits at ``rate``, as integers."""
+    """Return the samples of a wav file with one 16-bit channel at ``rate``, as integers."""
     try:
         width, channels, found_rate, frames, raw = read_frames(path)
     except (wave.Error, EOFError) as error:
@@ -116,7 +116,7 @@ def read_wav(path: Path, rate: int) -> np.ndarray:
     found = channels, 8 * width, found_rate
     if found != (1, 16, rate):
         raise ValueError(
-            f"{path} must have 1 channel of 16 bits at {rate} Hz, found {found[0]} of {found[1]} at {found[2]} Hz"
+            f"{path} must have 1 channel of 16 bits at {rate} Hz, found {found[0]} of {found[1]} bits at {found[2]} Hz"
         )
     if len(raw) != 2 * frames:
         raise ValueError(f"{path} must hold {frames} samples, found {len(raw) // 2}")
@@ -126,7 +126,7 @@ def read_wav(path: Path, rate: int) -> np.ndarray:
 def read_frames(path: Path) -> tuple[int, int, int, int, bytes]:
     """Return the width in bytes, channels, rate, declared number of frames and bytes of a PCM wav file.
 
-    Raises wave.Error or EOFError if it is of another kind.
+    Raises wave.Error or EOFError for other files.
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -134,7 +134,7 @@ def read_frames(path: Path) -> tuple[int, int, int, int, bytes]:
             sound = wave.open(file, "rb")  # noqa: SIM115 (closing it would close nothing more)
             width, channels, rate = sound.getsampwidth(), sound.getnchannels(), sound.getframerate()
             frames = sound.getnframes()
-            # A header may declare any number, for which memory is reserved before anything is read.
+            # A header may declare any number of frames, and readframes allocates memory for them before it reads.
             raw = sound.readframes(min(frames, size // (width * channels)))
         except (RuntimeError, ValueError, struct.error, OverflowError) as error:
             raise wave.Error(str(error)) from error

@@ -1,4 +1,4 @@
-"""Point clouds of your own: a folder of clouds or meshes for each class."""
+"""Custom point clouds: one folder of clouds or meshes per class."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def cloud_folder(
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
-    """Return the point clouds of a folder, one class for each folder in it: ``root/chair/1.off``, ``root/lamp/7.npy``.
+    """Return the point clouds of a folder with one folder per class: ``root/chair/1.off``, ``root/lamp/7.npy``.
 
-    Source: the user's own: meshes or points as ``.off`` or ``.ply``, points (n, 3) as ``.npy``. Meshes are sampled
-    uniformly from their surface. Licence: theirs. Split: ``root/train/chair/1.off`` and so on, with folders ``train``,
-    ``test`` and perhaps ``val``, as they are (15 percent of the training clouds held out where there is no ``val``);
-    otherwise at random, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest
+    Source: your own files: meshes or points as ``.off`` or ``.ply``, points (n, 3) as ``.npy``. Points are drawn
+    uniformly from the surface of a mesh. Licence: that of your files. Split: the folders ``train``, ``test`` and
+    ``val``, as in ``root/train/chair/1.off`` (without ``val``, 15 percent of the training clouds are held out);
+    otherwise at random, stratified by class. Normalisation: the mean of each cloud is at the origin, its farthest
     coordinate at 1.
 
     Args:
         root: the folder.
-        points: points of each cloud; twice as many are kept, and training chooses new ones in every epoch.
-        shares: shares of training, validation and test data, if ``root`` has no such folders.
+        points: points per cloud; twice as many are stored, and training chooses among them anew in every epoch.
+        shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the points and of the split.
 
     Returns:
-        Positions (n, 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,), the names of the folders in order.
+        Positions (n, 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,), the names of the folders, sorted.
     """
     where = folder(root, "a folder of point clouds for each class")
     paths, labels, classes, index = list_classes(where, ENDINGS, "point clouds", shares, seed)
@@ -73,7 +73,7 @@ def read_clouds(paths: Sequence[Path], count: int, seed: int = 0) -> Tensor:
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
         else:
-            # Each point once, in a random order, before any is repeated.
+            # Every point appears once, in a random order, before any point is repeated.
             order = [torch.randperm(len(vertices), generator=generator) for _ in range(-(-count // len(vertices)))]
             found = vertices[torch.cat(order)[:count]]
         coords[i] = normalized(found)
@@ -81,7 +81,7 @@ def read_clouds(paths: Sequence[Path], count: int, seed: int = 0) -> Tensor:
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:
-    """Return points or vertices (n, 3) and triangles (m, 3), none for points alone."""
+    """Return points or vertices (n, 3) and triangles (m, 3); points have no triangles."""
     ending = path.suffix.lower()
     if ending != ".npy":
         found = (read_off if ending == ".off" else read_ply)(path)

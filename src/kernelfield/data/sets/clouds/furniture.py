@@ -1,4 +1,4 @@
-"""Point sets of furniture, and voxels of chairs and monitors: two small files of real objects."""
+"""Two small data sets of real objects: point clouds of furniture, and voxels of chairs and monitors."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ def furniture(
 ) -> Data:
     """Return 820 clouds of 2,048 points, sampled from meshes of furniture of twelve categories.
 
-    Source: models of Sweet Home 3D, sampled; ``furniture_pc2048.npz``, the file or its folder. Licence: CC0 and CC BY
-    3.0, by model. Split: one of five fixed splits, each with another fifth of each category to test and the
-    rest to train. Normalisation: the mean of each cloud at the origin, its farthest coordinate at 1.
+    Source: ``furniture_pc2048.npz``, points sampled from models of Sweet Home 3D. Licence: CC0 or CC BY 3.0, depending
+    on the model. Split: one of five fixed splits, each with a different fifth of each category for testing and the rest
+    for training. Normalisation: the mean of each cloud is at the origin, its farthest coordinate at 1.
 
     Args:
         root: the file, or its folder.
-        points: points of each cloud; training chooses new ones in every epoch.
+        points: points per cloud; training chooses them anew in every epoch.
         split: number of the split, 0 to 4.
-        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
+        voxels: number of voxels along each axis; points move to the voxel centres, one point per voxel. None for no
+            voxels.
 
     Returns:
         Positions (n, 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,) of twelve.
@@ -74,18 +75,18 @@ def chair_monitor(
 ) -> Data:
     """Return the chairs and monitors of ModelNet10 as 32³ voxels: 889 and 465 of them.
 
-    Source: ModelNet10, voxelized; ``modelnet10_chair_monitor_32.npz``, the file or its folder. Licence: none is stated.
-    Split: 70% to train, 15% for validation, 15% to test, stratified by class, under a seed. Normalisation: none for
-    voxels; points are the centres of filled voxels; the grid spans [-1, 1].
+    Source: ``modelnet10_chair_monitor_32.npz``, voxels of ModelNet10. Licence: none is stated. Split: 70% for training,
+    15% for validation, 15% for testing, stratified by class, with a seed. Normalisation: none for voxels; points are
+    the centres of filled voxels; the grid spans [-1, 1].
 
     Args:
         root: the file, or its folder.
-        form: "points" for the filled voxels as points, "voxels" for the grid.
-        points: points of each object, drawn from its filled voxels; objects with fewer are padded and masked.
+        form: "points" for the centres of filled voxels, "voxels" for the grid.
+        points: points per object, drawn from its filled voxels; objects with fewer are padded and masked.
         seed: seed of the split and of the points.
 
     Returns:
-        Positions (n, 3, points) with coords (n, points, 3) and mask, or voxels (n, 1, 32, 32, 32), kept as bytes;
+        Positions (n, 3, points) with coords (n, points, 3) and mask, or voxels (n, 1, 32, 32, 32), stored as bytes;
         classes (n,) of two.
     """
     file = _file(root, "modelnet10_chair_monitor_32.npz")
@@ -93,7 +94,7 @@ def chair_monitor(
     for name, array in stored.items():
         if array.dtype != np.uint8 or array.shape[1:] != (32**3 // 8,) or len(array) < 2:
             raise ValueError(f"{file} must hold {name}, bytes of shape (n, 4096), found {array.dtype} {array.shape}")
-    # The first row of each is empty.
+    # The first row of each array is empty.
     solid = [np.unpackbits(array, axis=1).reshape(-1, 32, 32, 32)[1:] for array in stored.values()]
     grid = torch.from_numpy(np.concatenate(solid))
     label = torch.tensor([0] * len(solid[0]) + [1] * len(solid[1]))
@@ -122,12 +123,12 @@ def _file(root: str | os.PathLike[str] | None, name: str) -> Path:
         raise ValueError(f"root must be {name} or its folder, got {path}, which does not exist")
     file = path / name if path.is_dir() else path
     if not file.is_file():
-        raise ValueError(f"{path} must hold {name}")
+        raise ValueError(f"{path} must hold {name}, found no such file")
     return file
 
 
 def _folds(label: Tensor) -> Tensor:
-    """Return the fold of each sample: samples of a class are dealt to folds in a fixed random order."""
+    """Return the fold of each sample; the samples of a class go to the folds in turn, in a fixed random order."""
     order = torch.randperm(len(label), generator=torch.Generator().manual_seed(0))
     by_class = order[label[order].argsort(stable=True)]
     fold = torch.empty_like(label)

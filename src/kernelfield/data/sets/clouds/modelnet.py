@@ -1,4 +1,4 @@
-"""ModelNet10 and ModelNet40: meshes of objects, as point clouds."""
+"""ModelNet10 and ModelNet40: point clouds from meshes of objects."""
 
 from __future__ import annotations
 
@@ -65,17 +65,18 @@ def modelnet40(
 
     Source: https://modelnet.cs.princeton.edu, unpacked: ``root/chair/train/chair_0001.off``, or the same in
     ``root/ModelNet40``. No checksum is published, so nothing is downloaded. Licence: for academic use; the meshes
-    are their authors'. Split: the published one, 9,843 to train and 2,468 to test; a tenth of the first is held out for
-    validation, stratified by class. Normalisation: the mean of each cloud at the origin, its farthest coordinate
-    at 1.
+    belong to their authors. Split: the published one, 9,843 for training and 2,468 for testing; a tenth of the training
+    objects is held out for validation, stratified by class. Normalisation: the mean of each cloud is at the origin, its
+    farthest coordinate at 1.
 
     Args:
         root: folder of the classes.
-        points: points of each cloud; twice as many are drawn, for voxels eight times as many, and training chooses new
-            ones in every epoch.
+        points: points per cloud; twice as many are stored, for voxels eight times as many, and training chooses among
+            them anew in every epoch.
         normals: whether to add surface normals, as three more channels.
-        options: the keyword arguments that follow.
-        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
+        options: the keyword arguments below.
+        voxels: number of voxels along each axis; points move to the voxel centres, one point per voxel. None for no
+            voxels.
         validation_share: share of the training objects held out for validation.
         seed: seed of the points and of the validation split.
 
@@ -92,18 +93,17 @@ def modelnet10(
 ) -> Data:
     """Return ModelNet10: 4,899 objects of ten classes, all upright, as points drawn uniformly from their surfaces.
 
-    Source: as of :func:`modelnet40`, in ``root`` or ``root/ModelNet10``. Licence: as there. Split: the published one,
-    3,991 to train and 908 to test; a tenth of the first is held out for validation, stratified by class.
-    Normalisation: as there.
+    Source: that of :func:`modelnet40`, in ``root`` or ``root/ModelNet10``. Licence: that of ModelNet40. Split: the
+    published one, 3,991 for training and 908 for testing; a tenth of the training objects is held out for validation,
+    stratified by class. Normalisation: that of ModelNet40.
 
     Args:
         root: folder of the classes.
-        points: points of each cloud; twice as many are drawn, for voxels eight times as many.
+        points: points per cloud; twice as many are stored, for voxels eight times as many.
         normals: whether to add surface normals, as three more channels.
         options: further arguments of :func:`modelnet40`.
 
-    Returns:
-        As :func:`modelnet40`.
+    Returns: Like :func:`modelnet40`.
     """
     return _modelnet(root, 10, points=points, normals=normals, **options)
 

@@ -1,4 +1,4 @@
-"""ShapeNet-part: objects as point clouds, every point labelled with the part it belongs to."""
+"""ShapeNet-part: point clouds of objects, with the part of every point as its label."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ IGNORED = -100
 
 @checked()
 def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, normals: bool = True) -> Data:
-    """Return ShapeNet-part: 16,881 objects of 16 kinds, 2 to 6 parts each, 50 in all.
+    """Return ShapeNet-part: 16,881 objects of 16 kinds with 2 to 6 parts each, 50 parts in all.
 
-    Source: ``shapenetcore_partanno_segmentation_benchmark_v0_normal``, unpacked into ``root``: lines of position,
-    normal and label in ``02691156/1a04e3eab45ca15dd86060f189eb133.txt``, kinds in ``synsetoffset2category.txt``, splits
-    in ``train_test_split/``. No checksum is published, so nothing is downloaded. Licence: ShapeNet's terms of use, for
-    research. Split: the published one, 12,137 to train, 1,870 for validation, 2,874 to test. Normalisation: the mean of
-    each cloud at the origin, its farthest coordinate at 1.
+    Source: ``shapenetcore_partanno_segmentation_benchmark_v0_normal``, unpacked into ``root``: files such as
+    ``02691156/1a04e3eab45ca15dd86060f189eb133.txt`` with position, normal and label on each line, kinds in
+    ``synsetoffset2category.txt``, splits in ``train_test_split/``. No checksum is published, so nothing is downloaded.
+    Licence: ShapeNet's terms of use, for research. Split: the published one, 12,137 for training, 1,870 for validation,
+    2,874 for testing. Normalisation: the mean of each cloud is at the origin, its farthest coordinate at 1.
 
     Args:
         root: folder of the files.
-        points: points of each cloud; of objects with more, training chooses new ones in every epoch; those with fewer
-            are padded and masked.
+        points: points per cloud. Training chooses among more points anew in every epoch; objects with fewer points are
+            padded and masked.
         normals: whether to add normals, as three more channels.
 
     Returns:
@@ -88,19 +88,21 @@ def _read_split(where: Path, part: str, points: int, normals: bool) -> Split:
     with decoding(listed, "a JSON list of files"):
         entries = json.loads(read_bytes(listed))
         if not isinstance(entries, list) or not entries or not all(isinstance(entry, str) for entry in entries):
-            raise ValueError("no list of names")
+            raise ValueError("it must hold a list of names")
     names = ["/".join(entry.split("/")[1:]) for entry in entries]
     if any(".." in name.split("/") for name in names):
-        raise ValueError(f"{listed} must list files of {where}, found files elsewhere")
+        raise ValueError(f"{listed} must list files inside {where}, found files elsewhere")
     clouds = []
     for name in names:
         path = where / f"{name}.txt"
         if not path.is_file():
             raise ValueError(f"{where} must hold {name}.txt, which {listed.name} lists")
-        with decoding(path, "a file of seven numbers a line"), open_file(path) as file:
+        with decoding(path, "a file with seven numbers per line"), open_file(path) as file:
             table = np.loadtxt(file, dtype=np.float32, ndmin=2)
         if table.shape[1] != 7 or not len(table):
-            raise ValueError(f"{path} must hold position, normal and label in a line, found {table.shape[1]} numbers")
+            raise ValueError(
+                f"{path} must hold position, normal and label on each line, found {table.shape[1]} numbers"
+            )
         # "not all" rather than "any": NaN compares false.
         if not np.isfinite(table).all() or not np.isin(table[:, 6], np.arange(50)).all():
             raise ValueError(f"{path} must hold finite numbers and labels of 0 to 49, found other values")
@@ -112,7 +114,7 @@ def _read_split(where: Path, part: str, points: int, normals: bool) -> Split:
     mask = torch.zeros(len(clouds), longest, dtype=torch.bool)
     for i, cloud in enumerate(clouds):
         n = len(cloud)
-        # Files list a part after the other: the first points that a test takes should be of all of them.
+        # A file lists one part after the other. Tests take the first points, which should come from all parts.
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
         coords[i, :n] = normalized(cloud[:, :3])[order]
         if normals:
@@ -124,19 +126,19 @@ def _read_split(where: Path, part: str, points: int, normals: bool) -> Split:
 def part_iou(
     prediction: Tensor, target: Tensor, parts: Sequence[Sequence[int]] = tuple(PARTS.values())
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean IoU over the parts of each object, as in the published tables, and its kind.
+    """Return the mean intersection over union (IoU) of the parts of each object, and its kind.
 
-    The kind is known from the target; of the predictions only those for parts of that kind count. The intersection over
-    union of a part that is neither there nor predicted is 1, and that of an object is the mean over its kind's parts.
+    As in the published tables, the target determines the kind, and only the scores of parts of that kind count. The IoU
+    of a part that is neither present nor predicted is 1, and that of an object is the mean over the parts of its kind.
 
     Args:
         prediction: (batch, labels, points) scores.
         target: (batch, points) labels, -100 for padding.
-        parts: the labels of each kind's parts; those of ShapeNet-part if not given.
+        parts: the labels of each kind's parts; by default those of ShapeNet-part.
 
     Returns:
-        (batch,) shares and (batch,) kinds, in the order of ``parts``; -1 for an object without points. The mean of the
-        shares is the instance average; the mean of the means of the kinds the class average.
+        (batch,) IoUs and (batch,) kinds, as indices of ``parts``; -1 for an object without points. The mean of the IoUs
+        is the instance average; the mean of the means of each kind is the class average.
 
     >>> target = torch.tensor([[4, 4, 5, 5]])
     >>> scores = torch.zeros(1, 50, 4)
@@ -145,7 +147,7 @@ def part_iou(
     (tensor([0.5833]), tensor([1]))
     """
     labels, device = prediction.shape[1], prediction.device
-    # Made on the host: a small table, once for a batch.
+    # A small table, built on the host once per batch.
     belongs = torch.zeros(len(parts), labels, dtype=torch.bool)
     for row, listed in zip(belongs, parts, strict=True):
         row[list(listed)] = True
@@ -163,5 +165,5 @@ def part_iou(
     both = count(target, seen & (predicted == target))
     union = count(target, seen) + count(predicted, seen) - both
     ratio = torch.where(union > 0, both / union.clamp(min=1), 1.0)
-    share = (ratio * own).sum(dim=1) / own.sum(dim=1)
-    return share, torch.where(seen.any(dim=1), kind, -1)
+    iou = (ratio * own).sum(dim=1) / own.sum(dim=1)
+    return iou, torch.where(seen.any(dim=1), kind, -1)

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from their Python batches: images, sequences of pixels, rows followed by noise."""
+"""CIFAR-10 and CIFAR-100 from their Python batches: images, sequences of pixels, or rows followed by noise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _build(
     validation: int = 5_000,
     seed: int = 0,
 ) -> Data:
-    x, x_test = (_changed(images, resolution, form.startswith("gray")) for images in (train[0], test[0]))
+    x, x_test = (_resized_or_gray(images, resolution, form.startswith("gray")) for images in (train[0], test[0]))
     normal: Standardize | StandardizeEach | Chain = StandardizeEach()
     if normalize == "set":
         sums = [x[:, c].float().div(255) for c in range(x.shape[1])]
@@ -87,34 +87,34 @@ _KINDS = {
 @checked(**_KINDS)
 @with_arguments_of(_build, without=("name", "train", "test", "classes"))
 def cifar10(root: str | os.PathLike[str] | None, *, download: bool = False, **options: Any) -> Data:
-    """Return CIFAR-10: photographs of ten classes, 50,000 to train and 10,000 to test, 32×32.
+    """Return CIFAR-10: photographs of ten classes, 50,000 for training and 10,000 for testing, 32×32.
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the Python version, in ``root`` or
     ``root/cifar-10-batches-py``. The files are pickles; they are read without running any code in them. Licence: none
-    is stated; free for research, to be cited. Split: the published test set; 5,000 of the training images are held out
-    for validation (chapter 3), stratified by class. Normalisation: zero mean and unit variance of each colour over the
-    training images.
+    is stated; free for research, with a citation. Split: the published test set; 5,000 of the training images are held
+    out for validation (chapter 3), stratified by class. Normalisation: zero mean and unit variance of each colour over
+    the training images.
 
     Args:
         root: folder of the files.
         download: whether to download missing files into ``root``, with a checksum; needs the extra ``data``.
-        options: the keyword arguments that follow.
+        options: the keyword arguments below.
         form: "image" (n, 3, 32, 32); "gray" (n, 1, 32, 32); "sequence" (n, 3, 1024), sCIFAR10; "gray-sequence"
             (n, 1, 1024), the task Image of the Long Range Arena; "noise-padded" (n, 96, 1000), rows of 32 pixels and
             968 steps of noise, npCIFAR10.
-        augment: whether training images are shifted by up to 4 pixels and mirrored, before they become sequences.
+        augment: whether to shift training images by up to 4 pixels and to mirror them, before they become sequences.
         padding: values beyond the edge of an augmented image, "zero" or "symmetric".
-        resolution: pixels per side; other than 32 by spectral resampling.
+        resolution: pixels per side; values other than 32 use spectral resampling.
         noise: noise of the noise-padded form, "fresh" or "shared"; see
             :func:`kernelfield.data.transforms.to_sequence.noise_padded`.
-        normalize: "set", zero mean and unit variance of each colour over the training images; "image", of each colour
-            of each image.
+        normalize: "set" for zero mean and unit variance of each colour over the training images; "image" for that of
+            each colour over each image.
         limit: largest absolute value after normalisation; larger ones are clipped (2.3 in chapter 7).
-        validation: number of training images held out; 0 trains on all of them.
+        validation: number of training images to hold out; 0 trains on all images.
         seed: seed of the validation split and of the noise.
 
     Returns:
-        Inputs as ``form`` says, kept as bytes; classes (n,) of ten.
+        Inputs in the given ``form``, stored as bytes; classes (n,) of ten.
     """
     if download:
         names = *(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"
@@ -135,9 +135,9 @@ def cifar100(root: str | os.PathLike[str] | None, *, download: bool = False, **o
     """Return CIFAR-100: like :func:`cifar10`, with 100 classes, from ``root`` or ``root/cifar-100-python``.
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky, 2009), the Python version, with its fine classes.
-    Licence: none is stated; free for research, to be cited. Split: the published test set; 5,000 of the training images
-    are held out for validation, stratified by class. Normalisation: zero mean and unit variance of each colour over
-    the training images.
+    Licence: none is stated; free for research, with a citation. Split: the published test set; 5,000 of the training
+    images are held out for validation, stratified by class. Normalisation: zero mean and unit variance of each colour
+    over the training images.
 
     Args:
         root: folder of the files.
@@ -155,7 +155,7 @@ def cifar100(root: str | os.PathLike[str] | None, *, download: bool = False, **o
 
 
 def read_batch(path: Path, key: str, classes: int, *, side: int = 32, first: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the images (n, 3, side, side), bytes, and labels (n,), from 0 on, of one file.
+    """Return the images (n, 3, side, side) of one file, as bytes, and its labels (n,), counted from 0.
 
     Args:
         path: a pickle of ``data`` and labels.
@@ -170,8 +170,8 @@ def read_batch(path: Path, key: str, classes: int, *, side: int = 32, first: int
         found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise ValueError(f"{path} must hold 'data', bytes of shape (n, {3 * side**2}), found {found}")
     last = first + classes - 1
-    whole = isinstance(labels, list) and all(isinstance(y, int) and first <= y <= last for y in labels)
-    if not whole or len(labels) != len(data):  # type: ignore[arg-type]
+    valid = isinstance(labels, list) and all(isinstance(y, int) and first <= y <= last for y in labels)
+    if not valid or len(labels) != len(data):  # type: ignore[arg-type]
         raise ValueError(
             f"{path} must hold '{key}', a list of {len(data)} numbers from {first} to {last}, found "
             + (f"{len(labels)} entries" if isinstance(labels, list) else type(labels).__name__)
@@ -193,7 +193,7 @@ def _class_names(path: Path, key: str, count: int) -> tuple[str, ...]:
     return tuple(n.decode("utf-8") if isinstance(n, bytes) else str(n) for n in names)
 
 
-def _changed(images: Tensor, resolution: int, gray: bool) -> Tensor:
+def _resized_or_gray(images: Tensor, resolution: int, gray: bool) -> Tensor:
     """Return images as bytes, resized or converted to gray (ITU-R 601 luma)."""
     if not gray and resolution == 32:
         return images

@@ -20,8 +20,8 @@ def digit_images(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0)
     """Return the digits as images.
 
     Args:
-        resolution: pixels per side; other than 8 by spectral resampling.
-        test_share: share of the digits held out.
+        resolution: pixels per side; values other than 8 use spectral resampling.
+        test_share: share of the digits in the test set.
         seed: seed of the split.
 
     Returns:
@@ -37,7 +37,7 @@ def digit_images(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0)
 
 
 def raw_digits(resolution: int, test_share: float, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Normalize]:
-    """Return images, from 0 to 16, and labels to train on and to test, and how images are normalised."""
+    """Return training images with values from 0 to 16, their labels, the same for testing, and the normalisation."""
     from sklearn.datasets import load_digits  # noqa: PLC0415
 
     raw = load_digits()
@@ -52,7 +52,7 @@ def raw_digits(resolution: int, test_share: float, seed: int) -> tuple[Tensor, T
 
 @checked(test_share=SHARE)
 def digit_sequences(resolution: int = 8, *, test_share: float = 0.2, seed: int = 0) -> tuple[Tensor, ...]:
-    """Return the digits read row by row: as :func:`digit_images`, with inputs (n, 1, resolution²).
+    """Return the digits read row by row: like :func:`digit_images`, with inputs (n, 1, resolution²).
 
     >>> digit_sequences(8)[0].shape
     torch.Size([1438, 1, 64])
@@ -73,12 +73,12 @@ def digits(
     """Return the digits as a data set, as images or read row by row.
 
     Source: the test set of UCI's "Optical recognition of handwritten digits", bundled with scikit-learn (extra
-    ``train``). Licence: CC BY 4.0. Split: random under a seed. Normalisation: zero mean and unit variance over all
+    ``train``). Licence: CC BY 4.0. Split: at random with a seed. Normalisation: zero mean and unit variance over all
     pixels of the training images.
 
     Args:
-        resolution: pixels per side; other than 8 by spectral resampling.
-        sequence: whether to give sequences (n, 1, resolution²) in place of images (n, 1, resolution, resolution).
+        resolution: pixels per side; values other than 8 use spectral resampling.
+        sequence: whether inputs are sequences (n, 1, resolution²) instead of images (n, 1, resolution, resolution).
         validation: number of training digits held out for validation; 0 for none.
         test_share: share of the digits in the test set.
         seed: seed of the split.

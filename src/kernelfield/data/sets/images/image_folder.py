@@ -1,4 +1,4 @@
-"""Images of your own: a folder of images for each class."""
+"""Custom images: one folder of images per class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["grayed", "image_folder", "list_classes", "list_files", "read_image", "stack_images"]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
-#: what Pillow may read
+#: formats that Pillow may read
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
 
@@ -38,24 +38,24 @@ def image_folder(
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
-    """Return the images of a folder, one class for each folder in it: ``root/cat/1.png``, ``root/dog/7.jpg``, ….
+    """Return the images of a folder with one folder per class: ``root/cat/1.png``, ``root/dog/7.jpg``, ….
 
-    Source: the user's own. Licence: theirs. Split: ``root/train/cat/1.png`` and so on, with folders ``train``, ``test``
-    and perhaps ``val``, as they are (15 percent of the training images held out where there is no ``val``); otherwise
-    at random, stratified by class. Normalisation: zero mean and unit variance of each colour over the training images.
-    Reading images needs pillow, which comes with the extra ``train``.
+    Source: your own files. Licence: that of your files. Split: the folders ``train``, ``test`` and ``val``, as in
+    ``root/train/cat/1.png`` (without ``val``, 15 percent of the training images are held out); otherwise at random,
+    stratified by class. Normalisation: zero mean and unit variance of each colour over the training images. Reading
+    images needs pillow, which comes with the extra ``train``.
 
     Args:
         root: the folder.
-        resolution: pixels per side; images are resized and cropped to a central square. Not needed if all have one
-            size.
-        gray: whether to convert images to gray; by default if all of them are gray.
-        augment: whether training images are shifted by up to an eighth and mirrored.
-        shares: shares of training, validation and test data, if ``root`` has no such folders.
+        resolution: pixels per side; images are resized and cropped to a central square. Not needed if all images have
+            the same size.
+        gray: whether to convert images to gray; by default only if all of them are gray.
+        augment: whether to shift training images by up to an eighth of their side and to mirror them.
+        shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the split.
 
     Returns:
-        Inputs (n, 1 or 3, rows, columns), kept as bytes; classes (n,), the names of the folders in order.
+        Inputs (n, 1 or 3, rows, columns), stored as bytes; classes (n,), the names of the folders, sorted.
     """
     where = folder(root, "a folder of images for each class")
     paths, labels, classes, index = list_classes(where, ENDINGS, "images", shares, seed)
@@ -74,12 +74,12 @@ def image_folder(
 def list_classes(
     where: Path, endings: Sequence[str], what: str, shares: tuple[float, float, float], seed: int
 ) -> tuple[list[Path], Tensor, tuple[str, ...], tuple[Tensor, ...]]:
-    """Return the files of a folder that has one folder for each class, or one for each of training and test data.
+    """Return the files of a folder with one folder per class, perhaps inside folders of training and test data.
 
     Args:
         where: the folder.
-        endings: endings of the files.
-        what: what the files are, for errors.
+        endings: accepted endings of file names.
+        what: description of the files, for errors.
         shares: shares of training, validation and test data, if there are no folders for them.
         seed: seed of the split.
 
@@ -99,7 +99,7 @@ def list_classes(
 
 
 def list_files(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:
-    """Return class and path of each file of these endings, one class for each folder."""
+    """Return the class and the path of each file with one of ``endings``; each folder is a class."""
     found = [
         (inner.name, path)
         for inner in sorted(p for p in where.iterdir() if p.is_dir())
@@ -112,9 +112,9 @@ def list_files(where: Path, endings: Sequence[str], what: str) -> list[tuple[str
 
 
 def _index_parts(labels: Tensor, counts: Sequence[int], seed: int) -> tuple[Tensor, ...]:
-    """Return the indices of training, validation and test, of which ``counts`` came from folders of their own.
+    """Return the indices of training, validation and test samples; ``counts`` is the number of samples per folder.
 
-    Of two folders, training and test, 15 of a hundred of the first are held out.
+    If there are only folders of training and test data, 15 percent of the training samples are held out.
     """
     given = torch.arange(len(labels)).split(list(counts))
     if len(counts) == 3:
@@ -130,8 +130,8 @@ def stack_images(paths: Sequence[Path], resolution: int | tuple[int, int] | None
     if len(shapes) > 1:
         other = next(i for i, a in enumerate(arrays) if a.shape[:2] != arrays[0].shape[:2])
         raise ValueError(
-            f"images must be of one size unless resolution is given, found {arrays[0].shape[:2]} for {paths[0]} and "
-            f"{arrays[other].shape[:2]} for {paths[other]}"
+            f"images must have the same size unless resolution is given, found {arrays[0].shape[:2]} for {paths[0]} "
+            f"and {arrays[other].shape[:2]} for {paths[other]}"
         )
     if gray is None:
         gray = all((a[..., :1] == a).all() for a in arrays)
@@ -148,26 +148,27 @@ def grayed(image: np.ndarray) -> np.ndarray:
 def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> np.ndarray:
     """Return an image as (rows, columns, 3) bytes.
 
-    PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read. An image of more pixels than Pillow allows (179 million) is
-    refused unless ``KERNELFIELD_MAX_BYTES`` is set, three bytes a pixel.
+    PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read. An image with more pixels than Pillow allows (179 million) is
+    refused, unless ``KERNELFIELD_MAX_BYTES`` allows it, at three bytes per pixel.
 
     Args:
         path: the file.
-        resolution: pixels per side, or rows and columns, to bring it to, cut around its middle; its own if not given.
+        resolution: pixels per side, or rows and columns, of the result, which is resized and cropped around its centre;
+            by default the size of the image.
     """
     try:
         from PIL import Image, ImageOps  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("reading images needs pillow: pip install 'kernelfield[data]'", name="PIL") from error
     _raise_pixel_limit(Image)
-    # Formats are named, so that no file starts another program, as PostScript would.
-    with open_file(path) as file, decoding(path, "a whole image"), Image.open(file, formats=FORMATS) as image:
+    # Pillow would start another program for some formats, such as PostScript, so the list excludes them.
+    with open_file(path) as file, decoding(path, "a complete image"), Image.open(file, formats=FORMATS) as image:
         check_size(path, 3 * image.width * image.height, os.fstat(file.fileno()).st_size)
         image.load()
         if image.mode.startswith(("I", "F")):  # more than 8 bits: scaled to 8
             wide = np.asarray(image, dtype=np.float64)
             if not np.isfinite(wide).all():
-                raise ValueError("pixels that are not finite")
+                raise ValueError("it must hold finite pixels")
             top = 65535.0 if image.mode.startswith("I") else max(float(wide.max()), 1e-12)
             rgb = Image.fromarray((wide / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
         else:
@@ -180,7 +181,7 @@ def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> n
 
 
 def _raise_pixel_limit(pillow: Any) -> None:
-    """Raise Pillow's own limit of pixels to that of KERNELFIELD_MAX_BYTES, if that is set."""
+    """Raise Pillow's own limit of pixels to that of KERNELFIELD_MAX_BYTES, if the variable is set."""
     allowed = max_bytes() // 3
     if VARIABLE in os.environ and pillow.MAX_IMAGE_PIXELS is not None and allowed > pillow.MAX_IMAGE_PIXELS:
         pillow.MAX_IMAGE_PIXELS = allowed

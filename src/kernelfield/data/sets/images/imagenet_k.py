@@ -1,4 +1,4 @@
-"""ImageNet-k: ImageNet's photographs downsampled to 8, 16, 32 or 64 pixels, from their public batches."""
+"""ImageNet-k: photographs of ImageNet downsampled to 8, 16, 32 or 64 pixels, from their public batches."""
 
 from __future__ import annotations
 
@@ -36,24 +36,25 @@ def imagenet_k(
     validation: int = 10_000,
     seed: int = 0,
 ) -> Data:
-    """Return ImageNet-k: photographs of a thousand classes, 1,281,167 to train and 50,000 to test.
+    """Return ImageNet-k: photographs of a thousand classes, 1,281,167 for training and 50,000 for testing.
 
     Source: https://image-net.org/download-images, "Download downsampled image data" (Chrabaszcz, Loshchilov and Hutter,
-    2017), the Python batches, in ``root``, or in ``root/Imagenet{k}_train`` and ``root/Imagenet{k}_val``. They need an
-    account, so they are not downloaded. The files are pickles; they are read without running any code in them. Licence:
-    ImageNet's terms, for research. Split: the published validation set is the test; 10,000 of the training images are
-    held out for validation, stratified by class. Normalisation: zero mean and unit variance of each colour over the
-    training images.
+    2017), the Python batches, in ``root``, or in ``root/Imagenet{k}_train`` and ``root/Imagenet{k}_val``. The download
+    needs an account, so nothing is downloaded. The files are pickles; they are read without running any code in them.
+    Licence: ImageNet's terms, for research. Split: the published validation set is the test set; 10,000 of the training
+    images are held out for validation, stratified by class. Normalisation: zero mean and unit variance of each colour
+    over the training images.
 
     Args:
         root: folder of the files.
-        resolution: pixels per side, 8, 16, 32 or 64, each of which has files of its own.
-        augment: whether training images are shifted by up to an eighth of their side and mirrored.
-        validation: number of training images held out; 0 trains on all of them.
+        resolution: pixels per side, 8, 16, 32 or 64; each has its own files.
+        augment: whether to shift training images by up to an eighth of their side and to mirror them.
+        validation: number of training images to hold out; 0 trains on all images.
         seed: seed of the validation split.
 
     Returns:
-        Inputs (n, 3, k, k), kept as bytes; classes (n,) of a thousand, named by the number in the files, "1" to "1000".
+        Inputs (n, 3, k, k), stored as bytes; classes (n,) of a thousand, named by their numbers in the files, "1" to
+        "1000".
     """
     if resolution not in SIDES:
         raise ValueError(f"resolution must be one of {', '.join(map(str, SIDES))}, got {resolution!r}")
@@ -74,16 +75,16 @@ def imagenet_k(
 
 
 def _read(where: Path, name: str, what: str, side: int) -> tuple[Tensor, Tensor]:
-    # Labels go from 1 to 1,000 in these files.
+    # Labels in these files are 1 to 1,000.
     return read_batch(find(where, [name], what), "labels", CLASSES, side=side, first=1)
 
 
 def _standardize(images: Tensor) -> Standardize:
-    """Return the transform to zero mean and unit variance of each colour, from counts of the 256 values."""
+    """Return the transform to zero mean and unit variance of each colour, computed from counts of the 256 values."""
     values = torch.arange(256, dtype=torch.float64) / 255
     means, deviations = [], []
     for c in range(images.shape[1]):
-        # Counted in parts: as floats, a million images would take several times the memory of their bytes.
+        # Counts need little memory; as floats, a million images would take several times the memory of their bytes.
         counts = sum(part[:, c].flatten().bincount(minlength=256) for part in images.split(65_536))
         share = counts / images[:, c].numel()
         mean = float((share * values).sum())

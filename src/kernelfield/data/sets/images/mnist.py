@@ -1,4 +1,4 @@
-"""MNIST from its idx files: images, sequences of pixels, permuted ones."""
+"""MNIST from its idx files: images, sequences of pixels, or permuted sequences."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ def mnist(
     validation: int = 5_000,
     seed: int = 0,
 ) -> Data:
-    """Return MNIST: handwritten digits, 60,000 to train and 10,000 to test, 28×28 (LeCun et al., 1998).
+    """Return MNIST: handwritten digits, 60,000 for training and 10,000 for testing, 28×28 (LeCun et al., 1998).
 
-    Source: the four idx files, gzipped or not, in ``root`` or ``root/MNIST/raw``; they are what
-    https://ossci-datasets.s3.amazonaws.com/mnist/ serves. Licence: CC BY-SA 3.0. Split: the published test set; 5,000
-    of the training images are held out for validation (chapter 3), stratified by class. Normalisation: zero mean and
-    unit variance over all pixels of the training images.
+    Source: the four idx files of https://ossci-datasets.s3.amazonaws.com/mnist/, gzipped or not, in ``root`` or
+    ``root/MNIST/raw``. Licence: CC BY-SA 3.0. Split: the published test set; 5,000 of the training images are held out
+    for validation (chapter 3), stratified by class. Normalisation: zero mean and unit variance over all pixels of the
+    training images.
 
     Args:
         root: folder of the files.
         download: whether to download missing files into ``root``, with checksums; needs the extra ``data``.
         sequence: whether to read images row by row, (n, 1, 784): sMNIST.
-        permute: seed of a fixed order of the pixels of the sequences: pMNIST; None for none.
-        resolution: pixels per side; other than 28 by spectral resampling.
+        permute: seed of a fixed random order of the pixels: pMNIST; None for no permutation.
+        resolution: pixels per side; values other than 28 use spectral resampling.
         validation: number of training images held out; 0 for none.
         seed: seed of the validation split.
 
     Returns:
-        Inputs (n, 1, 28, 28) or (n, 1, 784), kept as bytes; classes (n,) of ten.
+        Inputs (n, 1, 28, 28) or (n, 1, 784), stored as bytes; classes (n,) of ten.
     """
     if download:
         packed = [(f"{ADDRESS}{name}.gz", checksum) for name, checksum in FILES.items()]
@@ -83,7 +83,7 @@ def mnist(
 
 
 def read_mnist(root: str | os.PathLike[str] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return training images (n, 1, 28, 28) and labels (n,), and those of the test set, as bytes and integers."""
+    """Return images (n, 1, 28, 28) as bytes and labels (n,) of the training set, then of the test set."""
     where = folder(root, "MNIST", "MNIST/raw", "mnist", "raw")
     read = []
     for part in ("train", "t10k"):
@@ -104,11 +104,11 @@ def read_idx(path: Path, dims: int) -> Tensor:
     header = 4 + 4 * dims
     if len(raw) < header or raw[:4] != bytes([0, 0, 8, dims]):
         raise ValueError(
-            f"{path} must be an idx file of bytes with {dims} axes (it starts 0 0 8 {dims}), found {len(raw)} bytes "
-            f"that start {' '.join(map(str, raw[:4])) or 'nowhere'}"
+            f"{path} must be an idx file of bytes with {dims} axes (starting with 0 0 8 {dims}), found {len(raw)} "
+            f"bytes that start with {' '.join(map(str, raw[:4])) or 'nothing'}"
         )
     shape = struct.unpack(f">{dims}I", raw[4:header])
-    expected = header + math.prod(shape)  # in Python's integers, which do not wrap
+    expected = header + math.prod(shape)  # Python's integers do not overflow
     if len(raw) != expected:
         raise ValueError(f"{path} must be {expected} bytes long for shape {shape}, found {len(raw)}")
     return torch.from_numpy(np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape).copy())

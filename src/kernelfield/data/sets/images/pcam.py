@@ -1,4 +1,4 @@
-"""PatchCamelyon from its HDF5 files: patches of lymph nodes, with a tumour in the middle or without."""
+"""PatchCamelyon from its HDF5 files: patches of lymph nodes, with or without a tumour in the centre."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 __all__ = ["pcam"]
 
-#: rows read at once: what is in memory twice, as the files have it and as the network takes it
+#: rows per read; only these are in memory twice, in the layout of the file and in that of the network
 _ROWS = 2048
 
 
 @checked()
 def pcam(root: str | os.PathLike[str] | None, *, samples: int | None = None) -> Data:
-    """Return PatchCamelyon: 327,680 patches of lymph node sections, 96×96: is there a tumour in the middle 32×32?
+    """Return PatchCamelyon: 327,680 patches of lymph nodes, 96×96; is there a tumour in the central 32×32 pixels?
 
     Source: https://github.com/basveeling/pcam (Veeling et al., 2018; patches of Camelyon16), the files
     ``camelyonpatch_level_2_split_{train,valid,test}_{x,y}.h5`` in ``root`` or ``root/pcam``, unpacked; needs h5py,
-    from the extra ``data``. It is on Zenodo and Google Drive, and not fetched from here. Licence: CC0. Split: the
-    published 262,144 to train, 32,768 for validation and 32,768 to test. Normalisation: zero mean and unit variance of
-    each colour over the training images.
+    from the extra ``data``. The files are on Zenodo and Google Drive; nothing is downloaded. Licence: CC0. Split: the
+    published one, 262,144 for training, 32,768 for validation and 32,768 for testing. Normalisation: zero mean and unit
+    variance of each colour over the training images.
 
     Args:
         root: folder of the files.
-        samples: number of samples of each part to read, the first ones; all 9 GB if not given.
+        samples: number of samples to read from the beginning of each split; all 9 GB by default.
 
     Returns:
-        Inputs (n, 3, 96, 96), kept as bytes; classes (n,): 0 normal, 1 tumour.
+        Inputs (n, 3, 96, 96), stored as bytes; classes (n,): 0 normal, 1 tumour.
     """
     where = folder(root, "PatchCamelyon", "pcam", "PCAM", "pcamv1")
     most = samples
-    # All files are looked for before the first of them is read, which may take minutes.
+    # Reading a file may take minutes, so all files are found before the first is read.
     files = {part: (_file(where, part, "x"), _file(where, part, "y")) for part in ("train", "valid", "test")}
     parts = [_read(*files[part], most) for part in ("train", "valid", "test")]
     normal = _normal(parts[0][0])
@@ -75,9 +75,9 @@ def _array(path: Path, key: str, shape: tuple[int, ...], most: int | None) -> Te
         h5py: Any = importlib.import_module("h5py")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("PatchCamelyon needs h5py: pip install 'kernelfield[data]'", name="h5py") from error
-    with open_file(path):  # a pipe is refused here
+    with open_file(path):  # refuses a pipe
         pass
-    with decoding(path, "a whole HDF5 file"), h5py.File(path, "r") as file:
+    with decoding(path, "a complete HDF5 file"), h5py.File(path, "r") as file:
         stored = file.get(key)
         if not isinstance(stored, h5py.Dataset) or stored.dtype != np.uint8 or stored.shape[1:] != shape:
             found = f"{stored.dtype} {stored.shape}" if isinstance(stored, h5py.Dataset) else ", ".join(file)
@@ -95,7 +95,7 @@ def _array(path: Path, key: str, shape: tuple[int, ...], most: int | None) -> Te
 
 
 def _normal(x: Tensor) -> Standardize:
-    """Return the standardisation of each colour, summed up in parts: all as floats would be 29 GB."""
+    """Return the standardisation of each colour, summed over chunks: all pixels as floats would take 29 GB."""
     total, squares, count = torch.zeros(3).double(), torch.zeros(3).double(), 0
     for rows in x.split(_ROWS):
         values = rows.double().div(255).transpose(0, 1).flatten(1)

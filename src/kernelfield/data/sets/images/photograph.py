@@ -1,4 +1,4 @@
-"""One photograph, to be fitted by a field (chapter 5, appendix)."""
+"""One photograph, to fit with a field (chapter 5, appendix)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ __all__ = ["photograph"]
 def photograph(
     root: str | os.PathLike[str] | None, *, image: int = 0, repeat: int = 100, pixels: int | None = None
 ) -> Data:
-    """Return a photograph as a function to learn: from positions to colours.
+    """Return a photograph as a function from positions to colours.
 
-    Source: any folder of images; chapter 5 has the 24 photographs of the Kodak set, 768×512, from
-    https://r0k.us/graphics/kodak/. Licence: the Kodak set is free to use. Split: none, the same photograph in all
-    three. A photograph that is taller than wide is turned by 90°, so that all of the Kodak set have one shape.
+    Source: any folder of images; chapter 5 uses the 24 photographs of the Kodak set, 768×512, from
+    https://r0k.us/graphics/kodak/. Licence: the Kodak set is free to use. Split: none; all three splits hold the same
+    photograph. A photograph in portrait format is rotated by 90°, so all photographs of the Kodak set have the same
+    shape.
     Normalisation: positions from -1 to 1 along each axis, colours from 0 to 1. Reading images needs pillow, which comes
     with the extra ``train``.
 
     Args:
         root: folder of images, or one of them.
-        image: which of the folder's, in the order of their names.
-        repeat: how often the photograph is seen in an epoch.
-        pixels: number of pixels in a training step, drawn anew each time; all of them, in their places, if not given.
+        image: number of the image in the folder, in the order of names.
+        repeat: number of repetitions of the photograph in an epoch.
+        pixels: number of pixels to draw anew in each training step; by default all pixels, on the grid.
 
     Returns:
         Inputs (repeat, 2, rows, columns), the positions. Targets (repeat, 3, rows, columns). Drawn pixels have one axis
@@ -50,7 +51,7 @@ def photograph(
         colours = colours.rot90(1, (1, 2))
     axes = [torch.linspace(-1, 1, n) for n in colours.shape[1:]]
     positions = torch.stack(torch.meshgrid(*axes, indexing="ij"))
-    # One photograph in memory, however often it is repeated.
+    # The memory holds one photograph, however often it is repeated.
     once = Split(positions.unsqueeze(0), colours.unsqueeze(0), prepare=DrawPixels())
     many = Split(
         once.inputs.expand(repeat, -1, -1, -1), once.target.expand(repeat, -1, -1, -1), prepare=DrawPixels(pixels)
@@ -60,10 +61,10 @@ def photograph(
 
 @dataclass(frozen=True)
 class DrawPixels:
-    """Scale colours to 0 to 1 and, in training, draw pixels with replacement: the same ones of all samples.
+    """Scale colours to [0, 1] and, in training, draw pixels with replacement, the same ones for all samples.
 
     Args:
-        count: number of pixels; all of them, in their places, if not given.
+        count: number of pixels; by default all pixels, on the grid.
     """
 
     count: int | None = None

@@ -34,13 +34,13 @@ def rotated_digits(
 ) -> Data:
     """Return the digits bundled with scikit-learn, each rotated by a uniform random angle.
 
-    Source: made from the digits bundled with scikit-learn (UCI; extra ``train``). Licence: CC BY 4.0. Split: random
-    under a seed; all rotated copies of a digit are in the same part. Normalisation: zero mean and unit variance over
-    all pixels of the training images.
+    Source: derived from the digits bundled with scikit-learn (UCI; extra ``train``). Licence: CC BY 4.0. Split: at
+    random with a seed; all rotated copies of a digit are in the same split. Normalisation: zero mean and unit variance
+    over all pixels of the training images.
 
     Args:
-        resolution: pixels per side; other than 8 by spectral resampling, before the rotation.
-        copies: rotated copies of each digit.
+        resolution: pixels per side; values other than 8 use spectral resampling, before the rotation.
+        copies: number of rotated copies per digit.
         validation: number of training digits held out for validation; 0 for none.
         test_share: share of the digits in the test set.
         seed: seed of the split and the angles.
@@ -62,22 +62,23 @@ def rotated_digits(
 
 @checked()
 def six_or_nine(resolution: int = 16, *, shares: tuple[float, float, float] = (0.6, 0.2, 0.2), seed: int = 0) -> Data:
-    """Return sixes and nines, each as written and rotated by 180°, to be read as six or nine.
+    """Return sixes and nines, upright and rotated by 180°, labelled with the digit that the image shows.
 
-    A six upside down is a nine. A network that is invariant to rotations by 180° sees the same image under both labels
-    and is right exactly half of the time: a task for networks that learn how far to respect a symmetry.
+    A six upside down is a nine. A network that is invariant to rotations by 180° cannot tell an image of one class from
+    its rotated copy in the other, so it is right exactly half of the time. The task suits networks that learn how far
+    to respect a symmetry.
 
-    Source: made from the digits bundled with scikit-learn (UCI; extra ``train``). Licence: CC BY 4.0. Split: random
-    under a seed; a digit and its rotated copy are in the same part. Normalisation: zero mean and unit variance over all
-    pixels of the training images.
+    Source: derived from the digits bundled with scikit-learn (UCI; extra ``train``). Licence: CC BY 4.0. Split: at
+    random with a seed; a digit and its rotated copy are in the same split. Normalisation: zero mean and unit variance
+    over all pixels of the training images.
 
     Args:
-        resolution: pixels per side; other than 8 by spectral resampling.
+        resolution: pixels per side; values other than 8 use spectral resampling.
         shares: shares of training, validation and test data.
         seed: seed of the split.
 
     Returns:
-        Inputs (n, 1, resolution, resolution); class 0 reads as six, 1 as nine.
+        Inputs (n, 1, resolution, resolution); class 0 is six, 1 is nine.
 
     >>> data = six_or_nine()
     >>> data.classes, data.test.target.float().mean()
@@ -98,22 +99,23 @@ def six_or_nine(resolution: int = 16, *, shares: tuple[float, float, float] = (0
 def rotated_mnist(
     root: str | os.PathLike[str] | None, *, validation: int = 2_000, published: bool = False, seed: int = 0
 ) -> Data:
-    """Return rotated MNIST: 12,000 digits to train and 50,000 to test, each rotated by a uniform random angle.
+    """Return rotated MNIST: 12,000 digits for training and 50,000 for testing, each rotated by a uniform random angle.
 
-    Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads, in the way Larochelle et
-    al. (2007) made theirs, or, with ``published``, their own files. Licence: CC BY-SA 3.0. Split: of the 12,000
-    training digits 2,000 are held out for validation; digits made here are drawn from all 70,000 of MNIST.
+    Source: derived from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads, by the procedure of
+    Larochelle et al. (2007); or, with ``published``, their own files. Licence: CC BY-SA 3.0. Split: 2,000 of the 12,000
+    training digits are held out for validation; derived digits are drawn from all 70,000 of MNIST.
     Normalisation: zero mean and unit variance over all pixels of the training images.
 
     Args:
         root: folder of MNIST's files, or of the published ones.
-        validation: how many of the 12,000 training digits are held out; 0 trains on all of them.
-        published: whether to read ``mnist_all_rotation_normalized_float_train_valid.amat`` and ``…_test.amat``: 785
-            numbers a line, pixels between 0 and 1 and a label. The first 10,000 lines are for training, as published.
-        seed: seed of the digits and of the angles that are made here.
+        validation: number of the 12,000 training digits to hold out; 0 trains on all digits.
+        published: whether to read ``mnist_all_rotation_normalized_float_train_valid.amat`` and ``…_test.amat``, with
+            785 numbers per line: pixels between 0 and 1, and a label. The first 10,000 lines are for training, as
+            published.
+        seed: seed of the choice of digits and of the angles, unless ``published``.
 
     Returns:
-        Inputs (n, 1, 28, 28), kept as bytes; classes (n,) of ten.
+        Inputs (n, 1, 28, 28), stored as bytes; classes (n,) of ten.
     """
     if not 0 <= check_int("validation", validation, least=0) < 12_000:
         raise ValueError(f"validation must be below the 12000 training digits, got {validation}")
@@ -126,7 +128,7 @@ def rotated_mnist(
     images, labels = torch.cat([images, test_images]), torch.cat([labels, test_labels])
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator)
-    # The shares of the published numbers, so that a small set in the same layout works too.
+    # The published sizes as shares, so that a small data set in the same layout works too.
     counts = [round(len(images) * n / 70_000) for n in (12_000 - validation, validation, 50_000)]
     order = order[: sum(counts)]
     angles = (torch.rand(len(order), generator=generator) * 2 - 1) * math.pi
@@ -141,17 +143,17 @@ def rotated_mnist(
 
 
 def _read_amat(root: str | os.PathLike[str] | None, part: str) -> Pair:
-    """Return images (n, 1, 28, 28), bytes, and labels (n,) of one of the published files."""
+    """Return the images (n, 1, 28, 28), as bytes, and the labels (n,) of one of the published files."""
     where = folder(root, "rotated MNIST", "mnist_rotation_new", "mnist_rotation")
     path = find(where, [f"mnist_all_rotation_normalized_float_{part}.amat"], "rotated digits")
-    with decoding(path, "a file of 785 numbers a line"), open_file(path) as file:
+    with decoding(path, "a file with 785 numbers per line"), open_file(path) as file:
         rows = np.loadtxt(file, dtype=np.float32, ndmin=2)
     if rows.shape[1:] != (785,) or not len(rows):
         raise ValueError(f"{path} must hold lines of 785 numbers, found {rows.shape[0]} lines of {rows.shape[-1]}")
     pixels, labels = rows[:, :784], rows[:, 784]
     # "not all" rather than "any": NaN compares false.
     if not ((pixels >= 0) & (pixels <= 1)).all() or not np.isin(labels, np.arange(10)).all():
-        raise ValueError(f"{path} must hold pixels between 0 and 1 and labels of 0 to 9, found values outside")
+        raise ValueError(f"{path} must hold pixels between 0 and 1 and labels of 0 to 9, found other values")
     images = torch.from_numpy(np.rint(pixels * 255).astype(np.uint8)).view(-1, 1, 28, 28)
     return images, torch.from_numpy(labels.astype(np.int64))
 
@@ -162,15 +164,15 @@ def mnist6_180(
 ) -> Data:
     """Return MNIST6-180: rotated sixes of MNIST, labelled six for angles in [-90°, 90°] and nine otherwise.
 
-    Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0.
+    Source: derived from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0.
     Split: MNIST's own, a tenth of the training sixes held out for validation. Normalisation: zero mean and unit
     variance over all pixels of the training images.
 
     Args:
         root: folder of MNIST's files.
-        turns: "circle" rotates by uniform random angles, as chapter 11 describes; "half" takes sixes as written and
+        turns: "circle" rotates by uniform random angles, as chapter 11 describes; "half" takes upright sixes and sixes
             rotated by exactly 180°, as the published code does.
-        margin: degrees around ±90° without a sample, for "circle".
+        margin: for "circle", no sample lies within this many degrees of ±90°.
         seed: seed of the angles and of the validation split.
     """
     if turns == "half" and margin:
@@ -187,9 +189,9 @@ def mnist6_180(
 
 @checked()
 def mnist6_m(root: str | os.PathLike[str] | None, *, seed: int = 0) -> Data:
-    """Return MNIST6-M: MNIST's sixes and their mirror images, as two classes.
+    """Return MNIST6-M: sixes of MNIST and their mirror images, as two classes.
 
-    Source: made from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0.
+    Source: derived from the files that :func:`~kernelfield.data.sets.images.mnist.mnist` reads. Licence: CC BY-SA 3.0.
     Split: MNIST's own, a tenth of the training sixes held out for validation. Normalisation: zero mean and unit
     variance over all pixels of the training images.
 

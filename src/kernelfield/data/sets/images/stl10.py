@@ -39,24 +39,26 @@ def stl10(
     validation: int = 500,
     seed: int = 0,
 ) -> Data:
-    """Return STL-10: photographs of ten classes, 5,000 to train and 8,000 to test, 96×96.
+    """Return STL-10: photographs of ten classes, 5,000 for training and 8,000 for testing, 96×96.
 
     Source: https://cs.stanford.edu/~acoates/stl10/ (Coates et al., 2011), the binary version, in ``root`` or
-    ``root/stl10_binary``; its unlabelled images are not read. Licence: none is stated; the photographs are ImageNet's,
-    for research. Split: the published test set; 500 of the training images are held out for validation (chapter 3),
-    stratified by class. Normalisation: zero mean and unit variance of each colour over the training images.
+    ``root/stl10_binary``; its unlabelled images are not read. Licence: none is stated; the photographs come from
+    ImageNet, for research. Split: the published test set; 500 of the training images are held out for validation
+    (chapter 3), stratified by class. Normalisation: zero mean and unit variance of each colour over the training
+    images.
 
     Args:
         root: folder of the files.
         download: whether to download missing files (2.6 GB) into ``root``, with a checksum; needs the extra ``data``.
-        augment: whether training images are augmented: at 96 pixels shifted by up to 12 pixels and mirrored; at another
-            resolution enlarged by 1/16, rotated by up to 15°, cropped at random and mirrored (chapter 3, at 256).
-        resolution: pixels per side; other than 96 by bilinear interpolation, batch by batch on the device.
-        validation: number of training images held out; 0 trains on all of them.
+        augment: whether to augment training images. At 96 pixels they are shifted by up to 12 pixels and mirrored; at
+            another resolution they are enlarged by 1/16, rotated by up to 15°, cropped at random and mirrored (chapter
+            3, at 256).
+        resolution: pixels per side; values other than 96 use bilinear interpolation, batch by batch on the device.
+        validation: number of training images to hold out; 0 trains on all images.
         seed: seed of the validation split.
 
     Returns:
-        Inputs (n, 3, resolution, resolution), kept as bytes at 96 pixels; classes (n,) of ten.
+        Inputs (n, 3, resolution, resolution), stored as bytes at 96 pixels; classes (n,) of ten.
     """
     if download:
         binaries = "train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"
@@ -88,8 +90,8 @@ def _read(where: Path, part: str) -> tuple[Tensor, Tensor]:
     path = find(where, [f"{part}_X.bin"], "images")
     raw = np.fromfile(path, dtype=np.uint8)
     if not raw.size or raw.size % 27_648:
-        raise ValueError(f"{path} must hold whole images of 27648 bytes, found {raw.size} bytes")
-    # The files go down the columns.
+        raise ValueError(f"{path} must hold a multiple of 27648 bytes, one image each, found {raw.size} bytes")
+    # The files store images column by column.
     images = torch.from_numpy(raw.reshape(-1, 3, 96, 96)).transpose(2, 3).contiguous()
     path = find(where, [f"{part}_y.bin"], "labels")
     labels = np.fromfile(path, dtype=np.uint8)

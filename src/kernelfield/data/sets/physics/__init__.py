@@ -1,1 +1,1 @@
-"""Fields of physics and astronomy."""
+"""Data of physics and astronomy on grids."""

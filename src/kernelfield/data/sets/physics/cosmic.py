@@ -35,20 +35,21 @@ def cosmic(
     """Return Cosmic: images of the Hubble telescope's ACS/WFC camera, and the pixels that cosmic rays hit.
 
     Source: https://zenodo.org/record/3970690 (deepCR; Zhang and Bloom, 2020), the archives deepCR.ACS-WFC.train.tar and
-    .test.tar unpacked in ``root``: folders ``npy_train`` and ``npy_test`` of files ``…/filter/proposal/visit/i.npy``,
-    arrays (3, side, side) of image, hits, and pixels to ignore; ``sky.npy`` beside them is not read. Licence: CC BY
-    4.0. Split: the two archives; a tenth of the training files is held out for validation. Normalisation: zero mean and
-    unit variance over the training pixels that count.
+    .test.tar unpacked in ``root``: folders ``npy_train`` and ``npy_test`` of files ``…/filter/proposal/visit/i.npy``.
+    Each is an array (3, side, side) of image, hits, and pixels to ignore. The files ``sky.npy`` are not read. Licence:
+    CC BY 4.0. Split: the two archives; a tenth of the training files is held out for validation. Normalisation: zero
+    mean and unit variance over the training pixels that are not ignored.
 
     Args:
-        root: folder that holds ``npy_train`` and ``npy_test``, itself or further down.
-        resolution: side of the squares into which images are cut; what is left over is not used.
+        root: folder that holds ``npy_train`` and ``npy_test``, directly or in a subfolder.
+        resolution: side of the squares into which images are cut; the remainder is not used.
         most: largest number of files to read from each archive.
-        validation: share of the training files held out; 0 for none.
+        validation: share of the training files to hold out; 0 for none.
         seed: seed of the validation split.
 
     Returns:
-        Inputs (n, 1, resolution, resolution), classes (n, resolution, resolution) of two, and which pixels count.
+        Inputs (n, 1, resolution, resolution), classes (n, resolution, resolution) of two, and a mask of the pixels that
+        are not ignored.
     """
     where = folder(root, "Cosmic")
     files = {part: _files(where, part)[:most] for part in ("npy_train", "npy_test")}
@@ -78,12 +79,12 @@ def _files(where: Path, part: str) -> list[Path]:
     folders = sorted(p for p in (where / part, *where.glob(f"*/{part}"), *where.glob(f"*/*/{part}")) if p.is_dir())
     found = sorted(p for p in folders[0].rglob("*.npy") if p.name != "sky.npy") if folders else []
     if not found:
-        raise ValueError(f"{where} must hold a folder {part} of .npy files, itself or further down, found none")
+        raise ValueError(f"{where} must hold a folder {part} of .npy files, directly or in a subfolder, found none")
     return found
 
 
 def _read(paths: list[Path], resolution: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return images (n, 1, side, side), classes (n, side, side) and which pixels count, cut into squares."""
+    """Return squares of images (n, 1, side, side), of classes (n, side, side) and of the mask of valid pixels."""
     images: list[Tensor] = []
     hits: list[Tensor] = []
     counts: list[Tensor] = []
@@ -96,10 +97,10 @@ def _read(paths: list[Path], resolution: int) -> tuple[Tensor, Tensor, Tensor]:
                 f"{path} must hold an array (3, side, side) with sides of at least {resolution}, found {array.shape}"
             )
         ignored = array[2] if len(array) == 3 else np.zeros_like(array[0])
-        # Among pixels that do not count, those that are not finite are read as zero.
+        # Ignored pixels that are not finite become zero.
         image = np.where((ignored < 0.5) | np.isfinite(array[0]), array[0], np.zeros_like(array[0]))
         if not np.isfinite(finite_array(image, path)).all():
-            raise ValueError(f"{path} must hold finite numbers where pixels count, found NaN")
+            raise ValueError(f"{path} must hold finite numbers at pixels that are not ignored, found NaN")
         rows, columns = (n // resolution for n in array.shape[1:])
         for values, held in ((image, images), (array[1] > 0.5, hits), (ignored < 0.5, counts)):
             cut = values[: rows * resolution, : columns * resolution].reshape(rows, resolution, columns, resolution)

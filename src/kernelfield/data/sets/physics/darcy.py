@@ -1,6 +1,6 @@
-r"""Darcy flow: from the permeability of a plane to the pressure in it (chapter 6), read, or solved in code.
+r"""Darcy flow (chapter 6): the pressure in a plane from its permeability, read from files or solved here.
 
-.. math:: -\nabla \cdot (a \nabla u) = f \text{ on } (0, 1)^2, \qquad u = 0 \text{ on its edge}
+.. math:: -\nabla \cdot (a \nabla u) = f \text{ on } (0, 1)^2, \qquad u = 0 \text{ on the edge}
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ def darcy(
     validation: int = 100,
     seed: int = 0,
 ) -> Data:
-    """Return Darcy flow from its public files: 1,000 permeabilities and pressures to train on.
+    """Return Darcy flow from its public files: 1,000 permeabilities and pressures for training.
 
-    Three layouts are read. The files of the Fourier neural operator, ``piececonst_r421_N1024_smooth1.mat`` to train and
-    ``…smooth2.mat`` to test, 421×421, of which every k-th sample is taken: resolutions 421, 211, 141, 106, 85 (the
-    task DarcyFlow of NAS-Bench-360), 71, 61, 43, …. The files of the package neuraloperator, ``darcy_train_16.pt``,
-    ``darcy_test_16.pt``, ``darcy_test_32.pt``, …. And one ``.npz`` file with arrays of these names, ``x_train_16``,
-    ``y_train_16``, ….
+    Three layouts are supported. First, the files of the Fourier neural operator, ``piececonst_r421_N1024_smooth1.mat``
+    for training and ``…smooth2.mat`` for testing, with 421×421 samples. Every k-th sample along each axis gives
+    resolutions 421, 211, 141, 106, 85 (the task DarcyFlow of NAS-Bench-360), 71, 61, 43, …. Second, the files of the
+    package neuraloperator, ``darcy_train_16.pt``, ``darcy_test_16.pt``, ``darcy_test_32.pt``, …. Third, one ``.npz``
+    file with arrays ``x_train_16``, ``y_train_16``, ….
 
-    Source: https://github.com/neuraloperator/neuraloperator (Li et al., 2021). Licence: MIT. Split: 1,000 and 100 of
-    the two published files, or what neuraloperator's files hold; some of the training samples are held out for
-    validation. Normalisation: permeabilities are 0 or 1, less a half; pressures are divided by their standard deviation
-    in the training set, which leaves relative errors as they are.
+    Source: https://github.com/neuraloperator/neuraloperator (Li et al., 2021). Licence: MIT. Split: 1,000 and 100
+    samples of the two published files, or all samples of neuraloperator's files; some of the training samples are
+    held out for validation. Normalisation: permeabilities become -1/2 or 1/2; pressures are divided by their standard
+    deviation in the training set, which does not change relative errors.
 
     Args:
         root: the folder of the files, or the ``.npz`` file.
         resolution: samples per side.
-        test_resolution: samples per side of the test set, which knows its step then; as in training if not given.
-        coordinates: whether the inputs have two more channels, the coordinates of each sample.
-        augment: whether half of the training samples of a batch are transposed (:class:`.TransposeFlow`).
-        validation: number of training samples held out; 0 for none.
+        test_resolution: samples per side of the test set, whose ``step`` then differs; by default that of training.
+        coordinates: whether to add the coordinates of each sample as two channels.
+        augment: whether to transpose half of the training samples of a batch (:class:`.TransposeFlow`).
+        validation: number of training samples to hold out; 0 for none.
         seed: seed of the validation split.
 
     Returns:
@@ -80,10 +80,11 @@ def darcy(
 
 @dataclass(frozen=True)
 class TransposeFlow:
-    """Exchange rows and columns of half of the training samples, permeability and pressure alike.
+    """Transpose the permeability and the pressure of half of the training samples.
 
-    The equation has no preferred axis, so a transposed solution is a solution. The published grid includes one edge
-    only, and has no other exact symmetry. The coordinates, the channels after the first, stay where they are.
+    The equation has no preferred axis, so a transposed solution is a solution. The published grid includes only one of
+    two opposite edges, so it has no other exact symmetry. The coordinates, which are the channels after the first, do
+    not change.
 
     >>> from kernelfield.data.base import Batch
     >>> x = torch.randn(64, 1, 4, 4)
@@ -116,10 +117,10 @@ def darcy_synthetic(
     inverse_length: float = 3.0,
     seed: int = 0,
 ) -> Data:
-    """Return Darcy flow solved in code: as :func:`darcy`, of permeabilities drawn and pressures solved for.
+    """Return Darcy flow like :func:`darcy`, with random permeabilities and a numerical solution for the pressures.
 
-    Source: generated; :func:`permeability` and :func:`solve_darcy`. Licence: none needed. Split: as many of each as
-    asked for, under one seed; the same samples at every resolution. Normalisation: as of :func:`darcy`.
+    Source: generated by :func:`permeability` and :func:`solve_darcy`. Licence: none needed. Split: the given numbers of
+    samples, drawn with one seed; the same samples at every resolution. Normalisation: that of :func:`darcy`.
 
     Args:
         resolution: samples per side; a divisor of ``solve_at``.
@@ -127,8 +128,8 @@ def darcy_synthetic(
         validation: number of validation samples; 0 for none.
         test: number of test samples.
         solve_at: samples per side of the grid on which the equation is solved.
-        coordinates: whether the inputs have two more channels, the coordinates of each sample.
-        inverse_length: τ of :func:`permeability`; the larger, the smaller the patches of either permeability.
+        coordinates: whether to add the coordinates of each sample as two channels.
+        inverse_length: τ of :func:`permeability`; a larger value gives smaller patches of either permeability.
         seed: seed of all samples.
 
     >>> data = darcy_synthetic(8, train=4, validation=0, test=2, solve_at=16)
@@ -148,8 +149,8 @@ def darcy_synthetic(
     data = _build("darcy_synthetic", (x[:kept], y[:kept]), (x[kept:], y[kept:]), scale, False, coordinates, 0, seed)
     if not validation:
         return data
-    whole = data.train
-    parts = [Split(whole.inputs[a:b], whole.target[a:b]) for a, b in ((0, train), (train, kept))]
+    joined = data.train
+    parts = [Split(joined.inputs[a:b], joined.target[a:b]) for a, b in ((0, train), (train, kept))]
     return Data(**{**data.__dict__, "train": parts[0], "validation": parts[1]})
 
 
@@ -162,7 +163,7 @@ def permeability(
     inverse_length: float = 3.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Draw where a plane is permeable: the sign of a Gaussian random field of covariance (-Δ + τ²)^-α.
+    r"""Draw the permeable regions of planes: the sign of a Gaussian random field with covariance (-Δ + τ²)^-α.
 
     .. math:: g(x, y) = \sum_{k,l} \xi_{kl}\, (\pi^2 (k^2 + l^2) + \tau^2)^{-\alpha/2} \cos(\pi k x) \cos(\pi l y)
 
@@ -171,7 +172,7 @@ def permeability(
         resolution: samples per side, sample i at i / resolution.
         smoothness: α.
         inverse_length: τ.
-        generator: of the ξ, standard normal; the same planes at every resolution.
+        generator: generator of the standard normal ξ; it gives the same planes at every resolution.
 
     Returns:
         (count, resolution, resolution) bools.
@@ -179,7 +180,7 @@ def permeability(
     modes = 16
     k = torch.arange(modes, dtype=torch.float64)
     decay = (math.pi**2 * (k.square().unsqueeze(1) + k.square()) + inverse_length**2).pow(-smoothness / 2)
-    decay[0, 0] = 0.0  # as much of one kind as of the other, on average
+    decay[0, 0] = 0.0  # zero mean: both permeabilities are equally frequent on average
     noise = torch.randn(count, modes, modes, generator=generator, dtype=torch.float64) * decay
     waves = torch.cos(math.pi * torch.outer(torch.arange(resolution, dtype=torch.float64) / resolution, k))
     return torch.einsum("ik,nkl,jl->nij", waves, noise, waves) >= 0
@@ -189,19 +190,19 @@ def permeability(
 def solve_darcy(a: Tensor, f: float | Tensor = 1.0, *, tolerance: float = 1e-8) -> Tensor:
     r"""Solve :math:`-\nabla \cdot (a \nabla u) = f` with u = 0 on the edge, by finite differences.
 
-    Fluxes between neighbours have the harmonic mean of their permeabilities, as through two layers in a row. The linear
-    system, five points each, is solved by conjugate gradients under its own diagonal, all samples at once.
+    The permeability between neighbours is the harmonic mean of theirs, as for two layers in a row. Conjugate gradients
+    with a diagonal preconditioner solve the linear system of the five-point stencil for all samples at once.
 
     Args:
-        a: (n, N, N) permeabilities above zero; sample i lies at i / N, so that those of index 0 are on the edge.
-        f: sources, a number or (n, N, N).
-        tolerance: residual to stop at, relative to the sources.
+        a: (n, N, N) permeabilities above zero; sample i lies at i / N, so samples of index 0 are on the edge.
+        f: source term, a number or (n, N, N).
+        tolerance: residual at which to stop, relative to the source term.
 
     Returns:
         (n, N, N) pressures in float64.
 
     >>> u = solve_darcy(torch.ones(1, 32, 32))
-    >>> round(u.max().item(), 4)        # of the Poisson equation on the square: 0.0737
+    >>> round(u.max().item(), 4)        # the Poisson equation on the square has 0.0737
     0.0736
     """
     if a.dim() != 3 or a.shape[1] != a.shape[2]:
@@ -211,7 +212,7 @@ def solve_darcy(a: Tensor, f: float | Tensor = 1.0, *, tolerance: float = 1e-8) 
         raise ValueError(f"a must be above 0, got values down to {float(a.min())}")
     size = a.shape[1]
     inner = (slice(None), slice(1, None), slice(1, None))
-    # The other edge, at 1, is no sample; it is as permeable as its neighbours.
+    # The opposite edge, at 1, has no samples; it takes the permeability of its neighbours.
     padded = torch.nn.functional.pad(a.unsqueeze(1), (0, 1, 0, 1), mode="replicate").squeeze(1)
     down = _harmonic(padded[:, :-1, :-1], padded[:, 1:, :-1])
     right = _harmonic(padded[:, :-1, :-1], padded[:, :-1, 1:])
@@ -258,13 +259,13 @@ def _conjugate_gradients(apply: Any, b: Tensor, diagonal: Tensor, tolerance: flo
 
 
 def _reader(root: str | os.PathLike[str] | None) -> Any:
-    """Return a reader of (x, y) of a part at a resolution, for the layout of these files."""
+    """Return a function that reads (x, y) of a split at a resolution, for the layout of these files."""
     if root is None:
         raise ValueError("root must be the folder or the .npz file that holds Darcy flow, got None")
     path = Path(root).expanduser()
     if not path.exists():
         raise ValueError(
-            f"root must be the folder or the .npz file that holds Darcy flow, got {path}, which is neither"
+            f"root must be the folder or the .npz file that holds Darcy flow, got {path}, which does not exist"
         )
     if path.is_file():
         return _Npz(path)
@@ -280,9 +281,9 @@ def _reader(root: str | os.PathLike[str] | None) -> Any:
 
 
 class _Npz:
-    """One file with arrays x_train_16, y_train_16, …."""
+    """Reads one file with arrays x_train_16, y_train_16, …."""
 
-    #: whether samples lie on both edges
+    #: whether the grid includes both of two opposite edges
     closed = False
 
     def __init__(self, path: Path) -> None:
@@ -297,7 +298,7 @@ class _Npz:
 
 
 class _Pt:
-    """A file for each part and resolution, a dictionary of x and y."""
+    """Reads one file per split and resolution, with a dictionary of x and y."""
 
     closed = False
 
@@ -309,16 +310,16 @@ class _Pt:
         if not file.is_file():
             there = ", ".join(sorted(p.name for p in self.path.glob("darcy_*.pt")))
             raise ValueError(f"{self.path} must hold {file.name}, found {there}")
-        with open_file(file) as opened, decoding(file, "a whole file of tensors"):
-            held = torch.load(opened, weights_only=True)
-            if not isinstance(held, dict) or not {"x", "y"} <= set(held):
-                raise ValueError(f"{file} must hold a dictionary of x and y, found {type(held).__name__}")
-            arrays = [held[name].numpy() for name in ("x", "y")]
+        with open_file(file) as opened, decoding(file, "a complete file of tensors"):
+            stored = torch.load(opened, weights_only=True)
+            if not isinstance(stored, dict) or not {"x", "y"} <= set(stored):
+                raise ValueError(f"{file} must hold a dictionary of x and y, found {type(stored).__name__}")
+            arrays = [stored[name].numpy() for name in ("x", "y")]
         return _checked(file, *arrays)
 
 
 class _Mat:
-    """Two files of 421×421 samples, both edges included."""
+    """Reads two files of 421×421 samples, which include all edges."""
 
     closed = True
 
@@ -328,19 +329,19 @@ class _Mat:
     def __call__(self, part: str, resolution: int) -> tuple[Tensor, Tensor]:
         file = self.path / _MAT[part == "test"]
         if not file.is_file():
-            raise ValueError(f"{self.path} must hold {file.name}, found nothing of that name")
-        held = read_mat(file, ("coeff", "sol"))
-        if held["coeff"].ndim != 3:
-            raise ValueError(f"{file} must hold coeff of shape (n, side, side), found {held['coeff'].shape}")
-        side = held["coeff"].shape[1] - 1
+            raise ValueError(f"{self.path} must hold {file.name}, found no such file")
+        stored = read_mat(file, ("coeff", "sol"))
+        if stored["coeff"].ndim != 3:
+            raise ValueError(f"{file} must hold coeff of shape (n, side, side), found {stored['coeff'].shape}")
+        side = stored["coeff"].shape[1] - 1
         if resolution < 2 or side < resolution - 1 or side % (resolution - 1):
-            raise ValueError(f"resolution must be {side} / k + 1 for a whole k, got {resolution}")
+            raise ValueError(f"resolution must be {side} / k + 1 for an integer k, got {resolution}")
         every, most = side // (resolution - 1), 1000 if part == "train" else 100
-        return _checked(file, *(held[k][:most, ::every, ::every] for k in ("coeff", "sol")))
+        return _checked(file, *(stored[k][:most, ::every, ::every] for k in ("coeff", "sol")))
 
 
 def _checked(path: Path, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return the kinds of permeability and the pressures of arrays (n, side, side)."""
+    """Return the kind of permeability, low or high, and the pressures from arrays (n, side, side)."""
     if x.shape != y.shape or x.ndim != 3 or not x.size or x.shape[1] != x.shape[2] or x.shape[1] < 2:
         raise ValueError(f"{path} must hold x and y of shape (n, side, side), found {x.shape} and {y.shape}")
     if x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
@@ -379,6 +380,6 @@ def _build(
             inputs = torch.cat([inputs, places.expand(len(x), -1, -1, -1)], dim=1)
         return Split(inputs, y.unsqueeze(1) / scale, step=(resolution - closed) / (x.shape[1] - closed))
 
-    learn, held = hold_out(torch.zeros(len(train[0])), validation, seed)
-    splits = [split((train[0][learn], train[1][learn])), split((train[0][held], train[1][held])), split(test)]
+    learn, stored = hold_out(torch.zeros(len(train[0])), validation, seed)
+    splits = [split((train[0][learn], train[1][learn])), split((train[0][stored], train[1][stored])), split(test)]
     return Data.from_splits(name, splits, "dense-regression", out_channels=1)

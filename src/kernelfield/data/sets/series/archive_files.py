@@ -18,9 +18,10 @@ __all__ = ["read_arff", "read_tsv"]
 
 
 def read_tsv(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str, tuple[str, ...] | None]:
-    """Return the series of a ``.tsv`` file, one per line, the label first; the task, and no names of classes.
+    """Return the series of a ``.tsv`` file, the task, and None for the names of the classes.
 
-    The task is classification, unless labels are numbers and some are not whole.
+    Each line holds a label, then a series. The task is regression if all labels are numbers and some are not integers,
+    and classification otherwise.
 
     Args:
         path: the file.
@@ -39,8 +40,8 @@ def read_tsv(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str, 
 def read_arff(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str, tuple[str, ...] | None]:
     r"""Return the series of an ``.arff`` file, the task, and the names of the classes if it has some.
 
-    The last attribute is the label. The others are the steps of one channel, or there is one relational attribute, in
-    quotes, whose channels are separated by ``\n``.
+    The last attribute is the label. The others are the steps of one channel, or one relational attribute in quotes,
+    whose channels are separated by ``\n``.
 
     Args:
         path: the file.
@@ -77,7 +78,7 @@ def read_arff(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str,
         raise ValueError(f"{path} must hold series after @data, found none")
     unknown = {s.label for s in series} - set(classes or (s.label for s in series))
     if unknown:
-        raise ValueError(f"{path} must hold labels of its header, found {', '.join(sorted(unknown)[:4])}")
+        raise ValueError(f"{path} must hold only labels that its header lists, found {', '.join(sorted(unknown)[:4])}")
     return series, "classification" if classes else "regression", classes
 
 
@@ -89,7 +90,7 @@ def _flat(text: str) -> tuple[list[list[str]], str]:
 def _relational(text: str, path: Path, line: int) -> tuple[list[list[str]], str]:
     quote = text[0]
     end = text.rfind(quote, 1) if quote in "'\"" else -1
-    # The label may be in quotes too: the first value ends where a comma follows its quote.
+    # The label may be quoted too, so the first value ends at the first quote that a comma follows.
     inner = re.match(rf"{quote}(.*?){quote}\s*,(.*)$", text) if end > 0 else None
     if inner is None:
         raise ValueError(f"{path}, line {line}: expected channels in quotes, a comma and a label, found {text[:40]!r}")
@@ -99,7 +100,7 @@ def _relational(text: str, path: Path, line: int) -> tuple[list[list[str]], str]
 def _series(channels: Sequence[Sequence[str]], label: str, path: Path, line: int, nonfinite: str) -> Series:
     lengths = {len(cells) for cells in channels}
     if len(lengths) != 1 or lengths == {0}:
-        raise ValueError(f"{path}, line {line}: expected channels of one length, found {sorted(lengths)}")
+        raise ValueError(f"{path}, line {line}: expected channels of equal length, found {sorted(lengths)}")
     values = np.array(
         [
             [number(v, path, line, "a value", column=j, nonfinite=nonfinite) for j, v in enumerate(cells, 1)]
@@ -109,7 +110,7 @@ def _series(channels: Sequence[Sequence[str]], label: str, path: Path, line: int
     seen = np.flatnonzero(~np.isnan(values).all(axis=0))
     if not len(seen) or not label.strip():
         raise ValueError(f"{path}, line {line}: expected a label and at least one value, found {label!r}")
-    # Series of unequal length are padded with missing values at their end.
+    # The files pad series of unequal length with missing values at the end.
     return Series(values[:, : seen[-1] + 1], label.strip(), where=f"{path}, line {line}")
 
 

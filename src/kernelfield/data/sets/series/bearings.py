@@ -41,19 +41,19 @@ def bearing_faults(
     """Return recordings of motors with healthy and faulty bearings: currents and voltages of three poles.
 
     Source: MAT files in ``root/train/healthy``, ``root/train/faulty``, ``root/test/healthy`` and ``root/test/faulty``;
-    needs scipy, of the extra ``train``. The chapter's 246 clips of 15 seconds at 20 kHz belong to a company and are not
-    published. Public recordings in the same layout can take their place, such as those of the Case Western Reserve
+    needs scipy, of the extra ``train``. The 246 clips of the chapter, 15 seconds each at 20 kHz, belong to a company
+    and are not published. Public recordings in the same layout can replace them, such as those of Case Western Reserve
     University with ``variables=["DE_time", "FE_time"]`` and ``channels=2``. Licence: that of the recordings. Split: the
     folders train and test, which should not share motors; a fifth of the training clips is held out, stratified by
     class. Normalisation: zero mean and unit variance of each channel over the training clips.
 
     Args:
-        root: folder of the four folders.
-        variables: endings of the names of the variables to read, one or more channels each, in this order; all numeric
-            variables of a file if empty.
+        root: folder that holds ``train`` and ``test``.
+        variables: endings of the names of the variables to read, in the order of their channels; an empty list reads
+            all numeric variables of a file.
         channels: number of channels that a file must hold.
-        length: samples to use from the beginning of each file, which must have as many.
-        validation: share of the training clips held out; 0 for none.
+        length: number of samples to read from the beginning of each file.
+        validation: share of the training clips to hold out; 0 for none.
         seed: seed of the validation split.
 
     Returns:
@@ -72,7 +72,7 @@ def bearing_faults(
 
 
 def _read_part(where: Path, variables: Sequence[str], channels: int, length: int) -> tuple[Tensor, Tensor]:
-    """Return the clips (n, channels, length) and classes (n,) of the folders of a part."""
+    """Return the clips (n, channels, length) and classes (n,) of the folders of a split."""
     clips, labels = [], []
     for label, name in enumerate(CLASSES):
         inner = where / name
@@ -91,7 +91,7 @@ def read_recording(path: Path, variables: Sequence[str], channels: int, length: 
 
     Args:
         path: MAT file.
-        variables: endings of the names of variables, in the order of their channels; all if empty.
+        variables: endings of the names of variables, in the order of their channels; an empty list reads all of them.
         channels: number of channels that the file must hold.
         length: number of samples.
     """
@@ -101,7 +101,9 @@ def read_recording(path: Path, variables: Sequence[str], channels: int, length: 
         named = [name for name in arrays if name.endswith(ending)]
         if len(named) != 1:
             there = ", ".join(arrays) or "nothing"
-            raise ValueError(f"{path} must hold one variable that ends in {ending!r}, found {len(named)} of {there}")
+            raise ValueError(
+                f"{path} must hold one variable whose name ends in {ending!r}, found {len(named)} of {there}"
+            )
         chosen.append(arrays[named[0]])
     rows = [a if a.shape[1] >= a.shape[0] else a.T for a in (chosen if variables else arrays.values())]
     shapes = ", ".join(str(a.shape) for a in rows) or "nothing"
@@ -109,8 +111,8 @@ def read_recording(path: Path, variables: Sequence[str], channels: int, length: 
         raise ValueError(f"{path} must hold {channels} channels, found arrays of {shapes}")
     if any(a.shape[1] < length for a in rows):
         raise ValueError(f"{path} must hold at least {length} samples of each channel, found arrays of {shapes}")
-    whole = np.concatenate([a[:, :length] for a in rows])
-    values = finite_array(whole.astype(np.float64), path).astype(np.float32)
+    signal = np.concatenate([a[:, :length] for a in rows])
+    values = finite_array(signal.astype(np.float64), path).astype(np.float32)
     if np.isnan(values).any():
         raise ValueError(f"{path} must hold finite numbers, found NaN")
     return values

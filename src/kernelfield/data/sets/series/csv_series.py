@@ -1,4 +1,4 @@
-"""Time series of your own: a CSV file of one series per line, or of one measurement per line."""
+"""Custom time series: a CSV file with one series per line, or with one measurement per line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...._kinds import BOOL, POSITIVE, SHARE, TEXT, Choice
 from ...io.files import MISSING, NONFINITE, number
 from ...io.pairs import split_files
 from ...transforms.series import Series, build, samples_like
-from .long_table import LONG, aligned, ask_last, ask_listed, cell_label, read_cells, read_labels, read_long
+from .long_table import LONG, aligned, cell_label, query_last, query_listed, read_cells, read_labels, read_long
 
 if TYPE_CHECKING:
     import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["csv_samples", "csv_series", "read_labelled", "read_steps", "read_wide"]
 
 TASKS = ("auto", "classification", "regression", "forecast")
-#: endings of tables
+#: endings of the names of tables
 ENDINGS = (".csv", ".tsv", ".parquet")
 
 
@@ -52,62 +52,63 @@ def csv_series(
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
-    """Return the time series of a CSV or parquet file, to predict their labels, or their values at other times.
+    """Return the time series of a CSV or parquet file, with labels to predict or with values at other times.
 
-    There are two kinds of files, which differ in their first line::
+    The first line tells which of two kinds a file is::
 
         label,0,1,2            id,time,channel,value,label
         up,0.1,0.5,0.9         7,0.0,x,0.1,up
         down,0.8,,0.2          7,0.5,x,0.5,up
 
-    Wide: each line is a series of one channel. Empty cells are missing values; at the end of a line they shorten it.
-    Long: each line is a measurement; ``channel`` may be left out for one channel. Times on a grid put the series on it,
-    with gaps; others become coords; dates count in seconds. Several lines of a series agree in their label, which may
-    also be in a second file. Channels observed at different times are taken as they are: nothing is interpolated.
+    Wide: each line is a series of one channel. Empty cells are missing values; at the end of a line they shorten the
+    series. Long: each line is a measurement; ``channel`` is optional if there is only one. Series whose times lie on a
+    grid have gaps there; other times become coords; dates are converted to seconds. All lines of a series have the same
+    label, which may also be in a second file. Channels may be observed at different times; nothing is interpolated.
 
-    Values at other times are predicted with ``targets``, a second file of ``id,time,channel,value``, or ``forecast``,
-    which asks for the last share of each series.
+    To predict values at other times, give ``targets``, a second file of ``id,time,channel,value``, or ``forecast``, the
+    share of times at the end of each series.
 
-    Source: the user's own. Licence: theirs. Split: at random under a seed, stratified by class; or, where ``root``
-    is a folder or ``train.csv`` itself, the files ``train.csv``, ``test.csv`` and perhaps ``validation.csv``, or the
-    same of ``.parquet``. Normalisation: zero mean and unit variance of each channel over the observed values of the
-    training series.
+    Source: your own files. Licence: that of your files. Split: at random with a seed, stratified by class; or, if
+    ``root`` is a folder or ``train.csv`` itself, the files ``train.csv``, ``test.csv`` and, if it exists,
+    ``validation.csv``, or the same with ``.parquet``. Normalisation: zero mean and unit variance of each channel over
+    the observed values of the training series.
 
     Args:
         root: the file, or the folder of files.
         label: name of the column of labels.
         task: "classification", "regression", "forecast", or "auto": forecast with ``targets`` or ``forecast``;
-            regression if all labels are numbers and some are not whole.
-        labels: file of columns ``id`` and the label's, for long tables; beside the first file if the path is relative.
-        targets: file of measurements to predict at their times, for long tables; beside the first file if relative.
-        forecast: share of the times of each series, at its end, to predict from those before.
-        unit: time of one training step; the median gap between neighbouring times if not given.
-        observed: whether to add, for each channel, one that is 1 where it was observed; by default if channels are
-            observed at different times.
+            regression if all labels are numbers and some are not integers.
+        labels: file with the columns ``id`` and ``label``, for long tables; a relative path starts at the folder of the
+            data.
+        targets: file of measurements to predict, for long tables; a relative path starts at the folder of the data.
+        forecast: share of the times at the end of each series to predict from those before.
+        unit: time of one training step; by default the median gap between neighbouring times.
+        observed: whether to add one channel per channel, which is 1 where that channel was observed; by default only if
+            channels are observed at different times.
         standardize: whether to normalise targets to zero mean and unit variance over the training series; metrics and
-            predictions stay in their own unit.
-        nonfinite: "refuse" raises for a value that is infinite or too large for float32, with its line and column;
-            "missing" counts it as missing.
+            predictions keep the original unit.
+        nonfinite: "refuse" raises an error for a value that is infinite or too large for float32 and names its line and
+            column; "missing" counts it as missing.
         shares: shares of training, validation and test data, for one file.
         seed: seed of the split.
 
     Returns:
-        Inputs (n, channels, length), perhaps with mask (n, length) and coords (n, length, 1); classes (n,) or values
-        (n, 1); of a forecast at (n, queries, 1) and targets (n, channels, queries), task "dense-regression".
+        Inputs (n, channels, length), with mask (n, length) and coords (n, length, 1) if needed; classes (n,) or values
+        (n, 1). A forecast has ``at`` (n, queries, 1), targets (n, channels, queries) and the task "dense-regression".
     """
     paths = _paths(root)
-    asks = targets is not None or forecast is not None
-    if task != "auto" and (task == "forecast") != asks:
-        raise ValueError(f"task must be 'forecast' with targets or forecast, and only with one of them, got {task!r}")
+    dense = targets is not None or forecast is not None
+    if task != "auto" and (task == "forecast") != dense:
+        raise ValueError(f"task must be 'forecast' if and only if targets or forecast is given, got {task!r}")
     if targets is not None and forecast is not None:
-        raise ValueError("forecast must be None beside targets, got both")
-    marks = None if labels is None else read_labels(_beside(paths[0], labels), label)
-    parts = [_read_part(path, label, nonfinite, marks, asks=asks) for path in paths]
+        raise ValueError("forecast must be None if targets is given, got both")
+    labels_by_id = None if labels is None else read_labels(_beside(paths[0], labels), label)
+    parts = [_read_part(path, label, nonfinite, labels_by_id, dense=dense) for path in paths]
     channels = sorted({c for part in parts for c in part[1]})
     series = [[aligned(s, found, channels) for s in part] for part, found in parts]
-    if asks:
+    if dense:
         task = "dense-regression"
-        series = [_asked(part, paths[0], targets, forecast, nonfinite)[0] for part in series]
+        series = [_with_queries(part, paths[0], targets, forecast, nonfinite)[0] for part in series]
     elif task == "auto":
         task = _task([s.label for part in series for s in part])
     name = Path(paths[0]).stem if len(paths) == 1 else Path(paths[0]).parent.name
@@ -125,36 +126,36 @@ def csv_series(
 
 
 def _read_part(
-    path: Path, label: str, nonfinite: str, marks: dict[str, str] | None, *, asks: bool
+    path: Path, label: str, nonfinite: str, labels_by_id: dict[str, str] | None, *, dense: bool
 ) -> tuple[list[Series], list[str]]:
-    """Return the series of one file and its channels, with the labels of a column or of another file, or with none."""
+    """Return the series of one file and its channels; labels come from a column, another file, or are absent."""
     names, rows = read_cells(path)
     long = set(names) >= LONG
-    if not long and (asks or marks is not None):
+    if not long and (dense or labels_by_id is not None):
         shown = ", ".join(names[:6]) or "nothing"
         raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {shown}")
-    if long and (asks or marks is not None):
-        return read_long(path, names, rows, None, nonfinite, marks)
+    if long and (dense or labels_by_id is not None):
+        return read_long(path, names, rows, None, nonfinite, labels_by_id)
     if label not in names:
         shown = ", ".join(names[:6]) or "nothing"
-        raise ValueError(f"{path}, line 1: expected names of columns, {label!r} among them, found {shown}")
+        raise ValueError(f"{path}, line 1: expected column names that include {label!r}, found {shown}")
     return (read_long if long else read_wide)(path, names, rows, label, nonfinite)
 
 
-def _asked(
+def _with_queries(
     series: list[Series], path: Path, targets: Any, forecast: float | None, nonfinite: str
 ) -> tuple[list[Series], list[str]]:
-    """Return series with what is asked of them, and the names of the channels asked for; none if they are all."""
+    """Return series with query times and values, and the names of the channels to predict; an empty list means all."""
     if forecast is not None:
-        return ask_last(series, forecast), []
-    return ask_listed(series, _beside(path, targets), nonfinite)
+        return query_last(series, forecast), []
+    return query_listed(series, _beside(path, targets), nonfinite)
 
 
 def _beside(path: Path, other: str | os.PathLike[str]) -> Path:
-    """Return a path, relative to the folder of ``path``."""
+    """Return ``other`` relative to the folder of ``path``; raise a FileNotFoundError if there is no such file."""
     found = path.parent / Path(other).expanduser()
     if not found.is_file():
-        raise FileNotFoundError(f"file must exist, got {found}")
+        raise FileNotFoundError(f"labels and targets must be existing files, got {found}")
     return found
 
 
@@ -166,19 +167,19 @@ def csv_samples(
     at: QueryTimes | None = None,
     asked: list[tuple[str, np.ndarray]] | None = None,
 ) -> Batch | None:
-    """Return the series of a CSV file as samples of a data set, to predict their labels, which may be left out.
+    """Return the series of a CSV file, with or without labels, as samples of a data set to predict.
 
     Args:
-        path: a file of either kind that :func:`csv_series` reads; one of a series per line may have no names.
-        data: whose series they are like.
+        path: a file of either kind that :func:`csv_series` reads; a wide one may have no column names.
+        data: data set with the same channels.
         label: name of the column of labels, which is ignored.
-        nonfinite: as of :func:`csv_series`.
-        at: times at which predictions are asked for, of a long table.
-        asked: list that is given the id and the times of each series.
+        nonfinite: see :func:`csv_series`.
+        at: times at which to predict, for a long table.
+        asked: list to which the id and the query times of each series are appended.
 
     Returns:
-        The samples; None if the file is of neither kind, for one column of labels or several of values of one channel
-        tell one series per line from one step per line.
+        The samples; None if the file is of neither kind. A wide file must have a column of labels, or several columns
+        while the data set has one channel; otherwise its lines may be the steps of one series.
     """
     names, rows = read_cells(path)
     labelled = label in names
@@ -194,17 +195,17 @@ def csv_samples(
             asked += [(s.key, np.zeros(0) if s.at is None else s.at) for s in series]
         return samples_like(data, [aligned(s, channels, data.channels) for s in series])
     if at is not None:
-        raise ValueError(f"file must have columns id, time and value for predictions at times, got {path.name}")
+        raise ValueError(f"file must have columns id, time and value to predict at given times, got {path.name}")
     if not labelled and (data.test.inputs.shape[1] != 1 or len(names) < 2):
         return None
-    if not labelled and not _are_words(names) and not _count(names):
+    if not labelled and not _are_words(names) and not _is_counting(names):
         rows = [names, *rows]
         names = [str(i) for i in range(max(map(len, rows)))]
     return samples_like(data, read_wide(path, names, rows, None, nonfinite)[0])
 
 
 def read_labelled(path: Path, data: Data, source: dict[str, Any]) -> list[Series]:
-    """Return the series of a CSV file with labels or targets, with the channels of a data set.
+    """Return the series of a CSV file with labels or targets, aligned to the channels of a data set.
 
     Args:
         path: the file.
@@ -213,23 +214,23 @@ def read_labelled(path: Path, data: Data, source: dict[str, Any]) -> list[Series
     """
     label, nonfinite = str(source.get("label", "label")), str(source.get("nonfinite", "refuse"))
     targets, forecast, labels = (source.get(name) for name in ("targets", "forecast", "labels"))
-    asks = targets is not None or forecast is not None
-    marks = None if labels is None else read_labels(_beside(path, labels), label)
-    series, channels = _read_part(path, label, nonfinite, marks, asks=asks)
+    dense = targets is not None or forecast is not None
+    labels_by_id = None if labels is None else read_labels(_beside(path, labels), label)
+    series, channels = _read_part(path, label, nonfinite, labels_by_id, dense=dense)
     _check_channels(path, channels, data)
     series = [aligned(s, channels, data.channels) for s in series]
-    return _asked(series, path, targets, forecast, nonfinite)[0] if asks else series
+    return _with_queries(series, path, targets, forecast, nonfinite)[0] if dense else series
 
 
 def _check_channels(path: Path, channels: Sequence[str], data: Data) -> None:
     unknown = [channel for channel in channels if channel not in data.channels]
     if unknown:
         known = ", ".join(data.channels) or "none by name"
-        raise ValueError(f"{path} must hold channels of {data.name}, {known}, found {unknown[0]!r}")
+        raise ValueError(f"{path} must hold only channels of {data.name}, {known}, found {unknown[0]!r}")
 
 
 def read_steps(path: Path, nonfinite: str = "refuse") -> np.ndarray:
-    """Return the one series of a file of one step per line: (channels, steps), NaN where missing.
+    """Return the single series of a file with one step per line: (channels, steps), NaN where missing.
 
     A first line of names is skipped.
     """
@@ -252,8 +253,8 @@ def _are_words(cells: Sequence[str]) -> bool:
     return any(cell.lower() not in MISSING and not _is_number(cell) for cell in cells)
 
 
-def _count(cells: Sequence[str]) -> bool:
-    """Whether the first line of a file of one series per line counts from 0 or 1: names, not values."""
+def _is_counting(cells: Sequence[str]) -> bool:
+    """Return whether the first line of a wide file counts from 0 or 1, so that it holds names and not values."""
     return any(list(cells) == [str(i) for i in range(first, first + len(cells))] for first in (0, 1))
 
 
@@ -281,16 +282,14 @@ def _paths(root: str | os.PathLike[str] | None) -> list[Path]:
 def read_wide(
     path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None, nonfinite: str = "refuse"
 ) -> tuple[list[Series], list[str]]:
-    """Return the series of a file of one series per line, and the name of their channel; labels may be empty."""
+    """Return the series of a wide file and the name of their channel; ``label`` None gives empty labels."""
     place = -1 if label is None else names.index(label)
     series = []
     for i, row in enumerate(rows, start=2):
         if not row:
             continue
         if not place < len(row) <= len(names):
-            raise ValueError(
-                f"{path}, line {i}: expected up to {len(names)} fields, a label among them, found {len(row)}"
-            )
+            raise ValueError(f"{path}, line {i}: expected up to {len(names)} fields with a label, found {len(row)}")
         cells = [(name, cell) for j, (name, cell) in enumerate(zip(names, row, strict=False)) if j != place]
         values = np.array([[number(c, path, i, "a value", column=n, nonfinite=nonfinite) for n, c in cells]])
         seen = np.flatnonzero(~np.isnan(values[0]))

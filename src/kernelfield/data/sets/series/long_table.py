@@ -1,4 +1,4 @@
-"""Tables of one measurement per line: id, time, channel, value; their labels, and values to predict at other times."""
+"""Long tables with one measurement per line (id, time, channel, value), their labels, and their query times."""
 
 from __future__ import annotations
 
@@ -15,15 +15,25 @@ from ...transforms.series import Series
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LONG", "QueryTimes", "aligned", "ask_last", "ask_listed", "cell_label", "read_cells", "read_labels",
-           "read_long", "read_queries"]  # fmt: skip
+__all__ = [
+    "LONG",
+    "QueryTimes",
+    "aligned",
+    "cell_label",
+    "query_last",
+    "query_listed",
+    "read_cells",
+    "read_labels",
+    "read_long",
+    "read_queries",
+]  # fmt: skip
 
-#: columns by which a file of one measurement per line is known
+#: columns that identify a long table
 LONG = {"id", "time", "value"}
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns of a CSV, TSV or parquet file, and its rows."""
+    """Return the column names and the rows of a CSV, TSV or parquet file."""
     suffix = path.suffix.lower()
     rows = read_parquet(path) if suffix == ".parquet" else read_table(path, "\t" if suffix == ".tsv" else ",")
     return ([n.strip() for n in rows[0]], rows[1:]) if rows else ([], [])
@@ -37,15 +47,15 @@ def read_long(
     nonfinite: str = "refuse",
     labels: Mapping[str, str] | None = None,
 ) -> tuple[list[Series], list[str]]:
-    """Return the series of a file of one measurement per line, and the names of their channels.
+    """Return the series of a long table and the names of their channels.
 
     Args:
         path: the file, for errors.
         names: names of its columns.
         rows: its rows.
         label: name of the column of labels; None if there is none.
-        nonfinite: as of :func:`~.csv_series.csv_series`.
-        labels: labels by id, of another file.
+        nonfinite: see :func:`~.csv_series.csv_series`.
+        labels: labels by id, from another file.
     """
     column = {name: i for i, name in enumerate(names)}
     marks: dict[str, str] = {}
@@ -57,7 +67,7 @@ def read_long(
             raise ValueError(f"{path}, line {i}: expected {len(names)} fields, found {len(row)}")
         key, mark = row[column["id"]].strip(), "" if label is None else cell_label(row[column[label]], path, i)
         if labels is not None and key not in labels:
-            raise ValueError(f"{path}, line {i}: expected an id of the file of labels, found {key!r}")
+            raise ValueError(f"{path}, line {i}: expected an id that the file of labels contains, found {key!r}")
         mark = mark if labels is None else labels[key]
         if marks.setdefault(key, mark) != mark:
             raise ValueError(f"{path}, line {i}: expected label {marks[key]!r} for series {key!r}, found {mark!r}")
@@ -65,7 +75,7 @@ def read_long(
         channel = row[column["channel"]].strip() if "channel" in column else "value"
         at = seen.setdefault(key, {}).setdefault(time, {})
         if channel in at:
-            raise ValueError(f"{path}, line {i}: expected one value of {channel!r} at time {time:g}, found a second")
+            raise ValueError(f"{path}, line {i}: expected one value of {channel!r} at time {time:g}, found two")
         at[channel] = number(row[column["value"]], path, i, channel, column="value", nonfinite=nonfinite)
     if not seen:
         raise ValueError(f"{path} must hold a measurement on each line after the first, found none")
@@ -79,7 +89,7 @@ def read_long(
 
 
 def aligned(series: Series, found: Sequence[str], channels: Sequence[str]) -> Series:
-    """Return a series with all channels that any file has; those it lacks are missing."""
+    """Return a series with all ``channels``; those that are not in ``found`` are missing."""
     if list(found) == list(channels):
         return series
     values = np.full((len(channels), series.values.shape[1]), np.nan)
@@ -89,7 +99,7 @@ def aligned(series: Series, found: Sequence[str], channels: Sequence[str]) -> Se
 
 
 def read_labels(path: Path, label: str) -> dict[str, str]:
-    """Return the labels of series by id: a file of columns ``id`` and ``label``."""
+    """Return the labels of series by id, from a file with the columns ``id`` and ``label``."""
     names, rows = read_cells(path)
     if "id" not in names or label not in names:
         raise ValueError(f"{path}, line 1: expected columns id and {label}, found {', '.join(names[:6]) or 'nothing'}")
@@ -102,40 +112,40 @@ def read_labels(path: Path, label: str) -> dict[str, str]:
             raise ValueError(f"{path}, line {i}: expected {len(names)} fields, found {len(row)}")
         key = row[place].strip()
         if key in found:
-            raise ValueError(f"{path}, line {i}: expected one label for series {key!r}, found a second")
+            raise ValueError(f"{path}, line {i}: expected one label for series {key!r}, found two")
         found[key] = cell_label(row[mark], path, i)
     return found
 
 
 def cell_label(text: str, path: Path, line: int) -> str:
-    """Return a label without blanks around it; raise if it is empty."""
+    """Return a label without surrounding blanks; raise a ValueError if it is empty."""
     if not text.strip():
         raise ValueError(f"{path}, line {line}: expected a label, found none")
     return text.strip()
 
 
-def ask_listed(series: Sequence[Series], path: Path, nonfinite: str = "refuse") -> tuple[list[Series], list[str]]:
-    """Return series with the values of a second file, one measurement per line, as what is asked for; and its channels.
+def query_listed(series: Sequence[Series], path: Path, nonfinite: str = "refuse") -> tuple[list[Series], list[str]]:
+    """Return series with the times and values of a second long table as queries, and the channels of that table.
 
-    Series that the file does not name have nothing to predict and are left out.
+    Series that are not in the second table have nothing to predict and are dropped.
     """
     names, rows = read_cells(path)
     if not set(names) >= LONG:
         raise ValueError(f"{path}, line 1: expected columns id, time, value, found {', '.join(names[:6]) or 'nothing'}")
-    asked, channels = read_long(path, names, rows, None, nonfinite)
-    answers = {s.key: s for s in asked}
+    queries, channels = read_long(path, names, rows, None, nonfinite)
+    by_key = {s.key: s for s in queries}
     known = {s.key for s in series}
-    unknown = [s.key for s in asked if s.key not in known]
-    if len(unknown) == len(asked):
-        raise ValueError(f"targets must name series of the data, got {path}, whose id {unknown[0]!r} is no series")
-    found = [replace(s, at=answers[s.key].times, answers=answers[s.key].values) for s in series if s.key in answers]
+    unknown = [s.key for s in queries if s.key not in known]
+    if len(unknown) == len(queries):
+        raise ValueError(f"targets must name series of the data, got {path} with unknown id {unknown[0]!r}")
+    found = [replace(s, at=by_key[s.key].times, query_values=by_key[s.key].values) for s in series if s.key in by_key]
     return found, channels
 
 
-def ask_last(series: Sequence[Series], share: float) -> list[Series]:
-    """Return series without the last share of their times, at which their values are asked for.
+def query_last(series: Sequence[Series], share: float) -> list[Series]:
+    """Return series whose last times and values have become queries.
 
-    Of n times, the last ``share`` · n, at least one, are asked for. A series of one time is left out.
+    Of n times, the last ``share`` · n, at least one, become queries. A series of one time is dropped.
     """
     found = []
     for s in series:
@@ -144,18 +154,18 @@ def ask_last(series: Sequence[Series], share: float) -> list[Series]:
         if kept < 1 or s.times is None:
             continue
         values, times = s.values[:, :kept], s.times[:kept]
-        found.append(replace(s, values=values, times=times, at=s.times[kept:], answers=s.values[:, kept:]))
+        found.append(replace(s, values=values, times=times, at=s.times[kept:], query_values=s.values[:, kept:]))
     if not found:
-        raise ValueError(f"forecast must leave times to predict from, got {share} of series of one time")
+        raise ValueError(f"forecast must leave times to predict from, got {share} for series of one time")
     return found
 
 
 class QueryTimes:
-    """Times at which predictions are asked for: the same for all series, or each series' own.
+    """Times at which to predict, common to all series or separate for each.
 
     Args:
-        common: (queries,) times of all series, or (queries, dim) or (n, queries, dim) coordinates.
-        by_series: times of each series by its id, in place of ``common``.
+        common: (queries,) times for all series, or (queries, dim) or (n, queries, dim) coordinates.
+        by_series: times for each series by its id, instead of ``common``.
     """
 
     def __init__(self, common: np.ndarray | None = None, by_series: Mapping[str, np.ndarray] | None = None) -> None:
@@ -166,22 +176,22 @@ class QueryTimes:
                 raise ValueError(f"at must hold finite times, at least one, got {shown}")
 
     def of(self, series: Series) -> np.ndarray:
-        """Return the times asked of a series."""
+        """Return the query times of a series."""
         if self.by_series is None:
             assert self.common is not None
             if self.common.ndim != 1:
                 raise ValueError(f"at must be (queries,) times for series, got shape {self.common.shape}")
             return self.common
         if series.key not in self.by_series:
-            raise ValueError(f"at must name times for each series, got none for series {series.key!r}")
+            raise ValueError(f"at must hold times for each series, got none for series {series.key!r}")
         return self.by_series[series.key]
 
 
 def read_queries(given: str | Path) -> QueryTimes:
-    """Return the times of a list such as "0.5,1,2", or of a file.
+    """Return the query times of a list such as "0.5,1,2", or of a file.
 
     Args:
-        given: numbers or dates with commas between them; a CSV or parquet file with a column ``time``, and perhaps
+        given: numbers or dates, separated by commas; a CSV or parquet file with a column ``time`` and, optionally,
             ``id``; or an .npy array of coordinates in training steps.
 
     >>> read_queries("1,2.5").common

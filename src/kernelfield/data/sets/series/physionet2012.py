@@ -1,4 +1,4 @@
-"""PhysioNet 2012: mortality in hospital, from 48 hours of measurements at irregular times."""
+"""PhysioNet 2012: prediction of mortality in hospital from 48 hours of measurements at irregular times."""
 
 from __future__ import annotations
 
@@ -45,25 +45,26 @@ def physionet2012(
     """Return stays in intensive care: 37 measurements at irregular times, and whether the patient died in hospital.
 
     Source: the PhysioNet / Computing in Cardiology Challenge 2012 (Silva et al., 2012; Goldberger et al., 2000),
-    folders ``set-a``, ``set-b``, ``set-c`` of one text file a stay and ``Outcomes-a.txt`` and so on in ``root``; 4,000
-    stays each, from https://physionet.org/content/challenge-2012/. No checksums of the archives could be confirmed, so
-    nothing is downloaded. Licence: ODC-By 1.0. Split: random under a seed, stratified by outcome. Normalisation:
-    zero mean and unit variance of each measurement over the observed values of the training stays, clipped at ±10.
+    folders ``set-a``, ``set-b``, ``set-c`` with one text file per stay, 4,000 stays each, and files ``Outcomes-a.txt``
+    and so on in ``root``, from https://physionet.org/content/challenge-2012/. The checksums of the archives are not
+    confirmed, so nothing is downloaded. Licence: ODC-By 1.0. Split: at random with a seed, stratified by outcome.
+    Normalisation: zero mean and unit variance of each measurement over the observed values of the training stays,
+    clipped at ±10.
 
-    Every time at which anything was measured is a point. Its channels are the 37 measurements (0, the mean, where not
-    observed), 37 that are 1 where one was observed, and the static ones, the same at all points of a stay: age, gender,
-    height, and the four kinds of unit, one-hot.
+    Every time with a measurement is a point. Its channels are the 37 measurements (0, the mean, where not observed), 37
+    channels that are 1 where the measurement was observed, and the static values, which are the same at all points of a
+    stay: age, gender, height, and the four kinds of unit, one-hot.
 
     Args:
-        root: folder of the folders and outcomes.
-        sets: which of them, joined.
+        root: folder that holds the folders and the outcomes.
+        sets: letters of the sets to join.
         minutes: one training step, the unit of the coords.
         shares: shares of training, validation and test data.
         seed: seed of the split.
 
     Returns:
-        Inputs (n, 41, points), as measured, the static ones repeated, from which ``prepare`` computes the 81 channels;
-        coords (n, points, 1), mask (n, points); targets (n, 1) of 0 and 1, task "multilabel".
+        Inputs (n, 41, points): raw measurements and repeated static values, from which ``prepare`` computes the 81
+        channels; coords (n, points, 1), mask (n, points); targets (n, 1) of 0 and 1, task "multilabel".
     """
     where = folder(root, "PhysioNet 2012", "challenge-2012/1.0.0", "predicting-mortality-of-icu-patients-1.0.0")
     paths, deaths = [], []
@@ -124,8 +125,8 @@ class _Channels:
 def read_stay(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the times (points,) in minutes, the measurements (37, points), and age, gender, height and unit (4,).
 
-    NaN where nothing was measured; the files write -1 for unknown values. Of two values at the same
-    time the later line counts.
+    Values that were not measured are NaN; the files write -1 for unknown values. If two lines have the same time, the
+    later one counts.
     """
     lines = read_lines(path)
     if not lines or lines[0].strip() != "Time,Parameter,Value":
@@ -158,12 +159,14 @@ def _outcomes(path: Path) -> dict[str, float]:
     lines = read_lines(path)
     names = [n.strip() for n in lines[0].split(",")] if lines else []
     if "RecordID" not in names or "In-hospital_death" not in names:
-        raise ValueError(f"{path}, line 1: expected RecordID and In-hospital_death among the columns, found {names}")
+        raise ValueError(f"{path}, line 1: expected columns RecordID and In-hospital_death, found {names}")
     record, death = names.index("RecordID"), names.index("In-hospital_death")
     outcomes = {}
     for i, line in enumerate(lines[1:], start=2):
         fields = line.split(",")
         if len(fields) != len(names) or fields[death].strip() not in ("0", "1"):
-            raise ValueError(f"{path}, line {i}: expected {len(names)} fields and a death of 0 or 1, found {line!r}")
+            raise ValueError(
+                f"{path}, line {i}: expected {len(names)} fields and In-hospital_death of 0 or 1, found {line!r}"
+            )
         outcomes[fields[record].strip()] = float(fields[death])
     return outcomes

@@ -1,4 +1,4 @@
-"""Time series from `.ts` files, the format of the UEA and UCR archives; CharacterTrajectories among them."""
+"""Time series from the files of the UEA and UCR archives, such as CharacterTrajectories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["character_trajectories", "read_archive", "read_ts", "ts"]
 
 SPLITS = ("archive", "random")
-#: endings of the archive's files
+#: endings of the names of the archive's files
 ENDINGS = (".ts", ".tsv", ".arff")
 
 
@@ -53,26 +53,28 @@ def ts(
 ) -> Data:
     """Return any classification or regression problem of the UEA and UCR archives.
 
-    Source: ``PROBLEM_TRAIN.ts`` and ``PROBLEM_TEST.ts`` in ``root`` or ``root/PROBLEM``, as
-    https://www.timeseriesclassification.com has them, the same as ``.tsv`` or ``.arff``, or one such file. The archive
-    publishes no checksums, so nothing is downloaded. Licence: each problem's own, stated there. Split: the archive's,
-    15 of a hundred training series held out for validation; or all series joined and divided at random. Normalisation:
-    zero mean and unit variance of each channel over the training series. Unequal lengths are padded and masked; missing
-    values ("?") are masked where all channels miss, and the channel's mean elsewhere; time stamps become coords.
+    Source: ``PROBLEM_TRAIN.ts`` and ``PROBLEM_TEST.ts`` of https://www.timeseriesclassification.com in ``root`` or
+    ``root/PROBLEM``, the same with ``.tsv`` or ``.arff``, or one such file. The archive publishes no checksums, so
+    nothing is downloaded. Licence: that of the problem, as stated by the archive. Split: that of the archive, with 15
+    percent of the training series held out for validation; or all series joined and divided at random. Normalisation:
+    zero mean and unit variance of each channel over the training series. Series of unequal length are padded and
+    masked. Missing values ("?") are masked if all channels are missing, and become the mean of the channel otherwise.
+    Time stamps become coords.
 
     Args:
-        root: folder of the two files, or path of one file; a file ``X_TRAIN`` is read with the ``X_TEST`` beside it.
-        problem: name of the problem; may be left out where the folder holds one only.
+        root: folder of the two files, or path of one file; ``X_TRAIN`` is read together with ``X_TEST`` of the same
+            folder.
+        problem: name of the problem; optional if the folder holds only one.
         split: "archive" or "random".
-        nonfinite: "refuse" raises for a value that is infinite or too large for float32, with its line and column;
-            "missing" counts it as missing.
-        options: the keyword arguments that follow.
+        nonfinite: "refuse" raises an error for a value that is infinite or too large for float32 and names its line and
+            column; "missing" counts it as missing.
+        options: the keyword arguments below.
         shares: shares of training, validation and test data, for "random" and for one file.
-        unit: time of one training step, where there are time stamps.
-        observed: whether to add, for each channel, one that is 1 where it was observed.
+        unit: time of one training step, for series with time stamps.
+        observed: whether to add one channel per channel, which is 1 where that channel was observed.
         standardize: whether to normalise targets to zero mean and unit variance over the training series; metrics and
-            predictions stay in their own unit.
-        normalize: "channel" normalises each channel, "step" each time step over samples and channels.
+            predictions keep the original unit.
+        normalize: "channel" normalises each channel, "step" normalises each time step over samples and channels.
         seed: seed of the split.
 
     Returns:
@@ -88,7 +90,7 @@ def ts(
     read = [read_archive(path, nonfinite) for path in paths]
     task = read[0][1]
     if read[-1][1] != task:
-        raise ValueError(f"{paths[-1]} must hold labels for {task}, as {paths[0]}, found {read[-1][1]}")
+        raise ValueError(f"{paths[-1]} must hold labels for {task}, like {paths[0]}, found {read[-1][1]}")
     classes = tuple(dict.fromkeys(c for r in read for c in r[2] or ())) or None
     parts: Sequence[Sequence[Series]] = [r[0] for r in read]
     if split == "random":
@@ -107,10 +109,10 @@ def character_trajectories(
 ) -> Data:
     """Return CharacterTrajectories: pen movements of 20 letters, 2,858 series of 3 channels and up to 182 steps.
 
-    Source: the UEA archive (Bagnall et al., 2018), after UCI; read as :func:`ts` does, never downloaded. Licence: CC BY
-    4.0 (UCI). Split: the archive's two files joined and split at random into 70, 15 and 15 percent, stratified by
-    letter, as Kidger et al. (2020) and the thesis do; or the archive's own. Normalisation: zero mean and unit variance
-    of each channel, or of each time step, over the training series.
+    Source: the UEA archive (Bagnall et al., 2018), originally from UCI, in the layout of :func:`ts`; nothing is
+    downloaded. Licence: CC BY 4.0 (UCI). Split: the archive's two files joined and split at random into 70, 15 and 15
+    percent, stratified by letter, as in Kidger et al. (2020) and the thesis; or that of the archive. Normalisation:
+    zero mean and unit variance of each channel, or of each time step, over the training series.
     """
     return ts(root, "CharacterTrajectories", split=split, shares=shares, normalize=normalize, seed=seed)
 
@@ -119,7 +121,7 @@ def _only_problem(where: Path) -> str:
     names = sorted({p.stem.removesuffix("_TRAIN") for e in ENDINGS for p in where.glob(f"*_TRAIN{e}")})
     if len(names) != 1:
         found = ", ".join(names[:8]) or "none"
-        raise ValueError(f"problem must say which NAME_TRAIN.ts and NAME_TEST.ts of {where} to read, found {found}")
+        raise ValueError(f"problem must be the NAME of NAME_TRAIN.ts and NAME_TEST.ts in {where}, found {found}")
     return names[0]
 
 
@@ -128,7 +130,7 @@ def read_archive(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], s
 
     Args:
         path: the file.
-        nonfinite: as of :func:`read_ts`.
+        nonfinite: see :func:`read_ts`.
     """
     ending = check_choice("ending", path.suffix.lower(), ENDINGS)
     if ending == ".ts":
@@ -138,15 +140,16 @@ def read_archive(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], s
 
 
 def read_ts(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], dict[str, str], str, tuple[str, ...] | None]:
-    """Return the series of a `.ts` file, its header, the task, and the names of the classes if it has some.
+    """Return the series of a `.ts` file, its header, the task, and the names of the classes if there are any.
 
-    A header of tags (``@classLabel true a b``), ``@data``, then one series per line: channels separated by colons,
-    values by commas, the label last. With ``@timeStamps true`` values are (time, value) pairs, times numbers or dates.
+    A file has a header of tags (``@classLabel true a b``), ``@data``, then one series per line: channels separated by
+    colons, values by commas, the label last. With ``@timeStamps true`` values are (time, value) pairs, and times are
+    numbers or dates.
 
     Args:
         path: the file.
-        nonfinite: what to do with a value that is infinite or too large for float32: "refuse" raises, "missing" counts
-            it as missing.
+        nonfinite: "refuse" raises an error for a value that is infinite or too large for float32; "missing" counts it
+            as missing.
     """
     header: dict[str, str] = {}
     lines = read_lines(path)
@@ -201,7 +204,7 @@ def _series(text: str, path: Path, line: int, timed: bool, nonfinite: str) -> Se
         ]
         lengths = {len(row) for row in rows}
         if len(lengths) > 1:
-            raise ValueError(f"{path}, line {line}: expected channels of one length, found {sorted(lengths)}")
+            raise ValueError(f"{path}, line {line}: expected channels of equal length, found {sorted(lengths)}")
         found = Series(np.array(rows), label.strip(), where=f"{path}, line {line}")
     if not channels or not found.values.size:
         raise ValueError(f"{path}, line {line}: expected values, a colon and a label, found {text[:40]!r}")
@@ -209,13 +212,13 @@ def _series(text: str, path: Path, line: int, timed: bool, nonfinite: str) -> Se
 
 
 def _outside_brackets(text: str) -> list[str]:
-    """Split a text at its colons, other than those inside of brackets.
+    """Split a text at its colons, except those inside brackets.
 
     >>> _outside_brackets("(12:00,1):a")
     ['(12:00,1)', 'a']
     """
     parts, start, inside = [], 0, False
-    for mark in re.finditer("[:()]", text):  # one pass: a pattern that looks ahead takes quadratic time
+    for mark in re.finditer("[:()]", text):  # one pass; a lookahead pattern takes quadratic time
         if mark[0] == ":" and not inside:
             parts.append(text[start : mark.start()])
             start = mark.end()
@@ -241,14 +244,17 @@ def _check(series: list[Series], header: dict[str, str], classes: tuple[str, ...
     channels = {s.values.shape[0] for s in series}
     if len(channels) > 1:
         raise ValueError(f"{path} must hold series with the same number of channels, found {sorted(channels)}")
-    said = header.get("dimensions", header.get("dimension", "1" if header.get("univariate") == "true" else ""))
-    if said.isdecimal() and channels != {int(said)}:
-        raise ValueError(f"{path} must hold series of {said} channels, as its header says, found {channels.pop()}")
+    declared = header.get("dimensions", header.get("dimension", "1" if header.get("univariate") == "true" else ""))
+    if declared.isdecimal() and channels != {int(declared)}:
+        raise ValueError(
+            f"{path} must hold series of {declared} channels, as its header declares, found {channels.pop()}"
+        )
     if classes is not None:
         unknown = {s.label for s in series} - set(classes)
         if unknown:
             raise ValueError(
-                f"{path} must hold labels of its header, {', '.join(classes)}, found {', '.join(sorted(unknown))}"
+                f"{path} must hold only labels that its header lists, {', '.join(classes)}, "
+                f"found {', '.join(sorted(unknown))}"
             )
     else:
         for s in series:

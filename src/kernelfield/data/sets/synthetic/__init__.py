@@ -1,1 +1,1 @@
-"""Data generated in code."""
+"""Synthetic data."""

@@ -1,4 +1,4 @@
-"""Synthetic chirps: tones that rise or fall, slowly or fast, somewhere in noise."""
+"""Synthetic chirps: tones that rise or fall, slowly or fast, at random positions in noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...base import Data, Split
 
 __all__ = ["chirps"]
 
-#: class: change of frequency over the signal's length, in cycles per length
+#: change of frequency of each class over the signal's length, in cycles per length
 RATES = {"falls fast": -48.0, "falls": -24.0, "steady": 0.0, "rises": 24.0, "rises fast": 48.0}
 
 
@@ -25,11 +25,12 @@ def chirps(
 
     .. math:: x(t) = e^{-\frac12 (t - c)^2 / w^2} \sin(2\pi (f (t - c) + \tfrac{r}{2} (t - c)^2) + \phi) + \epsilon
 
-    on t in [0, 1), with the rate r the class, and centre c, width w, frequency f and phase drawn at random. The
-    frequency in the middle does not depend on the class, so a network must see a stretch of time. Signals are functions
-    of real time: the same seed at another ``length`` gives the same signals on another grid, with other noise.
+    for t in [0, 1), where the class determines the rate r, and centre c, width w, frequency f and phase are random. The
+    frequency in the middle does not depend on the class, so a network must observe an interval of time. Signals are
+    continuous functions of time: the same seed with another ``length`` gives the same signals on another grid, with
+    other noise.
 
-    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
+    Source: generated. Licence: none needed. Split: the given numbers of signals, drawn with one seed. Normalisation:
     divided by the standard deviation of the training signals.
 
     Args:

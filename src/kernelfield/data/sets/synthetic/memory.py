@@ -1,4 +1,4 @@
-"""Synthetic tasks that need memory: copy memory and the adding problem (chapter 2, appendix)."""
+"""Synthetic tasks of memory: copy memory and the adding problem (chapter 2, appendix)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ def copy_memory(
 ) -> Data:
     """Return the copy memory task: repeat ten digits after T steps.
 
-    Inputs of length T + 20: ten digits of 1 to 8, T - 1 zeros, eleven nines. The target is zero but for the last ten
-    entries, which are the ten digits. A network without memory that knows the task has accuracy 1/8 on these.
+    An input has length T + 20: ten digits from 1 to 8, T - 1 zeros, eleven nines. The target is zero except for the
+    last ten entries, which are the ten digits. A network that has learned the task but has no memory has accuracy 1/8
+    on these.
 
-    Source: generated. Licence: none needed. Split: as many of each as asked for, drawn one after the other under one
-    seed; the sizes are those common for this task. Normalisation: none, the digits are the values of one channel.
+    Source: generated. Licence: none needed. Split: the given numbers of samples, drawn with one seed; the defaults are
+    the usual ones for this task. Normalisation: none; the digits are the values of one channel.
 
     Args:
-        T: steps to remember over.
+        T: number of steps over which to remember.
         train: number of training samples.
         validation: number of validation samples; 0 for none.
         test: number of test samples.
         seed: seed of all samples.
 
     Returns:
-        Inputs (n, 1, T + 20), targets (n, T + 20) of ten classes; task "segmentation", a class for every step.
+        Inputs (n, 1, T + 20), targets (n, T + 20) of ten classes; task "segmentation", with one class per step.
 
     >>> data = copy_memory(3, train=2)
     >>> batch = data.train.batch(slice(0, 1))
@@ -60,10 +61,10 @@ def copy_memory(
 def adding(T: int = 100, *, train: int = 50_000, validation: int = 1_000, test: int = 1_000, seed: int = 0) -> Data:
     """Return the adding problem: the sum of two marked numbers among T.
 
-    Inputs of two channels: numbers uniform in [0, 1], and zeros with a one at two places. The target is the sum of the
-    two numbers there. Always predicting 1 has a mean squared error of 1/6.
+    An input has two channels: uniform numbers in [0, 1], and zeros with ones at two positions. The target is the sum of
+    the numbers at these positions. A constant prediction of 1 has a mean squared error of 1/6.
 
-    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
+    Source: generated. Licence: none needed. Split: the given numbers of samples, drawn with one seed. Normalisation:
     none.
 
     Args:

@@ -1,4 +1,4 @@
-"""Synthetic oscillators, seen at random times and asked at others."""
+"""Synthetic oscillators, observed at random times, to predict at others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...base import Data, Split
 
 __all__ = ["oscillators"]
 
-#: cycles over the whole time, and logarithm of the amplitude that is lost over it
+#: ranges of the number of cycles, and of the decrease of the log amplitude, over the interval
 CYCLES, DECAY = (2.0, 6.0), (0.0, 2.0)
 
 
@@ -29,30 +29,31 @@ def oscillators(
     test: int = 500,
     seed: int = 0,
 ) -> Data:
-    r"""Return damped oscillators, seen at random times, to predict at other times.
+    r"""Return damped oscillators, observed at random times, to predict at other times.
 
     .. math:: x(t) = e^{-\gamma t} \cos(2\pi f t + \phi), \qquad t \in [0, 1)
 
-    with frequency f, decay γ and phase φ uniform at random: 2 to 6 cycles, an amplitude that shrinks by up to
-    :math:`e^{-2}`. All times are drawn uniformly and independently for each sample. The answer is known, so that the
-    error of a network is its own.
+    with uniform random frequency f, decay γ and phase φ: 2 to 6 cycles, an amplitude that shrinks by up to
+    :math:`e^{-2}`. All times are drawn uniformly and independently for each sample. The targets are exact, so a perfect
+    network has zero error.
 
-    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation: none.
+    Source: generated. Licence: none needed. Split: the given numbers of samples, drawn with one seed. Normalisation:
+    none.
 
     Args:
-        length: number of training steps that the interval [0, 1) of time stands for.
-        seen: number of times at which an oscillator is seen.
-        asked: number of times at which it is asked for.
-        forecast: share of the interval, at its end, in which nothing is seen; questions are over the whole interval.
-        noise: standard deviation of the noise on what is seen; the answers have none.
+        length: number of training steps in the time interval [0, 1).
+        seen: number of observed times per oscillator.
+        asked: number of times per oscillator at which to predict.
+        forecast: share of the interval, at its end, without observations; predictions cover the whole interval.
+        noise: standard deviation of the noise on the observations; targets have none.
         train: number of training samples.
         validation: number of validation samples; 0 for none.
         test: number of test samples.
         seed: seed of all samples.
 
     Returns:
-        Inputs (n, 2, seen), the value and a channel of ones, by which a convolution also counts its samples; coords
-        (n, seen, 1), in order; at (n, asked, 1), in order; targets (n, 1, asked), task "dense-regression".
+        Inputs (n, 2, seen): the value, and a channel of ones with which a convolution can count its samples; coords (n,
+        seen, 1), ascending; at (n, asked, 1), ascending; targets (n, 1, asked), task "dense-regression".
 
     >>> data = oscillators(train=4)
     >>> data.train.inputs.shape, data.train.at.shape, data.train.target.shape

@@ -1,4 +1,4 @@
-"""Synthetic Pathfinder images: are two dots joined by a dashed path (Linsley et al., 2018; chapter 3, appendix)?"""
+"""Synthetic Pathfinder images: does a dashed path join two dots? (Linsley et al., 2018; chapter 3, appendix)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...transforms.batch import Standardize
 
 __all__ = ["pathfinder"]
 
-#: drawings to begin before there is said to be no room
+#: number of attempts to draw an image before an error says that there is no room
 TRIES = 1_000
 
 
@@ -30,21 +30,21 @@ def pathfinder(
     test: int = 500,
     seed: int = 0,
 ) -> Data:
-    """Return images with two dots and dashed paths; class 1 if one path joins the dots, 0 if not.
+    """Return images with two dots and dashed paths; class 1 if a path joins the dots, 0 if not.
 
     Every image has two long paths of ``dashes`` dashes that do not touch, and shorter distractors. The dots lie at the
-    ends of one long path, or at one end of each. Only following the dashes tells the two cases apart.
+    ends of one long path, or at one end of each. A network must follow the dashes to tell the two cases apart.
 
-    Source: generated, after the description of Linsley et al. (2018), as used by the Long Range Arena (32×32; Path-X
-    is 128×128). These are not its files, and results on the two cannot be compared. Licence: none needed. Split:
-    as many of each as asked for, under one seed, both classes equally often. Normalisation: zero mean and unit variance
-    over the training images.
+    Source: generated from the description of Linsley et al. (2018), as in the Long Range Arena (32×32; Path-X is
+    128×128). These are not the files of the Long Range Arena, so results on the two are not comparable. Licence: none
+    needed. Split: the given numbers of images, drawn with one seed; both classes are equally frequent. Normalisation:
+    zero mean and unit variance over the training images.
 
     Args:
         resolution: pixels per side, at least 16.
-        sequence: whether to give sequences (n, 1, resolution²) in place of images.
-        dashes: number of dashes of a long path, each of three pixels and a gap; a distractor has a third as many. A
-            fifth of ``resolution`` if not given.
+        sequence: whether inputs are sequences (n, 1, resolution²) instead of images.
+        dashes: number of dashes of a long path, each of three pixels and a gap; a distractor has a third as many. The
+            default is a fifth of ``resolution``.
         distractors: number of short paths.
         train: number of training images.
         validation: number of validation images; 0 for none.
@@ -52,7 +52,7 @@ def pathfinder(
         seed: seed of all samples.
 
     Returns:
-        Inputs (n, 1, resolution, resolution) or (n, 1, resolution²), kept as bytes; classes (n,) of two.
+        Inputs (n, 1, resolution, resolution) or (n, 1, resolution²), stored as bytes; classes (n,) of two.
 
     >>> data = pathfinder(train=4, validation=0, test=2)
     >>> data.train.inputs.shape, data.train.target.tolist()
@@ -80,12 +80,12 @@ def _draw(source: np.random.Generator, resolution: int, joined: bool, dashes: in
         if None in ends:
             continue
         for _ in range(distractors):
-            canvas.path(max(1, dashes // 3))  # one that finds no room is left out
+            canvas.path(max(1, dashes // 3))  # skipped if there is no room
         first, second = (end for end in ends if end is not None)
         canvas.dot(first[0])
         canvas.dot(first[1] if joined else second[0])
         return (255 * canvas.ink).round().astype(np.uint8)
-    raise ValueError(f"dashes must leave room for two paths of {resolution}×{resolution} pixels, got {dashes}")
+    raise ValueError(f"dashes must leave room for two paths in {resolution}×{resolution} pixels, got {dashes}")
 
 
 class _Canvas:
@@ -113,7 +113,7 @@ class _Canvas:
         self.stroke(at, at, 1.8 * self.pixel)
 
     def path(self, dashes: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Draw a path of dashes that bends and touches no other; return its ends, or None if no room was found."""
+        """Draw a bent path of dashes that touches no other; return its ends, or None if there is no room."""
         for _ in range(50):
             points = self.grow(dashes)
             if points is not None:
@@ -124,7 +124,7 @@ class _Canvas:
         return None
 
     def grow(self, dashes: int) -> np.ndarray | None:
-        """Return (4 · dashes, 2) points along a path, dash by dash, or None if it got stuck."""
+        """Return (4 · dashes, 2) points along a path, dash by dash, or None if it has no room to continue."""
         points = np.empty((0, 2))
         at = self.source.uniform(0.08, 0.92, 2)
         heading = self.source.uniform(0, 2 * math.pi)
@@ -141,7 +141,7 @@ class _Canvas:
         return points
 
     def free(self, fresh: np.ndarray, own: np.ndarray) -> bool:
-        """Return whether points are inside the image, away from other paths and all but their own last dash."""
+        """Return whether points are inside the image and away from other paths and their own dashes before the last."""
         if fresh.min() < 0.06 or fresh.max() > 0.94:
             return False
         others = np.concatenate([self.taken, own[:-4]])

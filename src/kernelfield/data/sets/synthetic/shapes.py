@@ -21,11 +21,11 @@ CLASSES = ("circle", "square", "triangle", "cross", "ring", "star")
 def shapes(resolution: int = 32, *, train: int = 2_000, validation: int = 500, test: int = 500, seed: int = 0) -> Data:
     """Return images of one shape each, with random position, size, angle, brightness and background.
 
-    A shape is a region of the unit square, and a pixel's value is the share of it that the shape covers: the same
-    seed at another resolution gives the same shapes on another grid.
+    A shape is a region of the unit square, and the value of a pixel is the share of its area that the shape covers. The
+    same seed at another resolution gives the same shapes on another grid.
 
-    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation: zero
-    mean and unit variance over the training images.
+    Source: generated. Licence: none needed. Split: the given numbers of images, drawn with one seed. Normalisation:
+    zero mean and unit variance over the training images.
 
     Args:
         resolution: pixels per side.
@@ -35,7 +35,7 @@ def shapes(resolution: int = 32, *, train: int = 2_000, validation: int = 500, t
         seed: seed of all samples.
 
     Returns:
-        Inputs (n, 1, resolution, resolution), kept as bytes; classes (n,) of six.
+        Inputs (n, 1, resolution, resolution), stored as bytes; classes (n,) of six.
 
     >>> data = shapes(16, train=10)
     >>> data.train.inputs.shape, data.classes[:3]
@@ -53,11 +53,11 @@ def shapes(resolution: int = 32, *, train: int = 2_000, validation: int = 500, t
 
 
 def _render(label: Tensor, drawn: Tensor, resolution: int) -> Tensor:
-    """Return (n, 1, resolution, resolution) bytes of shapes with the ``drawn`` (6, n) numbers of [0, 1)."""
+    """Return (n, 1, resolution, resolution) bytes of shapes, from ``drawn`` (6, n) random numbers in [0, 1)."""
     size = 0.15 + 0.12 * drawn[0]
     row, column = (0.32 + 0.36 * drawn[1:3]).view(2, -1, 1, 1)
     turn = 2 * math.pi * drawn[3]
-    # Four points per pixel and axis: coverage to a sixteenth.
+    # Four points per pixel and axis give the coverage in steps of a sixteenth.
     fine = (torch.arange(4 * resolution) + 0.5) / (4 * resolution)
     v, u = fine.view(1, -1, 1) - row, fine.view(1, 1, -1) - column
     cos, sin = torch.cos(turn).view(-1, 1, 1), torch.sin(turn).view(-1, 1, 1)
@@ -73,7 +73,7 @@ def _render(label: Tensor, drawn: Tensor, resolution: int) -> Tensor:
 
 
 def _inside(name: str, u: Tensor, v: Tensor) -> Tensor:
-    """Return whether (u, v) lies in the shape of about unit radius."""
+    """Return whether (u, v) lies in the shape, whose radius is about 1."""
     radius = torch.hypot(u, v)
     if name == "circle":
         return radius < 1
@@ -87,6 +87,6 @@ def _inside(name: str, u: Tensor, v: Tensor) -> Tensor:
     if name == "triangle":
         sector = torch.remainder(angle, 2 * math.pi / 3) - math.pi / 3
         return radius * torch.cos(sector) < 0.68
-    # A star of five: between its points the radius falls linearly with the angle.
+    # A five-pointed star: between its points the radius falls linearly with the angle.
     sector = (torch.remainder(angle, 2 * math.pi / 5) - math.pi / 5).abs() / (math.pi / 5)
     return radius < 0.5 + 0.75 * sector

@@ -1,4 +1,4 @@
-"""Synthetic point clouds: spheres, tori, cubes and others, in any pose, with noise."""
+"""Synthetic point clouds: spheres, tori, cubes and others, in random poses, with noise."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ def solids(
 ) -> Data:
     """Return clouds of points on the surfaces of spheres, tori, cubes, cones, cylinders, helices, saddles and crosses.
 
-    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation: the
-    mean of each cloud at the origin, its farthest coordinate at 1.
+    Source: generated. Licence: none needed. Split: the given numbers of clouds, drawn with one seed. Normalisation: the
+    mean of each cloud is at the origin, its farthest coordinate at 1.
 
     Args:
-        points: points of each cloud; twice as many are generated, and training chooses new ones in every epoch.
-        voxels: number of voxels along each axis; points are moved to their centres, one point in each. None for none.
+        points: points per cloud; twice as many are stored, and training chooses among them anew in every epoch.
+        voxels: number of voxels along each axis; points move to the voxel centres, one point per voxel. None for no
+            voxels.
         normals: whether to add surface normals, as three more channels.
         noise: standard deviation of the noise added to positions.
-        pose: random rotation, "any", "upright" (about the last axis), or "none".
+        pose: random rotation: "any", "upright" (about the last axis), or "none".
         train: number of training clouds.
         validation: number of validation clouds; 0 for none.
         test: number of test clouds.
@@ -66,11 +67,11 @@ def solids(
     for kind, surface in enumerate(SURFACES.values()):
         chosen = (label == kind).nonzero().flatten()
         place[chosen], normal[chosen] = surface(len(chosen), 2 * points, generator)
-    # Stretched along each axis, then turned; normals go by the inverse.
+    # Points are stretched along each axis, then rotated; normals are divided by the stretch.
     stretch = 0.8 + 0.4 * torch.rand(len(label), 1, 3, generator=generator)
-    turn = _turns(len(label), pose, generator)
-    place = (place * stretch) @ turn.mT
-    normal = torch.nn.functional.normalize((normal / stretch) @ turn.mT, dim=-1)
+    rotation = _random_rotations(len(label), pose, generator)
+    place = (place * stretch) @ rotation.mT
+    normal = torch.nn.functional.normalize((normal / stretch) @ rotation.mT, dim=-1)
     place = normalized(place + noise * torch.randn(place.shape, generator=generator))
     prepare = ChoosePoints(points, voxels)
     values = normal.mT.contiguous() if normals else normal.mT[:, :0]
@@ -82,15 +83,15 @@ def solids(
 def random_clouds(
     points: int = 1_000, *, dim: int = 3, train: int = 800, validation: int = 0, test: int = 200, seed: int = 0
 ) -> Data:
-    """Return clouds of random points with a random value at each, which is also the target (chapter 4, 4.1).
+    """Return clouds of random points with a random value at each, which is also the target (chapter 4, section 4.1).
 
     A network must carry the values through its representation of the cloud.
 
-    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
-    none, positions are uniform in the cube from -1 to 1, values uniform between -1 and 1.
+    Source: generated. Licence: none needed. Split: the given numbers of clouds, drawn with one seed. Normalisation:
+    none; positions are uniform in [-1, 1]^dim, values uniform in [-1, 1].
 
     Args:
-        points: points of each cloud.
+        points: points per cloud.
         dim: number of spatial dimensions.
         train: number of training clouds.
         validation: number of validation clouds; 0 for none.
@@ -111,7 +112,7 @@ def random_clouds(
     return Data.from_splits("random_clouds", splits, "dense-regression", out_channels=1, size=(2,) * dim)
 
 
-def _turns(n: int, pose: str, generator: torch.Generator) -> Tensor:
+def _random_rotations(n: int, pose: str, generator: torch.Generator) -> Tensor:
     if pose == "none":
         return torch.eye(3).expand(n, 3, 3)
     if pose == "upright":
@@ -121,7 +122,7 @@ def _turns(n: int, pose: str, generator: torch.Generator) -> Tensor:
         turn[:, 1, 0] = angle.sin()
         turn[:, 0, 1] = -turn[:, 1, 0]
         return turn
-    # A random quaternion's rotation is any with the same chance.
+    # Uniform random unit quaternions are uniform random rotations.
     w, x, y, z = torch.nn.functional.normalize(torch.randn(n, 4, generator=generator), dim=1).unbind(1)
     rows = [
         [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
@@ -146,7 +147,7 @@ def _sphere(n: int, m: int, generator: torch.Generator) -> tuple[Tensor, Tensor]
 
 
 def _torus(n: int, m: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    # The outer half of the tube has more surface: of four angles for each point, those that weigh more are kept.
+    # The outer half of the tube has more area, so m of 4 m angles are drawn in proportion to the area.
     tube = _uniform(n, 4 * m, generator, 0, 2 * math.pi)
     kept = torch.multinomial(1 + 0.4 * tube.cos(), m, generator=generator) if n else torch.zeros(0, m, dtype=torch.long)
     tube = tube.gather(1, kept)
@@ -165,7 +166,7 @@ def _cube(n: int, m: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def _cone(n: int, m: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     angle, radius = _uniform(n, m, generator, 0, 2 * math.pi), _uniform(n, m, generator).sqrt()
-    # Of height 2 and radius 1: the side has √5 times the area of the base.
+    # Height 2 and radius 1: the side has √5 times the area of the base.
     base = torch.rand(n, m, generator=generator) < 1 / (1 + math.sqrt(5))
     place = _around(angle, radius, torch.where(base, -1.0, 1 - 2 * radius))
     side = _around(angle, 2 / math.sqrt(5), 1 / math.sqrt(5))
@@ -174,7 +175,7 @@ def _cone(n: int, m: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def _cylinder(n: int, m: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     angle, where = _uniform(n, m, generator, 0, 2 * math.pi), torch.rand(n, m, generator=generator)
-    # Of height 2 and radius 0.6: each end has 0.6 / (2 · (2 + 0.6)) of the surface.
+    # Height 2 and radius 0.6: each end has 0.6 / (2 · (2 + 0.6)) of the area.
     share = 0.6 / (2 * 2.6)
     end = torch.where(where < share, -1.0, torch.where(where < 2 * share, 1.0, 0.0))
     radius = torch.where(end == 0, 0.6, 0.6 * _uniform(n, m, generator).sqrt())
@@ -187,7 +188,7 @@ def _helix(n: int, m: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     along, tube = _uniform(n, m, generator, -1, 1), _uniform(n, m, generator, 0, 2 * math.pi)
     angle = 2.5 * 2 * math.pi * along / 2
     outwards = _around(angle, 1.0, 0.0)
-    # Across the curve (0.8 cos a, 0.8 sin a, h): its tangent is (-0.8 sin a, 0.8 cos a, h').
+    # Normals are orthogonal to the curve (0.8 cos a, 0.8 sin a, h), whose tangent is (-0.8 sin a, 0.8 cos a, h').
     rise = 2 / (2.5 * 2 * math.pi)
     length = math.hypot(0.8, rise)
     tangent = torch.stack([-0.8 * angle.sin(), 0.8 * angle.cos(), torch.full_like(angle, rise)], dim=-1) / length

@@ -1,4 +1,4 @@
-"""Synthetic transients: short events of five kinds, anywhere in noise, at any scale (chapter 10)."""
+"""Synthetic transients: short events of five kinds, at random positions and scales in noise (chapter 10)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _bell(u: Tensor) -> Tensor:
     return torch.exp(-0.5 * (u / 0.3) ** 2)
 
 
-#: class: the event as a function of its own time u, of which all happens in [-1, 1], and of a phase
+#: the event of each class, as a function of its own time u in [-1, 1] and of a phase
 KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "rising chirp": lambda u, p: _bell(u) * torch.sin(2 * math.pi * (7 * u + 3 * u**2) + p),
     "falling chirp": lambda u, p: _bell(u) * torch.sin(2 * math.pi * (7 * u - 3 * u**2) + p),
@@ -44,20 +44,20 @@ def transients(
     test: int = 500,
     seed: int = 0,
 ) -> Data:
-    r"""Return chirps and transients to classify by their kind, at random positions and scales.
+    r"""Return chirps and transients of five kinds, at random positions and scales, to classify by kind.
 
     .. math:: x(t) = a\, k_c\Big(\frac{t - t_0}{64\, s}\Big) + \epsilon
 
-    with k_c one of five events, t_0 anywhere, and s between ``scales``, evenly in its logarithm. An event keeps its
-    class when it is slowed down: pitch and duration change together, as on a tape.
+    where k_c is one of five events, t_0 a random position, and log s uniform between the logarithms of ``scales``. A
+    slower event keeps its class: pitch and duration change together, as on a tape.
 
-    Source: generated. Licence: none needed. Split: as many of each as asked for, under one seed. Normalisation:
-    divided by the standard deviation that training signals of speed 1 have.
+    Source: generated. Licence: none needed. Split: the given numbers of signals, drawn with one seed. Normalisation:
+    divided by the standard deviation of training signals at speed 1.
 
     Args:
         length: number of samples at speed 1.
-        scales: smallest and largest s; equal for a single scale.
-        speed: speed of the tape; at 0.5 signals have twice as many samples and are the same except for the noise.
+        scales: smallest and largest s; two equal numbers give a single scale.
+        speed: speed of the tape; at 0.5 the same signals have twice as many samples, with other noise.
         noise: standard deviation of the noise; events have amplitudes between 0.5 and 1.
         train: number of training signals.
         validation: number of validation signals; 0 for none.
@@ -74,7 +74,7 @@ def transients(
     torch.Size([10, 1, 1024])
     """
     if round(length / speed) < 1:
-        raise ValueError(f"speed must leave a sample of length={length}, got {speed}")
+        raise ValueError(f"speed must leave at least one sample for length={length}, got {speed}")
     low, high = scales
     if not 0 < low <= high or 128 * high > length:
         raise ValueError(

@@ -1,1 +1,1 @@
-"""Text and tokens."""
+"""Texts and other sequences of tokens."""

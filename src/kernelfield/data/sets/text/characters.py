@@ -1,4 +1,4 @@
-"""Text, character by character: the Penn Treebank's layout, or any file."""
+"""Text, character by character: the Penn Treebank, or any file."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ FILES = {
 
 @checked()
 def ptb(root: str | os.PathLike[str] | None, *, download: bool = False, length: int = 400) -> Data:
-    """Return the Penn Treebank, to predict each next character: 5,095 K to train, 396 K to validate and 446 K to test.
+    """Return the Penn Treebank, to predict the next character: splits of 5,095 K, 396 K and 446 K characters.
 
     Source: Mikolov's preparation (Marcus et al., 1993), ``ptb.char.{train,valid,test}.txt``, characters separated by
-    spaces, or ``ptb.{train,valid,test}.txt``, plain lines, in ``root``. Licence: the text is the Linguistic Data
-    Consortium's; its use needs theirs. Split: the published files. Normalisation: none.
+    spaces, or ``ptb.{train,valid,test}.txt``, plain lines, in ``root``. Licence: the text needs a licence of the
+    Linguistic Data Consortium. Split: the published files. Normalisation: none.
 
     Args:
         root: folder of the files.
@@ -45,8 +45,8 @@ def ptb(root: str | os.PathLike[str] | None, *, download: bool = False, length: 
         length: length of the pieces into which a text is cut.
 
     Returns:
-        Token ids (n, length) and the ids that follow, (n, length), kept as bytes; task "language". The last piece of
-        the validation and test texts is padded, and masked.
+        Token ids (n, length) and the ids of the next characters (n, length), stored as bytes; task "language". The last
+        piece of the validation and test texts is padded and masked.
     """
     if download:
         fetch(root, [(ADDRESS + name, checksum) for name, checksum in FILES.items()])
@@ -66,26 +66,27 @@ def text(
     length: int = 256,
     shares: tuple[float, float, float] = (0.9, 0.05, 0.05),
 ) -> Data:
-    """Return any text, to predict each next character.
+    """Return a custom text, to predict the next character.
 
-    Source: the user's own file, in UTF-8. Licence: the file's. Split: its beginning for training, then validation and
-    test data, by ``shares``. Normalisation: none; the characters found, in order of their code, are the vocabulary.
+    Source: your own file, in UTF-8. Licence: that of your file. Split: the beginning for training, then validation and
+    test data, by ``shares``. Normalisation: none; the vocabulary is the characters of the text, sorted by code.
 
     Args:
         root: path of the file.
         length: length of the pieces into which the text is cut.
         shares: shares of training, validation and test data.
 
-    Returns:
-        As :func:`ptb`.
+    Returns: Like :func:`ptb`.
     """
     if root is None or not Path(root).is_file():
         raise ValueError(f"root must be the path of a text file, got {root}")
-    whole = _characters(Path(root), spaced=False)
+    characters = _characters(Path(root), spaced=False)
     shares = check_shares(shares)  # type: ignore[assignment]
-    held, tested = (round(len(whole) * share) for share in shares[1:])
-    kept = len(whole) - held - tested
-    return _build(Path(root).stem, [whole[:kept], whole[kept : kept + held], whole[kept + held :]], length)
+    held, tested = (round(len(characters) * share) for share in shares[1:])
+    kept = len(characters) - held - tested
+    return _build(
+        Path(root).stem, [characters[:kept], characters[kept : kept + held], characters[kept + held :]], length
+    )
 
 
 def _characters(path: Path, spaced: bool) -> list[str]:
@@ -104,19 +105,19 @@ def _build(name: str, parts: Sequence[Sequence[str]], length: int) -> Data:
     found = {c for part in parts for c in part}
     vocabulary = [END, *sorted(found - {END})]
     if len(parts[0]) <= length:
-        raise ValueError(f"length must be less than the {len(parts[0])} characters of {name} to train on, got {length}")
+        raise ValueError(f"length must be below the {len(parts[0])} training characters of {name}, got {length}")
     place = {c: i for i, c in enumerate(vocabulary)}
     kind = np.uint8 if len(vocabulary) <= 256 else np.int32
     splits = [
-        _pieces(np.array([place[c] for c in part], dtype=kind), length, whole=i == 0) for i, part in enumerate(parts)
+        _pieces(np.array([place[c] for c in part], dtype=kind), length, complete=i == 0) for i, part in enumerate(parts)
     ]
     return Data.from_splits(name, splits, "language", size=(length,), classes=vocabulary, vocabulary=len(vocabulary))
 
 
-def _pieces(ids: np.ndarray, length: int, whole: bool) -> Split:
-    """Return a text in pieces, each with the characters that follow; only whole ones, or the last one padded."""
-    predicted = max(len(ids) - 1, 0)  # nothing comes before the first character
-    count = predicted // length if whole else -(-predicted // length)
+def _pieces(ids: np.ndarray, length: int, complete: bool) -> Split:
+    """Return pieces of a text with their next characters; drop the last incomplete piece, or pad it."""
+    predicted = max(len(ids) - 1, 0)  # the first character is never a target
+    count = predicted // length if complete else -(-predicted // length)
     padded = np.zeros(count * length + 1, dtype=ids.dtype)
     kept = min(len(ids), len(padded))
     padded[:kept] = ids[:kept]

@@ -1,4 +1,4 @@
-"""Pairs of papers, byte by byte: the task Retrieval of the Long Range Arena."""
+"""The task Retrieval of the Long Range Arena: pairs of papers, byte by byte."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ CLASSES = ("unrelated", "cited")
 
 @checked()
 def retrieval(root: str | os.PathLike[str] | None, *, length: int = 4000) -> Data:
-    """Return pairs of papers as bytes, to be classified: does one cite the other?
+    """Return pairs of papers as bytes, to classify: does one cite the other?
 
     Source: the Long Range Arena (Tay et al., 2021), https://github.com/google-research/long-range-arena, files
     ``new_aan_pairs.train.tsv``, ``.eval.tsv`` and ``.test.tsv`` of its archive ``lra_release``, from the ACL Anthology
     Network (Radev et al., 2013), in ``root`` or ``root/lra_release/lra_release/tsv_data``. The archive is large and has
-    no checksum, so it is not downloaded. Licence: none is stated; to be cited. Split: the published one, 147,086 pairs
-    to train, 18,090 to validate and 17,437 to test. Normalisation: none.
+    no checksum, so nothing is downloaded. Licence: none is stated. Split: the published one, 147,086 pairs for
+    training, 18,090 for validation and 17,437 for testing. Normalisation: none.
 
     Args:
         root: folder of the files.
-        length: bytes of a paper; longer ones are cut off, shorter ones padded with zeros and masked.
+        length: bytes per paper; longer papers are cut off, shorter ones padded with zeros and masked.
 
     Returns:
-        Token ids (n, 2 · length), two papers one after the other, kept as bytes, with a mask; classes (n,).
+        Token ids (n, 2 · length) of two papers, one after the other, stored as bytes, with a mask; classes (n,).
     """
     where = folder(root, "the pairs of papers", "lra_release/lra_release/tsv_data", "tsv_data")
     splits = [_read(find(where, [name], "pairs of papers"), length) for name in FILES.values()]
@@ -45,7 +45,7 @@ def retrieval(root: str | os.PathLike[str] | None, *, length: int = 4000) -> Dat
 
 
 def _read(path: Path, length: int) -> Split:
-    """Return the pairs of a file: lines of label, two names and two texts, separated by tabs."""
+    """Return the pairs of a file; a line has a label, two names and two texts, separated by tabs."""
     lines = read_lines(path)
     if not lines:
         raise ValueError(f"{path} must hold pairs of papers, found an empty file")
@@ -55,7 +55,7 @@ def _read(path: Path, length: int) -> Split:
         cells = line.split("\t")
         if len(cells) != 5 or cells[0] not in ("0.0", "1.0", "0", "1"):
             raise ValueError(
-                f"{path}, line {i + 1}: must hold a label 0.0 or 1.0, two names and two texts, separated by tabs; "
+                f"{path}, line {i + 1}: expected a label 0.0 or 1.0, two names and two texts, separated by tabs; "
                 f"found {len(cells)} cells, the first {cells[0][:20]!r}"
             )
         labels.append(int(float(cells[0])))

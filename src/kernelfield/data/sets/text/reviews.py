@@ -1,4 +1,4 @@
-"""Film reviews, byte by byte: the task Text of the Long Range Arena."""
+"""The task Text of the Long Range Arena: film reviews, byte by byte."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def imdb(
     validation: int = 0,
     seed: int = 0,
 ) -> Data:
-    """Return film reviews as bytes, to be classified as positive or negative: 25,000 to train and 25,000 to test.
+    """Return film reviews as bytes, to classify as positive or negative: 25,000 for training and 25,000 for testing.
 
-    Source: https://ai.stanford.edu/~amaas/data/sentiment/ (Maas et al., 2011), folders ``train`` and ``test`` of
-    folders ``neg`` and ``pos`` of text files, in ``root`` or ``root/aclImdb``. Licence: none is stated; to be cited.
+    Source: https://ai.stanford.edu/~amaas/data/sentiment/ (Maas et al., 2011), folders ``train`` and ``test`` with
+    folders ``neg`` and ``pos`` of text files, in ``root`` or ``root/aclImdb``. Licence: none is stated.
     Split: the published one. Normalisation: none.
 
     Args:
         root: folder of the files.
         download: whether to download missing files into ``root``, with a checksum; needs the extra ``data``.
-        length: bytes of a review; longer ones are cut off, shorter ones padded with zeros and masked.
+        length: bytes per review; longer reviews are cut off, shorter ones padded with zeros and masked.
         form: "tokens" gives token ids, for an embedding; "values" gives the ids as numbers in one channel, padded on
-            the left and without a mask, as chapter 3's published code does.
-        validation: number of training reviews held out; 0 trains on all of them.
+            the left and without a mask, as in the published code of chapter 3.
+        validation: number of training reviews to hold out; 0 trains on all reviews.
         seed: seed of the validation split.
 
     Returns:
-        Token ids (n, length), kept as bytes, with mask (n, length), or values (n, 1, length); classes (n,): "neg" or
+        Token ids (n, length), stored as bytes, with mask (n, length), or values (n, 1, length); classes (n,): "neg" or
         "pos".
     """
     if download:
@@ -71,7 +71,7 @@ def _split(tokens: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor, form:
 
 
 def _read(where: Path, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return bytes (n, length), a mask of those that exist, and classes."""
+    """Return bytes (n, length), a mask that is False at the padding, and classes."""
     paths = [(path, label) for label, name in enumerate(CLASSES) for path in sorted((where / name).glob("*.txt"))]
     for name in CLASSES:
         if not any(path.parent.name == name for path, _ in paths):
