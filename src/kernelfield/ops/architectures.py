@@ -1,7 +1,7 @@
-"""What a program may use on the GPUs of each architecture, and what their tensor cores multiply.
+"""Resource limits of GPU architectures, and the types that their tensor cores multiply.
 
-Plans of tensor-core kernels are chosen by these limits, so they can be chosen, and tested, for a GPU that is not there.
-The numbers are those of NVIDIA's tables of compute capabilities.
+These limits decide the plans of tensor-core kernels, so plans can be made and tested for a GPU that is not present.
+The numbers come from NVIDIA's tables of compute capabilities.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Architecture:
         capability: major and minor number.
         shared_bytes: most shared memory of one program, in bytes.
         threads: threads that a multiprocessor holds at once.
-        registers: 32-bit registers of a multiprocessor, which is also the most for one program.
+        registers: 32-bit registers of a multiprocessor, also the limit of one program.
         thread_registers: most registers of one thread.
     """
 
@@ -34,7 +34,7 @@ class Architecture:
 
     @property
     def multiplies_bfloat16(self) -> bool:
-        """Whether tensor cores multiply bfloat16 and tf32; those before capability 8.0 know float16 alone."""
+        """Whether tensor cores multiply bfloat16 and tf32; before capability 8.0 they multiply float16 only."""
         return self.capability >= (8, 0)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ ARCHITECTURES = {
 
 
 def architecture(capability: tuple[int, int]) -> Architecture:
-    """Return the limits of a compute capability; of an unknown one, those of the next older.
+    """Return the limits of a compute capability; for an unknown one, those of the next older one.
 
     >>> architecture((8, 6)).shared_bytes // 1024
     99
@@ -82,7 +82,7 @@ def _of_gpu(device: torch.device) -> Architecture:
 
 
 def architecture_of(device: torch.device) -> Architecture:
-    """Return the limits of a device. The interpreter of kernels on a CPU has those of an H200.
+    """Return the limits of a GPU; those of an H200 on a CPU, where an interpreter runs the kernels.
 
     >>> str(architecture_of(torch.device("cpu")))
     'sm_90'

@@ -1,4 +1,4 @@
-r"""Autograd functions of operators: with less overhead per call, and with derivatives of every order.
+r"""Autograd functions of operators, with little overhead per call and derivatives of every order.
 
 Convolution is bilinear, and so are its two gradients:
 
@@ -8,9 +8,9 @@ Convolution is bilinear, and so are its two gradients:
 The gradients of :math:`(C_x, C_k)` are again these three, so two operators that call each other give derivatives of
 every order, and keep nothing but the input and the kernel.
 
-Under torch.compile and torch.export both are custom operators, opaque to what traces around them: they meet real
-tensors of known lengths and choose by them. In eager use they are autograd functions, since a custom operator's
-dispatch takes as long as a small convolution.
+Under torch.compile and torch.export both are custom operators, which are not traced into: they receive real tensors
+and choose a method by their lengths. In eager mode they are autograd functions, because the dispatch of a custom
+operator takes as long as a small convolution.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["EagerFunction", "bilinear", "grads_by_formula"]
 class EagerFunction(Function):
     """An autograd function that is called outside of :mod:`torch.func` transforms and compilers.
 
-    ``Function.apply`` looks at every argument for a tensor of a transform that has ended. Operators that never meet
-    one do without, since a step calls them many times.
+    ``Function.apply`` checks every argument for tensors of a transform that has ended. A training step calls operators
+    many times, and they never receive such tensors, so they skip the check.
 
     >>> class Double(EagerFunction):
     ...     @staticmethod
@@ -61,7 +61,7 @@ def grads_by_formula(
     """Return the gradients of ``formula`` at ``inputs``, as a graph that can be differentiated again.
 
     Args:
-        formula: computes the same as the fast function by operations that have derivatives of every order.
+        formula: computes the same as the fast function, from operations that have derivatives of every order.
         inputs: its arguments; None for an argument that is absent.
         grad: the gradient of its result.
 
@@ -89,25 +89,25 @@ def bilinear(  # noqa: C901
     Args:
         name: of the custom operators, ``kernelfield::name`` and ``kernelfield::name_grads``.
         conv: (x, kernel, causal, periodic, groups) -> y.
-        grads: (grad, x, kernel, needs, causal, periodic, groups) -> both gradients; one that is not needed, as
-            ``needs`` tells of x and of the kernel, comes back empty.
+        grads: (grad, x, kernel, needs, causal, periodic, groups) -> both gradients. ``needs`` is a pair of
+            bools, for x and for the kernel; a gradient that is not needed is empty.
     """
 
-    def apply(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
+    def apply(x: Tensor, kernel: Tensor, *options: Any) -> Tensor:
         if torch.compiler.is_compiling():
-            return conv_op(x, kernel, *how)
+            return conv_op(x, kernel, *options)
         if torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad):
-            return _Conv.apply(x, kernel, *how)
-        return conv(x, kernel, *how)
+            return _Conv.apply(x, kernel, *options)
+        return conv(x, kernel, *options)
 
     def apply_grads(
-        grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any
+        grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *options: Any
     ) -> tuple[Tensor, Tensor]:
         if torch.compiler.is_compiling():
-            return grads_op(grad, x, kernel, need_x, need_kernel, *how)
+            return grads_op(grad, x, kernel, need_x, need_kernel, *options)
         if torch.is_grad_enabled():
-            return _ConvGrads.apply(grad, x, kernel, need_x, need_kernel, *how)
-        return grads(grad, x, kernel, (need_x, need_kernel), *how)
+            return _ConvGrads.apply(grad, x, kernel, need_x, need_kernel, *options)
+        return grads(grad, x, kernel, (need_x, need_kernel), *options)
 
     @torch.library.custom_op(f"kernelfield::{name}", mutates_args=())
     def conv_op(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
@@ -128,7 +128,7 @@ def bilinear(  # noqa: C901
         return grad_x.contiguous(), grad_kernel.contiguous()
 
     @conv_op.register_fake
-    def _(x: Tensor, kernel: Tensor, *how: Any) -> Tensor:  # noqa: ARG001
+    def _(x: Tensor, kernel: Tensor, *options: Any) -> Tensor:  # noqa: ARG001
         return x.new_empty((x.shape[0], kernel.shape[0], *x.shape[2:]))
 
     @grads_op.register_fake
@@ -138,22 +138,22 @@ def bilinear(  # noqa: C901
         kernel: Tensor,
         need_x: bool,
         need_kernel: bool,
-        *how: Any,  # noqa: ARG001
+        *options: Any,  # noqa: ARG001
     ) -> tuple[Tensor, Tensor]:
         return x.new_empty(x.shape if need_x else 0), kernel.new_empty(kernel.shape if need_kernel else 0)
 
     def save_conv(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
-        x, kernel, *ctx.how = inputs
+        x, kernel, *ctx.options = inputs
         ctx.save_for_backward(x, kernel)
 
     def conv_backward(ctx: Any, grad: Tensor, gradients: Any = apply_grads) -> tuple[Tensor | None, ...]:
         x, kernel = ctx.saved_tensors
         need_x, need_kernel = ctx.needs_input_grad[:2]
-        grad_x, grad_kernel = gradients(grad, x, kernel, need_x, need_kernel, *ctx.how)
+        grad_x, grad_kernel = gradients(grad, x, kernel, need_x, need_kernel, *ctx.options)
         return grad_x if need_x else None, grad_kernel if need_kernel else None, None, None, None
 
     def save_grads(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
-        grad, x, kernel, ctx.need_x, ctx.need_kernel, *ctx.how = inputs
+        grad, x, kernel, ctx.need_x, ctx.need_kernel, *ctx.options = inputs
         ctx.save_for_backward(grad, x, kernel)
 
     def grads_backward(
@@ -162,38 +162,38 @@ def bilinear(  # noqa: C901
         grad, x, kernel = ctx.saved_tensors
         terms = []
         if ctx.need_x:
-            terms.append(convolve(to_x, kernel, *ctx.how))
+            terms.append(convolve(to_x, kernel, *ctx.options))
         if ctx.need_kernel:
-            terms.append(convolve(x, to_kernel, *ctx.how))
+            terms.append(convolve(x, to_kernel, *ctx.options))
         to_grad = terms[0] + terms[1] if len(terms) == 2 else terms[0]
-        # x met grad only in C_k and the kernel only in C_x: the same pair of gradients, with the cotangents swapped in.
+        # Only C_k reads x and only C_x reads the kernel: the same pair of gradients, with the cotangents swapped in.
         v = to_x if ctx.need_x else x
         w = to_kernel if ctx.need_kernel else kernel
-        second_x, second_kernel = gradients(grad, v, w, ctx.need_kernel, ctx.need_x, *ctx.how)
+        second_x, second_kernel = gradients(grad, v, w, ctx.need_kernel, ctx.need_x, *ctx.options)
         return to_grad, second_x if ctx.need_kernel else None, second_kernel if ctx.need_x else None, *(None,) * 5
 
-    # Gradients of an operator are operators also for what traces it without torch.compiler's knowledge.
+    # Gradients of a custom operator are custom operators too, even in a trace that torch.compiler does not know of.
     conv_op.register_autograd(partial(conv_backward, gradients=grads_op), setup_context=save_conv)
     second = partial(grads_backward, convolve=conv_op, gradients=grads_op)
     grads_op.register_autograd(second, setup_context=save_grads)
 
     class _Conv(EagerFunction):
-        # Without ``setup_context``, for which torch reads the signature of ``forward`` at every call.
+        # No ``setup_context``: torch would read the signature of ``forward`` at every call.
 
         @staticmethod
-        def forward(ctx: Any, x: Tensor, kernel: Tensor, *how: Any) -> Tensor:
-            save_conv(ctx, (x, kernel, *how), None)
-            return conv(x, kernel, *how)
+        def forward(ctx: Any, x: Tensor, kernel: Tensor, *options: Any) -> Tensor:
+            save_conv(ctx, (x, kernel, *options), None)
+            return conv(x, kernel, *options)
 
         backward = staticmethod(conv_backward)
 
     class _ConvGrads(EagerFunction):
         @staticmethod
         def forward(
-            ctx: Any, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *how: Any
+            ctx: Any, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool, *options: Any
         ) -> tuple[Tensor, Tensor]:
-            save_grads(ctx, (grad, x, kernel, need_x, need_kernel, *how), None)
-            return grads(grad, x, kernel, (need_x, need_kernel), *how)
+            save_grads(ctx, (grad, x, kernel, need_x, need_kernel, *options), None)
+            return grads(grad, x, kernel, (need_x, need_kernel), *options)
 
         backward = staticmethod(grads_backward)
 

@@ -1,10 +1,10 @@
 """The one place that decides about fast paths: where Triton kernels run, and the switch that turns them off.
 
-Every operator has a torch path. Some have Triton kernels too, which compute the same on a GPU in less time. They ask
-:func:`use_triton` which of the two to take. Nothing of Triton is imported before a kernel is needed, so the package
-works without it.
+Every operator has a torch path. Some also have Triton kernels, which compute the same on a GPU in less time, and call
+:func:`use_triton` to choose between the two. Triton is not imported before a kernel is needed, so the package works
+without it.
 
-``KERNELFIELD_FAST=0`` in the environment turns all Triton kernels off, :func:`use_fast_paths` does so from Python.
+``KERNELFIELD_FAST=0`` in the environment turns all Triton kernels off; :func:`use_fast_paths` does so from Python.
 ``TRITON_INTERPRET=1`` runs the kernels on a CPU, slowly, which is how they are tested.
 """
 
@@ -34,7 +34,7 @@ SINGLE_OR_HALF = (torch.float32, torch.bfloat16, torch.float16)
 
 _DEFAULT = os.environ.get("KERNELFIELD_FAST") != "0"
 _enabled: ContextVar[bool] = ContextVar("kernelfield_fast_paths", default=_DEFAULT)
-#: devices that may run Triton kernels, the CPU by an interpreter
+#: devices that may run Triton kernels, the CPU through an interpreter
 _WITH_KERNELS = ("cuda", "cpu")
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -67,7 +67,7 @@ class use_fast_paths:  # noqa: N801
 
 
 def fast_paths() -> bool:
-    """Return whether operators may use Triton kernels, by the environment and :func:`use_fast_paths`."""
+    """Return whether the environment and :func:`use_fast_paths` allow Triton kernels."""
     # A compiled graph outlives the setting under which it was traced: operators inside it ask again when they run.
     return _DEFAULT if torch.compiler.is_compiling() else _enabled.get()
 
@@ -106,7 +106,7 @@ def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> b
     if x.dtype not in dtypes or torch.compiler.is_compiling() or x.numel() == 0:
         return False
     on_gpu = x.is_cuda
-    if not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":  # at once for a network on a CPU
+    if not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":  # a quick answer for networks on a CPU
         return False
     if not _enabled.get() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return False
@@ -119,7 +119,7 @@ def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> b
 def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """Return ``function(*arguments)``, keeping only the arguments: the backward pass computes it again.
 
-    It then takes the same path, fast or not, although autograd runs it in a thread of its own.
+    The backward pass takes the same path, fast or not, although autograd runs it in another thread.
 
     >>> x = torch.ones(3, requires_grad=True)
     >>> recompute(torch.exp, x).sum().backward()
@@ -162,6 +162,8 @@ def _kernels_run(device: torch.device) -> bool:
         probe(device)
         _running[device] = True
     except Exception as error:
-        warnings.warn(f"Triton kernels do not run on {device}, torch operations are used: {error}", stacklevel=4)
+        warnings.warn(
+            f"Triton kernels do not run on {device}; torch operations take their place: {error}", stacklevel=4
+        )
         _running[device] = False
     return _running[device]

@@ -41,7 +41,7 @@ class Dilated(NamedTuple):
     r"""A one-dimensional spline kernel, dilated by an integer: :math:`\sum_i w_i B^n(t/s - i)`.
 
     Args:
-        weights: (out, in, coefficients), an odd number of them.
+        weights: (out, in, coefficients) weights, with an odd number of coefficients.
         dilation: integer factor s.
         order: degree n of the splines.
 
@@ -108,7 +108,7 @@ def conv_bank(
         x: (batch, in, \*space) signal.
         kernels: (out, in, \*points) kernels of any lengths, or :class:`Dilated` ones.
         boundary: what lies beyond the signal, "zero" or "periodic".
-        method: one path for all kernels, "direct", "fft", or "dilated" (others than splines then take "direct");
+        method: one path for all kernels, "direct", "fft", or "dilated" (all but splines then take "direct");
             or "auto", the fastest path for each kernel by a cost model measured on this kind of device.
 
     Returns:
@@ -155,10 +155,10 @@ def _smoothed(x: Tensor, kernel: Dilated) -> Tensor:
 
 def _by_spectra(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str) -> list[Tensor]:
     """Convolve with all kernels at once, each padded to the length of the longest."""
-    whole = [_sampled(kernel, x, boundary) for kernel in kernels]
-    most = [max(k.shape[axis] for k in whole) for axis in range(2, x.dim())]
-    joined = torch.cat([_padded(kernel, most) for kernel in whole])
-    counts = [len(kernel) for kernel in whole]
+    sampled = [_sampled(kernel, x, boundary) for kernel in kernels]
+    longest = [max(k.shape[axis] for k in sampled) for axis in range(2, x.dim())]
+    joined = torch.cat([_padded(kernel, longest) for kernel in sampled])
+    counts = [len(kernel) for kernel in sampled]
     return list(conv(x, joined, boundary=boundary, method="fft").split(counts, dim=1))
 
 
@@ -226,7 +226,7 @@ def _cheapest_paths(
     device: str,
     training: bool,
 ) -> list[str]:
-    """Return the paths of least total cost. The most expensive kernels share spectra, as many as pays off."""
+    """Return the paths of least total cost. The most expensive kernels share spectra, as long as it pays off."""
     lengths = shape[2:]
 
     def work(kernel: tuple[int, ...], batch: tuple[int, ...] = shape) -> Work:
@@ -256,5 +256,5 @@ def _cheapest_paths(
     return ["fft" if i in spectral else alone[i][1] for i in range(len(shapes))]
 
 
-#: paths by everything they depend on; a function of its own, since a compiler does not look into caches
+#: the cached form, a separate function because a compiler does not trace through caches
 _known_paths = functools.lru_cache(maxsize=10_000)(_cheapest_paths)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 def capturing() -> bool:
     """Return whether a CUDA graph is being captured on the current stream."""
-    # Nothing is captured before CUDA is initialised, which takes fewer calls to know than whether there is a GPU.
+    # Nothing is captured before CUDA is initialised. To ask that takes fewer calls than to ask whether there is a GPU.
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
@@ -48,7 +48,7 @@ class GraphCache(Generic[T]):
         if value is None:
             value = self.function(*key)
             if recorded:
-                return value  # it does not exist before the graph is replayed
+                return value  # its values do not exist before the graph is replayed
             with self._lock:
                 value = self.entries.setdefault(key, value)  # another thread may have been faster
                 _synchronize()

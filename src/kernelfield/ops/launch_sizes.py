@@ -1,4 +1,4 @@
-"""Arithmetic of launch grids. Triton's own functions also serve inside kernels, and are slow outside of them."""
+"""Arithmetic of launch grids. Triton's own functions are made for use inside kernels and slow outside of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Triton kernels compiled ahead and in parallel, from a record of an earlier run.
+"""Triton kernels compiled ahead of time and in parallel, from a record of an earlier run.
 
-Triton compiles a kernel when it is first launched, one after the other, and a network needs dozens. A record lists the
-kernels that a training compiled. The next training of its kind, also in another process or on a machine without
-Triton's cache, compiles them in a pool of threads while it loads its data.
+Triton compiles each kernel at its first launch, one after another, and a network needs dozens. A record lists the
+kernels that a training run compiled. The next run of its kind compiles them in a pool of threads while it loads its
+data, even in another process or on a machine without Triton's cache.
 
 A record is a hint. Kernels that have changed since are compiled as usual when they are launched.
 """
@@ -27,13 +27,13 @@ __all__ = ["KernelRecord", "Precompilation", "precompile"]
 _PACKAGE = __name__.partition(".")[0]
 #: every kernel of this package that the process compiled, in order, as a line of JSON
 _compiled: dict[str, None] = {}
-#: lines of records that no longer fit
+#: lines of records that match no kernel of this version and GPU
 _outdated: set[str] = set()
 _lock = threading.Lock()
 
 
 class KernelRecord:
-    """The kernels that are compiled from now on.
+    """A record of the kernels compiled after its creation.
 
     >>> record = KernelRecord()
     >>> record.lines()
@@ -51,7 +51,7 @@ class KernelRecord:
             return list(_compiled)[self._start :]
 
     def write(self, path: Path) -> None:
-        """Write the record, with the kernels of an earlier one at the same place, if there are new kernels."""
+        """Write the record if it has new kernels; add the kernels of an earlier record in the same file."""
         lines = self.lines()
         if not lines or self._written.get(path) == len(lines):
             return
@@ -121,7 +121,7 @@ def precompile(paths: Iterable[Path], threads: int | None = None) -> Precompilat
 
 
 def _submit(line: str) -> bool:
-    """Begin to compile a kernel; return whether it is one of this version of the package, for this GPU."""
+    """Begin to compile a kernel; return whether it belongs to this version of the package and this GPU."""
     try:
         entry = json.loads(line)
         module, name = entry["module"], entry["name"]
@@ -137,7 +137,7 @@ def _submit(line: str) -> bool:
 
 
 def _install_hook() -> None:
-    """Have Triton tell of every kernel it compiles."""
+    """Make Triton report every kernel that it compiles."""
     try:
         from triton import knobs  # noqa: PLC0415
     except ImportError:
