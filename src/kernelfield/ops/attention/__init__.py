@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "attention_map", "group_attention", "group_attention_reference"]
 
 METHODS = ("auto", "triton", "chunked", "reference")
-#: "auto" takes Triton kernels for heads of up to this many channels: their threads hold a few elements of each
+#: "auto" takes Triton kernels for heads of up to this many channels: a thread holds all channels of a few elements
 TRITON_CHANNELS = 32
 
 
@@ -54,8 +54,8 @@ def group_attention(
     where :math:`q = (q_1, q_2)` is split along its channels at the widths of the codes p and e.
 
     A score is the sum of three terms, none of which depends on all of (h, h̃, ĥ, y). The fast methods compute the
-    content term once for all output elements, and sum the weights over h̃ before they multiply values. They hold nothing
-    that has h, h̃, ĥ and a position of the key at once, and weight values |H| times less often than the formula does.
+    content term once for all output elements, and sum the weights over h̃ before they multiply values. They hold no
+    tensor indexed by h, h̃, ĥ and a key's position at once, and weight values |H| times less often than the formula.
 
     Args:
         q: (n, elements, \*space, channels) queries, already scaled; n counts samples and heads.
@@ -65,10 +65,10 @@ def group_attention(
             queries, keys, a) for a global neighbourhood. a may be zero.
         elements: (out_elements, elements, b) codes of a key's element relative to the output's. b may be zero.
         neighborhood: number of positions along each axis, odd; all positions by default.
-        dilation: distance of the neighbourhood's positions.
+        dilation: distance between the positions of a neighbourhood.
         crop: number of positions at each end of each axis that get no output.
-        valid: (queries, keys) bool, which keys a query of a global neighbourhood sees; all by default.
-        keep: (n, positions, elements, keys) factors of the weights, such as a dropout mask over its rate.
+        valid: (queries, keys) bool, the keys that each query of a global neighbourhood sees; all by default.
+        keep: (n, positions, elements, keys) factors on the weights, such as a dropout mask.
         chunk: number of samples and heads that "chunked" computes at once; by default as many as make intermediate
             tensors of 64 MiB, on a GPU 256 MiB, or four times the inputs, whichever is more.
         method: "triton", kernels that hold no scores at all, one forward and three backward; "chunked", matrix products

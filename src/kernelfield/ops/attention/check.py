@@ -50,7 +50,7 @@ def check_attention(
         )
     if positions.shape[-1] + elements.shape[-1] > q.shape[-1]:
         raise ValueError(
-            f"positions and elements must have codes of at most the {q.shape[-1]} channels of q together, "
+            f"positions and elements must together have at most {q.shape[-1]} channels, as many as q, "
             f"got {positions.shape[-1]} and {elements.shape[-1]}"
         )
     if any(type(n) is int and n <= 2 * crop for n in space):

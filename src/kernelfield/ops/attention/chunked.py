@@ -146,7 +146,7 @@ def _chunk_size(q: Tensor, codes: tuple[Tensor, Tensor], around: Neighborhood) -
     keys = codes[0].shape[2] if around.points is None else math.prod(around.points)
     h, m = codes[1].shape[:2]
     g = q.shape[1]
-    # Scores and weights, and the keys and values of every neighbourhood; each again as its gradient.
+    # Scores and weights, and the keys and values of every neighbourhood; all of them twice, for their gradients.
     copied = 0 if around.points is None else 2 * m * q.shape[-1]
     size = max(q.element_size(), 4)
     one = max(1, 2 * size * queries * keys * (g * m + g * h + h * m + copied))

@@ -54,7 +54,7 @@ def _over_last(gmj: Tensor, ghj: Tensor, hmj: Tensor) -> Tensor:
 def contract(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
     r"""Return :math:`a_{hmj} = \sum_g x_{gmj}\, y_{ghj}\, w_{ghm}`.
 
-    Terms are added one at a time, so the product with all four indices is never held, in the backward pass either.
+    Terms are added one at a time, so the product with all four indices never exists, not even in the backward pass.
 
     Args:
         gmj: (…, g, m, j) tensor.

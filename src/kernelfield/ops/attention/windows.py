@@ -19,13 +19,13 @@ _TABLES: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
 
 class Neighborhood(NamedTuple):
-    """The keys that each query sees, by the arguments of :func:`~kernelfield.ops.group_attention`.
+    """The keys that each query sees, from the arguments of :func:`~kernelfield.ops.group_attention`.
 
     Args:
         points: number of positions along each axis, odd; None for all positions.
-        dilation: distance of the neighbourhood's positions.
+        dilation: distance between the positions of a neighbourhood.
         crop: number of positions at each end of each axis that get no output.
-        valid: (queries, keys) bool, which keys a query of a global neighbourhood sees; all by default.
+        valid: (queries, keys) bool, the keys that each query of a global neighbourhood sees; all by default.
     """
 
     points: tuple[int, ...] | None = None
@@ -42,7 +42,7 @@ class Neighborhood(NamedTuple):
         crop: int = 0,
         valid: Tensor | None = None,
     ) -> Neighborhood:
-        """Return the neighbourhood that the arguments of an attention describe.
+        """Return the neighbourhood that these arguments describe.
 
         >>> Neighborhood.of(neighborhood=[3, 3]).points
         (3, 3)
@@ -57,7 +57,7 @@ def windows(x: Tensor, points: Sequence[int], padding: Sequence[int], dilation: 
         x: (…, \*space) signal with ``len(points)`` spatial axes.
         points: number of samples of the neighbourhood along each axis.
         padding: zeros to add at both ends of each axis; a negative number removes samples.
-        dilation: distance of the neighbourhood's samples.
+        dilation: distance between the samples of a neighbourhood.
 
     Returns:
         (…, \*positions, \*points) view: n + 2 · padding - dilation · (points - 1) positions along each axis.
@@ -101,7 +101,7 @@ def neighbor_index(
     Args:
         space: length of each axis.
         points: number of neighbours along each axis, odd.
-        dilation: distance of the neighbours.
+        dilation: distance between neighbours.
         device: device of the result.
         crop: positions at each end of each axis to leave out.
 

@@ -1,7 +1,7 @@
 """Attentive group convolutions (chapter 8).
 
 ``reference.py`` writes all responses out, ``chunked.py`` computes them a few at a time, and the kernels in ``triton/``
-write none. ``input_attention.py`` has the attention that does not know the output.
+write none. ``input_attention.py`` has the attention that depends on the input alone.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def attentive_residual(
         \sum_{c, \tilde h} \alpha_X(x, h, \tilde h)\, \alpha_C(h, \tilde h)_c\, \tilde f_{oc}(x, h, \tilde h),
         \qquad \tilde f_{oc} = \mathcal{L}_h \psi_{oc} * f_c
 
-    On a GPU, Triton kernels compute planes without writing any response. Elsewhere responses are computed for a few
-    samples and output channels at a time, and again in the backward pass.
+    For planes on a GPU, Triton kernels write no response to memory. Elsewhere responses are computed for a few samples
+    and output channels at a time, and again in the backward pass.
 
     Args:
         x: (batch, c, h̃, \*space) signal.
         kernel: (out, h, c, h̃, \*points) kernel.
         maps: W₁ (out, hidden, h, c, h̃) and W₂ (out, c, h, hidden, h̃) of channel attention, and ψ (out, h, 2, h̃,
-            \*points) of spatial attention; None for those that are not there.
+            \*points) of spatial attention; None for those that are absent.
         boundary: "zero", "periodic" or "valid".
-        chunk: output channels, of all samples, whose responses are held at once, on a GPU too.
+        chunk: number of output channels, of all samples, whose responses are held at once, also on a GPU.
         is_flipped: whether the kernel and ψ are already flipped along the axes of space.
 
     Returns:

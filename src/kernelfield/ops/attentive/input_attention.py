@@ -30,8 +30,8 @@ def input_attention(
         excite: (c·g, hidden) matrix W₂.
         psi: (g, 2·g, \*points) kernels ψ on mean and maximum over the channels, points odd; (h, 2, \*points) if
             ``lifting``.
-        lifting: the signal lives on space, and the attention is the largest over the h elements of ψ.
-        dilation: distance of the points of ψ.
+        lifting: whether the signal lives on space; the attention is then the maximum over the h elements of ψ.
+        dilation: distance between the points of ψ.
 
     Returns:
         (batch, c, g, \*space) signal, with the memory layout of ``x``.

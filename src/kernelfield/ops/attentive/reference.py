@@ -23,8 +23,8 @@ __all__ = ["attend_responses", "channel_attention", "padded", "responses"]
 def responses(x: Tensor, kernel: Tensor, boundary: str, is_flipped: bool = False) -> Tensor:
     r"""Return the response of every input channel and element to every output's kernel, :math:`\psi * f`.
 
-    One matrix product for each input channel and element, with the samples under the kernel along the rows. Torch's
-    convolutions are slow with so many groups.
+    There is one matrix product for each input channel and element, with the samples under the kernel along the rows,
+    because torch's convolutions are slow with so many groups.
 
     Args:
         x: (batch, c, h̃, \*space) signal.
@@ -43,8 +43,8 @@ def responses(x: Tensor, kernel: Tensor, boundary: str, is_flipped: bool = False
     patches = windows(padded(x, points, boundary), points, [0] * dim)
     space = patches.shape[3 : 3 + dim]
     patches = patches.flatten(1, 2).flatten(2, 1 + dim).flatten(3)  # (batch, c·h̃, positions, points)
-    turned = kernel if is_flipped else kernel.flip(tuple(range(4, 4 + dim)))
-    rows = turned.flatten(2, 3).flatten(3).permute(2, 0, 1, 3)
+    flipped = kernel if is_flipped else kernel.flip(tuple(range(4, 4 + dim)))
+    rows = flipped.flatten(2, 3).flatten(3).permute(2, 0, 1, 3)
     y = rows.flatten(1, 2) @ patches.mT
     return y.unflatten(1, x.shape[1:3]).unflatten(3, kernel.shape[:2]).unflatten(5, space)
 
@@ -68,7 +68,7 @@ def attend_responses(
 
     Returns:
         (batch, out, h, \*space) sums; α_C (batch, c, h̃, out, h) and α_X (batch, out, h, h̃, \*space), None for an
-        attention that is not there.
+        absent attention.
 
     >>> f, psi = torch.randn(2, 3, 4, 5, 4, 9), torch.randn(5, 4, 2, 4, 7)
     >>> y, _, alpha = attend_responses(f, None, None, psi)
@@ -86,7 +86,7 @@ def attend_responses(
     total = weighted.sum(dim=1)  # (batch, h̃, out, h, *space)
     if psi is None:
         return total.sum(dim=1), channel, None
-    # Mean and maximum over c, for each (out, h, h̃) by itself. Libraries are faster with groups of one channel than two.
+    # Mean and maximum over c, for each (out, h, h̃). Libraries are faster with groups of one channel than two.
     statistics = torch.stack([total / responses.shape[1], weighted.amax(dim=1)], dim=-dim - 1).movedim(1, 3)
     filters = psi.transpose(2, 3).flatten(0, 3).unsqueeze(1)  # (out·h·h̃·2, 1, *points)
     both = same_conv(statistics.flatten(1, 4), filters, groups=len(filters), is_flipped=is_flipped)
@@ -114,7 +114,7 @@ def channel_attention(mean: Tensor, maximum: Tensor, squeeze: Tensor, excite: Te
 
 
 def padded(x: Tensor, points: Sequence[int], boundary: str) -> Tensor:
-    r"""Return a (batch, c, h̃, \*space) signal with the samples that kernels of ``points`` reach beyond its ends."""
+    r"""Pad a (batch, c, h̃, \*space) signal by as many samples as kernels of ``points`` reach beyond its ends."""
     if boundary == "valid" or max(points) == 1:
         return x
     sides = [(n - 1) // 2 for n in reversed(points) for _ in range(2)]

@@ -23,7 +23,7 @@ def same_conv(x: Tensor, kernel: Tensor, *, groups: int = 1, dilation: int = 1, 
         x: (batch, in, \*space) signal.
         kernel: (out, in / groups, \*points) kernel; used in the dtype of ``x``.
         groups: number of groups of channels.
-        dilation: distance of the kernel's points.
+        dilation: distance between the kernel's points.
         is_flipped: whether the kernel is already flipped along the axes of space.
 
     >>> import torch

@@ -2,10 +2,10 @@
 
 One thread works on one position of one sample and head, its lane, for a few output elements h at once; the lanes of a
 warp are neighbours in memory. It goes through the query's elements g a few at a time, and twice through all neighbours
-j and key elements m: for the normaliser of each (h, g), and for the weights, summed over g before they meet values.
-Content is computed once for all h of the thread, the score of a position once for all m. Nothing is exchanged between
-threads, so only the number of elements per step must be a power of two; excess elements are masked.
-Scores are in units of log 2 and in float32, whatever the inputs are.
+j and key elements m: for the normaliser of each (h, g), and for the weights, summed over g before they multiply values.
+Content is computed once for all h of the thread, the score of a position once for all m. Threads exchange nothing, so
+only the number of elements per step must be a power of two; excess elements are masked. Scores are in units of log 2
+and in float32 for inputs of any type.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -16,17 +16,17 @@ import triton.language as tl
 
 __all__ = ["SIZES", "forward"]
 
-# A loop over a size that is not a constant is a `while`: `range` of an argument is refused by the interpreter.
+# A loop over a size that is not a constant is a `while`: the interpreter refuses `range` of an argument.
 LOG2E = tl.constexpr(1.4426950408889634)
 FAR = tl.constexpr(1e30)
 # Arguments that are not specialised: one compiled kernel serves maps of all sizes.
 SIZES = ["lanes", "P", "N", "G", "M", "H", "J", "place_h", "place_c", "place_j", "place_i", "index_j", "index_i"]
 SIZES += ["keep_x", "keep_i", "keep_m", "keep_j"]
 
-# Tensors have one axis, that of lanes, and everything else is a tuple of them: with more axes the compiler would lay
-# each load out for itself, and exchange values between threads before every product. (Kernels of three axes were wrong
-# on a GPU where all three were 16 long: with any number of warps, but not with 8 neighbours in place of 16.) Tuples are
-# flat, channels fastest.
+# Tensors have one axis, the lanes; everything else is a tuple of such tensors. With more axes the compiler would choose
+# a layout for each load, and exchange values between threads before every product. (Kernels with three axes gave wrong
+# results on a GPU when all three had length 16, with any number of warps; with 8 neighbours they were right.) Tuples
+# are flat, channels fastest.
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def zeros(L: tl.constexpr, COUNT: tl.constexpr):
 
 @triton.jit
 def channels(base, stride, mask, COUNT: tl.constexpr):
-    """Return the channels at one place."""
+    """Load the channels at one position."""
     found = ()
     for c in tl.static_range(COUNT):
         found = found + (tl.load(base + c * stride, mask=mask, other=0.0).to(tl.float32),)
@@ -71,7 +71,7 @@ def codes_of(base, first, count, stride, step, ROWS: tl.constexpr, COUNT: tl.con
 
 @triton.jit
 def placed(start, seen, qs, codes, A: tl.constexpr, D: tl.constexpr, GB: tl.constexpr, HB: tl.constexpr):
-    """Return, for all (g, h), a start and the score of a position, far below all others where there is none."""
+    """Return, for all (g, h), the score of a position minus ``start``; far below all others if it is not seen."""
     found = ()
     nowhere = tl.where(seen, 0.0, -FAR)
     for g in tl.static_range(GB):
@@ -88,7 +88,7 @@ def scored(
     spots, qs, ks, kinds, A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, GB: tl.constexpr, HB: tl.constexpr,
     KEY: tl.constexpr,
 ):  # fmt: skip
-    """Return, for all (g, h), the score of one of some keys from that of its position."""
+    """Return, for all (g, h), the score of key number ``KEY``, given that of its position."""
     found = ()
     for g in tl.static_range(GB):
         content = qs[g * D] * ks[KEY * D]
@@ -120,7 +120,7 @@ def forward(
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
     GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write the weighted sums of values, and of every (h, g) the logarithm of its sum of exponentials."""
+    """Write the weighted sums of values, and for every (h, g) the logarithm of its sum of exponentials."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
     here = lane < lanes
     x, i = (lane // P).to(tl.int64), lane % P
@@ -152,7 +152,7 @@ def forward(
                 scores = scored(spots, qs, ks, kinds, A, B, D, GB, HB, 0)
                 highest, added = (), ()
                 for s in tl.static_range(GB * HB):
-                    # Of the two exponentials of an online softmax one is of zero.
+                    # An online softmax has two exponentials, but one of them is always exp(0).
                     gap = scores[s] - best[s]
                     fall = tl.exp2(-tl.abs(gap))
                     added = added + (tl.where(gap > 0, amount[s] * fall + 1.0, amount[s] + fall),)

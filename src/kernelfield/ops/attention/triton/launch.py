@@ -14,13 +14,13 @@ from .forward import forward
 
 __all__ = ["fused_attention"]
 
-#: how many g and h a thread takes at once, and lanes a program, of heads of up to 12 channels; measured on an H200
+#: number of g and of h per thread, and lanes per program, for heads of up to 12 channels; measured on an H200
 TILES = {"forward": (4, 4, 32), "queries": (4, 4, 32), "keys": (2, 4, 32), "places": (4, 4, 32)}
 #: key elements whose gradients a thread sums
 OWNED = 2
-#: programs that are enough to keep a GPU busy, where a sum is cut into parts, and
+#: number of programs that keeps a GPU busy; long sums are split to reach it
 PROGRAMS = 4096
-#: programs below which smaller ones, that repeat more, are faster
+#: number of programs below which smaller tiles are faster, although they repeat work
 FEWEST = 1024
 
 
@@ -65,22 +65,22 @@ def _gradients(
     grid = ceil_div(n * p, sizes["L"]), ceil_div(g, sizes["GB"])
     queries[grid](q, k, v, place, element, index, mask, lse, mean, dout, dq, **sizes)
 
-    # A key's thread goes through the offsets, or through all queries, and has keys beside it.
-    turned = place.transpose(2, 3).contiguous() if pairs else place
+    # The thread of a key loops over the offsets, or over all queries; adjacent threads have adjacent keys.
+    by_query = place.transpose(2, 3).contiguous() if pairs else place
     sizes = _arguments("keys", *inputs)
     own = {
-        "lanes": n * positions, "T": p if pairs else j, "place_h": turned.stride(0), "place_c": turned.stride(1),
-        "place_t": turned.stride(2), "place_y": 1 if pairs else 0,
+        "lanes": n * positions, "T": p if pairs else j, "place_h": by_query.stride(0), "place_c": by_query.stride(1),
+        "place_t": by_query.stride(2), "place_y": 1 if pairs else 0,
         "inverse_t": inverse.stride(0), "inverse_y": inverse.stride(1) if inverse.shape[1] > 1 else 0,
         "keep_t": 0 if pairs else sizes["keep_j"], "keep_y": sizes["keep_j"] if pairs else 0,
     }  # fmt: skip
     sizes = {name: value for name, value in sizes.items() if name not in NOT_OF_KEYS} | own
-    # Elements of a key share all that its queries have.
+    # The elements of one key share everything that is loaded for its queries.
     owned = min(OWNED, power_of_2(m)) if q.shape[1] <= 12 else 1
     sizes["MB"] = _smaller(owned, m, ceil_div(n * positions, sizes["L"]))
     grid = ceil_div(n * positions, sizes["L"]), ceil_div(m, sizes["MB"])
     delement = torch.empty((grid[0], *element.shape), dtype=torch.float32, device=q.device)
-    keys[grid](q, k, v, turned, element, inverse, mask, lse, mean, dout, dk, dv, delement, **sizes)
+    keys[grid](q, k, v, by_query, element, inverse, mask, lse, mean, dout, dk, dv, delement, **sizes)
 
     if a == 0:
         return dq, dk, dv, torch.zeros_like(place), delement.sum(dim=0)
@@ -94,7 +94,7 @@ def _gradients(
 
 
 def _smaller(tile: int, elements: int, programs: int) -> int:
-    """Return the number of elements per program: at most ``tile``, fewer if there were too few programs otherwise."""
+    """Return the number of elements per program: at most ``tile``, fewer if there would be too few programs."""
     while tile > 1 and programs * ceil_div(elements, tile) < FEWEST:
         tile //= 2
     return tile
@@ -109,7 +109,7 @@ def _arguments(
     h, a, j = place.shape[:3]
     kept = (0, 0, 0, 0) if keep is None else keep.stride()
     of_g, of_h, lanes = TILES[kernel]
-    # As many elements at once as registers hold the channels of.
+    # Registers hold all channels of these elements: wider heads take fewer elements at once.
     fewer = 1 if d <= 12 else 2 if d <= 24 else 4
     of_g, of_h = (min(max(1, t // fewer), power_of_2(n)) for t, n in ((of_g, g), (of_h, h)))
     return {
@@ -127,19 +127,19 @@ def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor,
     keep: Tensor | None, pairs: bool,
 ) -> Tensor:  # fmt: skip
-    """Return (n, channels, h, queries) sums, of the type of values.
+    """Return (n, channels, h, queries) sums in the dtype of the values.
 
     Args:
         q: (n, channels, g, queries) queries.
         k: (n, channels, m, positions) keys.
         v: (n, channels, m, positions) values.
-        place: (h, a, keys, 1) codes of position, or (h, a, keys, queries) where every query has codes of its own.
-        element: (h, m, b) codes of elements, of the b channels after the first a.
+        place: (h, a, keys, 1) codes of position, or (h, a, keys, queries) if every query has its own codes.
+        element: (h, m, b) codes of elements, for the b channels after the first a.
         index: (keys, queries) int32 position of each key, -1 where a query does not see it.
         inverse: (keys, positions) int32 query that sees a position as its key of that number, -1 if no query does; for
             pairs (queries, positions), the query itself, or -1.
-        keep: (n, queries, m, keys) bool, which weights are kept.
-        pairs: whether every query has codes of its own.
+        keep: (n, queries, m, keys) bool, True for weights that are kept.
+        pairs: whether every query has its own codes.
     """
     tensors = [t.contiguous() for t in (q, k, v, place.float(), element.float())]
     mask = keep.view(torch.uint8) if keep is not None and keep.dtype == torch.bool else keep

@@ -1,4 +1,4 @@
-"""The sum of softmaxes as Triton kernels: one reads three tensors and writes one."""
+"""The sum of softmaxes as Triton kernels: a single launch reads three tensors and writes one."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -15,11 +15,13 @@ from ...launch_sizes import ceil_div, power_of_2
 
 __all__ = ["fused_softmax_sum"]
 
-# One program works on one position and a few output elements h. It goes through the query's elements g, and holds
-# (h, m, j) for a tile of neighbours j: the weights of one g, and their sum so far. Nothing with all four leaves it.
+# One program works on one position and a few output elements h. It loops over the query's elements g, and holds
+# (h, m, j) tensors for a tile of neighbours j: the weights of one g, and their sum so far. It writes no tensor with all
+# four indices.
 
 
-# One kernel for all sizes of a network's maps: alignment of whole maps says nothing of their rows.
+# Sizes that are not specialised, so that one compiled kernel serves all maps of a network. The alignment of a map says
+# nothing about its rows.
 SIZES = ["P", "H", "M", "cx", "cp", "cg", "cm", "sx", "sp", "sg", "sh", "ex", "ep", "eg", "eh", "valid_p"]
 
 
@@ -27,7 +29,7 @@ SIZES = ["P", "H", "M", "cx", "cp", "cg", "cm", "sx", "sp", "sg", "sh", "ex", "e
 def _scores(
     content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J: tl.constexpr, VALID: tl.constexpr
 ):
-    """Return the scores of one element of the query, -1e30 where a key is not there: (h, m, j)."""
+    """Return the scores of one element of the query, -1e30 for missing keys: (h, m, j)."""
     real = (j < J)[None, :] & (m < M)[:, None]
     if VALID:
         seen = tl.load(valid + j, mask=j < J, other=0)
@@ -132,7 +134,7 @@ def _backward(
             z = tl.exp(z - norm[:, None, None]) * (slope - mean[:, None, None])
             spots = dcontent + g * cg + m[:, None] * cm + j[None, :]
             real = (m < M)[:, None] & (j < J)[None, :]
-            if SHARED:  # with the programs of other output elements
+            if SHARED:  # programs of other output elements add to it too
                 tl.atomic_add(spots, tl.sum(z, axis=0), mask=real)
             else:
                 tl.store(spots, tl.sum(z, axis=0), mask=real)
@@ -182,7 +184,7 @@ class _SoftmaxSum(EagerFunction):
 def _arguments(content: Tensor, place: Tensor, element: Tensor, valid: Tensor | None) -> dict[str, Any]:
     _, p, g, m, j = content.shape
     h = place.shape[3]
-    # A few output elements and a tile of neighbours: 16 values of what is held for each thread, and at most 4 warps.
+    # A few output elements and a tile of neighbours: 16 values of each tensor per thread, and at most 4 warps.
     hp, mp = min(4, power_of_2(h)), power_of_2(m)
     tile = max(4, min(64, power_of_2(j), 2048 // (hp * mp)))
     names = ("cx", "cp", "cg", "cm"), ("sx", "sp", "sg", "sh"), ("ex", "ep", "eg", "eh")
@@ -199,7 +201,7 @@ def _arguments(content: Tensor, place: Tensor, element: Tensor, valid: Tensor | 
 
 
 def fused_softmax_sum(content: Tensor, place: Tensor, element: Tensor, valid: Tensor | None) -> Tensor:
-    """As :func:`kernelfield.ops.attention.softmax.softmax_sum`, of float32 tensors."""
+    """Compute :func:`kernelfield.ops.attention.softmax.softmax_sum` of float32 tensors."""
     tensors = [_dense(t) for t in (content, place, element)]
     mask = None if valid is None else valid.contiguous().view(torch.uint8)
     return _SoftmaxSum.apply(*tensors, mask)

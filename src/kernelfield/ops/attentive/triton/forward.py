@@ -1,8 +1,8 @@
 r"""Attentive convolutions in Triton, forward: responses are compared and summed in registers, never written.
 
-A response is :math:`r_{bjn}(x) = \sum_k w_{kjn} f_{bj}(x + k)`, of input j, a channel and an element, to the kernel of
-output n, a channel and an element. The lanes of a program are outputs n, each with its weights; what the lanes share,
-samples of the input, is read once for all of them. Signals on outputs have n last in memory.
+:math:`r_{bjn}(x) = \sum_k w_{kjn} f_{bj}(x + k)` is the response of input j to the kernel of output n; each is a
+channel and an element. The lanes of a program are outputs n, each with its own weights. They share the samples of the
+input, which the program reads once. Signals on outputs have n last in memory.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -15,10 +15,9 @@ from ...attention.triton.forward import channels, zeros
 
 __all__ = ["peaks", "samples", "sums"]
 
-# A loop over a size that is not a constant is a `while`: `range` of an argument is refused by the interpreter. Tensors
-# have one axis, that of lanes, and all else is a tuple of them, or of scalars. Places of a tile that are not on the map
-# are computed from samples that are, and not written. SIZES are not specialised: one compiled kernel serves maps of all
-# sizes.
+# A loop over a size that is not a constant is a `while`: the interpreter refuses `range` of an argument. Tensors have
+# one axis, the lanes; everything else is a tuple of tensors or scalars. Positions of a tile beyond the map are computed
+# from samples on the map, but not written. SIZES are not specialised: one compiled kernel serves maps of all sizes.
 SIZES = ["C", "G", "N", "HI", "WI", "HO", "WO", "tiles", "across"]
 
 
@@ -35,7 +34,7 @@ def samples(plane, row, column, HI, WI, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 @triton.jit
 def response(ws, values, ROW: tl.constexpr, COLUMN: tl.constexpr, KS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return the response of each lane at one place of a window of ``COLUMNS`` columns."""
+    """Return the response of each lane at one position of a window of ``COLUMNS`` columns."""
     z = ws[0] * values[ROW * COLUMNS + COLUMN]
     for k in tl.static_range(1, KS * KS):
         z += ws[k] * values[(ROW + k // KS) * COLUMNS + COLUMN + k % KS]
@@ -44,9 +43,9 @@ def response(ws, values, ROW: tl.constexpr, COLUMN: tl.constexpr, KS: tl.constex
 
 @triton.jit(do_not_specialize=SIZES)
 def peaks(x, w, top, place, C, N, HI, WI, HO, WO, KS: tl.constexpr, P: tl.constexpr, L: tl.constexpr):
-    """Write the largest response of each input to each kernel, and where it is.
+    """Write the largest response of each input to each kernel, and its position; the first of equal ones.
 
-    Of x (b, C, HI, WI) and w (KS², C, N) to (b, C, N), both; of several largest the first.
+    Inputs are x (b, C, HI, WI) and w (KS², C, N); both results are (b, C, N).
     """
     pid = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * L + tl.arange(0, L)
@@ -78,8 +77,8 @@ def sums(
 ):  # fmt: skip
     """Write the sum of weighted responses over channels and, on request, the largest of them and its channel.
 
-    Of x (b, C, G, HI, WI), w (KS², C, G, N) and weights alpha (b, C, G, N) to (b, HO, WO, G, N); of channels with one
-    place more for each sample, (b, HO · WO + 1, G, N).
+    Inputs are x (b, C, G, HI, WI), w (KS², C, G, N) and weights alpha (b, C, G, N). Results are (b, HO, WO, G, N);
+    channels have one extra position per sample, (b, HO · WO + 1, G, N).
     """
     pid = tl.program_id(0)
     b, tile = (pid // tiles).to(tl.int64), pid % tiles

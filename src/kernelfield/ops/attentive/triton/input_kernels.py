@@ -1,8 +1,8 @@
 """Attention on an input in Triton: each kernel reads the signal once, for all its outputs.
 
-A signal is f (b, q, x) of channels and elements q = (c, g), g fastest, at positions x, in either order of memory:
-strides say in which. Maps are α (b, q) of channels and s (b, g, x) of space; statistics over channels (b, 2, g, x),
-mean and maximum, with the channel of the maximum beside them.
+A signal is f (b, q, x), with channels and elements q = (c, g), g fastest, and positions x; q or x may be last in
+memory, as the strides tell. The maps are α (b, q) over channels and s (b, g, x) over space. The statistics over
+channels, mean and maximum, are (b, 2, g, x); a tensor beside them has the channel of the maximum.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -13,7 +13,7 @@ import triton.language as tl
 
 __all__ = ["channel_slopes", "over_channels", "over_space", "signal_slopes", "space_slopes", "subtract"]
 
-# Strides are left to be found to be 1: it is by that that the compiler knows in which order to read.
+# Strides are specialised: a stride of 1 tells the compiler in which order to read.
 SIZES = ["Q", "X", "C", "G", "sb", "db"]
 
 
@@ -43,7 +43,7 @@ def over_space(x, mean, peak, place, Q, X, sb, sq, sp, QB: tl.constexpr, PB: tl.
 
 @triton.jit
 def _lane(G, X, LAST: tl.constexpr, L: tl.constexpr):
-    """Return the elements and positions of a program's lanes, adjacent in memory, and which of them exist."""
+    """Return the elements and positions of a program's lanes, adjacent in memory, and a mask of those that exist."""
     m = tl.program_id(1) * L + tl.arange(0, L)
     if LAST:
         return m % G, m // G, m < G * X
@@ -115,7 +115,7 @@ def space_slopes(x, alpha, s, dy, dt, C, G, X, sb, sq, sp, LAST: tl.constexpr, L
 
 @triton.jit
 def _slope(q, p, dfound, which, base, C, G, X, real):
-    """Return the slope of αf as a part of the statistics over channels."""
+    """Return the gradient that αf gets through the statistics over channels."""
     spot = (q % G)[:, None] * X + p[None, :]
     mean = tl.load(dfound + 2 * base + spot, mask=real, other=0.0)
     peak = tl.load(dfound + 2 * base + G * X + spot, mask=real, other=0.0)
@@ -148,7 +148,7 @@ def channel_slopes(
 def signal_slopes(
     alpha, s, dy, dfound, which, dmean, dpeak, place, dx, Q, C, G, X, sb, sq, sp, QB: tl.constexpr, PB: tl.constexpr
 ):
-    """Write the slope of f."""
+    """Write the gradient of f."""
     b, q = tl.program_id(0).to(tl.int64), tl.program_id(1) * QB + tl.arange(0, QB)
     p = tl.program_id(2) * PB + tl.arange(0, PB)
     real = (q < Q)[:, None] & (p < X)[None, :]

@@ -1,7 +1,7 @@
 """Attention on the input of a group convolution (chapter 8, Eq. 19) as one function, by Triton kernels.
 
-The signal is read three times, and three times more in the backward pass with its slope beside it: once for each thing
-that must be known before the next can be asked for. All else is small.
+The forward pass reads the signal three times, and the backward pass reads it and its gradient three times: each reading
+needs the result of the one before. All other tensors are small.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .input_kernels import channel_slopes, over_channels, over_space, signal_slo
 
 __all__ = ["attend_to_input"]
 
-#: q and positions of a tile where positions are next to each other in memory, and where q are; measured on an H200
+#: number of q and of positions per tile, if positions (False) or q (True) are adjacent in memory; measured on an H200
 TILES = {False: (4, 256), True: (32, 32)}
 LANES = 128
 UNROLL = 8
@@ -27,14 +27,14 @@ WARPS = 4
 
 
 def attend_to_input(x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, dilation: int) -> Tensor:
-    r"""Return :math:`(1 - \alpha_X \alpha_C) f`, in the order of memory of the signal.
+    r"""Return :math:`(1 - \alpha_X \alpha_C) f`, in the memory layout of the signal.
 
     Args:
         x: (b, c, g, rows, columns) signal.
         squeeze: (hidden, c·g) matrix.
         excite: (c·g, hidden) matrix.
-        psi: (g, 2·g, a, a) reversed kernels, on mean and maximum over channels.
-        dilation: distance of their points.
+        psi: (g, 2·g, a, a) flipped kernels, on mean and maximum over channels.
+        dilation: distance between their points.
     """
     flat = x.flatten(3).flatten(1, 2)
     if 1 not in flat.stride()[1:]:
@@ -79,7 +79,7 @@ class _Attend(EagerFunction):
         grids, tile, lanes = _launch(x, g)
         dt = torch.empty_like(s)
         space_slopes[grids["lanes"]](x, alpha, s, dy, dt, c, g, n, *_strides(x), **lanes)
-        # The transpose as a convolution forward, for which there are faster kernels.
+        # Compute the transpose as a forward convolution, which has faster kernels.
         dfound = _conv(dt, psi.flip((2, 3)).transpose(0, 1).contiguous(), ctx.dilation)
         dpsi = _weight_grad(found, dt, psi, ctx.dilation)
         da = torch.empty_like(alpha)

@@ -1,9 +1,9 @@
 r"""Maxima and weighted sums of the responses of attentive convolutions, by kernels that write no response.
 
-A response is :math:`r_{bcgn}(x) = \sum_k w_{kcgn} f_{bcg}(x + k)`: of input channel c and element g to the kernel of
-output n, a channel and an element. There are as many as inputs times outputs, and an attentive convolution (chapter 8)
-needs of them two maxima and a sum. Each is computed from the signal, and its gradient too. The gradient of a maximum
-goes to one response that attains it, the first: a subgradient where there are several.
+:math:`r_{bcgn}(x) = \sum_k w_{kcgn} f_{bcg}(x + k)` is the response of input channel c and element g to the kernel of
+output n, a channel and an element. There are as many as inputs times outputs, but an attentive convolution (chapter 8)
+needs only two maxima and a sum of them. The kernels compute these and their gradients from the signal. The gradient of
+a maximum goes to the first response that attains it: a subgradient if there are several.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from .spatial import attend, filters, gate_grad, spread
 
 __all__ = ["response_peaks", "weighted_responses"]
 
-#: what a program, one warp, takes at once: rows and columns of a tile, or input channels and columns for "taps", and
-#: lanes; measured on an H200
+#: the tile of a program, which is one warp: rows (for "taps" input channels), columns and lanes; measured on an H200
 TILES = {
     "peaks": (1, 16, 64),
     "sums": (2, 8, 64),
@@ -36,7 +35,7 @@ TILES = {
     "spread": (1, 8, 64),
     "filters": (1, 8, 64),
 }
-#: programs that are enough to keep a GPU busy
+#: number of programs that keeps a GPU busy
 PROGRAMS = 4096
 
 
@@ -44,8 +43,8 @@ def response_peaks(x: Tensor, w: Tensor) -> Tensor:
     """Return the largest response over space, (b, c, g, n).
 
     Args:
-        x: (b, c, g, rows, columns) signal, with all that kernels reach.
-        w: (points, points, c, g, n) kernels, reversed.
+        x: (b, c, g, rows, columns) signal, already padded.
+        w: (points, points, c, g, n) kernels, already flipped.
     """
     peak = _Peaks.apply(x.flatten(1, 2).contiguous(), w.flatten(2, 3).contiguous())
     return peak.unflatten(1, x.shape[1:3])
@@ -55,12 +54,12 @@ def weighted_responses(x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor |
     r"""Return :math:`\sum_{cg} \alpha^X_{bgn}(x)\, \alpha_{bcgn}\, r_{bcgn}(x)`: (b, rows, columns, n).
 
     Args:
-        x: (b, c, g, rows, columns) signal, with all that kernels reach.
-        w: (points, points, c, g, n) kernels, reversed.
+        x: (b, c, g, rows, columns) signal, already padded.
+        w: (points, points, c, g, n) kernels, already flipped.
         alpha: (b, c, g, n) weights of channels, or None.
-        psi: (a, a, 2, g, n) reversed kernels of spatial attention, on the sum and the maximum over channels, or None.
+        psi: (a, a, 2, g, n) flipped kernels of spatial attention, on the sum and the maximum over channels, or None.
     """
-    if psi is None:  # nothing is asked of one element alone
+    if psi is None:  # no statistic of a single element is needed
         x, w = x.flatten(1, 2).unsqueeze(2), w.flatten(2, 3).unsqueeze(3)
         alpha = None if alpha is None else alpha.flatten(1, 2).unsqueeze(2)
     some = [None if t is None else t.contiguous() for t in (x, w, alpha, psi)]
@@ -151,7 +150,7 @@ def _space_grad(slope: Tensor, psi: Tensor, total: Tensor, top: Tensor, gate: Te
     splits, each = _splits(b, blocks * a)
     dpsi = total.new_empty((splits, *psi.shape))
     filters[blocks, a, splits](total, top, ds, dpsi, b, each, g, n, h, w, A=a, P=columns, **tile)
-    # One place more for each sample, with zeros.
+    # One extra position per sample, with zeros.
     both = total.new_empty((2, b, h * w + 1, g, n))
     both[:, :, -1].zero_()
     dtotal, dtop = both.unbind()
@@ -171,23 +170,23 @@ def _sums_grad(
     k, n = w.shape[0], w.shape[-1]
     ho, wo = hi - k + 1, wi - k + 1
     flags = {"KS": k, "ALPHA": alpha is not None, "TOP": tops}
-    together, columns, tile = _tile("taps", n, wo)
-    together = min(together, c)
+    channels, columns, tile = _tile("taps", n, wo)
+    channels = min(channels, c)
     blocks = g * ceil_div(n, tile["L"])
-    splits, each = _splits(b, blocks * ceil_div(c, together))
+    splits, each = _splits(b, blocks * ceil_div(c, channels))
     dw = torch.empty((splits, *w.shape), dtype=torch.float32, device=x.device)
     dalpha = None if alpha is None else torch.empty_like(alpha)
-    taps[blocks, ceil_div(c, together), splits](
+    taps[blocks, ceil_div(c, channels), splits](
         x, w, w if alpha is None else alpha, dtotal, dtop, which, dw if dalpha is None else dalpha, dw,
-        b, each, c, g, n, hi, wi, ho, wo, CB=together, P=columns, **flags, **tile,
+        b, each, c, g, n, hi, wi, ho, wo, CB=channels, P=columns, **flags, **tile,
     )  # fmt: skip
     dx = torch.empty((b, g, hi, wi, c), dtype=torch.float32, device=x.device)
     rows, columns, tile = _tile("sources", c, wi)
     tiles, across = ceil_div(hi, rows) * ceil_div(wi, columns), ceil_div(wi, columns)
-    turned = w.permute(3, 4, 0, 1, 2).contiguous()
+    channels_last = w.permute(3, 4, 0, 1, 2).contiguous()
     factors = w if alpha is None else alpha.permute(0, 2, 3, 1).contiguous()
     sources[b * tiles, g * ceil_div(c, tile["L"])](
-        turned, factors, dtotal, dtop, which, dx, c, g, n, hi, wi, ho, wo, tiles, across,
+        channels_last, factors, dtotal, dtop, which, dx, c, g, n, hi, wi, ho, wo, tiles, across,
         R=rows, P=columns, **flags, **tile,
     )  # fmt: skip
     return dx.permute(0, 4, 1, 2, 3), dw.sum(dim=0), dalpha
@@ -213,7 +212,7 @@ def _lanes(count: int, most: int) -> dict[str, int]:
 
 
 def _splits(samples: int, programs: int) -> tuple[int, int]:
-    """Return into how many parts to split a sum over samples, and the samples of each."""
+    """Return the number of parts to split a sum over samples into, and the samples of each part."""
     splits = max(1, min(samples, math.ceil(PROGRAMS / programs)))
     each = math.ceil(samples / splits)
     return math.ceil(samples / each), each

@@ -14,7 +14,7 @@ from .launch import response_peaks, weighted_responses
 
 __all__ = ["planes_residual"]
 
-#: bytes that the kernels may save for the backward pass; beyond them samples are recomputed
+#: bytes that the kernels may save for the backward pass; if they need more, samples are recomputed
 SAVED_BYTES = 1 << 28
 
 
@@ -22,7 +22,7 @@ def planes_residual(
     x: Tensor, kernel: Tensor, maps: tuple[Tensor | None, ...], boundary: str, is_flipped: bool = False
 ) -> Tensor:
     """Compute :func:`~kernelfield.ops.attentive.attentive_residual` of planes; arguments as there."""
-    # For each output and input element: the sum, the maximum and its place, and the factor of the sum.
+    # For each output and input element: the sum, the maximum and its channel, and the gate of the sum.
     saved = 0
     if maps[2] is not None:
         saved = 14 * kernel[:, :, 0].numel() // math.prod(kernel.shape[4:]) * math.prod(x.shape[3:])
@@ -54,8 +54,8 @@ def _residual(
     w = (kernel if is_flipped else kernel.flip((4, 5))).float().permute(4, 5, 2, 3, 0, 1).flatten(4).contiguous()
     channel = None
     if squeeze is not None and excite is not None:
-        # The mean response is linear in the sum of the samples under each point of the kernel: all but a few rows and
-        # columns.
+        # The mean response is linear in the sum of the samples under each point of the kernel: those of all but a few
+        # rows and columns.
         (height, width), (above, across) = x.shape[3:], points
         rows, columns = _window_means(height, above, x.device), _window_means(width, across, x.device)
         mean = torch.einsum("bcgij,ijcgn->bcgn", rows.mT @ (x @ columns), w)
@@ -63,19 +63,19 @@ def _residual(
         channel = channel_attention(mean, maximum, squeeze.float(), excite.float()).flatten(3)
     if psi is not None:
         # Kernels on the sum, instead of the mean, and on the maximum: (*points, 2, h̃, out·h).
-        both = (psi if is_flipped else psi.flip((4, 5))).float() * _shares(inputs, x.device)
+        both = (psi if is_flipped else psi.flip((4, 5))).float() * _statistic_factors(inputs, x.device)
         psi = both.permute(4, 5, 2, 3, 0, 1).flatten(4)
     return weighted_responses(x, w, channel, psi).unflatten(3, outputs).movedim((1, 2), (3, 4))
 
 
 @graph_cache(256)
 def _window_means(length: int, points: int, device: torch.device) -> Tensor:
-    """Return the (length, points) matrix that averages a line over the samples that each point of a kernel meets."""
+    """Return the (length, points) matrix that averages a line over the samples under each point of a kernel."""
     ones = torch.ones(length, points, device=device).tril().triu(points - length)
     return ones / (length - points + 1)
 
 
 @graph_cache(256)
-def _shares(inputs: int, device: torch.device) -> Tensor:
-    """Return the factors of the kernels on the sum over channels, in place of their mean, and on the maximum."""
+def _statistic_factors(inputs: int, device: torch.device) -> Tensor:
+    """Return the factors of both kernels: 1 / inputs turns the sum over channels into a mean; 1 for the maximum."""
     return torch.tensor([1 / inputs, 1.0], device=device).view(2, 1, 1, 1)

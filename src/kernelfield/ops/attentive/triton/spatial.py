@@ -1,9 +1,9 @@
-r"""Spatial attention in Triton: the kernel of every output and input element by itself, on mean and maximum.
+r"""Spatial attention in Triton: every pair of output and input element has its own kernel on mean and maximum.
 
 .. math:: s = \psi^0 * t + \psi^1 * m, \qquad y = \sum_g \sigma(s_g)\, t_g
 
-Signals are (b, H, W, G, N) with outputs N last in memory, and on lanes; kernels (A, A, 2, G, N). Beyond the map is
-zero. torch's grouped convolutions would launch one kernel for each of the groups.
+Signals are (b, H, W, G, N), with the outputs N last in memory and on lanes; kernels are (A, A, 2, G, N). Signals are
+zero beyond the map. torch's grouped convolutions would launch one kernel per group.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -70,7 +70,7 @@ def attend(
 
 @triton.jit(do_not_specialize=SIZES)
 def gate_grad(total, gate, dout, ds, G, N, count, L: tl.constexpr):
-    """Write the slope of s."""
+    """Write the gradient of s."""
     at = tl.program_id(0).to(tl.int64) * L + tl.arange(0, L)
     here = at < count
     open_ = tl.load(gate + at, mask=here, other=0.0)
@@ -89,7 +89,7 @@ def spread(
     g, n = tl.program_id(1) // blocks, tl.program_id(1) % blocks * L + tl.arange(0, L)
     here = n < N
     base = (b * (H * W) * G + g) * N + n
-    dtotal += b * G * N  # of each sample before this one there is one place more
+    dtotal += b * G * N  # each sample before this one has one extra position
     dtop += b * G * N
     ones, twos = zeros(L, P), zeros(L, P)
     for i in range(A):
