@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["Calibration", "calibrate"]
 
 METHODS = ("direct", "fft")
-#: above this median error of a kind, as a logarithm, measurements are taken for noise
+#: median error of a kind, as a logarithm, above which its measurements count as noise
 MOST_ERROR = 0.6
-#: calls of a method that measure it, about
+#: approximate number of calls that measure a method
 CALLS = 8
 
 
 @dataclass
 class Calibration:
-    """Measured costs of a device, and what they change.
+    """Measured costs of a device, and a report of the measurement.
 
     Args:
         costs: measured constants, as :func:`kernelfield.ops.conv.measured.read_record` returns them.
@@ -52,10 +52,10 @@ def calibrate(
 ) -> Calibration:
     """Measure a device for about ``seconds`` and write its costs after each part.
 
-    A call that is stopped keeps the parts that it has measured, and those of an earlier call.
+    An interrupted call keeps the parts that it has measured, and those of an earlier call.
 
     A short measurement scales the shipped constants; a longer one fits them. Half of the time on a GPU is for tensor
-    cores and half precision. The choices of this process follow the new costs from then on.
+    cores and half precision. This process uses the new costs from then on.
 
     Args:
         device: a CPU, with the current number of threads, or a GPU.
@@ -64,8 +64,8 @@ def calibrate(
         on_line: called with a line about each part when it is measured.
 
     Raises:
-        RuntimeError: while a CUDA graph is captured, under torch.compile, or with deterministic algorithms, where times
-            would be those of other algorithms.
+        RuntimeError: while a CUDA graph is captured, under torch.compile, or with deterministic algorithms, whose times
+            would not be those of ordinary calls.
     """
     _check_state(device)
     path = record_path(device)
@@ -94,16 +94,16 @@ def calibrate(
 
 
 def _warm_up(device: torch.device) -> None:
-    """Compute one gradient: torch imports and starts much at the first one."""
+    """Compute one gradient: at the first one, torch imports modules and starts threads."""
     with torch.enable_grad():
         x = torch.ones(1, device=device, requires_grad=True)
         torch.autograd.grad(x.exp().sum(), x)
 
 
 def _check_state(device: torch.device) -> None:
-    """Raise RuntimeError where nothing may be measured."""
+    """Raise a RuntimeError if measuring is impossible now."""
     if torch.compiler.is_compiling():
-        raise RuntimeError("costs cannot be measured inside of a compiled function")
+        raise RuntimeError("costs cannot be measured inside a compiled function")
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("costs cannot be measured while a CUDA graph is captured")
     if torch.are_deterministic_algorithms_enabled():
@@ -117,20 +117,20 @@ def _kind_part(result: Calibration, kind: str, device: torch.device, dtype: torc
         before = costs_of(device.type, device.index)
         target = result.costs if dtype == torch.float32 else result.costs.setdefault("bfloat16", {})
         samples = _measure(kind, device, dtype, share)
-        told = []
+        report = []
         for mode in MODES:
             times = [(shape, found[mode]) for shape, found in samples]
             known = {method: shipped_costs(device.type)[mode][method][kind] for method in METHODS}
             fits = {method: _fit(method, times, known[method]) for method in METHODS}
             worst = max(fit["error"] for fit in fits.values())
             if worst > MOST_ERROR:
-                told.append(f"{mode} not kept, half of the shapes are off by {worst:.0%} and more")
+                report.append(f"{mode} not kept: half of the shapes are off by {worst:.0%} or more")
                 continue
             for method, constants in fits.items():
                 target.setdefault(mode, {}).setdefault(method, {})[kind] = constants
             old = {method: before[mode][method][kind] for method in METHODS}
-            told.append(f"{mode} {_lost(times, old):.2f} → {_lost(times, fits):.2f}")
-        return f"{len(samples)} shapes, time of the choice / best: {', '.join(told)}"
+            report.append(f"{mode} {_mean_ratio(times, old):.2f} → {_mean_ratio(times, fits):.2f}")
+        return f"{len(samples)} shapes, time of the choice / best: {', '.join(report)}"
 
     return measure
 
@@ -138,7 +138,7 @@ def _kind_part(result: Calibration, kind: str, device: torch.device, dtype: torc
 def _measure(
     kind: str, device: torch.device, dtype: torch.dtype, share: float
 ) -> list[tuple[Shape, dict[str, dict[str, float]]]]:
-    """Time both methods in both modes, for as many shapes as fit into ``share`` seconds, but four at least."""
+    """Time both methods in both modes, for as many shapes as fit into ``share`` seconds, but at least four."""
     samples: list[tuple[Shape, dict[str, dict[str, float]]]] = []
     begin = time.perf_counter()
     shapes, known = shapes_of(kind, device.type), shipped_costs(device.type)
@@ -159,8 +159,8 @@ def _fit(method: str, samples: list[Sample], known: dict[str, Any]) -> dict[str,
     return fit_costs(method, samples) if len(samples) >= FEWEST else scale_costs(method, samples, known)
 
 
-def _lost(samples: list[Sample], constants: dict[str, dict[str, Any]]) -> float:
-    """Return the mean time of the method that constants choose, relative to the faster one."""
+def _mean_ratio(samples: list[Sample], constants: dict[str, dict[str, Any]]) -> float:
+    """Return the mean time of the methods that ``constants`` choose, relative to the fastest methods."""
     ratios = []
     for shape, times in samples:
         chosen = min(METHODS, key=lambda method: expected(method, shape, constants[method]))

@@ -19,28 +19,28 @@ __all__ = ["FEWEST", "Sample", "expected", "fit_costs", "scale_costs"]
 
 #: a shape and the measured seconds of each method
 Sample: TypeAlias = "tuple[Shape, dict[str, float]]"
-#: a shape that is off by more than this factor, as a logarithm, loses its weight in a fit
+#: error of a shape, as a logarithm, beyond which the shape loses weight in a fit
 TOLERANCE = 0.5
 #: with fewer shapes than this, known constants are scaled instead of fitted
 FEWEST = 24
 
 
 def expected(method: str, shape: Shape, constants: dict[str, Any]) -> float:
-    """Return the seconds that constants predict."""
+    """Return the seconds that ``constants`` predict."""
     counts = terms(method, shape.work, constants.get("short", 0))
     return sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
 
 
 def scale_costs(method: str, samples: Sequence[Sample], known: dict[str, Any]) -> dict[str, Any]:
-    """Return known constants with two factors, one of the fixed time of a call and one of all others.
+    """Return known constants times two factors: one for the fixed time of a call, one for all other rates.
 
-    For few shapes, and for a device whose libraries behave like those of the known one.
+    Use it for few shapes, and for a device whose libraries behave like those of the known one.
     """
     times = np.array([times[method] for _, times in samples])
     fixed = known["rates"][0]
     counts = np.array([[fixed, expected(method, shape, known) - fixed] for shape, _ in samples])
     first, rest = _fit_rates(counts, times, np.ones(len(times)))
-    # A factor that no shape shows stays with the other one.
+    # A factor that no shape determines is set to the other one.
     first, rest = first or rest, rest or first
     rates = [float(f"{rate * (rest if i else first):.3g}") for i, rate in enumerate(known["rates"])]
     errors = np.log(counts @ np.array([first, rest]) / times)
@@ -48,11 +48,11 @@ def scale_costs(method: str, samples: Sequence[Sample], known: dict[str, Any]) -
 
 
 def fit_costs(method: str, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return the constants of one method for one kind, and how far they miss the median shape."""
+    """Return the constants of one method for one kind, with their median error."""
     times = np.array([times[method] for _, times in samples])
-    # Where the other method is ten times as fast it does not matter how long this one takes.
+    # If the other method is ten times as fast, it does not matter how long this one takes.
     weights = np.array([min(times.values()) / max(times.values()) for _, times in samples])
-    # The longest sides are never called short, so that longer ones still are expected to take longer.
+    # The longest sides never count as short, so that the model expects still longer ones to take longer.
     shorts = sorted({max(case.points) for case, _ in samples})[:-2] if method == "direct" else [0]
     best: dict[str, Any] = {}
     least = math.inf
@@ -73,8 +73,8 @@ def fit_costs(method: str, samples: Sequence[Sample]) -> dict[str, Any]:
 def _fit_rates(counts: np.ndarray, times: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return rates of at least zero that minimise Σ w ln(1 + (e / tolerance)²), e = ln(counts · rates / times).
 
-    A shape twice as slow as expected counts as much as one twice as fast, whatever its size, and one that is
-    far off, because the machine was busy with something else, counts hardly more.
+    A shape twice as slow as expected counts as much as one twice as fast, whatever its size. A shape that is far off,
+    because the machine was busy with something else, counts hardly more.
     """
     expected, trust = times, weights
     for _ in range(30):
@@ -87,7 +87,7 @@ def _fit_rates(counts: np.ndarray, times: np.ndarray, weights: np.ndarray) -> np
 
 
 def _nonnegative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Solve least squares with no negative unknown: of the few unknowns every subset is tried."""
+    """Solve nonnegative least squares by trying every subset of the few unknowns."""
     columns = matrix.shape[1]
     best, least = np.zeros(columns), math.inf
     norms = np.linalg.norm(matrix, axis=0)

@@ -40,7 +40,7 @@ def measure_points(costs: dict[str, Any], device: torch.device) -> str:
     known = point_costs(device)
     pairs = count * count * 2 * CHANNELS
     near = count * min(1.0, 1.5 * REACH / count) * count * 2 * CHANNELS
-    # Of the grid's time little is its FFT, whose costs were measured before.
+    # Little of the grid's time is its FFT, whose costs were measured before.
     factor = min(10.0, max(0.1, times["grid"] / known.grid))
     found = Costs(times["pairs"] / pairs, times["cells"] / near, known.moved * factor, known.grid * factor)
     costs["points"] = {name: float(f"{value:.3g}") for name, value in found._asdict().items()}

@@ -1,4 +1,4 @@
-"""The convolutions that are measured: kernels from one point to where the FFT has long won."""
+"""The convolutions to measure: kernels from one point to lengths at which the FFT is much faster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "SIGNALS", "Shape", "shapes_of"]
 
-#: points of a kernel's side: 1 to tell outputs from multiplies, close together where libraries change their code, and
-#: as long as a signal of chapter 2, whose gradients cuDNN takes tens of milliseconds for
-SIDES = {1: (1, 3, 7, 13, 15, 31, 63, 127, 511, 1021), 2: (1, 3, 5, 9, 13, 15, 31), 3: (1, 3, 5, 7, 9, 13, 15)}
+#: points per side of a kernel: 1 separates outputs from multiplies; sizes are close together where libraries switch
+#: code; the longest are those of a signal of chapter 2, whose gradients take cuDNN tens of milliseconds
+SIDES = {
+    1: (1, 3, 5, 7, 9, 11, 13, 15, 31, 63, 127, 511, 1021),
+    2: (1, 3, 5, 7, 9, 11, 13, 15, 31),
+    3: (1, 3, 5, 7, 9, 13, 15),
+}
 #: (batch, channels, length) of signals by kind of convolution, with channels that fill vector registers and others
 SIGNALS = {
     "1d-depthwise": (
@@ -50,7 +54,7 @@ SIGNALS = {
         *((1, 12, 12), (8, 1, 16), (8, 8, 12), (1, 3, 24)),
     ),
 }
-#: a GPU that is not filled measures nothing but its launches
+#: factor on the batch: on a GPU, a small batch would measure nothing but launches
 LARGER_BATCH = {"cpu": 1, "cuda": 16}
 MOST_MULTIPLIES = {"cpu": 2e8, "cuda": 2e11}
 KINDS = tuple(SIGNALS)
@@ -109,7 +113,7 @@ class Shape:
 
 
 def shapes_of(kind: str, device: str) -> list[Shape]:
-    """Return the shapes of one kind, in an order of which every beginning is a fair sample.
+    """Return the shapes of one kind, shuffled so that every prefix is a fair sample.
 
     >>> len(shapes_of("1d-depthwise", "cpu")) > 30
     True

@@ -20,14 +20,14 @@ SAMPLE = 1e-3
 def least_seconds(
     calls: Mapping[str, Callable[[], object]], device: torch.device, budget: float = 0.03
 ) -> dict[str, float]:
-    """Return the least time of each call, measured in turns so that all meet the same state of the machine.
+    """Return the least time of each call. Calls take turns, so that all see the machine in the same state.
 
     On a CPU with one thread it is CPU time, which other processes disturb less.
 
     Args:
         calls: what to time, by name.
         device: where they run.
-        budget: seconds for each of them. One that takes longer is measured once more after its first call.
+        budget: seconds for each of them. A call that takes longer is measured once, after a first call.
     """
     repeats, least = {}, {}
     for name, call in calls.items():

@@ -1,4 +1,4 @@
-"""The convolution: one function for every dimension, which chooses how to compute it."""
+"""Convolution: one function for every dimension, which chooses how to compute it."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def conv(
     .. math:: y_o(t) = \sum_i \sum_j k_{oi}(j)\, x_i(t + c - j)
 
     A true convolution: the kernel is indexed by offset, output position minus input position, as
-    :func:`kernelfield.grids.kernel_grid` lists them. Offset zero is point c, the kernel's middle (of an even number of
-    points the lower one), or its first point if ``causal``.
+    :func:`kernelfield.grids.kernel_grid` lists them. Offset zero is point c, the kernel's middle (the lower one of an
+    even number of points), or its first point if ``causal``.
 
     Args:
         x: (batch, in, \*space) signal with 1 to 3 spatial axes.
         kernel: (out, in / groups, \*points) kernel, up to twice as long as the signal along each axis.
         causal: the output depends on no later input; 1D only.
-        boundary: what lies beyond the signal, "zero" or "periodic", or "valid": nothing does, and only those outputs
-            are returned that see all of the kernel, length - points + 1 of them; one for all axes or one per axis.
+        boundary: "zero" or "periodic", the values beyond the signal; or "valid", for only those length - points + 1
+            outputs at which the kernel lies within the signal; one for all axes or one per axis.
         groups: number of groups of channels; ``in`` groups make a depthwise convolution.
-        method: "direct" sums, "fft" multiplies spectra, "triton" does so on a GPU's tensor cores (depthwise
-            convolutions in single and half precision), "matmul" does so by matrix products alone, for convolutions with
-            many input channels per group, "auto" takes "direct", "fft" or "triton", whichever a cost model measured on
+        method: "direct" sums; "fft" multiplies spectra; "triton" does so on a GPU's tensor cores (depthwise
+            convolutions in single and half precision); "matmul" does so by matrix products alone, for convolutions with
+            many input channels per group; "auto" takes "direct", "fft" or "triton", whichever a cost model measured on
             this kind of device expects to be the fastest.
 
     Returns:
@@ -76,9 +76,9 @@ def conv(
 
 
 def reversed_conv(x: Tensor, kernel: Tensor, *, boundary: str = "zero") -> Tensor:
-    """Return the direct convolution with the kernel whose reverse, along all axes of space, is ``kernel``.
+    """Convolve directly with a kernel that is already flipped along all axes of space.
 
-    For kernels that are made anew for every call, and can be made either way.
+    For kernels that are computed at every call, and can be computed in either order.
 
     >>> x, kernel = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3)
     >>> torch.allclose(reversed_conv(x, kernel.flip((2, 3))), conv(x, kernel, method="direct"))
@@ -87,7 +87,7 @@ def reversed_conv(x: Tensor, kernel: Tensor, *, boundary: str = "zero") -> Tenso
     return _plan(x, kernel, False, boundary, 1, "reversed")(x, kernel)
 
 
-#: checked arguments, and the convolution chosen for them: both take as long as a small convolution
+#: the convolution chosen for each set of arguments: to check them and to choose takes as long as a small convolution
 _plans: dict[tuple[Any, ...], Callable[[Tensor, Tensor], Tensor]] = {}
 on_change(_plans.clear)
 
@@ -95,15 +95,15 @@ on_change(_plans.clear)
 def _plan(
     x: Tensor, kernel: Tensor, causal: bool, boundary: str | Sequence[str], groups: int, method: str
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Check the arguments; return the convolution of such signals with such kernels."""
+    """Check the arguments; return the convolution for signals and kernels like these."""
     plain = isinstance(x, Tensor) and isinstance(kernel, Tensor) and isinstance(boundary, str)
-    plain = plain and type(causal) is bool and type(groups) is int  # 1, 1.0 and True are one key
+    plain = plain and type(causal) is bool and type(groups) is int  # 1, 1.0 and True would be one key
     if not plain or torch.compiler.is_compiling():
         return _make_plan(x, kernel, causal, boundary, groups, method)
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
     device = x.device
-    how = training, causal, boundary, groups, method, fast_paths(), torch.is_autocast_enabled(device.type)
-    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, device, *how)
+    settings = training, causal, boundary, groups, method, fast_paths(), torch.is_autocast_enabled(device.type)
+    key = (x.shape, kernel.shape, x.dtype, kernel.dtype, device, *settings)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) > 10_000:
@@ -137,14 +137,14 @@ def _runner(
     # A direct sum computes only the outputs that are kept. Other methods compute all of them, and some are dropped.
     if method != "direct" and "valid" in boundaries:
         zeros = tuple("zero" if name == "valid" else name for name in boundaries)
-        whole = _runner(x, kernel, causal, zeros, groups, method)
-        return lambda x, kernel: whole_windows(whole(x, kernel), kernel.shape[2:], causal, boundaries)
+        uncropped = _runner(x, kernel, causal, zeros, groups, method)
+        return lambda x, kernel: whole_windows(uncropped(x, kernel), kernel.shape[2:], causal, boundaries)
     if method == "fft" and not torch.compiler.is_compiling():
         return prepared_fft_conv(x, kernel, causal, boundaries, groups)
     return partial(METHODS[method], causal=causal, boundary=boundaries, groups=groups)
 
 
 def _in_autocast(run: Callable[[Tensor, Tensor], Tensor], x: Tensor, kernel: Tensor) -> Tensor:
-    """Convolve in autocast's dtype. One rule for all methods: a convolution gives what torch's own gives."""
+    """Convolve in autocast's dtype, with every method, as torch's own convolutions do."""
     dtype = torch.get_autocast_dtype(x.device.type)
     return run(x.to(dtype), kernel.to(dtype))

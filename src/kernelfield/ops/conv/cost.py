@@ -1,4 +1,4 @@
-"""The cost model behind ``method="auto"``: a few measured constants per device; :mod:`.measured` has them."""
+"""The cost model behind ``method="auto"``: a few measured constants per device, from :mod:`.measured`."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def seconds(
 
     Args:
         method: "direct", "fft" or a name of tensor-core products.
-        work: of the convolution.
+        work: operation counts of the convolution.
         device: a device, or the type of one.
         training: whether the gradients are computed too.
         dtype: of the signal. Half precision has costs of its own only where they were measured.
@@ -165,5 +165,5 @@ def terms(method: str, work: Work, short: int) -> tuple[float, ...]:
 
 
 def _rounded_up(count: int, multiple: int) -> int:
-    """Return the least multiple that is no smaller than ``count``."""
+    """Return the smallest multiple of ``multiple`` that is at least ``count``."""
     return -(-count // multiple) * multiple

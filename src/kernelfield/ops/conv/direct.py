@@ -42,8 +42,8 @@ def direct_conv(
 def _writes_out_of_bounds(x: Tensor, rows: int) -> bool:
     """Return whether torch may write out of bounds in the backward pass of a plane padded by ``rows`` on both sides.
 
-    Seen with torch 2.13 on CPUs with AVX-512 for kernels of at least twice the plane's rows less one and few columns:
-    wrong gradients of the kernel, or a crash. Planes that are padded beforehand are right.
+    Seen with torch 2.13 on CPUs with AVX-512, for kernels with few columns and at least twice the plane's rows less
+    one: wrong gradients of the kernel, or a crash. Planes that are padded beforehand give right gradients.
     """
     return x.device.type == "cpu" and (is_symbolic(x.shape[2]) or is_symbolic(rows) or rows >= x.shape[2] - 1 > 0)
 

@@ -1,7 +1,7 @@
 r"""Convolution as a product of spectra. Only the input and the kernel are saved for the backward pass.
 
 Inputs are processed in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps them
-in cache. Planes and volumes of which a single one exceeds such a chunk are processed in blocks of columns
+in cache. A plane or volume that is larger than such a chunk is processed in blocks of columns
 (:mod:`.fft_columns`).
 """
 
@@ -37,7 +37,7 @@ __all__ = [
 # Bytes of one padded chunk of the input. On a CPU this is a fraction of a typical last-level cache. On a GPU it fills
 # the device. `benchmarks/conv.py --chunks` plots time against chunk size.
 CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 128 << 20}
-# Chunks of signals of at least LARGE bytes are at most this share of all of them: there may be few channels.
+# If one signal takes at least LARGE bytes, a chunk is at most this share of all signals: there may be few channels.
 CHUNK_SHARE, LARGE = 1 / 16, 16 << 20
 
 
@@ -54,7 +54,7 @@ def prepared_fft_conv(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return :func:`fft_conv` for signals and kernels of the shapes and dtypes of ``x`` and ``kernel``.
 
-    A convolution without a gradient then begins with its first transform.
+    A call without a gradient then starts with its first transform.
     """
     general = partial(fft_conv, causal=causal, boundary=boundary, groups=groups)
     if torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad):
@@ -77,10 +77,10 @@ class _Transform:
     Args:
         lengths: of the signal along each axis.
         points: of the kernel along each axis.
-        dtype: that the transforms run in.
-        depthwise: one input channel per group.
+        dtype: of the transforms.
+        depthwise: whether there is one input channel per group.
         causal: as in :func:`kernelfield.ops.conv`.
-        periodic: whether the boundary of each axis is.
+        periodic: whether each axis is periodic.
         groups: of channels.
     """
 
@@ -100,13 +100,13 @@ class _Transform:
         self.sizes = transform_sizes(lengths, points, self.centres, periodic)
         self.total = math.prod(self.sizes)
         self.axes = tuple(range(-len(self.sizes), 0))
-        # Kernels begin at index 0 of a circle, and outputs at the kernel's centre: nothing is moved. Along a periodic
-        # axis the kernel is moved, by its centre, and outputs begin at 0.
+        # Kernels begin at index 0 of the transform, and outputs at the kernel's centre: nothing moves. Along a periodic
+        # axis the kernel moves by its centre, and outputs begin at 0.
         axes = list(zip(self.centres, points, self.sizes, periodic, strict=True))
         self.first = tuple([0 if wraps or k > size else c for c, k, size, wraps in axes])
         self.moved = tuple([c if wraps or k > size else 0 for c, k, size, wraps in axes])
-        self.none = (0,) * len(axes)
-        #: whether a kernel's points are elsewhere on the circle of the transform
+        self.origin = (0,) * len(axes)
+        #: whether a kernel's points move to other indices of the transform
         self.moves = any(wraps or k > size for _, k, size, wraps in axes)
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class _Transform:
             grad_kernel = self._kernel_from(total).unsqueeze(1).to(kernel.dtype)
         if need_x:
             conjugate = self._kernel_spectrum(kernel.squeeze(1)).conj_physical_()
-            grad_x = self._inverse(spectrum.mul_(conjugate), self.lengths, self.none).to(x.dtype)
+            grad_x = self._inverse(spectrum.mul_(conjugate), self.lengths, self.origin).to(x.dtype)
         return grad_x, grad_kernel
 
     def grads(self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool) -> tuple[Tensor, Tensor]:
@@ -206,7 +206,7 @@ class _Transform:
                     term = self._contract_batch(spectrum, self._spectrum(signals[batch, group]))
                     total = term if total is None else total.add_(term)
                 if conjugate is not None:
-                    signal = self._inverse(self._contract_out(spectrum, conjugate), self.lengths, self.none)
+                    signal = self._inverse(self._contract_out(spectrum, conjugate), self.lengths, self.origin)
                     grad_x.unflatten(1, (self.groups, -1))[batch, group] = signal
             if total is not None:
                 grad_kernel.unflatten(0, (self.groups, -1))[group] = self._kernel_from(total)
@@ -224,7 +224,7 @@ class _Transform:
         if need_x:
             conjugate = self._kernel_spectrum(kernels).conj_physical_()
             product = self._contract_out(spectrum, conjugate)
-            grad_x = self._inverse(product, self.lengths, self.none).flatten(1, 2).to(signals.dtype)
+            grad_x = self._inverse(product, self.lengths, self.origin).flatten(1, 2).to(signals.dtype)
         return grad_x, grad_kernel
 
     def _budget(self, signals: Tensor, row: int) -> int:
@@ -271,7 +271,7 @@ class _Transform:
             return x.mul_(spectrum.squeeze(2)) if spectrum.shape[1] == 1 else x * spectrum.squeeze(2)
         return torch.einsum("bgi...,goi...->bgo...", x, spectrum)
 
-    # Resolve conjugates: inside an operator called by a dispatch mode, products ignore a lazy one.
+    # Compute conjugates at once: inside an operator called by a dispatch mode, products ignore lazy ones.
 
     def _contract_out(self, outputs: Tensor, conjugate: Tensor) -> Tensor:
         if self.depthwise and conjugate.shape[1] == 1:
@@ -289,7 +289,7 @@ class _Transform:
         if signals.dtype != self.dtype:
             signals = signals.to(self.dtype)
         if signals.is_cuda:  # one launch
-            if first is not None and first != self.none:
+            if first is not None and first != self.origin:
                 signals = F.pad(signals, [n for axis in reversed(self.axes) for n in self._gaps(signals, axis, first)])
             return torch.fft.rfftn(signals, s=self.sizes, dim=self.axes)
         # Axis by axis from the last, so that rows added by padding other axes are never transformed.
@@ -328,14 +328,14 @@ class _Transform:
         return self._spectrum(kernels)
 
     def _kernel_from(self, spectrum: Tensor) -> Tensor:
-        """Return the kernels whose spectrum is given, as :meth:`_kernel_spectrum` transforms them."""
+        """Undo :meth:`_kernel_spectrum`."""
         if not self.moves:
-            return self._inverse(spectrum, self.points, self.none)
-        circle = self._inverse(spectrum, self.sizes, self.none)
+            return self._inverse(spectrum, self.points, self.origin)
+        circle = self._inverse(spectrum, self.sizes, self.origin)
         return take(circle, circle.dim() - len(self.sizes), self.points, self.sizes, self.moved)
 
 
-#: one transform for each pair of shapes: what it derives from them takes as long as a small convolution
+#: one transform for each pair of shapes: to make one takes as long as a small convolution
 _transform = functools.lru_cache(4096)(_Transform)
 
 

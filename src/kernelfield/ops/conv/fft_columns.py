@@ -29,7 +29,7 @@ class Columns:
         points: of the kernel along each axis.
         centres: index of the kernel's offset zero along each axis.
         sizes: of the transform along each axis.
-        dtype: that the transforms run in.
+        dtype: of the transforms.
         budget: bytes of a block of columns, and of the rows that are transformed at once.
     """
 
@@ -62,8 +62,8 @@ class Columns:
         if kernels.shape[1] != kernels.shape[2]:  # as many outputs as inputs are written in place
             y = x.new_empty((*x.shape[:2], kernels.shape[1], *x.shape[3:]))
         for block in self._blocks(x, k, y):
-            spectrum = product(self._ahead(x[..., block]), self._kernel_ahead(k[..., block]))
-            y[..., block] = self._back(spectrum, self.lengths)
+            spectrum = product(self._forward(x[..., block]), self._kernel_forward(k[..., block]))
+            y[..., block] = self._inverse(spectrum, self.lengths)
         del x, k
         return self._signals(y, signals.dtype, out)
 
@@ -82,8 +82,9 @@ class Columns:
             outputs: (batch, groups, out, *lengths) gradient of the output.
             signals: as in :meth:`conv`.
             kernels: as in :meth:`conv`.
-            needs: which gradients are needed.
-            products: of the spectra of a gradient and, conjugated, of a kernel; and of a gradient and a signal.
+            needs: whether the signals and the kernels need a gradient.
+            products: two functions that multiply the spectra of a gradient and a conjugate kernel, and of a gradient
+                and a signal.
             out: tensors for the results; None makes a new one.
         """
         g = self._rows(outputs)
@@ -94,13 +95,13 @@ class Columns:
         if kernels.shape[1] != kernels.shape[2]:
             grad_x = g.new_empty((*g.shape[:2], kernels.shape[2], *g.shape[3:]))
         for block in self._blocks(g, x, k):
-            spectrum = self._ahead(g[..., block])
-            conjugate = self._kernel_ahead(k[..., block]).conj_physical_() if needs[0] else None
+            spectrum = self._forward(g[..., block])
+            conjugate = self._kernel_forward(k[..., block]).conj_physical_() if needs[0] else None
             if needs[1]:
-                term = self._back(products[1](spectrum, self._ahead(x[..., block])), self.sizes)
+                term = self._inverse(products[1](spectrum, self._forward(x[..., block])), self.sizes)
                 k[..., block] = take(term, 3, self.points[:-1], self.sizes[:-1], self.centres[:-1])
             if conjugate is not None:
-                grad_x[..., block] = self._back(products[0](spectrum, conjugate), self.lengths)
+                grad_x[..., block] = self._inverse(products[0](spectrum, conjugate), self.lengths)
         del g, x
         found_kernel = self._kernels(k, kernels.dtype, out[1]) if needs[1] else kernels.new_empty(0)
         del k
@@ -122,15 +123,15 @@ class Columns:
         for first in range(0, shape[3], step):
             yield slice(first, first + step)
 
-    def _ahead(self, columns: Tensor) -> Tensor:
+    def _forward(self, columns: Tensor) -> Tensor:
         """Transform columns of signals along all axes but the last."""
         return torch.fft.fftn(columns, s=self.sizes[:-1], dim=self.axes)
 
-    def _kernel_ahead(self, columns: Tensor) -> Tensor:
-        return self._ahead(place(columns, 3, self.sizes[:-1], self.centres[:-1]))
+    def _kernel_forward(self, columns: Tensor) -> Tensor:
+        return self._forward(place(columns, 3, self.sizes[:-1], self.centres[:-1]))
 
-    def _back(self, spectrum: Tensor, keep: tuple[int, ...]) -> Tensor:
-        """Undo :meth:`_ahead`, and keep the first samples along each axis."""
+    def _inverse(self, spectrum: Tensor, keep: tuple[int, ...]) -> Tensor:
+        """Undo :meth:`_forward`, and keep the first samples along each axis."""
         for axis in self.axes:
             spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, 0, keep[axis - 3])
         return spectrum

@@ -1,4 +1,4 @@
-"""Spectra of kernels that do not change: those of a frozen kernel are computed once."""
+"""Spectra of frozen kernels, computed once and kept."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["KeptSpectra", "keep_spectra", "refresh_spectra", "spectra_of"]
 
-#: bytes of the spectra of one kernel; larger ones are computed again at every call
+#: bytes of kept spectra per kernel; what exceeds them is computed again at every call
 MOST_BYTES = 256 << 20
-#: attribute of a kernel with its spectra
+#: attribute of a kernel that holds its spectra
 _NAME = "_kernelfield_spectra"
 
 
 class KeptSpectra:
     """The spectra of one kernel, by the transforms that made them.
 
-    A CUDA graph may read them. So they are never replaced: a kernel that is changed in place has its spectra computed
-    again in place.
+    A CUDA graph may read them, so they are never replaced: after a change of the kernel they are recomputed in place.
     """
 
     def __init__(self) -> None:
@@ -42,16 +41,16 @@ class KeptSpectra:
             key: of the transform.
             kernel: the kernel that these spectra belong to.
             compute: makes tensors from the kernel.
-            size: bytes of these tensors, about.
+            size: approximate bytes of these tensors.
         """
-        if kernel.is_inference():  # which does not tell whether it was changed
+        if kernel.is_inference():  # an inference tensor does not record its changes
             return None
         if self.entries and self._version != kernel._version:  # noqa: SLF001
             self.refresh(kernel)
         found = self.entries.get(key)
         if found is not None:
             return found[1]
-        # What a graph computes while it is captured does not exist before it is replayed.
+        # Tensors computed during a graph capture have no values before the graph is replayed.
         if self.bytes + size > MOST_BYTES or capturing():
             return None
         with torch.inference_mode(False), torch.no_grad():

@@ -4,10 +4,10 @@ r"""Dense convolution by matrix products alone: transforms, and the sum over cha
 
 is a product of matrices for each frequency f, which GPUs compute on tensor cores. It needs spectra with the frequency
 first and the channels last. An FFT has them the other way around, so spectra would be copied before and after.
-Transforms that are products themselves (:mod:`.triton.outer_chain`) can write either order: the last one does.
+Transforms that are matrix products themselves (:mod:`.triton.outer_chain`) can write this order: the last one does.
 
-A boundary of zeros needs no padding along the first axis: at frequencies k + ¼ what would wrap around lands in the
-imaginary part, and kernel points at negative offsets are placed there.
+A boundary of zeros needs no padding along the first axis: at frequencies k + ¼, samples that would wrap around land in
+the imaginary part, where kernel points at negative offsets are placed.
 
 Products are in the dtype of the signal: bfloat16 with sums in float32, or float32 with the precision of
 ``torch.set_float32_matmul_precision``.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["has_products", "matmul_conv"]
 
-#: longest transform along an axis other than the first, which is one product
+#: longest transform along the axes after the first, each of which is one product
 LONGEST = 1024
 
 
@@ -58,7 +58,7 @@ def has_products(lengths: Sequence[int], points: Sequence[int], causal: bool, pe
 def _sizes(
     lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: tuple[bool, ...]
 ) -> tuple[int, ...]:
-    """Return the lengths of the transforms: even the first one is not padded."""
+    """Return the lengths of the transforms: all axes but the first are padded by the kernel's reach."""
     reaches = (min(n - 1, max(k - 1 - c, c)) for n, k, c in zip(lengths, points, middles, strict=True))
     others = zip(lengths[1:], list(reaches)[1:], periodic[1:], strict=True)
     first = math.prod(find_digits(lengths[0], periodic[0]))
@@ -76,7 +76,7 @@ class _Products:
         dtype: of the products.
         device: device of the tables.
         causal: as in :func:`kernelfield.ops.conv`.
-        periodic: whether the boundary of each axis is.
+        periodic: whether each axis is periodic.
     """
 
     def __init__(
@@ -96,23 +96,22 @@ class _Products:
         self.digits = find_digits(lengths[0], self.wraps)
         self.rest = self.sizes[0] // self.digits[0]
         #: samples along the first axis, padded to whole digits
-        self.tall = self.rest * -(-lengths[0] // self.rest)
+        self.padded_rows = self.rest * -(-lengths[0] // self.rest)
         # Points at offsets beyond the signal's length meet no sample.
         c, n = self.centres[0], lengths[0]
         self.before, self.after = (c, points[0] - c) if self.wraps else (min(c, n - 1), min(points[0] - c, n))
         self.parts = 2 if self.before and not self.wraps else 1
-        how = dtype, device
-        self.signal_tables = self._tables(self.tall, lengths[1:], 1, *how)
-        self.kernel_tables = self._tables(self.sizes[0], self.sizes[1:], self.parts, *how)
+        self.signal_tables = self._tables(self.padded_rows, lengths[1:], 1, dtype, device)
+        self.kernel_tables = self._tables(self.sizes[0], self.sizes[1:], self.parts, dtype, device)
 
     def _tables(
-        self, tall: int, others: tuple[int, ...], parts: int, dtype: torch.dtype, device: torch.device
+        self, padded_rows: int, others: tuple[int, ...], parts: int, dtype: torch.dtype, device: torch.device
     ) -> list[tuple[Tensor, Tensor]]:
         """Return a table and its inverse for each digit, of a signal with these samples along the axes."""
         tables, none = [], torch.zeros(1, dtype=torch.float64)
         for i, size in enumerate(self.digits):
             shifts = digit_shifts(self.digits[:i], self.shift)
-            tables.append(digit_table(shifts, size, size if i else tall // self.rest, 2 if i else parts))
+            tables.append(digit_table(shifts, size, size if i else padded_rows // self.rest, 2 if i else parts))
         tables += [digit_table(none, size, inputs, 2) for size, inputs in zip(self.sizes[1:], others, strict=True)]
         backward = [table.mT.contiguous() / (table.shape[1] // 2) for table in tables]
         return [(a.to(device, dtype), b.to(device, dtype)) for a, b in zip(tables, backward, strict=True)]
@@ -145,37 +144,37 @@ class _Products:
     def _signal_spectrum(self, x: Tensor) -> Tensor:
         """(batch, channels, *lengths) -> (frequencies, 2, batch, channels)."""
         signals = x.to(self.dtype).flatten(0, 1)
-        if self.tall > self.lengths[0]:
-            padded = signals.new_zeros((len(signals), self.tall, *self.lengths[1:]))
+        if self.padded_rows > self.lengths[0]:
+            padded = signals.new_zeros((len(signals), self.padded_rows, *self.lengths[1:]))
             padded[:, : self.lengths[0]] = signals
             signals = padded
-        return _ahead(self.signal_tables, signals.flatten(1)).unflatten(-1, x.shape[:2])
+        return _forward(self.signal_tables, signals.flatten(1)).unflatten(-1, x.shape[:2])
 
     def _signal(self, spectrum: Tensor) -> Tensor:
-        y = _back(self.signal_tables, spectrum.flatten(2))
-        y = y.view(*spectrum.shape[2:], self.tall, *self.lengths[1:])
+        y = _inverse(self.signal_tables, spectrum.flatten(2))
+        y = y.view(*spectrum.shape[2:], self.padded_rows, *self.lengths[1:])
         return y.narrow(2, 0, self.lengths[0])
 
     def _kernel_spectrum(self, kernel: Tensor) -> Tensor:
         """(out, in, *points) -> (frequencies, 2, out, in)."""
         k = place(kernel.to(self.dtype).flatten(0, 1), 2, *self._others(True))
         for d, size in enumerate(self.sizes[1:], start=2):
-            if k.shape[d] < size:  # an axis whose middle is its first point is not filled up
+            if k.shape[d] < size:  # ``place`` does not pad an axis whose centre is its first point
                 k = torch.nn.functional.pad(k, (0, 0) * (k.dim() - 1 - d) + (0, size - k.shape[d]))
         if self.wraps:
             k = place(k, 1, self.sizes[:1], self.centres[:1])
             if k.shape[1] < self.sizes[0]:
                 k = torch.nn.functional.pad(k, (0, 0) * (k.dim() - 2) + (0, self.sizes[0] - k.shape[1]))
-            return _ahead(self.kernel_tables, k.flatten(1)).unflatten(-1, kernel.shape[:2])
+            return _forward(self.kernel_tables, k.flatten(1)).unflatten(-1, kernel.shape[:2])
         placed = k.new_zeros((len(k), self.parts, *self.sizes))
         placed[:, 0, : self.after] = k.narrow(1, self.centres[0], self.after)
         if self.before:
             placed[:, 1, self.sizes[0] - self.before :] = k.narrow(1, self.centres[0] - self.before, self.before)
-        return _ahead(self.kernel_tables, placed.flatten(1)).unflatten(-1, kernel.shape[:2])
+        return _forward(self.kernel_tables, placed.flatten(1)).unflatten(-1, kernel.shape[:2])
 
     def _kernel(self, spectrum: Tensor) -> Tensor:
         """Undo :meth:`_kernel_spectrum` for a gradient."""
-        k = _back(self.kernel_tables, spectrum.flatten(2))
+        k = _inverse(self.kernel_tables, spectrum.flatten(2))
         k = k.view(-1, self.parts, *self.sizes)
         if self.wraps:
             points = take(k[:, 0], 1, self.points[:1], self.sizes[:1], self.centres[:1])
@@ -192,7 +191,7 @@ class _Products:
         return (*(() if placing else (self.points[1:],)), self.sizes[1:], self.centres[1:])
 
 
-def _ahead(tables: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
+def _forward(tables: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
     """(signals, parts · samples) -> (frequencies, 2, signals)."""
     count, width = len(x), math.prod(table.shape[2] // 2 for table, _ in tables[1:])
     for i, (table, _) in enumerate(tables[:-1]):
@@ -203,8 +202,8 @@ def _ahead(tables: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
     return torch.bmm(last.expand(len(x), -1, -1), x).view(-1, 2, count)
 
 
-def _back(tables: list[tuple[Tensor, Tensor]], spectrum: Tensor) -> Tensor:
-    """(frequencies, 2, signals) -> (signals, parts · samples), the inverse of :func:`_ahead`."""
+def _inverse(tables: list[tuple[Tensor, Tensor]], spectrum: Tensor) -> Tensor:
+    """(frequencies, 2, signals) -> (signals, parts · samples), the inverse of :func:`_forward`."""
     last, count = tables[-1][1].mT, spectrum.shape[2]
     z = spectrum.reshape(-1, last.shape[1], count).mT
     x = z.new_empty((count, len(z), last.shape[2]))
@@ -227,7 +226,7 @@ def _multiply(a: Tensor, b: Tensor, out: Tensor, conjugate: bool) -> Tensor:
     return out
 
 
-#: tables are cached as CUDA graphs need it
+#: cached in a way that CUDA graphs can use
 _products = graph_cache(64)(_Products)
 
 

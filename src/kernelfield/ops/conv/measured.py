@@ -1,12 +1,12 @@
 """Costs of convolutions by device: those measured on this machine, else those shipped with the library.
 
 ``kernelfield calibrate`` measures a device and keeps the costs in the user's cache folder, one file per device. A
-process reads the file of a device once, at the first choice of a method there, and keeps to it. A file that is damaged,
-or of another device or version, is ignored with one warning.
+process reads the file of a device once, when it first chooses a method there. It ignores a file that is damaged, or of
+another device or version, with one warning.
 
-Results of two methods differ by rounding. So a choice must not change between two processes of one machine, or a
-training that is resumed would end in other weights: nothing is measured behind the user's back, and a run keeps the
-costs it began with in its folder (:func:`use_costs_of`).
+Results of two methods differ by rounding. If choices changed between two processes on one machine, a resumed training
+run would end with other weights. Therefore nothing is measured unless the user asks for it, and a run keeps the costs
+it began with in its folder (:func:`use_costs_of`).
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ RUN_FILE = "costs.json"
 _SHIPPED: dict[str, Any] = json.loads(SHIPPED.read_text())["devices"]
 #: costs in use, by type and index of the device
 _in_use: dict[tuple[str, int | None], dict[str, Any]] = {}
-#: measured costs that a run brought with it, by type of device; empty outside of runs
+#: measured costs from the folder of a run, by type of device; empty outside of runs
 _of_run: dict[str, dict[str, Any]] = {}
 #: functions to call when costs change
 _listeners: list[Any] = []
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:
-    """Return what measured costs depend on: the device, the threads of a CPU, and the versions.
+    """Return the properties that measured costs depend on: the device, the threads of a CPU, and the versions.
 
     >>> sorted(describe_device(torch.device("cpu")))
     ['device', 'format', 'kernelfield', 'threads', 'torch']
@@ -94,7 +94,7 @@ def record_path(device: torch.device) -> Path | None:
 
 
 def read_record(path: Path, device: torch.device) -> dict[str, Any] | None:
-    """Return the measured costs in a file; None if there is none, or with a warning if it cannot be used."""
+    """Return the measured costs in a file; None if there is no file or, with a warning, if it cannot be used."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -111,7 +111,7 @@ def read_record(path: Path, device: torch.device) -> dict[str, Any] | None:
         _ignore(path, "is damaged")
         return None
     if other:
-        _ignore(path, f"is of {other[0]} {found[other[0]]}, not {wanted[other[0]]}")
+        _ignore(path, f"is for {other[0]} {found[other[0]]}, not {wanted[other[0]]}")
         return None
     costs: dict[str, Any] = record["costs"]
     return costs
@@ -170,7 +170,7 @@ def on_change(listener: Any) -> None:
 
 
 def costs_of(kind: str, index: int | None = None) -> dict[str, Any]:
-    """Return the costs of a device by its type and index: the measured ones over the shipped ones.
+    """Return the costs of a device by its type and index: the measured ones, and the shipped ones for the rest.
 
     >>> sorted(costs_of("cpu")["forward"])[:2]
     ['direct', 'fft']
@@ -185,12 +185,12 @@ def _load(kind: str, index: int | None) -> None:
         _in_use[kind, index] = merged(shipped_costs(kind), _measured(kind, index))
 
 
-# torch.compile does not trace into files: it calls the function while it traces, and reads what is in use then.
+# torch.compile cannot trace the reading of files: it calls the function while it traces, and uses the costs of then.
 _load._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def shipped_costs(kind: str) -> dict[str, Any]:
-    """Return the shipped costs of a type of device: those of one thread for a CPU with one."""
+    """Return the shipped costs of a type of device, which depend on whether a CPU has one thread or several."""
     if kind == "cpu" and torch.get_num_threads() == 1 and "cpu, 1 thread" in _SHIPPED:
         kind = "cpu, 1 thread"
     found: dict[str, Any] = _SHIPPED.get(kind, _SHIPPED["cuda"])
@@ -227,7 +227,7 @@ def _measured(kind: str, index: int | None) -> dict[str, Any]:
 
 
 def merged(shipped: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-    """Return costs with those of ``measured`` in place of the same of ``shipped``."""
+    """Return the shipped costs, with measured ones in their place where there are any."""
     costs = {name: value for name, value in shipped.items() if name not in MODES} | {
         name: value for name, value in measured.items() if name not in (*MODES, "bfloat16")
     }
@@ -240,9 +240,9 @@ def merged(shipped: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def use_costs_of(folder: Path, device: torch.device) -> None:
-    """Keep to the costs that a run began with, which :func:`keep_costs_in` wrote; those of the device if it begins now.
+    """Use the costs that a run began with, as written by :func:`keep_costs_in`; for a new run, those of the device.
 
-    Choices of methods then are the same when the run is resumed, although the device was measured in between.
+    A resumed run then chooses the same methods, even if the device was measured in between.
 
     Args:
         folder: of the run.
@@ -256,7 +256,7 @@ def use_costs_of(folder: Path, device: torch.device) -> None:
 
 
 def keep_costs_in(folder: Path, device: torch.device) -> None:
-    """Write the measured costs in use to the folder of a run, unless it has some."""
+    """Write the measured costs in use to the folder of a run, unless it has a file of costs."""
     path = folder / RUN_FILE
     if not path.exists():
         record = {"measured_on": describe_device(device), "costs": _measured(device.type, device.index)}
