@@ -245,6 +245,7 @@ NAMES = {
         "plan_points",
         "point_conv",
         "point_sums",
+        "query_edges",
         "resample",
         "resample_reference",
         "sample_density",

@@ -10,14 +10,17 @@ import torch
 
 from kernelfield import CCNN, GridifiedNet, SeparableConv, create_model, list_models
 from kernelfield.data import load
+from kernelfield.export import export_network
 from kernelfield.fields import MAGNet
 from kernelfield.layers import CCNNBlock, ContinuousConv
 from kernelfield.ops.points import chunks
-from kernelfield.testing import count_parameters
+from kernelfield.testing import assert_compiles, count_parameters
 from tests.contracts.clouds import CloudContract
 from tests.largest import Largest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
 
@@ -94,6 +97,98 @@ def test_edges_may_be_given() -> None:
     net = GridifiedNet(1, 2, grid=3, channels=4, blocks=1, kernel_size=3, readout="dense").eval()
     x, coords = torch.randn(2, 1, 20), 2 * torch.rand(2, 20, 3) - 1
     torch.testing.assert_close(net(x, coords=coords, edges=net.gridify.edges(coords)), net(x, coords=coords))
+
+
+class TestQueries:
+    """Predictions of a dense network where the cloud has no points."""
+
+    def build(self, dim: int = 3, **changes: Any) -> GridifiedNet:
+        torch.manual_seed(1)
+        shared: dict[str, Any] = {"grid": 4, "channels": 6, "blocks": 1, "kernel_size": 3, "neighbors": 5}
+        return GridifiedNet(2, 3, dim=dim, **{**shared, "readout": "dense", **changes}).eval()
+
+    def cloud(self, dim: int = 3, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
+        places = (2 * torch.rand(2, n, dim, dtype=dtype) - 1 for n in (40, 11))
+        return torch.randn(2, 2, 40, dtype=dtype), *places
+
+    @pytest.mark.parametrize("reduce", ["mean", "max", "sum"])
+    @pytest.mark.parametrize("dim", [1, 2, 3])
+    def test_queries_at_the_points_change_nothing(self, dim: int, reduce: str) -> None:
+        net, (x, coords, _) = self.build(dim, reduce=reduce).double(), self.cloud(dim)
+        wanted = net(x, coords=coords)
+        torch.testing.assert_close(net(x, coords=coords, at=coords), wanted, rtol=0, atol=1e-13)
+        order = torch.randperm(40)
+        torch.testing.assert_close(net(x, coords=coords, at=coords[:, order]), wanted[..., order], rtol=0, atol=1e-13)
+        mask = torch.rand(2, 40) < 0.7
+        found = net(x, coords=coords.masked_fill(~mask.unsqueeze(-1), torch.nan), mask=mask, at=coords)
+        seen = mask.unsqueeze(1)
+        torch.testing.assert_close(found * seen, net(x, coords=coords, mask=mask) * seen, rtol=0, atol=1e-13)
+
+    def test_dtypes(self, dtype: torch.dtype) -> None:
+        net, (x, coords, at) = self.build().to(dtype), self.cloud(dtype=dtype)
+        y = net(x, coords=coords, at=at)
+        assert y.shape == (2, 3, 11)
+        assert y.dtype == dtype
+        torch.testing.assert_close(net(x, coords=coords, at=at.double()), y, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(net(x, coords=coords, at=coords), net(x, coords=coords), rtol=1e-5, atol=1e-6)
+
+    def test_a_prediction_depends_on_no_other_query(self) -> None:
+        net, (x, coords, at) = self.build().double(), self.cloud()
+        together = net(x, coords=coords, at=at)
+        alone = torch.cat([net(x, coords=coords, at=at[:, i : i + 1]) for i in range(11)], dim=-1)
+        torch.testing.assert_close(together, alone, rtol=0, atol=1e-13)
+
+    def test_one_set_of_queries_for_all_samples(self) -> None:
+        net, (x, coords, at) = self.build().double(), self.cloud()
+        wanted = net(x, coords=coords, at=at[:1].expand(2, -1, -1))
+        for shared in (at[0], at[:1]):
+            torch.testing.assert_close(net(x, coords=coords, at=shared), wanted, rtol=0, atol=0)
+
+    def test_clouds_without_values(self) -> None:
+        net = GridifiedNet(0, 3, grid=3, channels=4, blocks=1, kernel_size=3, neighbors=2, readout="dense")
+        assert net(None, coords=torch.rand(2, 9, 3), at=torch.rand(2, 4, 3)).shape == (2, 3, 4)
+
+    def test_gradients(self) -> None:
+        net, (x, coords, at) = self.build(2, channels=3, grid=3).double(), self.cloud(2)
+        x, coords, at = x[:1, :, :8], coords[:1, :8], at[:1, :3]
+        inputs = tuple(t.clone().requires_grad_() for t in (x, coords, at))
+        assert torch.autograd.gradcheck(lambda x, c, at: net(x, coords=c, at=at), inputs)
+        net(x, coords=coords, at=at).square().sum().backward()
+        assert [name for name, p in net.named_parameters() if p.grad is None] == []
+
+    def test_bf16_autocast(self) -> None:
+        net, (x, coords, at) = self.build(), self.cloud(dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = net(x, coords=coords, at=at)
+        wanted = net(x, coords=coords, at=at)
+        assert (y - wanted).norm() < 0.05 * wanted.norm()
+        assert self.build().bfloat16()(x.bfloat16(), coords=coords, at=at).dtype == torch.bfloat16
+
+    @pytest.mark.slow
+    def test_compiles(self) -> None:
+        net, (x, coords, at) = self.build(), self.cloud(dtype=torch.float32)
+        assert_compiles(net, x, coords=coords.requires_grad_(), at=at.requires_grad_(), rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.slow
+    def test_exports_with_dynamic_sizes(self, tmp_path: Path) -> None:
+        net, (x, coords, at) = self.build(), self.cloud(dtype=torch.float32)
+        mask = torch.rand(2, 40) < 0.9
+        assert export_network(net, tmp_path / "net.pt2", x, coords=coords, at=at, mask=mask) < 1e-5
+
+    def test_bad_queries(self) -> None:
+        net, (x, coords, at) = self.build().double(), self.cloud()
+        with pytest.raises(ValueError, match=r"\bat must be None .*readout='mean'"):
+            self.build(readout="mean").double()(x, coords=coords, at=at)
+        for wrong in (at[..., :2], at[..., None], torch.cat([at, at])):
+            with pytest.raises(ValueError, match=r"\bat must have shape"):
+                net(x, coords=coords, at=wrong)
+        for value in (torch.nan, torch.inf):
+            with pytest.raises(ValueError, match=r"\bat must be finite"):
+                net(x, coords=coords, at=at * value)
+        with pytest.raises(ValueError, match=r"\bat must hold"):
+            net(x, coords=coords, at=at[:, :0])
+        with pytest.raises(TypeError, match=r"\bat must"):
+            net(x, coords=coords, at=at.long())
 
 
 def test_bad_arguments() -> None:

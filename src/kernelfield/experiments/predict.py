@@ -16,6 +16,7 @@ from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from .._object_kinds import Instance
 from ..data.base import Batch
 from ..data.sets.series.long_table import QueryTimes, read_queries
+from ..models.registry import options_of
 from .evaluation import NonFiniteOutputs
 from .finished_run import run_metadata
 from .processes import split_over
@@ -163,8 +164,9 @@ class TrainedRun:
                     "at must give the times to predict at, since the run predicts at query times; got None"
                 )
             return None
-        if not takes_argument(self.network, "at") or self.recipe.model.get("readout") != "dense":
-            kind = self.recipe.model["name"]
+        kind = self.recipe.model["name"]
+        readout = {**options_of(kind), **self.recipe.model}.get("readout")  # some names fix it
+        if not takes_argument(self.network, "at") or readout != "dense":
             raise ValueError(f"at must be None for a network with one prediction for each sample, {kind}, got {at!r}")
         if isinstance(at, (str, Path)):
             return read_queries(at)

@@ -16,6 +16,7 @@ from ..fields import Field, Table
 from ..layers import CCNNBlock, Degridify, Gridify, MessageLayer, SeparableConv, make_norm, run_blocks
 from ..layers.pointwise import NORMS
 from .classifier import ReadoutClassifier
+from .queries import check_query_points
 from .readout import Readout
 from .registry import register
 
@@ -54,6 +55,8 @@ class GridifiedNet(ReadoutClassifier):
     >>> net = GridifiedNet(6, 5, grid=4, channels=8, blocks=1, kernel_size=3, readout="dense")
     >>> net(torch.randn(2, 6, 50), coords=2 * torch.rand(2, 50, 3) - 1).shape
     torch.Size([2, 5, 50])
+    >>> net(torch.randn(2, 6, 50), coords=2 * torch.rand(2, 50, 3) - 1, at=torch.zeros(7, 3)).shape     # anywhere
+    torch.Size([2, 5, 7])
     """
 
     # ``field`` and ``channels`` of a message layer have other meanings here.
@@ -101,31 +104,53 @@ class GridifiedNet(ReadoutClassifier):
         x=TensorOf("float", "batch, channels, points") | None,
         coords=TensorOf("float", "batch, points, dim", empty=False),
         mask=TensorOf("bool", "batch, points") | None,
+        at=TensorOf("float") | None,
     )
     def forward(
-        self, x: Tensor | None, *, coords: Tensor, mask: Tensor | None = None, edges: Edges | None = None
+        self,
+        x: Tensor | None,
+        *,
+        coords: Tensor,
+        mask: Tensor | None = None,
+        edges: Edges | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
         """Return predictions, (batch, out) or, dense, (batch, out, points).
+
+        A dense network predicts ``at`` any coordinates, also where the cloud has no point: (batch, out, queries). No
+        output depends on other queries.
 
         Args:
             x: (batch, in, points) values; None if there are none.
             coords: (batch, points, dim) coordinates.
             mask: (batch, points) True at points, False at padding.
             edges: between these points and the grid, as ``gridify.edges`` gives them, if they are known already.
+            at: (batch, queries, dim) or (queries, dim) coordinates.
         """
-        return self.readout(self.forward_features(x, coords=coords, mask=mask, edges=edges))
+        return self.readout(self.forward_features(x, coords=coords, mask=mask, edges=edges, at=at))
 
     def forward_features(
-        self, x: Tensor | None, *, coords: Tensor, mask: Tensor | None = None, edges: Edges | None = None
+        self,
+        x: Tensor | None,
+        *,
+        coords: Tensor,
+        mask: Tensor | None = None,
+        edges: Edges | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
         """Return features on the grid (batch, channels, *grid) or, dense, at the points (batch, channels, points)."""
+        if at is not None:
+            check_query_points(at, coords.shape[0], self.gridify.dim, self.readout.kind)
+            at = (at if at.dim() == 3 else at.unsqueeze(0)).to(coords.dtype).expand(coords.shape[0], -1, -1)
         if edges is None:
             edges = self.gridify.edges(coords, mask)
         y = self.gridify(x, coords, mask=mask, edges=edges)
         y = self.norm(run_blocks(self.blocks, y))
-        if self.degridify is not None:
-            y = self.degridify(y, coords, mask=mask, edges=edges)
-        return y
+        if self.degridify is None:
+            return y
+        if at is not None:
+            return self.degridify(y, at, edges=self.degridify.query_edges(at, coords, mask))
+        return self.degridify(y, coords, mask=mask, edges=edges)
 
 
 _MODELNET: dict[str, Any] = {"in_channels": 6, "out_channels": 40, "dropout": 0.1}

@@ -17,6 +17,7 @@ from .points import (
     plan_points,
     point_conv,
     point_sums,
+    query_edges,
     sample_density,
 )
 from .resample import resample, resample_reference
@@ -39,6 +40,7 @@ __all__ = [
     "plan_points",
     "point_conv",
     "point_sums",
+    "query_edges",
     "resample",
     "resample_reference",
     "sample_density",

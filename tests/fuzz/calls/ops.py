@@ -58,6 +58,11 @@ CALLS = [
     Call("ops.nearest_nodes", ops.nearest_nodes, lambda: {"points": _points(), "shape": (3, 3), "count": 2}),
     Call("ops.bilateral_edges", ops.bilateral_edges, lambda: {"points": _points(), "shape": (3, 3), "neighbors": 2}),
     Call(
+        "ops.query_edges",
+        ops.query_edges,
+        lambda: {"queries": torch.rand(1, 4, 2), "points": _points(), "shape": (3, 3), "neighbors": 2},
+    ),
+    Call(
         "ops.aggregate",
         ops.aggregate,
         lambda: {"messages": torch.rand(*_edges().source.shape, 2), "edges": _edges(), "size": 9},

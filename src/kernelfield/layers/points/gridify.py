@@ -13,7 +13,7 @@ from ..._checks import per_axis
 from ..._kinds import FINITE, Int, ListOf, PerAxis
 from ..._object_kinds import TensorOf
 from ...groups import Group, Trivial
-from ...ops import Edges, bilateral_edges
+from ...ops import Edges, bilateral_edges, query_edges
 from .message import MessageLayer
 
 if TYPE_CHECKING:
@@ -137,15 +137,24 @@ class Degridify(_Grid):
     torch.Size([2, 4, 100])
     """
 
+    def query_edges(self, at: Tensor, coords: Tensor, mask: Tensor | None = None) -> Edges:
+        """Return the edges between the grid and any places, ``at`` (batch, queries, dim), for ``forward(x, at)``.
+
+        They depend on the points of the cloud, ``coords`` and ``mask``, and for each query on no other query; see
+        :func:`kernelfield.ops.query_edges`.
+        """
+        return query_edges(at, coords, self.grid, self.neighbors, low=self.low, high=self.high, mask=mask)
+
     @checked(x=TensorOf("float", "batch, channels, *grid"), coords=_COORDS, mask=_MASK)
     def forward(self, x: Tensor, coords: Tensor, *, mask: Tensor | None = None, edges: Edges | None = None) -> Tensor:
         """Return (batch, out, points) values; zero at padding.
 
         Args:
             x: (batch, in, \\*grid) values.
-            coords: (batch, points, dim) coordinates.
+            coords: (batch, points, dim) coordinates of the outputs.
             mask: (batch, points) True at points, False at padding.
-            edges: from the points to the grid, as :class:`Gridify` used them, if they are known already.
+            edges: from the points to the grid, as :class:`Gridify` used them, if they are known already; or those of
+                :meth:`query_edges`, if ``coords`` are not the points of the cloud.
         """  # noqa: D301
         if tuple(x.shape[2:]) != self.grid:
             raise ValueError(f"x must have shape (batch, channels, {self.grid}), got {tuple(x.shape)}")

@@ -6,6 +6,7 @@ from .messages import aggregate, pass_messages
 from .neighbors import Edges, bilateral_edges, nearest, nearest_nodes
 from .plan import PointPlan
 from .point_conv import METHODS, plan_points, point_conv, point_sums
+from .queries import query_edges
 
 __all__ = [
     "METHODS",
@@ -20,5 +21,6 @@ __all__ = [
     "plan_points",
     "point_conv",
     "point_sums",
+    "query_edges",
     "sample_density",
 ]
