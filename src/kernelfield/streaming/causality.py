@@ -22,7 +22,7 @@ _CONTAINERS = (CKCNN, CCNN, TwoConvBlock, CCNNBlock, SeparableConv, nn.ModuleLis
 #: modules whose output at one time depends on their input at that time alone
 _POINTWISE = (
     Pointwise,
-    ChannelNorm,  # and its cumulative form, which is replaced by one that remembers
+    ChannelNorm,  # and its cumulative form, which a stream replaces by RunningNorm
     Embedding,
     Dropout,
     nn.Dropout,
@@ -44,16 +44,16 @@ def convolutions(network: nn.Module) -> dict[str, ContinuousConv | RecurrentConv
 
 
 def separate(network: nn.Module) -> nn.Module:
-    """Give each place at which a layer is used a copy of its own, in place, and return the network.
+    """Copy layers that are used more than once, so that each use has its own; return the network, changed in place.
 
-    A layer with a state needs one state for each place.
+    A layer with a state needs one state for each use.
     """
     _separate(network, {id(network)})
     return network
 
 
 def _separate(parent: nn.Module, seen: set[int]) -> None:
-    for key, child in list(parent._modules.items()):  # noqa: SLF001 (named_children leaves out the second place)
+    for key, child in list(parent._modules.items()):  # noqa: SLF001 (named_children skips repeated modules)
         if child is None:
             continue
         own = copy.deepcopy(child) if id(child) in seen else child
@@ -79,7 +79,7 @@ def check_causal(network: nn.Module) -> None:
 
 
 def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules by name; what is inside of a convolution, such as its field, never meets the signal."""
+    """Yield modules by name, except those inside a convolution, such as its field, which never see the signal."""
     yield name, module
     if isinstance(module, _CONTAINERS):
         for key, child in module.named_children():
@@ -91,13 +91,13 @@ def _obstacle(module: nn.Module) -> str | None:  # noqa: PLR0911
     if isinstance(module, ContinuousConv):
         if not module.causal:
             return "has a centred kernel, which reads later samples: build it with causal=True"
-        return "is periodic: on a circle nothing is past" if module.boundary == "periodic" else None
+        return "is periodic, so each output depends on later samples" if module.boundary == "periodic" else None
     if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
         if module.running_mean is None:
             return "normalises by the statistics of the batch, over all times: build the network with norm='batch'"
         return None
     if isinstance(module, nn.GroupNorm):
-        return "is a norm over time, which needs the samples to come: build the network with norm='channel' or 'batch'"
+        return "is a norm over time, which needs later samples: build the network with norm='channel' or 'batch'"
     if isinstance(module, CCNNBlock) and module.active is not None and module.active.band_limit is not None:
         return "has a learned resolution: resampling reads later samples"
     if isinstance(module, (*_CONTAINERS, *_POINTWISE, Readout, RecurrentConv)):
@@ -105,4 +105,4 @@ def _obstacle(module: nn.Module) -> str | None:  # noqa: PLR0911
     kind = type(module).__name__
     if kind == "DNArch":
         return "is a DNArch, whose architecture is still learned: stream its materialize()"
-    return f"is a {kind}, of which it is not known whether it reads later samples"
+    return f"is a {kind}, which may read later samples"

@@ -28,7 +28,7 @@ TAILS = ("auto", "cut", "decay")
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What became of one convolution.
+    """The result of distilling one convolution.
 
     Args:
         layer: name of the layer in the network.
@@ -36,10 +36,9 @@ class LayerReport:
         kernels: number of kernels, out · in / groups.
         order: largest number of oscillations of a kernel; 0 for a layer that was kept as it is.
         mean_order: mean number of oscillations.
-        error: relative error of the layer's kernels, of all of them together; of those tried, if the layer was kept.
-        worst: largest relative error of a single kernel; a kernel below a hundredth of the mean size counts as that
-            large.
-        reason: why the layer was kept, or an empty text.
+        error: relative error over all kernels of the layer; over those tried, if the layer was kept.
+        worst: largest relative error of a single kernel, relative to at least a hundredth of the kernels' mean size.
+        reason: why the layer was kept, or an empty string.
     """
 
     layer: str
@@ -109,23 +108,22 @@ def distil(
         \big(a_n \cos \omega_n \tau + b_n \sin \omega_n \tau\big)
 
     The poles come from the sampled kernel in closed form (Hankel matrix, matrix pencil), the weights from least
-    squares, and Gauss-Newton steps lower the error further; see ``streaming.exponentials``. The result
-    is an ordinary network of :class:`.RecurrentConv`: it takes whole sequences in parallel and can be trained further.
-    :func:`~kernelfield.streaming.stream` runs it with memory and work per sample that do not depend on how much was
-    read.
+    squares, and Gauss-Newton steps lower the error further; see ``streaming.exponentials``. The result is an ordinary
+    network of :class:`.RecurrentConv`: it takes whole sequences in parallel and can be trained further.
+    :func:`~kernelfield.streaming.stream` runs it with constant memory and work per sample.
 
     Args:
         net: a causal network, which is not changed. A layer that it uses twice becomes two.
         order: number of oscillations of every kernel. If not given, each kernel has as few as ``tolerance`` allows, and
             a layer is kept as it is if it needs more than ``max_order``, or if its kernels are too short to gain.
-        tolerance: relative error of a kernel that is accepted.
+        tolerance: accepted relative error of a kernel.
         max_order: largest number of oscillations, if ``order`` is not given.
         refine: Gauss-Newton steps after the closed form.
-        tail: what follows the last lag of a kernel. "cut": nothing, as in the network, which takes a memory of that
-            many samples. "decay": the oscillations go on, in constant memory; outputs differ from the network's for
-            inputs longer than the kernel. "auto" cuts kernels under a mask, which end abruptly, and lets others decay.
-        data: batches of inputs and classes, on which the accuracy before and after is measured.
-        state: state dict of a network distilled from one like ``net``: it is rebuilt, nothing is fitted.
+        tail: how a kernel ends. "cut" ends it at its last lag, as in the network, and needs memory for that many
+            samples. "decay" lets the oscillations go on, in constant memory; outputs differ from the network's for
+            inputs longer than the kernel. "auto" cuts masked kernels, which end abruptly, and lets others decay.
+        data: batches of inputs and classes to measure the accuracy before and after.
+        state: state dict of a network distilled from one like ``net``, to rebuild it without fitting.
 
     Returns:
         The network, with a report on each layer.
@@ -160,7 +158,7 @@ def distil(
         try:
             network.load_state_dict(state)
         except RuntimeError as error:
-            raise ValueError(f"state must be that of a network distilled from one like net: {error}") from error
+            raise ValueError(f"state must come from a network distilled from one like net: {error}") from error
     accuracy = None if data is None else _accuracies(net, network, data)
     return Distilled(network, tuple(rows), accuracy)
 
@@ -169,14 +167,14 @@ def distil(
 def _distil_layer(
     name: str, layer: ContinuousConv, order: int | None, tolerance: float, max_order: int, refine: int, tail: str
 ) -> tuple[RecurrentConv | None, LayerReport]:
-    """Return a layer with the same kernels, or None if it should be kept, and the report on it."""
+    """Return a distilled layer, or None if the layer should be kept, and the report on it."""
     values = layer.kernel().detach().flatten(0, 1).double().cpu()
     points = int((values != 0).any(dim=0).nonzero().max()) + 1 if bool(values.any()) else 1
     values = values[:, :points]
     what: dict[str, Any] = {"layer": name, "points": points, "kernels": len(values)}
     kept: dict[str, Any] = {"order": 0, "mean_order": 0.0, "error": 0.0, "worst": 0.0}
     if order is None and points <= 4 * max_order:
-        # As many products per sample as the oscillations would need, with no error.
+        # The kernel takes no more products per sample than the oscillations would, and has no error.
         return None, LayerReport(**what, **kept, reason="a short kernel")
     options: dict[str, Any] = {"tolerance": tolerance, "refine": refine, "max_order": max_order}
     fit, orders, errors = fit_kernels(values, order=order, stop=order is None, **options)
@@ -202,7 +200,7 @@ def _distil_layer(
     if layer.bias is not None and made.bias is not None:
         made.bias.copy_(layer.bias)
     mean = float(orders.double().mean())
-    # The error of the layer as it is stored, with the rounding of its parameters.
+    # The error of the layer as stored, including the rounding of its parameters.
     stored = made.kernel(points).flatten(0, 1).double().cpu()
     worst = float(((stored - values).norm(dim=1) / scales(values)).max())
     found = {"error": _relative(stored, values), "worst": worst}
@@ -222,7 +220,7 @@ def _rebuilt(name: str, layer: ContinuousConv, state: Mapping[str, Tensor]) -> R
     kernels = layer.out_channels * layer.in_channels // layer.groups
     if damping.dim() != 2 or damping.shape[0] != kernels:
         raise ValueError(
-            f"state must be that of a network distilled from one like net, got {prefix}log_damping of shape "
+            f"state must come from a network distilled from one like net, got {prefix}log_damping of shape "
             f"{tuple(damping.shape)} for {kernels} kernels"
         )
     made = RecurrentConv(

@@ -1,4 +1,4 @@
-r"""Fits of sampled kernels by sums of damped oscillations.
+r"""Fit sampled kernels by sums of damped oscillations.
 
 The Hankel matrix :math:`H_{ij} = k(i + j)` of :math:`k(\tau) = \sum_n c_n \lambda_n^\tau` has as many singular values
 as there are poles, and its column space is shift invariant: with U its leading left singular vectors, the poles are the
@@ -6,10 +6,10 @@ eigenvalues of :math:`\Phi` in :math:`U_\uparrow \Phi = U_\downarrow`, where the
 row (the matrix pencil). The weights follow by least squares. Gauss-Newton steps, damped as by Levenberg and Marquardt,
 then lower the error further, since a cut of small singular values is not the best fit of its order.
 
-A kernel that has not decayed at its end would get poles outside of the unit circle. So it is continued: by its
-reflection through its last point, under a window that falls to zero. A short continuation has few poles of its own, a
-long one keeps all poles inside of the circle; several lengths are tried for each kernel, and the best fit is taken.
-Only lags of the kernel itself count as errors.
+A kernel that has not decayed at its end would get poles outside the unit circle. So it is continued by its reflection
+through its last point, under a window that falls to zero. A short continuation has few poles of its own, a long one
+keeps all poles inside the circle; several lengths are tried for each kernel, and the best fit is taken. Errors count
+only at the lags of the kernel itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK = 1 << 15
 CONTINUATIONS = (0.0, 0.125, 0.25, 0.5, 1.0)
 #: points of the grid on which long kernels are fitted first
 COARSE = 1024
-#: rows of a Hankel matrix that is decomposed as it is
+#: largest number of rows of a Hankel matrix that is decomposed directly
 SMALL = 400
 #: smallest damping, in units of the inverse length of the kernel
 LEAST_DAMPING = 1e-3
@@ -87,10 +87,10 @@ def fit_kernels(
     Args:
         kernels: (kernels, points) kernels at lags 0, 1, …
         order: number of oscillations of all kernels; chosen for each kernel by ``tolerance`` if not given.
-        tolerance: relative error that is accepted, :math:`\|k - \hat k\| \le \mathrm{tolerance}\, \|k\|`.
+        tolerance: accepted relative error, :math:`\|k - \hat k\| \le \mathrm{tolerance}\, \|k\|`.
         refine: Gauss-Newton steps after the closed form.
         max_order: largest number of oscillations; kernels that need more have an error above the tolerance.
-        stop: stop after kernels that need more, and return only the first kernels up to them.
+        stop: stop after the first chunk of kernels in which one needs more, and return only the kernels up to there.
 
     Returns:
         The oscillations, all padded to the largest order; the order of each kernel, and its relative error.
@@ -103,7 +103,7 @@ def fit_kernels(
     """
     kernels = kernels.detach().to("cpu", torch.float64)
     scale = scales(kernels)
-    # An order that is given is refined as far as it goes.
+    # A given order is refined as far as possible.
     search = partial(_fit_part, order=order, tolerance=0.0 if order else tolerance, refine=refine, max_order=max_order)
     parts = []
     count = max(1, CHUNK // min(kernels.shape[1], COARSE))
@@ -120,7 +120,7 @@ def fit_kernels(
 def scales(kernels: Tensor) -> Tensor:
     """Return the sizes (kernels,) to which errors are relative: norms, but at least a hundredth of their mean.
 
-    A kernel far below the others has no influence; its own size is not the measure then.
+    A kernel far smaller than the others has little influence, so its own size is not the measure.
     """
     norms = kernels.norm(dim=1)
     return torch.maximum(norms, 0.01 * norms.square().mean().sqrt()).clamp(min=1e-300)
@@ -129,7 +129,7 @@ def scales(kernels: Tensor) -> Tensor:
 def _fit_part(
     kernels: Tensor, scale: Tensor, *, order: int | None, tolerance: float, refine: int, max_order: int
 ) -> tuple[Oscillations, Tensor, Tensor]:
-    """Fit kernels on a coarse grid if they are long; those that need all their points on the fine one."""
+    """Fit long kernels on a coarse grid, and those that need all their points on the fine grid."""
     every = kernels.shape[1] // COARSE
     if every < 2:
         return _Search(kernels, scale, tolerance, refine).orders(order, max_order)
@@ -165,8 +165,8 @@ class _Search:
 
     Args:
         kernels: (kernels, points) kernels.
-        scale: (kernels,) errors are relative to these.
-        tolerance: relative error that is accepted.
+        scale: (kernels,) sizes to which errors are relative.
+        tolerance: accepted relative error.
         refine: Gauss-Newton steps after the closed form.
     """
 
@@ -220,7 +220,7 @@ class _Search:
 
 
 def _poles_needed(sizes: Tensor, tolerance: float) -> Tensor:
-    """Return how many singular values (kernels, n) leave out less than a relative tolerance."""
+    """Return how many singular values (kernels, n) must be kept to leave out less than a relative tolerance."""
     rest = (sizes.square().flip(1).cumsum(1).flip(1) / sizes.square().sum(dim=1, keepdim=True).clamp(min=1e-300)).sqrt()
     return (rest > tolerance).sum(dim=1)
 
@@ -237,10 +237,10 @@ def fit_order(kernels: Tensor, order: int, vectors: Tensor) -> Oscillations:
     rank = min(2 * order, vectors.shape[2])
     u = vectors[..., :rank]
     upper, lower = u[:, :-1], u[:, 1:]
-    # Orthonormal columns without one row: well conditioned, so that normal equations do.
+    # Orthonormal columns without one row are well conditioned, so normal equations suffice.
     gram = upper.mT @ upper + 1e-13 * torch.eye(rank, dtype=u.dtype)
     poles = torch.linalg.eigvals(torch.linalg.solve(gram, upper.mT @ lower))
-    # Of each conjugate pair the one above the real line; others become poles that die at once.
+    # Keep the pole of each conjugate pair above the real axis; the others become poles that decay at once.
     above = poles.imag >= 0
     damping = torch.where(above, -poles.abs().clamp(min=1e-8).log(), 20.0).clamp(min=LEAST_DAMPING / points)
     frequency = torch.where(above, poles.angle(), 0.0)
@@ -248,7 +248,7 @@ def fit_order(kernels: Tensor, order: int, vectors: Tensor) -> Oscillations:
         more = order - rank
         pad = torch.nn.functional.pad
         return _with_weights(kernels, pad(damping, (0, more), value=20.0), pad(frequency, (0, more)))
-    # Real poles have no partner, so that there may be more than ``order``: the strongest are kept.
+    # Real poles have no partner, so there may be more than ``order``: keep the strongest.
     fit = _with_weights(kernels, damping, frequency)
     energy = (fit.cosine.square() + fit.sine.square()) / (1 - torch.exp(-2 * fit.damping))
     strongest = energy.masked_fill(~above, -1).topk(order, dim=1).indices
@@ -260,7 +260,7 @@ def continued(kernels: Tensor, share: float) -> Tensor:
 
     Args:
         kernels: (kernels, points) kernels.
-        share: length of what follows, in lengths of the kernel, 0 to 1.
+        share: length of the continuation, in lengths of the kernel, 0 to 1.
     """
     points = kernels.shape[1]
     more = round(share * (points - 1))
@@ -271,8 +271,8 @@ def continued(kernels: Tensor, share: float) -> Tensor:
 def leading_vectors(kernels: Tensor, rank: int, powers: int = 2) -> tuple[Tensor, Tensor]:
     """Return the leading left singular vectors (kernels, rows, rank) of the kernels' Hankel matrices, and the values.
 
-    Small matrices are decomposed as they are, large ones by randomised subspace iteration. Products with a large Hankel
-    matrix are correlations, computed by FFTs, so a kernel of many thousand points needs no matrix of their square.
+    Small matrices are decomposed directly, large ones by randomised subspace iteration. Products with a large Hankel
+    matrix are correlations, computed by FFTs, so the matrix of a long kernel is never built.
     """
     points = kernels.shape[1]
     columns = points // 2
@@ -303,7 +303,7 @@ def leading_vectors(kernels: Tensor, rank: int, powers: int = 2) -> tuple[Tensor
 
 
 def _basis(damping: Tensor, frequency: Tensor, points: int) -> Tensor:
-    """Return cosines and sines under their damping, (kernels, points, 2 · order)."""
+    """Return damped cosines and sines, (kernels, points, 2 · order)."""
     rate = torch.complex(-damping, frequency)[:, None, None]
     block = math.isqrt(points - 1) + 1
     times = torch.arange(block, dtype=damping.dtype)
@@ -319,7 +319,7 @@ def _weighted(basis: Tensor, fit: Oscillations) -> Tensor:
 
 
 def _with_weights(kernels: Tensor, damping: Tensor, frequency: Tensor) -> Oscillations:
-    """Return the oscillations with the weights of least squares."""
+    """Return the oscillations with least-squares weights."""
     basis = _basis(damping, frequency, kernels.shape[1])
     gram = basis.mT @ basis
     # Poles that nearly coincide would have huge weights of opposite signs, which float32 cannot subtract.
@@ -366,12 +366,12 @@ def _refined(fit: Oscillations, kernels: Tensor, steps: int) -> Oscillations:
         residual = torch.where(good.view(-1, 1), left, residual)
         error = torch.where(good, size, error)
         factor = torch.where(good, factor / 3, factor * 4).clamp(1e-12, 1e6)
-    # The linear part once more, in closed form: its weights do not cancel.
+    # Solve for the weights once more, in closed form, which keeps them from cancelling.
     return _better(kernels, _with_weights(kernels, now.damping, now.frequency), now)
 
 
 def _better(kernels: Tensor, first: Oscillations, second: Oscillations) -> Oscillations:
-    """Return for each kernel the fit with the lower error, the first if they are alike."""
+    """Return for each kernel the fit with the lower error, the first if both are nearly equal."""
     errors = [(kernels - fit.values(kernels.shape[1])).square().sum(dim=1) for fit in (first, second)]
     chosen = (errors[0] <= 1.0001 * errors[1]).view(-1, 1)
     pairs = zip(first.tensors(), second.tensors(), strict=True)

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["ExportedStream", "StreamStep", "export_stream"]
 
 FORMATS = ("pt2", "onnx")
-#: samples with which an exported stream is compared with the network's own
+#: number of samples on which an exported stream is compared with the network's own
 CHECKED = 12
 
 
 class _Window(nn.Module):
-    """A kernel that was kept: its window of samples is the state."""
+    """A convolution that was not distilled: the state is its window of past samples."""
 
     state_names = ("window",)
 
@@ -55,7 +55,7 @@ class _Window(nn.Module):
         return y, (seen[..., x.shape[-1] :],)
 
 
-class _Tape:
+class _StateStore:
     """The states of all layers during one call."""
 
     def __init__(self) -> None:
@@ -63,20 +63,20 @@ class _Tape:
         self.after: dict[str, tuple[Tensor, ...]] = {}
 
 
-class _OnTape(nn.Module):
-    """A layer that takes its state from a tape and puts the next one there."""
+class _StoredStateLayer(nn.Module):
+    """A layer that reads its state from a store and writes the next state there."""
 
-    def __init__(self, layer: Any, name: str, tape: _Tape) -> None:
+    def __init__(self, layer: Any, name: str, store: _StateStore) -> None:
         super().__init__()
-        self.layer, self.name, self.tape = layer, name, tape
+        self.layer, self.name, self.store = layer, name, store
         self.bias = getattr(layer, "bias", None)
-        self.kind = getattr(layer, "kind", None)  # of a readout, which networks look at
+        self.kind = getattr(layer, "kind", None)  # networks read the kind of their readout
 
     def forward(self, x: Tensor, mask: None = None, *, add_bias: bool = True, **_: Any) -> Tensor:  # noqa: ARG002
         dtype = x.dtype
         if isinstance(self.layer, RecurrentLayer):
             x = x.double()
-        y, self.tape.after[self.name] = self.layer.advance(x, self.tape.before[self.name])
+        y, self.store.after[self.name] = self.layer.advance(x, self.store.before[self.name])
         y = y.to(dtype)
         if self.bias is None or not add_bias or isinstance(self.layer, RunningReadout):
             return y
@@ -87,7 +87,7 @@ class StreamStep(nn.Module):
     """One sample in, one prediction out, with the state as further inputs and outputs; nothing is kept in between.
 
     Args:
-        net: a causal network, best a distilled one: kernels that are not distilled need their window as state.
+        net: a causal network, preferably distilled: other kernels need a window of past samples as state.
         batch: number of streams.
         step: sampling step of the input in training steps.
 
@@ -107,7 +107,7 @@ class StreamStep(nn.Module):
         super().__init__()
         check_causal(net)
         network = separate(copy.deepcopy(net)).eval().requires_grad_(False).cpu()
-        tape = _Tape()
+        store = _StateStore()
         layers: dict[str, Any] = {}
         with torch.no_grad():
             for module in network.modules():
@@ -126,7 +126,7 @@ class StreamStep(nn.Module):
         self.states: dict[str, Tensor] = {}
         for name, layer in layers.items():
             stateful = hasattr(layer, "state_names")
-            made = _OnTape(layer, name, tape) if stateful else _PlainReadout(layer)
+            made = _StoredStateLayer(layer, name, store) if stateful else _PlainReadout(layer)
             if name == "":
                 network = made
             else:
@@ -135,15 +135,15 @@ class StreamStep(nn.Module):
                 self._sizes.append((name, len(layer.state_names)))
                 label = name.replace(".", "_") or "layer"
                 self.states |= {f"{label}_{key}": getattr(layer, key).clone() for key in layer.state_names}
-        self.network, self._tape = with_fixed_layers(network), tape
+        self.network, self._store = with_fixed_layers(network), store
 
     def forward(self, sample: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         """Return the prediction (batch, out) after a sample (batch, in, 1), or token (batch, 1), and the new states."""
         given = iter(states)
-        self._tape.before = {name: tuple(next(given) for _ in range(n)) for name, n in self._sizes}
+        self._store.before = {name: tuple(next(given) for _ in range(n)) for name, n in self._sizes}
         y = self.network(sample)
-        after = [state for name, _ in self._sizes for state in self._tape.after[name]]
-        self._tape.before, self._tape.after = {}, {}
+        after = [state for name, _ in self._sizes for state in self._store.after[name]]
+        self._store.before, self._store.after = {}, {}
         return (y.squeeze(-1), *after)
 
 
@@ -176,7 +176,7 @@ def export_stream(
 
     Args:
         net: a causal network; a distilled one has small states.
-        path: where to write.
+        path: file to write.
         to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
         batch: number of streams.
         step: sampling step of the input in training steps.
@@ -208,7 +208,7 @@ def export_stream(
     got = torch.stack([exported.push(x) for x in samples.split(1, dim=-1)], dim=-1)
     wanted = Stream(copy.deepcopy(net).cpu(), batch, step=step).push(samples)
     error = float((got - wanted).abs().max())
-    # Both round every value to eight bits or so, at other places.
+    # In half precision both round values to about eight bits, at different points of the computation.
     allowed = atol + max(rtol, 0.05 if half else 0.0) * float(wanted.abs().max())
     if not error <= allowed:
         path.unlink(missing_ok=True)

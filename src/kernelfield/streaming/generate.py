@@ -1,4 +1,4 @@
-"""Text from causal token models, one token after another."""
+"""Generate text with causal token models, one token at a time."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def generate(
     top_k: int | None = None,
     seed: int | Sequence[int] | None = None,
 ) -> Tensor:
-    r"""Continue token sequences by a causal network that predicts the next token.
+    r"""Continue token sequences with a causal network that predicts the next token.
 
-    Tokens are drawn from :math:`p \propto \exp(\mathrm{net}(x) / T)`, one by one. The network streams, so that a new
-    token costs no pass over all tokens before it.
+    Tokens are drawn from :math:`p \propto \exp(\mathrm{net}(x) / T)`, one by one. The network streams, so a new token
+    needs no pass over all tokens before it.
 
     Args:
         net: a causal network with a vocabulary, such as "ckcnn_ptb", or a distilled one.
         prompt: (batch, n) token ids, or n ids; at least one.
         length: number of tokens to add.
         temperature: T; 0 takes the most likely token.
-        top_k: draw from the most likely tokens only, this many.
-        seed: of the draws, one for all sequences or one for each, which then do not depend on each other; torch's own
-            state if not given.
+        top_k: draw only from this many most likely tokens.
+        seed: seed of the draws, one for all sequences, or one for each, which makes them independent of each other;
+            torch's global random state if not given.
 
     Returns:
         (batch, n + length) token ids, or n + length ids for a prompt without a batch.
@@ -96,7 +96,7 @@ def generate(
 def _generators(
     seed: int | Sequence[int] | None, batch: int, device: torch.device
 ) -> list[torch.Generator] | torch.Generator | None:
-    """Return one source of random numbers for all sequences, or one for each."""
+    """Return one random generator for all sequences, or one for each."""
     if seed is None:
         return None
     if isinstance(seed, int):

@@ -1,4 +1,4 @@
-"""Pointwise layers as a stream calls them: one sample after another, with weights that do not change."""
+"""Pointwise layers for streams: one sample at a time, with weights that do not change."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["FixedNorm", "FixedPointwise", "fold_bias", "with_fixed_layers"]
 
 
 class FixedPointwise(Pointwise):
-    """A :class:`~kernelfield.layers.Pointwise` whose call costs little beside its product.
+    """A :class:`~kernelfield.layers.Pointwise` with little overhead per call.
 
-    A network that reads single samples spends most of its time in calls. This layer leaves out the checks and the
-    choice of a fused kernel, and maps one sample by a product of a matrix and a vector.
+    A network that reads single samples spends most of its time in call overhead. This layer skips the checks and the
+    choice of a fused kernel, and maps one sample by a matrix-vector product.
 
     Args:
         layer: the layer; its tensors are shared.
@@ -51,7 +51,7 @@ class FixedPointwise(Pointwise):
     def _map(self, x: Tensor) -> Tensor:
         if len(x) > 1 or not x.is_cuda or not torch.compiler.is_compiling():
             return F.linear(x, self.weight, self.bias)
-        # The compiler fuses a sum with the operations around it, which it cannot do with a product of a library.
+        # The compiler fuses a sum with the operations around it, but not a library's matrix product.
         y = (self.weight * x).sum(dim=-1).unsqueeze(0)
         return y if self.bias is None else y + self.bias
 
@@ -101,7 +101,7 @@ class FixedNorm(BatchNorm):
 
 
 def fold_bias(module: nn.Module) -> None:
-    """Add the bias of a separable convolution's first part to that of its second, once and not with every sample."""
+    """Fold the depthwise bias of a separable convolution into its pointwise bias, once instead of at every sample."""
     if isinstance(module, SeparableConv) and module.depthwise.bias is not None and module.pointwise.bias is not None:
         _, bias = module.pointwise.active_parameters(offset=module.depthwise.bias)
         assert bias is not None
@@ -110,7 +110,7 @@ def fold_bias(module: nn.Module) -> None:
 
 
 def with_fixed_layers(network: nn.Module) -> nn.Module:
-    """Replace the pointwise maps and batch norms of a network in evaluation mode, in place, and return it."""
+    """Replace the pointwise maps and batch norms of a network in evaluation mode by fixed ones, and return it."""
     for name, module in list(network.named_modules()):
         made: nn.Module | None = None
         if type(module) is Pointwise:

@@ -25,7 +25,7 @@ class StatefulLayer(nn.Module):
     """Base class of layers with a state for each stream of the batch."""
 
     def reset(self, streams: Sequence[int] | slice) -> None:
-        """Start some streams of the batch anew."""
+        """Restart some streams of the batch."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Tensor]:
@@ -48,7 +48,7 @@ class BufferedLayer(StatefulLayer):
         """Names of the tensors that change with every sample."""
         raise NotImplementedError
 
-    # Tensors keep their addresses, which a CUDA graph of a step contains.
+    # Tensors keep their addresses, since CUDA graphs of a step refer to them.
 
     def reset(self, streams: Sequence[int] | slice) -> None:
         rows = streams if isinstance(streams, slice) else list(streams)
@@ -82,7 +82,7 @@ class OnlineLayer(StatefulLayer):
         dtype = layer.reach.dtype
         self.conv = OnlineConv(layer.kernel(step).to(dtype), groups=layer.groups, batch=batch)
         self.bias = layer.bias
-        #: while set, single samples are taken at its position
+        #: if set, single samples are processed at its position
         self.clock: Clock | None = None
 
     def forward(self, x: Tensor, *, add_bias: bool = True, **_: Any) -> Tensor:
@@ -103,8 +103,8 @@ class OnlineLayer(StatefulLayer):
 class RecurrentLayer(BufferedLayer):
     """A :class:`.RecurrentConv` in its recurrent form, which remembers its oscillations.
 
-    The state is in float64: a pole is multiplied with itself as often as there are samples, and a kernel with an end
-    subtracts later what it added before.
+    The state is in float64: a pole is raised to the number of samples, and a kernel with an end later subtracts terms
+    that it added before.
 
     Args:
         layer: the layer.
@@ -112,7 +112,7 @@ class RecurrentLayer(BufferedLayer):
         batch: number of streams.
     """
 
-    #: samples that are computed at once
+    #: largest number of samples that are computed at once
     chunk = 64
 
     def __init__(self, layer: RecurrentConv, *, step: float, batch: int) -> None:
@@ -128,7 +128,7 @@ class RecurrentLayer(BufferedLayer):
         weights = layer.cosine.double() * measure, layer.sine.double() * measure
         real, imag = layer.powers(times, step)
         buffers = {"real": real, "imag": imag, "cosine": weights[0], "sine": weights[1]}
-        # A copy in one piece of memory: every sample reads it.
+        # A contiguous copy, since every sample reads it.
         buffers["pole_real"], buffers["pole_imag"] = real[..., 1], imag[..., 1]
         if step != 1:  # lag 0 has a weight of its own
             buffers["direct"] = (layer.first_weight(step) / step - 1) * weights[0].sum(dim=1)
@@ -183,7 +183,7 @@ class RecurrentLayer(BufferedLayer):
         return y if self.bias is None or not add_bias else y + self.bias.unsqueeze(-1)
 
     def _push_one(self, x: Tensor) -> Tensor:
-        """Take one sample; the delayed samples are a ring buffer, of which one place is read and written."""
+        """Process one sample; the delayed samples are a ring buffer, in which one entry is read and overwritten."""
         delayed = None
         if self.delay is not None:
             delayed = self.line.index_select(-1, self.place)
@@ -238,7 +238,7 @@ class RecurrentLayer(BufferedLayer):
         self, x: Tensor, delayed: Tensor | None, real: Tensor, imag: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         n = x.shape[-1]
-        # What the state still gives, at each of the samples: Re c λ^(j+1) s
+        # The state's contribution to each of the samples: Re c λ^(j+1) s
         ahead_real, ahead_imag = self.real[..., 1 : n + 1], self.imag[..., 1 : n + 1]
         y = torch.einsum("bkm,kmj->bkj", self.cosine * real + self.sine * imag, ahead_real)
         y = y + torch.einsum("bkm,kmj->bkj", self.sine * real - self.cosine * imag, ahead_imag)
@@ -279,7 +279,7 @@ def _kernel(real: Tensor, imag: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 class RunningNorm(BufferedLayer):
-    """A :class:`~kernelfield.layers.CumulativeNorm` that continues its sums.
+    """A :class:`~kernelfield.layers.CumulativeNorm` that continues its sums with each block.
 
     Args:
         norm: the norm.
@@ -313,7 +313,7 @@ class RunningNorm(BufferedLayer):
 
 
 class RunningReadout(BufferedLayer):
-    r"""The predictions after each sample, (batch, out, n), with a running mean for the readout "mean".
+    r"""A readout that predicts after each sample, (batch, out, n), with a running mean for the readout "mean".
 
     .. math:: y(t) = W \frac{1}{t} \sum_{\tau \le t} x(\tau) + b
 
@@ -331,7 +331,7 @@ class RunningReadout(BufferedLayer):
         self.kind, self.linear = readout.kind, readout.linear
         self.out_channels = readout.out_channels
         weight = next(readout.linear.parameters())
-        # Sums of many thousand terms: in float32 they would be worse than the mean of one forward pass.
+        # Sums of many thousand terms: in float32 they would be less accurate than the mean of one forward pass.
         total = torch.zeros(batch, weight.shape[1], 1, dtype=torch.float64, device=weight.device)
         self.register_buffer("total", total, persistent=False)
         self.register_buffer(
@@ -363,5 +363,5 @@ def _sums(x: Tensor) -> Tensor:
 
 
 def _counts(before: Tensor, x: Tensor) -> Tensor:
-    """Return how many samples there are after each of the samples ``x``."""
+    """Return the number of samples so far, after each sample of ``x``."""
     return before + 1 if x.shape[-1] == 1 else before + torch.arange(1, x.shape[-1] + 1, device=x.device)

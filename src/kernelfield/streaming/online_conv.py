@@ -1,13 +1,13 @@
 r"""Causal convolution of a signal that arrives in pieces.
 
-Split the kernel into lags 0 … 2B and segments [S, 2S) for S = 2B, 4B, … Each time S more samples have arrived, these S
-samples meet the segment [S, 2S) in one FFT of 2S points. Their product belongs to the next 2S outputs and is added to
-a buffer of pending outputs. So every pair of a sample and a lag is multiplied before its output is due, a sample takes
-part in one FFT per segment, and L samples cost
+Split the kernel into lags 0 … 2B and segments [S, 2S) for S = 2B, 4B, … Each time S more samples have arrived, one FFT
+of 2S points convolves these S samples with the segment [S, 2S). The result belongs to the next 2S outputs and is added
+to a buffer of pending outputs. So every pair of a sample and a lag is multiplied before its output is due, a sample
+takes part in one FFT per segment, and L samples cost
 
 .. math:: \sum_{S < L} \frac{L}{S}\, O(S \log S) = O(L \log^2 L).
 
-The samples of the block of B under way meet the lags below B directly.
+The samples of the current block of B are multiplied by the lags below B directly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OnlineConv"]
 
-#: samples in a block, which are multiplied directly
+#: samples in a block that is multiplied directly
 BLOCK = 64
 
 
@@ -41,7 +41,7 @@ class OnlineConv(nn.Module):
     It keeps the last S samples and 2S pending outputs, where S is below the kernel's length K.
 
     Args:
-        kernel: (out, in / groups, points) kernel; lags beyond its last value that is not zero need no memory.
+        kernel: (out, in / groups, points) kernel; lags beyond its last nonzero value need no memory.
         groups: 1, or the number of channels for a depthwise convolution.
         batch: number of independent signals.
 
@@ -65,9 +65,9 @@ class OnlineConv(nn.Module):
         self.depthwise = groups > 1 or kernel.shape[:2] == (1, 1)
         kernel = kernel[..., : _last_nonzero(kernel) + 1].detach()
         if kernel.dtype in (torch.bfloat16, torch.float16):
-            kernel = kernel.float()  # FFTs have no half precision; sums of many terms need more too
+            kernel = kernel.float()  # FFTs do not support half precision, and long sums need more digits
         points = kernel.shape[-1]
-        #: sizes of the input blocks that meet a segment of the kernel, ascending; the first is the direct block
+        #: sizes of input blocks, ascending: the direct block, then one size for each segment of the kernel
         self.sizes = [BLOCK]
         while 2 * self.sizes[-1] < points:
             self.sizes.append(2 * self.sizes[-1])
@@ -77,8 +77,8 @@ class OnlineConv(nn.Module):
         keep = {"persistent": False}
         self.register_buffer("kernel", kernel.contiguous(), **keep)
         reach = torch.nn.functional.pad(kernel, (0, max(0, BLOCK - points)))[..., :BLOCK]
-        # Lag of the oldest sample of a block first, channels last: a part of a block is one piece of memory. The zeros
-        # behind lag 0 meet samples that have not come yet.
+        # The lag of the oldest sample first, channels last: a part of a block is contiguous in memory. The zeros after
+        # lag 0 are for samples that have not arrived yet.
         first = torch.nn.functional.pad(reach.flip(-1), (0, BLOCK - 1)).permute(2, 1, 0).contiguous()
         self.register_buffer("direct", first.squeeze(1) if self.depthwise else first, **keep)
         for size in self.sizes[1:]:
@@ -124,7 +124,7 @@ class OnlineConv(nn.Module):
         return max(size for size in self.sizes if size <= available and self.time % size == 0)
 
     def _push_one(self, x: Tensor) -> Tensor:
-        """Take one sample: multiply the block under way with the first lags."""
+        """Process one sample: multiply the current block by the first lags."""
         at = self.time % BLOCK
         block, pending = self.block, self.pending
         block.select(1, at).copy_(x.squeeze(-1))
@@ -138,10 +138,10 @@ class OnlineConv(nn.Module):
         return y
 
     def push_at(self, x: Tensor, clock: Clock) -> Tensor:
-        """Take one sample at the position of a clock; as ``forward``, but with the same operations for each sample.
+        """Process one sample at the position of a clock, like ``forward`` but with the same operations each time.
 
-        :attr:`time` is left to the caller. Tensors of the state keep their addresses, so that the call can be captured
-        as a CUDA graph: one for each value of ``clock.completed``.
+        The caller updates :attr:`time`. Tensors of the state keep their addresses, so that the call can be captured as
+        a CUDA graph: one for each value of ``clock.completed``.
 
         Args:
             x: (batch, in, 1) sample.
@@ -161,7 +161,7 @@ class OnlineConv(nn.Module):
         return y.to(x.dtype)
 
     def _complete_at(self, clock: Clock) -> None:
-        """Add what the blocks that end with the present sample give to later outputs."""
+        """Add the contributions of blocks that end with the current sample to later outputs."""
         samples, pending, length = self.block.movedim(1, 2), self.pending, self.history.shape[-1]
         y = self._lags_of_two_blocks(samples)[..., BLOCK:]
         pending.index_add_(-1, clock.places(pending.shape[-1], 1, y.shape[-1]), y)
@@ -173,7 +173,7 @@ class OnlineConv(nn.Module):
             pending.index_add_(-1, clock.places(pending.shape[-1], 1, 2 * size), y)
 
     def _first_lags(self, samples: Tensor, lags: Tensor) -> Tensor:
-        """Return (batch, out) sums over the samples of a block, each times its lag."""
+        """Return (batch, out) sums over the samples of a block, each times the kernel at its lag."""
         if not self.depthwise:
             return samples.flatten(1) @ lags.flatten(0, 1)
         if self.batch > 1:
@@ -181,7 +181,7 @@ class OnlineConv(nn.Module):
         return (samples.squeeze(0) * lags).sum(0, keepdim=True)
 
     def _push_part(self, x: Tensor) -> Tensor:
-        """Take less than a block, at most up to its end."""
+        """Process part of a block, at most up to its end."""
         at, size = self.time % BLOCK, x.shape[-1]
         self.block[:, at : at + size] = x.movedim(1, 2)
         samples = self.block[:, : at + size].movedim(1, 2).contiguous()
@@ -197,14 +197,14 @@ class OnlineConv(nn.Module):
         return conv(samples, kernel, causal=True, groups=self.channels if self.depthwise else 1)
 
     def _finish_block(self) -> None:
-        """Add what a complete block of single samples gives to later outputs."""
+        """Add the contributions of a complete block of single samples to later outputs."""
         samples = self.block.movedim(1, 2)
         self._add(self.time, self._lags_of_two_blocks(samples)[..., BLOCK:])
         self._remember(samples)
-        self._meet_segments(BLOCK)
+        self._convolve_segments(BLOCK)
 
     def _push_block(self, x: Tensor) -> Tensor:
-        """Take an aligned block, of one of the sizes or of several of the largest."""
+        """Process an aligned block of one of the sizes, or several blocks of the largest."""
         size = x.shape[-1]
         outputs = self._lags_of_two_blocks(x)
         y = self._take(self.time, min(size, self.pending.shape[-1]))
@@ -212,14 +212,14 @@ class OnlineConv(nn.Module):
         self.time += size
         self._add(self.time, outputs[..., size:])
         self._remember(x)
-        self._meet_segments(size)
+        self._convolve_segments(size)
         return y
 
     def _lags_of_two_blocks(self, x: Tensor) -> Tensor:
-        """Return the convolution of a block with the lags below twice its length, and what follows the block."""
+        """Return the convolution of a block with the lags below twice its length, including outputs after the block."""
         size = x.shape[-1]
         lags = min(2 * size, self.kernel.shape[-1])
-        # What follows is as long as the largest segment's outputs, zeros included.
+        # The outputs after the block are padded to the length of a segment's.
         most = size + 2 * min(size, self.sizes[-1])
         n = 4 * size if size <= self.sizes[-1] else _fast_length(size + lags)
         kernel = self._spectra.get(size)
@@ -231,8 +231,8 @@ class OnlineConv(nn.Module):
         y = y[..., : size + lags]
         return torch.nn.functional.pad(y, (0, most - y.shape[-1])) if y.shape[-1] < most else y
 
-    def _meet_segments(self, done: int) -> None:
-        """Multiply the blocks that are now complete with their segments; blocks of ``done`` have met theirs."""
+    def _convolve_segments(self, done: int) -> None:
+        """Convolve each block that is now complete, and larger than ``done``, with its segment."""
         for size in self.sizes[1:]:
             if self.time % size:
                 break
@@ -252,28 +252,28 @@ class OnlineConv(nn.Module):
         return torch.einsum("bif,oif->bof", x, kernel)
 
     def _remember(self, x: Tensor) -> None:
-        """Store samples that end at the current time, which end where a block does."""
+        """Store samples up to the current time, which must be the end of a block."""
         length = self.history.shape[-1]
         x = x[..., -length:]
         end = self.time % length or length
         self.history[..., end - x.shape[-1] : end] = x
 
     def _take(self, start: int, size: int) -> Tensor:
-        """Return pending outputs and clear their places."""
-        places = self._places(start, size)
-        taken = [self.pending[..., a:b].clone() for a, b in places]
-        for a, b in places:
+        """Return pending outputs and clear them."""
+        ranges = self._ring_ranges(start, size)
+        taken = [self.pending[..., a:b].clone() for a, b in ranges]
+        for a, b in ranges:
             self.pending[..., a:b] = 0
         return taken[0] if len(taken) == 1 else torch.cat(taken, dim=-1)
 
     def _add(self, start: int, y: Tensor) -> None:
         done = 0
-        for a, b in self._places(start, y.shape[-1]):
+        for a, b in self._ring_ranges(start, y.shape[-1]):
             self.pending[..., a:b] += y[..., done : done + b - a]
             done += b - a
 
-    def _places(self, start: int, size: int) -> list[tuple[int, int]]:
-        """Return where ``size`` outputs from time ``start`` on lie in the ring of pending outputs."""
+    def _ring_ranges(self, start: int, size: int) -> list[tuple[int, int]]:
+        """Return the index ranges of ``size`` outputs from time ``start`` in the ring buffer of pending outputs."""
         length = self.pending.shape[-1]
         begin = start % length
         if begin + size <= length:

@@ -30,20 +30,19 @@ class RecurrentConv(nn.Module):
     .. math:: k(\tau) = \sum_{n=1}^{N} e^{-\alpha_n \tau} \big(a_n \cos \omega_n \tau + b_n \sin \omega_n \tau\big)
         = \mathrm{Re} \sum_n c_n \lambda_n^\tau, \qquad 0 \le \tau < \mathrm{reach}
 
-    with poles :math:`\lambda = e^{-\alpha + i\omega}` inside of the unit circle and :math:`c = a - ib`. ``forward``
+    with poles :math:`\lambda = e^{-\alpha + i\omega}` inside the unit circle and :math:`c = a - ib`. ``forward``
     convolves a signal as a whole, in parallel. :func:`~kernelfield.streaming.stream` uses the recurrence
 
     .. math:: s_n(t) = \lambda_n s_n(t-1) + x(t) - \lambda_n^{\mathrm{reach}} x(t - \mathrm{reach}), \qquad
         y(t) = \mathrm{Re} \sum_n c_n s_n(t),
 
-    whose work and memory do not depend on how much was read. Without a reach the last term is absent and the kernel
-    never ends.
+    whose work and memory per sample are constant. Without a reach the last term is absent and the kernel never ends.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         order: number of oscillations of each kernel.
-        reach: lags of the kernel, in training steps; None for kernels that decay without an end.
+        reach: length of the kernel in training steps; None for kernels without an end.
         depthwise: one kernel per channel, and no mixing of channels.
         bias: whether to add a bias, initially zero.
 
@@ -122,12 +121,12 @@ class RecurrentConv(nn.Module):
         """Return the first lags of the kernel, weighted as a convolution at ``step`` needs, (out, in / groups, points).
 
         Args:
-            points: number of lags; there are fewer if the kernel ends before.
+            points: number of lags; fewer are returned if the kernel is shorter.
             step: sampling step in training steps.
         """
         most = self.lags(step)
         points = points if most is None else min(points, most)
-        # Lag aB + b is the product of powers aB and b: memory for √points powers and not for all.
+        # The power aB + b is the product of powers aB and b: only 2√points powers are computed.
         block = math.isqrt(max(points - 1, 0)) + 1
         device = self.log_damping.device
         coarse = self.powers(block * torch.arange(-(-points // block), device=device), step)
@@ -177,7 +176,9 @@ class RecurrentConv(nn.Module):
             (batch, out, length) signal.
         """
         if coords is not None:
-            raise ValueError("coords must be None for a distilled network: a recurrence needs a regular grid")
+            raise ValueError(
+                "coords must be None for a distilled network, got a tensor: a recurrence needs a regular grid"
+            )
         if x.dim() != 3 or x.shape[1] != self.in_channels:
             raise ValueError(f"x must have shape (batch, {self.in_channels}, length), got {tuple(x.shape)}")
         one = float(step if isinstance(step, (int, float)) else next(iter(step)))

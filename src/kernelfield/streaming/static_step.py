@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PATIENCE", "ReplayedStep", "StaticStep"]
 
-#: single samples that are read eagerly before graphs are captured, which takes longer than a short text or clip
+#: single samples that are read eagerly first: capturing graphs takes longer than a short text or clip
 PATIENCE = 32
 
 
@@ -30,7 +30,7 @@ class StaticStep:
 
     Args:
         network: network of a :class:`.Stream`.
-        device: where it is.
+        device: device of the network.
     """
 
     def __init__(self, network: nn.Module, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class StaticStep:
     def __call__(self, x: Tensor) -> Tensor:
         """Return (batch, out, 1) for the next sample."""
         time = self._layers[0].conv.time if self._layers else self._position
-        if time != self._position:  # others have pushed blocks, or loaded a state
+        if time != self._position:  # blocks were pushed, or a state was loaded, in between
             self.clock.set(time)
         self.clock.completed = self.completed(time + 1)
         y = self.run(x)
@@ -52,7 +52,7 @@ class StaticStep:
         return y
 
     def run(self, x: Tensor) -> Tensor:
-        """Take the step that the clock says; changes tensors alone."""
+        """Run the step at the clock's position; changes only tensors."""
         for layer in self._layers:
             layer.clock = self.clock
         try:
@@ -70,7 +70,7 @@ class StaticStep:
 
 
 class ReplayedStep(StaticStep):
-    """The same on a GPU: eagerly when a set of blocks is completed for the first time, and from then on by a graph.
+    """A :class:`StaticStep` on a GPU: eager when a set of blocks is completed for the first time, then a CUDA graph.
 
     Work that cannot be captured runs eagerly, and :attr:`refusal` says why.
 
@@ -84,7 +84,7 @@ class ReplayedStep(StaticStep):
         self.refusal = ""
         self._backend = backend
         self._graphs: dict[int, tuple[Any, Tensor]] = {}
-        self._met: set[int] = set()
+        self._warmed_up: set[int] = set()
         self._input: Tensor | None = None
 
     @property
@@ -99,16 +99,16 @@ class ReplayedStep(StaticStep):
             with torch.inference_mode(mode=False):
                 self._input = torch.empty_like(x)
         self._input.copy_(x)
-        if key in self._met and key not in self._graphs and not self.refusal:
+        if key in self._warmed_up and key not in self._graphs and not self.refusal:
             self._capture(key, self._input)
         if key in self._graphs:
             graph, y = self._graphs[key]
             graph.replay()
         else:
-            self._met.add(key)
+            self._warmed_up.add(key)
             with self._backend.rehearsal():
                 y = super().run(self._input)
-        return y.clone()  # the next replay writes to the same place
+        return y.clone()  # the next replay overwrites it
 
     def _capture(self, key: int, x: Tensor) -> None:
         run = super().run

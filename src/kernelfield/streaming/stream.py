@@ -31,18 +31,18 @@ __all__ = ["Stream", "input_channels", "signal_dtype", "stream"]
 def stream(net: nn.Module, batch: int = 1, *, step: float = 1.0) -> Stream:
     r"""Return the online form of a causal network: it takes samples as they arrive.
 
-    After sample t the stream gives what one forward pass over all samples up to t gives,
+    After sample t the stream returns the result of one forward pass over all samples up to t,
 
     .. math:: y(t) = \mathrm{net}(x_0, \ldots, x_t),
 
     at the last position if the network is dense. Convolutions are exact (:class:`.OnlineConv`): L samples cost
-    :math:`O(L \log^2 L)`, and the memory is that of the kernels' support. The mean readout has a running mean. A
+    :math:`O(L \log^2 L)`, and the memory is that of the kernels' support. The mean readout becomes a running mean. A
     distilled network (:func:`~kernelfield.streaming.distil`) streams with constant memory and work.
 
     Args:
         net: a causal network in one dimension: :class:`~kernelfield.CKCNN`, :class:`~kernelfield.FlexTCN`,
             :class:`~kernelfield.CCNN`, or a :class:`torch.nn.Sequential` of causal convolutions and pointwise layers.
-            It is copied, and streams as in evaluation mode.
+            The stream uses a copy in evaluation mode.
         batch: number of independent streams.
         step: sampling step of the input in training steps.
 
@@ -71,7 +71,7 @@ class Stream:
     Attributes:
         batch: number of streams.
         step: sampling step of the input in training steps.
-        network: copy of the network, with layers that remember.
+        network: copy of the network, with stateful layers.
     """
 
     @checked(step=POSITIVE)
@@ -80,8 +80,8 @@ class Stream:
         check_causal(net)
         self._fingerprint = _fingerprint(net, self.step)
         self._closed = [False] * batch
-        with torch.inference_mode(mode=False):  # states are written to in any mode
-            self.network = _with_memory(net, self.batch, self.step)
+        with torch.inference_mode(mode=False):  # states must be writable in any mode
+            self.network = _make_stateful(net, self.batch, self.step)
         self._stateful = {name: m for name, m in self.network.named_modules() if isinstance(m, StatefulLayer)}
         embedding = next((m for m in net.modules() if isinstance(m, Embedding)), None)
         self._tokens = None if embedding is None else embedding.num_embeddings
@@ -115,7 +115,7 @@ class Stream:
         """
         self._check(block)
         if block.shape[-1] == 0:
-            return self._nothing(block)
+            return self._empty_output(block)
         closed = None
         if any(self._closed):
             closed = torch.tensor(self._closed, device=block.device)
@@ -127,7 +127,7 @@ class Stream:
         return y if closed is None else y.masked_fill(closed.view(-1, 1, 1), float("nan"))
 
     def _replay(self, sample: Tensor) -> Tensor:
-        """Read one sample on a GPU, as a CUDA graph if this is not one of the first single samples."""
+        """Read one sample on a GPU, by CUDA graphs after the first single samples."""
         if self._replayed is None and not torch.is_autocast_enabled("cuda"):
             self._singles += 1
             if self._singles > PATIENCE:
@@ -139,25 +139,25 @@ class Stream:
             return self._replayed(sample)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy needs; it captures graphs of its own."""
+        """Return the attributes for a copy, which captures its own graphs."""
         return {**self.__dict__, "_replayed": None}
 
     @checked(streams=ListOf(Int(0)) | None)
     def reset(self, streams: Sequence[int] | None = None) -> Stream:
-        """Start all streams anew, or some of them by their row in the batch; opens them if they were closed."""
+        """Restart all streams, or some of them by their row in the batch; closed ones are opened again."""
         for row in self._reset_layers(streams):
             self._closed[row], self._samples[row] = False, 0
         return self
 
     @checked(streams=ListOf(Int(0)) | None)
     def close(self, streams: Sequence[int] | None = None) -> Stream:
-        """End all streams, or some of them. After all have ended, :meth:`push` raises; :meth:`reset` opens them."""
+        """End all streams, or some of them. Once all are closed, :meth:`push` raises; :meth:`reset` reopens them."""
         for row in self._reset_layers(streams):
             self._closed[row] = True
         return self
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the state, which :meth:`load_state_dict` of a stream of the same network continues."""
+        """Return a copy of the state, for :meth:`load_state_dict` of a stream of the same network."""
         return {
             "network": self._fingerprint,
             "closed": list(self._closed),
@@ -182,7 +182,7 @@ class Stream:
         return self
 
     def _check_layers(self, layers: Any) -> None:
-        """Raise unless all tensors of a state are there, before any of them is read."""
+        """Raise unless all tensors of a state are present, before any of them is loaded."""
         for name, layer in self._stateful.items():
             given = layers.get(name) if isinstance(layers, dict) else None
             for key, tensor in layer.state().items():
@@ -211,7 +211,7 @@ class Stream:
             layer.reset(slice(None) if streams is None else rows)
         return rows
 
-    def _nothing(self, block: Tensor) -> Tensor:
+    def _empty_output(self, block: Tensor) -> Tensor:
         readout = next((m for m in self.network.modules() if isinstance(m, RunningReadout)), None)
         channels = self._in_channels if readout is None else readout.out_channels
         return torch.empty(self.batch, channels, 0, dtype=self._dtype, device=block.device)
@@ -238,8 +238,8 @@ class Stream:
                 raise ValueError(f"block must hold token ids from 0 to {self._tokens - 1}, got {low} to {high}")  # type: ignore[operator]
 
 
-def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
-    """Return a copy of a network in evaluation mode whose convolutions, cumulative norms and readout remember."""
+def _make_stateful(net: nn.Module, batch: int, step: float) -> nn.Module:
+    """Return a copy of a network in evaluation mode, with stateful convolutions, cumulative norms and readout."""
     network = separate(copy.deepcopy(net)).eval().requires_grad_(False)
     replaced: dict[str, nn.Module] = {}
     with torch.no_grad():
@@ -261,7 +261,7 @@ def _with_memory(net: nn.Module, batch: int, step: float) -> nn.Module:
 
 
 def input_channels(net: nn.Module) -> int:
-    """Return how many channels the input has: those of the first layer that says so."""
+    """Return the number of input channels: ``in_channels`` of the first layer that has them."""
     for module in net.modules():
         if isinstance(getattr(module, "in_channels", None), int):
             return module.in_channels  # type: ignore[return-value]
