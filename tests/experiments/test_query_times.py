@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from kernelfield import CCNN, load_run
+from kernelfield import CCNN, GridifiedNet, load_run
 from kernelfield.cli import WRONG
-from kernelfield.data import Batch, Split
+from kernelfield.data import Batch, Data, Split
 from kernelfield.data.base import TargetScale
 from kernelfield.data.metadata import from_metadata, metadata
 from kernelfield.data.registry import load
+from kernelfield.data.transforms.clouds import ChoosePoints
+from kernelfield.experiments.custom_data import check_network, recipe_for
 from kernelfield.experiments.evaluation import evaluate
 from kernelfield.experiments.finished_run import export_run, run_test
 from kernelfield.experiments.fitting import fit
@@ -197,3 +199,59 @@ def test_arrays_are_predicted_at_coordinates(run: Path) -> None:
     assert all(len(row["values"]) == 1 for row in rows)
     with pytest.raises(ValueError, match=r"at must have shape \(queries, 1\)"):
         opened.predict(inputs, at=[[1.0, 2.0]])
+
+
+@pytest.fixture(scope="module")
+def clouds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a gridified network with a value at each point; the name of the network fixes its readout."""
+    folder = tmp_path_factory.mktemp("runs") / "clouds"
+    tiny = ["data.train=8", "data.test=4", "data.points=20", "model.channels=4", "model.grid=3", "model.neighbors=3"]
+    fit(with_settings(find_recipe("ch04-reconstruction"), [*tiny, "training.epochs=1", "training.batch=4"]), folder)
+    return folder
+
+
+def test_a_gridified_run_predicts_at_places(clouds: Path, tmp_path: Path) -> None:
+    inputs, coords = torch.rand(2, 1, 15), 2 * torch.rand(2, 15, 3) - 1
+    at = 2 * torch.rand(4, 3) - 1
+    np.savez(tmp_path / "new.npz", inputs=inputs.numpy(), coords=coords.numpy())
+    np.save(tmp_path / "at.npy", at.numpy())
+    rows = json.loads(call("predict", clouds, tmp_path / "new.npz", "--at", tmp_path / "at.npy", "--json"))
+    assert [row["place"] for row in rows[:4]] == [pytest.approx(place, abs=1e-6) for place in at.tolist()]
+    with torch.no_grad():
+        wanted = load_run(clouds).network(inputs, coords=coords, at=at)
+    assert [row["values"][0] for row in rows] == pytest.approx(wanted.flatten().tolist(), abs=1e-5)
+    np.save(tmp_path / "flat.npy", at[:, :2].numpy())
+    wrong = call("predict", clouds, tmp_path / "new.npz", "--at", tmp_path / "flat.npy", code=WRONG)
+    assert "at must have shape" in wrong
+
+
+def test_clouds_with_query_points_train_a_gridified_network() -> None:
+    torch.manual_seed(0)
+    coords, at = 2 * torch.rand(12, 30, 3) - 1, 2 * torch.rand(12, 9, 3) - 1
+    inputs, target = coords[..., :1].mT.contiguous(), at[..., :1].mT.contiguous()
+    data = Data.from_splits(
+        "own",
+        Split(inputs, target, coords=coords, at=at).cut((8, 0, 4)),
+        "dense-regression",
+        out_channels=1,
+        size=(2, 2, 2),
+    )
+    recipe = recipe_for(data, "own", {"name": "own"})
+    assert recipe.model["name"] == "gridified_modelnet40"
+    assert recipe.shape.queries == 9
+    check_network(recipe, data)
+    net = GridifiedNet(1, 1, grid=4, channels=8, blocks=0, neighbors=4, omega_0=1.0, readout="dense")
+    task = Task(net, "dense-regression", out_channels=1)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+    before = evaluate(task, data.test).compute()["mse"]
+    for _ in range(30):
+        task.training_step(data.train.batch(slice(None), training=True)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert evaluate(task, data.test).compute()["mse"] < 0.5 * before
+
+
+def test_chosen_points_leave_the_targets_of_queries_alone() -> None:
+    target = torch.arange(6.0).view(1, 1, 6)
+    batch = Batch(torch.zeros(1, 0, 9), target, coords=torch.rand(1, 9, 3), at=torch.rand(1, 6, 3))
+    assert torch.equal(ChoosePoints(4)(batch, training=True).target, target)
