@@ -100,7 +100,7 @@ class RecordingBackend:
         self.recordings = 0
 
     @contextlib.contextmanager
-    def rehearsal(self) -> Iterator[None]:
+    def warm_up(self) -> Iterator[None]:
         yield
 
     def record(self, work: Callable[[], Any]) -> tuple[RecordedGraph, Any]:

@@ -1,4 +1,4 @@
-"""Recording and replaying work on a CUDA device."""
+"""Record and replay work on a CUDA device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Backend", "CudaBackend", "python_random_state"]
 
 
 def python_random_state() -> tuple[Any, ...]:
-    """Return the random states of Python and NumPy; two values can be compared."""
+    """Return the random states of Python and NumPy, in a form that can be compared."""
     kind, keys, *rest = np.random.get_state()  # noqa: NPY002
     return random.getstate(), kind, np.asarray(keys).tobytes(), *rest
 
@@ -26,24 +26,24 @@ def python_random_state() -> tuple[Any, ...]:
 class Backend(Protocol):
     """Records work on one device and replays it. Tests replace it by one that records operations on the CPU."""
 
-    #: where graphs run
+    #: device that runs graphs
     device: torch.device
 
-    def rehearsal(self) -> contextlib.AbstractContextManager[None]:
+    def warm_up(self) -> contextlib.AbstractContextManager[None]:
         """Run the block eagerly as it will be recorded."""
 
     def record(self, work: Callable[[], Any]) -> tuple[Any, Any]:
-        """Record ``work()`` without running it; return an object with ``replay()`` and what the call returned."""
+        """Record ``work()`` without running it; return an object with ``replay()``, and the call's result."""
 
     def host_random_state(self) -> Any:
-        """Return the random states that a replay cannot advance; two values can be compared."""
+        """Return the random states that a replay cannot advance, in a form that can be compared."""
 
     def drop(self) -> None:
-        """Wait until no graph is running, so that one may be dropped."""
+        """Wait until no graph is running, so that graphs may be dropped."""
 
 
 class CudaBackend:
-    """Graphs of the current CUDA device. They share one memory pool and one stream of capture."""
+    """Graphs of the current CUDA device. They share one memory pool and one capture stream."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -51,11 +51,11 @@ class CudaBackend:
         self._stream = capture_stream()
 
     @contextlib.contextmanager
-    def rehearsal(self) -> Iterator[None]:
+    def warm_up(self) -> Iterator[None]:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             yield
-        # Tables made in this step may be read on another stream, by another training.
+        # Another training run may read tables made in this step, on another stream.
         torch.cuda.synchronize()
 
     def record(self, work: Callable[[], Any]) -> tuple[Any, Any]:

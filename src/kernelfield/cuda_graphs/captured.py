@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureWarning", "CapturedFunction"]
 
-#: parts of the key of a graph, as a refusal names them
+#: parts of a graph's key, by the names that messages use
 _KEY_PARTS = ("the arguments", "learned sizes", "modes of modules", "options of an optimiser", "gradients")
-#: keys that may be met without a single graph before a function is given up
-_MOST_KEYS = 64
-#: how often a function may do something new at the time of its recording
-_MOST_RETRIES = 10
+#: number of keys without a single graph after which a function runs eagerly for good
+_MAX_KEYS = 64
+#: how often a recording is repeated because the function did something for the first time
+_MAX_RETRIES = 10
 
 
 class CaptureWarning(UserWarning):
@@ -64,10 +64,10 @@ class CapturedFunction:
         function: a step on the device.
         warmup: eager calls with the same key before a capture.
         max_graphs: number of graphs to keep.
-        enabled: capture at all.
-        warn: warn if the function runs eagerly.
-        label: what a warning calls the function.
-        backend: makes the recorder of graphs; the current CUDA device if not given.
+        enabled: whether to capture at all.
+        warn: whether to warn if the function runs eagerly.
+        label: name of the function in warnings.
+        backend: makes the backend that records graphs; that of the current CUDA device if not given.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class CapturedFunction:
         self._warn, self._make_backend, self._label = warn, backend, label or f"kf.capture: {name}"
         self._backend: Backend | None = None
         self._graphs: dict[Any, _Graph] = {}
-        self._met: dict[Any, int] = {}
+        self._call_counts: dict[Any, int] = {}
         #: the form of the last result, by arguments
         self._forms: dict[Hashable, Hashable] = {}
         self._watch = Watch("cuda")
@@ -99,7 +99,7 @@ class CapturedFunction:
         self._measured: Tensor | None = None
         self._modules = 0
         self._retries = 0
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     @property
     def summary(self) -> str:
@@ -107,7 +107,7 @@ class CapturedFunction:
         return f"steps not captured: {self.refusal}" if self.refusal else f"steps as {self.graphs} CUDA graphs"
 
     def __get__(self, instance: Any, owner: type | None = None) -> CapturedFunction:
-        """Return the captured method of an instance; each instance has graphs of its own."""
+        """Return the captured method of an instance; each instance has its own graphs."""
         if instance is None:
             return self
         options: dict[str, Any] = {"warmup": self.warmup, "max_graphs": self.max_graphs, "enabled": self.enabled}
@@ -141,7 +141,7 @@ class CapturedFunction:
         if self._backend is not None:
             self._backend.drop()
         self._graphs.clear()
-        self._met.clear()
+        self._call_counts.clear()
 
     # Eager calls
 
@@ -167,7 +167,7 @@ class CapturedFunction:
     def _discover(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
         """Run the first call, which shows what the function uses."""
         assert self._backend is not None
-        with self._backend.rehearsal(), self._watch.calls():
+        with self._backend.warm_up(), self._watch.calls():
             result = self._eager(args, kwargs)
         device = self._backend.device
         used = {p.device for p in self._watch.parameters} or {t.device for t in tensors if t.device == device}
@@ -189,11 +189,11 @@ class CapturedFunction:
         self.refusal = reason
         self.reset()
         self._watch.release()
-        self._tell(f"runs eagerly: {reason}")
+        self._warn_once(f"runs eagerly: {reason}")
 
-    def _tell(self, text: str) -> None:
-        if self._warn and text not in self._told:
-            self._told.add(text)
+    def _warn_once(self, text: str) -> None:
+        if self._warn and text not in self._warned:
+            self._warned.add(text)
             warnings.warn(f"{self._label} {text}", CaptureWarning, stacklevel=4)
 
     # Captured calls
@@ -201,7 +201,7 @@ class CapturedFunction:
     def _step(self, tensors: list[Tensor], form: Any, subsets: tuple[int | None, ...]) -> Any:
         sizes, watch = self._sizes, self._watch
         assert sizes is not None
-        if sizes.was_read():  # by an evaluation, without the margin that late sizes need
+        if sizes.was_read():  # by an evaluation, without the margin that delayed sizes need
             sizes.catch_up()
         sizes.update()
         gradients = [p.grad for p in watch.parameters]
@@ -220,11 +220,11 @@ class CapturedFunction:
                 return self._eager(args, kwargs)
             gradients = [p.grad for p in watch.parameters]
         if graph is None:
-            result = self._rehearse(tensors, form)
+            result = self._warm_up(tensors, form)
             with contextlib.suppress(UnsupportedValue):
                 self._forms[key[0]] = flatten(result)[1]
         else:
-            self._graphs[key] = self._graphs.pop(key)  # the last used is the last
+            self._graphs[key] = self._graphs.pop(key)  # keep graphs in the order of their last use
             result = self._replay(graph, tensors, gradients)
         if self._sizes is not None:
             self._sizes.copy_to_host(self._measured)
@@ -232,35 +232,35 @@ class CapturedFunction:
 
     def _is_due(self, key: Any) -> bool:
         """Return whether to capture a graph now, after enough calls with this key."""
-        self._met[key] = self._met.get(key, 0) + 1
-        if len(self._met) > _MOST_KEYS and not self._graphs:
-            last, previous = list(self._met)[-1], list(self._met)[-2]
+        self._call_counts[key] = self._call_counts.get(key, 0) + 1
+        if len(self._call_counts) > _MAX_KEYS and not self._graphs:
+            last, previous = list(self._call_counts)[-1], list(self._call_counts)[-2]
             parts = [name for name, a, b in zip(_KEY_PARTS, last, previous, strict=True) if a != b]
             self._refuse(f"{' and '.join(parts) or 'something'} changed in almost every call")
             return False
-        if self._met[key] <= self.warmup:
+        if self._call_counts[key] <= self.warmup:
             return False
         if len(self._graphs) < self.max_graphs:
             return True
         stale = next((old for old in self._graphs if old[0] == key[0]), None)
         if stale is None:
             kinds = f"there are more than max_graphs={self.max_graphs} kinds of them"
-            self._tell(f"runs eagerly for some arguments: {kinds}")
+            self._warn_once(f"runs eagerly for some arguments: {kinds}")
             return False
         assert self._backend is not None
         self._backend.drop()
         del self._graphs[stale]
-        self._met[stale] = 0
+        self._call_counts[stale] = 0
         return True
 
-    def _rehearse(self, tensors: list[Tensor], form: Any) -> Any:
-        """Run a call eagerly, as it will be captured, and see whether it can be."""
+    def _warm_up(self, tensors: list[Tensor], form: Any) -> Any:
+        """Run a call eagerly, as it will be captured, and check whether it can be captured."""
         assert self._backend is not None
         args, kwargs = rebuild(form, tensors)
         host, numbers = HostVariables(self.function, self._watch.device), self._backend.host_random_state()
         kept = {o: o.host_state() for o in self._watch.optimizers.values()}
         snapshot = Snapshot(self._watch)
-        with self._backend.rehearsal(), pause_step_hooks(), self._watch.calls():
+        with self._backend.warm_up(), pause_step_hooks(), self._watch.calls():
             result = self._run(args, kwargs)
         if self._modules != len(self._watch.parameters):
             self._follow_sizes()
@@ -301,9 +301,9 @@ class CapturedFunction:
         except Exception as error:
             snapshot.restore()
             calls.restore()
-            if isinstance(_cause(error), NotReady) and self._retries < _MOST_RETRIES:
+            if isinstance(_cause(error), NotReady) and self._retries < _MAX_RETRIES:
                 self._retries += 1
-                self._met[key] = 0
+                self._call_counts[key] = 0
             else:
                 self._refuse(_reason(error, self.function))
             return None
@@ -351,7 +351,7 @@ class CapturedFunction:
         for parameter, now, after in zip(watch.parameters, gradients, graph.after, strict=True):
             if now is not after:
                 parameter.grad = after
-        # A replay does not count as a change of weights; what is read from weights goes by their versions.
+        # Torch does not count a replay as a change of weights, but caches depend on their versions.
         torch.autograd.graph.increment_version(graph.changed)
         results = [t.clone() for t in graph.results]
         for call in graph.calls.after:
@@ -360,7 +360,7 @@ class CapturedFunction:
 
 
 def _static(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy on the device, also of values on the host: reading them there must fail while capturing."""
+    """Return a copy on the device, even of a tensor on the host, so that reading its values fails while capturing."""
     return tensor.detach().to(device, copy=True)
 
 
@@ -380,7 +380,7 @@ def _no_autocast_cache(device: str) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the first of a chain of errors: the end of a recording that has failed raises another one."""
+    """Return the first error of a chain: the end of a failed recording raises another one."""
     while error.__context__ is not None:
         error = error.__context__
     return error

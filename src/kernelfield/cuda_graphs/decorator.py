@@ -1,4 +1,4 @@
-"""The public function that captures a step."""
+"""``capture``, the decorator of training steps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def capture(
     :class:`torch.optim.swa_utils.AveragedModel`. Its first ``warmup`` + 1 calls run eagerly and show what it uses. The
     next call captures it. There is one graph for each kind of arguments (structure, shapes, dtypes and plain values),
     for each combination of learned sizes, and for each mode of the modules. The optimisers become ``capturable``; their
-    learning rates stay floats for schedules and for code outside of the function.
+    learning rates stay floats for schedules and for code outside the function.
 
     Python inside the function runs only in eager calls. The function must not read values of tensors
     (``loss.item()``), change Python variables or draw random numbers on the host. Such a function runs eagerly, and one
@@ -64,7 +64,7 @@ def capture(
         function: a full step: forward and backward pass and optimiser. Its arguments and results are tensors, plain
             values, or tuples, lists, dictionaries and dataclasses of them. Without it, :func:`capture` returns a
             decorator.
-        warmup: eager calls of each kind before it is captured.
+        warmup: number of eager calls with each kind of arguments before the capture.
         max_graphs: number of graphs to keep. Further kinds of arguments run eagerly.
         enabled: False to run eagerly, without a warning.
 

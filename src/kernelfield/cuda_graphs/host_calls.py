@@ -1,6 +1,6 @@
 """Calls inside a captured function that belong to the host: schedules, weight averages, and skipped steps.
 
-A replay runs no Python. Schedules and averages are therefore called beside the graph, in the order in which the
+A replay runs no Python. Schedules and averages are therefore called outside the graph, in the order in which the
 function calls them: before the replay if the function calls them before its optimiser steps, else after it.
 """
 
@@ -44,19 +44,19 @@ class HostCalls:
         self.after: list[Callable[[], Any]] = []
 
     def add(self, function: Callable[..., Any], owner: Any, args: Any, kwargs: Any) -> None:
-        """Record a call to make beside the graph."""
+        """Record a call to make outside the graph."""
         self._calls.append((self._count(), lambda: function(owner, *args, **kwargs)))
         if isinstance(owner, AveragedModel):
             self.averages.append(owner)
 
-    def meet(self, scaler: Any) -> None:
-        """Keep the state of a gradient scaler as it is before its first use in the recording."""
+    def save_scaler(self, scaler: Any) -> None:
+        """Save the state of a gradient scaler before its first use in the recording."""
         if id(scaler) not in self._scalers:
             states = scaler._per_optimizer_states  # noqa: SLF001
             self._scalers[id(scaler)] = scaler, {key: dict(value) for key, value in states.items()}
 
     def restore(self) -> None:
-        """Put the gradient scalers back into the state before the recording."""
+        """Restore the state that gradient scalers had before the recording."""
         for scaler, states in self._scalers.values():
             scaler._per_optimizer_states.clear()  # noqa: SLF001
             scaler._per_optimizer_states.update(states)  # noqa: SLF001
@@ -87,10 +87,10 @@ def deferred_calls(count: Callable[[], int]) -> Iterator[HostCalls]:
 
         return call
 
-    def note(original: Callable[..., Any]) -> Callable[..., Any]:
+    def save_before(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == thread:
-                calls.meet(self)
+                calls.save_scaler(self)
             return original(self, *args, **kwargs)
 
         return call
@@ -107,7 +107,7 @@ def deferred_calls(count: Callable[[], int]) -> Iterator[HostCalls]:
     with _lock, contextlib.ExitStack() as stack:
         stack.enter_context(_replaced(LRScheduler, "step", defer))
         stack.enter_context(_replaced(AveragedModel, "update_parameters", defer))
-        stack.enter_context(_replaced(scaler, "scale", note))
+        stack.enter_context(_replaced(scaler, "scale", save_before))
         stack.enter_context(_replaced(scaler, "_maybe_opt_step", decide_on_device))
         yield calls
 

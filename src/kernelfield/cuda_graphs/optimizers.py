@@ -1,6 +1,6 @@
 """Optimisers in a captured step: their counters and learning rates live on the device.
 
-The optimiser that a user sees keeps a float as its learning rate, so schedules and loops set it as ever. Inside the
+The optimiser that a user sees keeps a float as its learning rate, so schedules and loops set it as usual. Inside the
 captured step it is a tensor on the device, which is filled before each replay if the rate has changed.
 """
 
@@ -22,10 +22,10 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 class CapturableOptimizer:
-    """An optimiser of torch, or one like it, that a CUDA graph may hold.
+    """An optimiser whose steps can be part of a CUDA graph.
 
-    Optimisers with an option ``capturable`` get it, and :class:`torch.optim.SGD` becomes fused. Learning rates of any
-    other optimiser are constants of the graph, and it is captured only if it keeps nothing else on the host.
+    The option ``capturable`` is switched on where there is one, and :class:`torch.optim.SGD` becomes fused. For any
+    other optimiser the learning rates are constants of the graph, and it must keep nothing else on the host.
 
     Args:
         optimizer: the optimiser.
@@ -34,7 +34,7 @@ class CapturableOptimizer:
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: str) -> None:
         self.optimizer, self.device = optimizer, device
-        #: options of each group as they were, to put back
+        #: original options of each group, to restore
         self._options: list[dict[str, Any]] = []
         self._rates: list[Tensor | None] = []
         self._floats: list[Any] = []
@@ -60,14 +60,14 @@ class CapturableOptimizer:
             if all(p.device.type == self.device for p in group["params"]):
                 changed = self._new_options(group)
             self._options.append({name: group[name] for name in changed})
-            holds_rate = changed.pop("lr", None)
+            rate = changed.pop("lr", None)
             group.update(changed)
-            self._rates.append(holds_rate)
+            self._rates.append(rate)
             self._floats.append(None)
             self._move_counters(group)
 
     def _notice_loading(self) -> None:
-        """Begin anew if ``load_state_dict`` has replaced groups and state."""
+        """Start over if ``load_state_dict`` has replaced groups and state."""
         groups = self.optimizer.param_groups
         same = len(groups) >= len(self._groups) and all(a is b for a, b in zip(groups, self._groups, strict=False))
         if not same or self.optimizer.state is not self._state:
@@ -83,7 +83,7 @@ class CapturableOptimizer:
             if not group.get("fused") and not group["differentiable"]:
                 changed["foreach"] = True  # some of the other implementations read the learning rate on the host
         elif isinstance(self.optimizer, torch.optim.SGD) and not group["differentiable"]:
-            # The other implementations of SGD read a learning rate that is a tensor on the host.
+            # The other implementations of SGD copy a tensor learning rate to the host.
             changed |= {"fused": True, "foreach": False}
         else:
             return changed
@@ -111,7 +111,7 @@ class CapturableOptimizer:
             self._inside = True
 
     def leave(self) -> None:
-        """Put the learning rates of the user back; called after the optimiser's step."""
+        """Restore the user's learning rates; called after the optimiser's step."""
         if self._inside:
             for group, rate, value in zip(self.optimizer.param_groups, self._rates, self._floats, strict=True):
                 if rate is not None:
@@ -119,7 +119,7 @@ class CapturableOptimizer:
             self._inside = False
 
     def fill(self) -> bool:
-        """Copy learning rates that have changed to the device; return whether there were any."""
+        """Copy learning rates that have changed to the device; return whether any had."""
         changed = False
         for i, (group, rate) in enumerate(zip(self.optimizer.param_groups, self._rates, strict=True)):
             if rate is not None and group["lr"] != self._floats[i]:
@@ -142,7 +142,7 @@ class CapturableOptimizer:
         return tuple(found)
 
     def host_state(self) -> Any:
-        """Return the state that is kept on the host, where a replay cannot change it; two values can be compared."""
+        """Return the state on the host, where a replay cannot change it, in a form that can be compared."""
         found = {}
         for p, state in self.optimizer.state.items():
             for name, value in state.items():
@@ -163,7 +163,7 @@ class CapturableOptimizer:
         self._groups, self._rates, self._options, self._floats = [], [], [], []
 
     def _move_back(self, parameters: list[Tensor]) -> None:
-        """Move counters to the host, where the ordinary arithmetic reads them in every step."""
+        """Move counters to the host, where optimisers that are not capturable read them in every step."""
         for p in parameters:
             state = self.optimizer.state.get(p, {})
             for name in _COUNTERS.intersection(state):

@@ -31,8 +31,8 @@ class CapturedPrediction:
         net: the network.
         max_batch: largest batch of one launch.
         max_graphs: number of graphs to keep.
-        enabled: capture at all.
-        backend: makes the recorder of graphs; the current CUDA device if not given.
+        enabled: whether to capture at all.
+        backend: makes the backend that records graphs; that of the current CUDA device if not given.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class CapturedPrediction:
                 yield
         finally:
             for module in training:
-                module.training = True  # not train(), which tells modules that a training begins
+                module.training = True  # not train(), which drops frozen kernels
 
     def _refresh(self) -> None:
         """Sample the frozen kernels again if a weight has changed: in place, where graphs read them."""
@@ -120,7 +120,7 @@ class CapturedPrediction:
         if versions == self._versions:
             return
         if [address for address, _ in versions] != [address for address, _ in self._versions]:
-            self._captured.reset()  # the weights are elsewhere, perhaps on another device
+            self._captured.reset()  # the weights have moved, perhaps to another device
             for _, kernels in self._kernels:
                 kernels.clear()
         for layer, kernels in self._kernels:
@@ -135,7 +135,7 @@ class CapturedPrediction:
 
 
 def _joined(results: list[Any]) -> Any:
-    """Return the results of parts of a batch as one."""
+    """Join the results of parts of a batch."""
     tensors = [flatten(result)[0] for result in results]
     return rebuild(flatten(results[0])[1], [torch.cat(parts) for parts in zip(*tensors, strict=True)])
 

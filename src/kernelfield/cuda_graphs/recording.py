@@ -1,4 +1,4 @@
-"""Capture of work on a GPU as a CUDA graph, for training steps and for streams."""
+"""Capture work on a GPU as a CUDA graph, for training steps and for streams."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def capture_stream() -> torch.cuda.Stream:
     """Return the stream to capture on: the current one, or a new one if that is the device's default.
 
     Libraries keep a workspace for each stream, and a graph keeps the address of the workspace. So two owners of graphs
-    must not share a stream of capture, and work must run eagerly on this stream before it is captured.
+    must not share a capture stream, and work must run eagerly on this stream before it is captured.
     """
     current = torch.cuda.current_stream()
     return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
 
 def capture(work: Callable[[], Any], *, pool: Any, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Return a CUDA graph of ``work()``, and what that call returned. Capturing runs nothing on the device.
+    """Return a CUDA graph of ``work()``, and its result. Capturing runs nothing on the device.
 
     Args:
         work: a function whose tensors keep their addresses and shapes, and which never waits for the device.
-        pool: memory that graphs share, of :func:`torch.cuda.graph_pool_handle`.
+        pool: memory that graphs share, from :func:`torch.cuda.graph_pool_handle`.
         stream: the stream of :func:`capture_stream`.
 
     Raises:
-        Exception: of the work, RuntimeError if it cannot be captured; the device is then as before.
+        Exception: an error of the work, or a RuntimeError if it cannot be captured; the device is then as before.
     """
     torch.cuda.synchronize()
     numbers = torch.cuda.default_generators[torch.cuda.current_device()]
@@ -43,7 +43,7 @@ def capture(work: Callable[[], Any], *, pool: Any, stream: torch.cuda.Stream) ->
             found = work()
     except Exception:
         torch.cuda.synchronize()
-        # A capture that fails leaves the random state in its capturing mode, in which nothing eager can draw.
+        # A failed capture leaves the random state in capturing mode, in which eager code cannot draw numbers.
         numbers.graphsafe_set_state(before)
         raise
     return graph, found

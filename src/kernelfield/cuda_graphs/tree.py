@@ -59,7 +59,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def signature(tensors: Sequence[Tensor]) -> tuple[Hashable, ...]:
-    """Return what a CUDA graph fixes about its inputs: shapes, dtypes and whether they are channels-last."""
+    """Return the properties of inputs that a CUDA graph fixes: shapes, dtypes and whether they are channels-last."""
     return tuple((t.shape, t.dtype, t.dim() == 4 and _is_channels_last(t)) for t in tensors)
 
 
@@ -104,7 +104,7 @@ def _build(form: Any, tensors: Iterator[Tensor]) -> Any:
         return dict(zip(rest[0], items, strict=True))
     if kind == "record":
         return _record(rest[0], rest[1], items)
-    return rest[0](*items) if hasattr(rest[0], "_fields") else rest[0](items)  # named tuples take their items apart
+    return rest[0](*items) if hasattr(rest[0], "_fields") else rest[0](items)  # a named tuple takes separate arguments
 
 
 def _record(kind: type, names: Sequence[str], values: Sequence[Any]) -> Any:

@@ -1,7 +1,7 @@
-"""What a captured function uses: modules, optimisers, and variables of the host.
+"""The modules, optimisers and host variables that a captured function uses.
 
-A function is captured without being told what it trains. Its first calls are watched: global hooks of torch report the
-modules that it calls and the optimisers that it steps. The hooks are removed at the end of each watched call.
+A function does not declare what it trains. So its first calls are watched: global hooks of torch report the modules
+that it calls and the optimisers that it steps. The hooks are removed at the end of each watched call.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Watch:
         return [t.data_ptr() for t in self.parameters] + [t.data_ptr() for t in self.buffers]
 
     def modes(self) -> Hashable:
-        """Return what decides about the operations of a step besides its arguments."""
+        """Return the settings, besides the arguments, that determine the operations of a step."""
         device = self.device
         return (
             tuple([m.training for m in self.modules]),
@@ -136,7 +136,7 @@ class Watch:
         return tuple(optimizer.hyperparameters() for optimizer in self.optimizers.values())
 
     def release(self) -> None:
-        """Put the optimisers back as they were."""
+        """Restore the original options of the optimisers."""
         for optimizer in self.optimizers.values():
             optimizer.release()
 
@@ -159,7 +159,7 @@ class Snapshot:
         ]
 
     def restore(self) -> None:
-        """Put the references back."""
+        """Restore all references."""
         self.restore_gradients()
         for module, buffers in self._buffers:
             module._buffers.update(buffers)  # noqa: SLF001
@@ -168,18 +168,18 @@ class Snapshot:
             optimizer.state.update(states)
 
     def restore_gradients(self) -> None:
-        """Put the gradients back that the parameters had."""
+        """Restore the gradients that the parameters had."""
         for parameter, gradient in self.gradients:
             parameter.grad = gradient
 
     def changed(self) -> list[Tensor]:
-        """Return the parameters and buffers that have changed; those of optimisers, of which some do not count it."""
+        """Return changed parameters and buffers, and all parameters of optimisers, not all of which raise versions."""
         stepped = [p for known in self._watch.optimizers.values() for p in known.parameters]
         ids = set(map(id, stepped))
         return stepped + [t for t, version in self._versions if t._version != version and id(t) not in ids]  # noqa: SLF001
 
     def rebound(self) -> str:
-        """Return a sentence about what the function has replaced since, "" if nothing."""
+        """Return a message if the function has replaced a buffer or the state of an optimiser since, else ""."""
         for module, buffers in self._buffers:
             for name, value in buffers.items():
                 if module._buffers.get(name) is not value:  # noqa: SLF001
@@ -214,7 +214,7 @@ class HostVariables:
         self._function = function
 
     def changed(self) -> str:
-        """Return the name of a variable that has changed since, "" if there is none."""
+        """Return the name of a variable that has changed since, or ""."""
         now = dict(self._values(self._function))
         return next((name for name, value in self._before.items() if name in now and now[name] != value), "")
 

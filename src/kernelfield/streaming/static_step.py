@@ -106,7 +106,7 @@ class ReplayedStep(StaticStep):
             graph.replay()
         else:
             self._warmed_up.add(key)
-            with self._backend.rehearsal():
+            with self._backend.warm_up():
                 y = super().run(self._input)
         return y.clone()  # the next replay overwrites it
 
