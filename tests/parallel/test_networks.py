@@ -92,7 +92,7 @@ WRONG = {
     "nested layer": "got 1, a Conv1d",
     "pair": "network must not have the readout 'pair'",
     "fixed shapes": "fixed_shapes=True",
-    "twice": "network must not be sharded yet",
+    "twice": "network must not be sharded already",
     "scatter": "x must have at least one sample",
     "gather": "x must have the same shape",
     "axis": "axis must be below",
@@ -103,9 +103,9 @@ WRONG = {
     "type": "x must be a torch.Tensor",
     "axes": "same number of axes",
     "coords": "coords must be None",
-    "training": "in training",
+    "training": "the mode, training or evaluation, must be the same",
     "step": "step must be the same",
-    "random": "random numbers must begin alike",
+    "random": "random state must be the same",
     "part": "x must be the slab",
 }
 

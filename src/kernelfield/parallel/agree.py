@@ -1,4 +1,4 @@
-"""Processes agree on an input before they exchange anything: if one raises an error, all do, and none waits forever."""
+"""Let processes agree on an input before any exchange: if one raises an error, all do, and none waits forever."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 __all__ = ["agree_on_input", "agree_on_slab"]
 
-#: axes of a tensor that are compared
-_MOST_AXES = 8
+#: largest number of axes of a tensor that are compared
+_MAX_AXES = 8
 
-#: what processes compare, in the order in which they compare it
+#: properties that processes compare, in order
 _NAMES = ("error", "axes", "dtype", "batch", "channels", "height", "depth", "training", "grad", "step", "random")
-_MEANING = {
+_RULES = {
     "axes": "x must have the same number of axes on all processes",
     "dtype": "x must have the same dtype on all processes",
     "batch": "x must have the same batch size on all processes",
     "channels": "x must have the same number of channels on all processes",
     "height": "x must have the same second axis of space on all processes",
     "depth": "x must have the same third axis of space on all processes",
-    "training": "all processes must be in training or all in evaluation",
-    "grad": "all processes must compute gradients or none",
+    "training": "the mode, training or evaluation, must be the same on all processes",
+    "grad": "torch.is_grad_enabled() must be the same on all processes",
     "step": "step must be the same on all processes",
-    "random": "random numbers must begin alike on the processes of a context group; seed them alike",
+    "random": "the random state must be the same on all processes of a context group; use one seed",
 }
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 
@@ -51,7 +51,7 @@ def agree_on_input(network: nn.Module, x: Any, sampling: dict[str, Any], slabs: 
         if problem is None and any(row[0] for row in batches):
             problem = "another context group was given a wrong input; see the error of its processes"
         elif problem is None and len({row[1] for row in batches}) > 1:
-            problem = f"{_MEANING['batch']}, got {[row[1] for row in batches]} along the axis 'data' of the mesh"
+            problem = f"{_RULES['batch']}, got {[row[1] for row in batches]} along the axis 'data' of the mesh"
     if error is not None:
         raise error
     if problem is not None:
@@ -63,7 +63,7 @@ def agree_on_slab(x: Tensor, axis: int, slabs: Slabs) -> None:
     """Check that slabs differ along ``axis`` alone and set ``slabs.lengths``; raise on all processes or on none."""
     wrong = axis >= x.dim()
     rest = [n for i, n in enumerate(x.shape) if i != axis]
-    facts = [int(wrong), x.dim(), *rest[:_MOST_AXES], *[0] * (_MOST_AXES - len(rest))]
+    facts = [int(wrong), x.dim(), *rest[:_MAX_AXES], *[0] * (_MAX_AXES - len(rest))]
     rows = _all_gather([*facts, 0 if wrong else x.shape[axis]], slabs.group, slabs)
     if wrong:
         raise ValueError(f"axis must be below the {x.dim()} axes of x, got {axis}")
@@ -73,7 +73,7 @@ def agree_on_slab(x: Tensor, axis: int, slabs: Slabs) -> None:
 
 
 def _error(x: Any, sampling: dict[str, Any], slabs: Slabs) -> Exception | None:
-    """Return what is wrong with the input of this process."""
+    """Return the error in the input of this process, or None."""
     if not isinstance(x, Tensor):
         return TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
     if x.dim() < 2 or x.dtype not in _DTYPES:
@@ -110,7 +110,7 @@ def _all_gather(numbers: list[int], group: Any, slabs: Slabs) -> list[list[int]]
 
 
 def _difference(rows: list[list[int]]) -> str | None:
-    """Return in which way the processes of a context group disagree; None if they agree."""
+    """Return a message about the first difference between the processes of a context group, or None."""
     wrong = [rank for rank, row in enumerate(rows) if row[0]]
     if wrong:
         return f"process {wrong[0]} of the context group was given a wrong input; see its own error"
@@ -118,5 +118,5 @@ def _difference(rows: list[list[int]]) -> str | None:
         values = [row[i] for row in rows]
         if len(set(values)) > 1:
             got = f", got {values}" if name in ("axes", "batch", "channels", "height", "depth") else ""
-            return f"{_MEANING[name]} of a context group{got}" if name != "random" else _MEANING[name]
+            return f"{_RULES[name]} of a context group{got}" if name != "random" else _RULES[name]
     return None

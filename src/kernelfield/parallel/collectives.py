@@ -1,8 +1,8 @@
 """Differentiable exchanges between the processes of a context group.
 
 Each process computes a loss, and gradients are those of the sum of these losses: the gradient of an exchange is the
-exchange that sends every gradient back to where its value came from. Gradients of parameters are then averaged over
-the processes, as data parallel training does.
+exchange that sends every gradient back to the process its value came from. Gradients of parameters are then averaged
+over the processes, as in data parallel training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["channels_to_space", "count_bytes", "exchange", "segments", "space_to_channels", "sum_to_space", "window"]
 
-#: bytes of each exchange inside of :func:`count_bytes`. Not a context variable: backward passes have their own threads.
+#: bytes of each exchange inside :func:`count_bytes`. Not a context variable: backward passes have their own threads.
 _counter: list[int] | None = None
 
 
@@ -106,14 +106,14 @@ def sum_to_space(y: Tensor, slabs: Slabs) -> Tensor:
 def segments(
     lengths: Sequence[int], rank: int, before: int, after: int, periodic: bool
 ) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
-    """Return the pieces of slabs that make up the window of a process, and the zeros that belong around them.
+    """Return the pieces of slabs that make up the window of a process, and the numbers of zeros around them.
 
     Args:
         lengths: length of each slab.
         rank: the process whose slab the window extends.
         before: samples before the slab.
         after: samples after it.
-        periodic: whether the axis is a circle.
+        periodic: whether the axis is periodic.
 
     Returns:
         Process, start and end within its slab, for each piece; zeros before and after.
@@ -142,7 +142,7 @@ def segments(
 def window(x: Tensor, before: int, after: int, slabs: Slabs, *, periodic: bool = False) -> Tensor:
     r"""Return the slab ``x`` (batch, channels, slab, \*rest) with samples of its neighbours on both sides.
 
-    Beyond the ends of the axis are zeros, or its other end if it is ``periodic``.
+    Beyond the ends of the axis the window holds zeros, or the other end of the axis if ``periodic``.
     """
     pieces = []
     for rank in range(slabs.size):

@@ -25,7 +25,7 @@ __all__ = ["SplitConv", "kernel_part"]
 
 
 class SplitConv(ContinuousConv):
-    """A :class:`~kernelfield.layers.ContinuousConv` of slabs: the mixin by which ``shard`` replaces its class."""
+    """A :class:`~kernelfield.layers.ContinuousConv` of slabs: the mixin that ``shard`` adds to its class."""
 
     slabs: Slabs
 
@@ -58,8 +58,8 @@ class SplitConv(ContinuousConv):
         parts = split_length(self.in_channels, slabs.size)
         grid = self.grid(None, (1.0,) * self.dim)
         own = self._sample_part(grid, sum(parts[: slabs.rank]), parts[slabs.rank]).norm()
-        places = torch.arange(slabs.size, device=own.device)
-        return sum_over_processes(torch.where(places == slabs.rank, own, 0.0), [slabs.group])
+        ranks = torch.arange(slabs.size, device=own.device)
+        return sum_over_processes(torch.where(ranks == slabs.rank, own, 0.0), [slabs.group])
 
     def _grid_conv(self, x: Tensor, steps: tuple[float, ...], kernel: Tensor | None) -> Tensor:
         slabs = self.slabs
@@ -70,7 +70,7 @@ class SplitConv(ContinuousConv):
         plan = self.plan(x.shape, slabs.lengths, grid.count[0] if kernel is None else kernel.shape[2])
         channels = x.shape[1]
         if kernel is None and self.training and self.kernel_dropout:
-            kernel = self.sample(steps, lengths, channels)  # all of it, since random numbers are drawn for all of it
+            kernel = self.sample(steps, lengths, channels)  # the whole kernel, since dropout draws for all of it
         if plan.method == "halo":
             if kernel is None:
                 kernel = self._sample_part(grid, 0, channels)
@@ -97,8 +97,8 @@ class SplitConv(ContinuousConv):
             return known
         if not torch.is_grad_enabled():
             return remember_kernel(key, kernel_part(self, grid, first, count))
-        # The hidden layers of a kernel network are as large on each process as on one: they are computed again in the
-        # backward pass and not kept.
+        # The hidden layers of a kernel network are as large on each process as on a single one, so they are recomputed
+        # in the backward pass instead of kept.
         kernel = checkpoint(kernel_part, self, grid, first, count, use_reentrant=False, preserve_rng_state=False)
         return remember_kernel(key, kernel)
 
@@ -119,7 +119,7 @@ def kernel_part(layer: ContinuousConv, grid: KernelGrid, first: int, count: int)
 
     Args:
         layer: a continuous convolution.
-        grid: on which to sample.
+        grid: grid to sample on.
         first: first input channel.
         count: number of input channels.
 

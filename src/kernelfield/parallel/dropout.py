@@ -13,11 +13,11 @@ __all__ = ["drop_part"]
 
 
 def drop_part(x: Tensor, p: float, axis: int, start: int, total: int, *, few_bits: bool = False) -> Tensor:
-    """Drop values of ``x``, which holds ``start`` and following of ``total`` entries along ``axis``.
+    """Drop values of ``x``, the part from ``start`` of a tensor with ``total`` entries along ``axis``.
 
-    Every process draws for all entries and keeps its own part. Processes whose random numbers begin alike stay alike,
-    and draw what :func:`kernelfield.ops.fused.drop` draws for the whole tensor. While it draws, a process needs one
-    byte for each entry on a CPU, and twice the memory of the whole tensor on a GPU.
+    Every process draws for all entries and keeps its own part. So processes with equal random states keep them equal,
+    and draw the numbers that :func:`kernelfield.ops.fused.drop` draws for the whole tensor. While it draws, a process
+    needs one byte for each entry on a CPU, and twice the memory of the whole tensor on a GPU.
 
     >>> import torch
     >>> from kernelfield.ops.fused import drop

@@ -1,6 +1,6 @@
-"""Norms, dropout and readouts of signals that are split over processes: the mixins by which ``shard`` replaces classes.
+"""Norms, dropout and readouts of signals that are split over processes: mixins that ``shard`` adds to layers.
 
-A mixin changes where a layer looks beyond its own slab, and nothing else.
+A mixin overrides the operations that depend on other slabs, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SplitBatchNorm", "SplitCumulativeNorm", "SplitDropout", "SplitGroupN
 
 
 class SplitBatchNorm(BatchNorm):
-    """Batch statistics of all processes of the mesh in training; of the context group where evaluation uses them."""
+    """Batch statistics over the mesh in training, over the context group in evaluation without running statistics."""
 
     slabs: Slabs
 
@@ -54,14 +54,14 @@ class SplitGroupNorm(nn.GroupNorm):
 
 
 class SplitCumulativeNorm(CumulativeNorm):
-    """Sums that begin where those of the slab before end."""
+    """Cumulative sums that continue those of the slabs before."""
 
     slabs: Slabs
 
     def forward(self, x: Tensor) -> Tensor:
         own = torch.stack(self.sums(x))
         slabs = self.slabs
-        # Each process adds its total to those behind it.
+        # Each process adds the totals of the slabs before its own.
         totals = own.new_zeros(slabs.size, *own.shape[:-1])
         totals = totals.index_add(0, torch.tensor([slabs.rank], device=x.device), own[..., -1].unsqueeze(0))
         before = sum_over_processes(totals, [slabs.group])[: slabs.rank].sum(dim=0)
@@ -71,7 +71,7 @@ class SplitCumulativeNorm(CumulativeNorm):
 
 
 class SplitDropout(Dropout):
-    """The draws that one process makes for the whole signal."""
+    """Dropout with the draws that one process would make for the whole signal."""
 
     slabs: Slabs
 
@@ -114,7 +114,7 @@ class SplitReadout(Readout):
         if seen is None:
             has_last = torch.full((len(x),), slabs.rank == slabs.size - 1, device=x.device)
         else:
-            # The last slab in which a sample was seen; the first one if none was, as of a whole signal.
+            # The last slab in which a sample was seen; the first one if none was, as for a whole signal.
             any_seen = torch.zeros(slabs.size, len(x), dtype=x.dtype, device=x.device)
             any_seen[slabs.rank] = seen.any(dim=1).to(x.dtype)
             ranks = torch.arange(slabs.size, device=x.device).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Cut signals into slabs, and put slabs together."""
+"""Cut signals into slabs, and join slabs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["gather", "gather_slabs", "scatter", "scatter_slabs"]
 
 @checked(x=TensorOf("any", "batch, *any"), axis=Int(1) | None, mesh=MESH)
 def scatter(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
-    r"""Return the slab of this process of a tensor that all processes of its context group have.
+    r"""Return this process's slab of a tensor that all processes of its context group have.
 
     Nothing is sent. The gradient of ``x`` is complete on every process: that of the mean of their losses.
 
     Args:
         x: (batch, channels, \*space) signal, (batch, \*space) mask or (batch, length) tokens, the same on each process
             of the context group.
-        mesh: with an axis "context"; see :func:`make_mesh`.
+        mesh: mesh with an axis "context"; see :func:`make_mesh`.
         axis: the axis to cut; by default the first axis of space, 2 for signals and 1 for masks and tokens.
 
     Returns:
@@ -42,7 +42,7 @@ def scatter(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
 
 
 def scatter_slabs(x: Tensor, slabs: Slabs, axis: int) -> Tensor:
-    """Do what :func:`scatter` does, with processes that are known."""
+    """Cut as :func:`scatter` does, for given processes."""
     if axis >= x.dim():
         raise ValueError(f"axis must be below the {x.dim()} axes of x, got {axis}")
     if x.shape[axis] < slabs.size:
@@ -55,11 +55,11 @@ def scatter_slabs(x: Tensor, slabs: Slabs, axis: int) -> Tensor:
 
 @checked(x=TensorOf("any", "batch, *any"), axis=Int(1) | None, mesh=MESH)
 def gather(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
-    r"""Return the whole tensor of which each process of the context group has a slab.
+    r"""Join the slabs of all processes of the context group; return the whole tensor.
 
     Args:
         x: the slab of this process; other processes have slabs of the same shape except along ``axis``.
-        mesh: with an axis "context"; see :func:`make_mesh`.
+        mesh: mesh with an axis "context"; see :func:`make_mesh`.
         axis: the axis that was cut; by default the first axis of space, as in :func:`scatter`.
 
     >>> mesh = make_mesh(context=4)                                        # doctest: +SKIP
@@ -73,7 +73,7 @@ def gather(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
 
 
 def gather_slabs(x: Tensor, slabs: Slabs, axis: int) -> Tensor:
-    """Do what :func:`gather` does, with slabs of known lengths."""
+    """Join as :func:`gather` does, for slabs of known lengths."""
     if slabs.size == 1:
         return x
     shapes = [(*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in slabs.lengths]

@@ -59,7 +59,7 @@ _SPLIT: dict[type[nn.Module], type[nn.Module]] = {
     Readout: SplitReadout,
     CCNNBlock: SplitBlock,
 }
-#: modules that treat positions alike, or leave space to the modules inside of them
+#: modules that treat all positions alike, or only call the modules inside them
 _POINTWISE: tuple[type[nn.Module], ...] = (
     *(nn.Identity, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.Sequential, nn.ModuleList),
     *(ChannelNorm, Embedding, TwoConvBlock, SeparableConv, CCNN, CKCNN, FlexNet, DNArch),
@@ -79,17 +79,17 @@ def shard(
 ) -> Network:
     r"""Split the signals of a network over the processes of a mesh, in place, and return the network.
 
-    Each process holds a slab of the first axis of space, and computes with it what one process would compute with the
-    whole signal, to rounding. Weights, their names and the state dict stay as they are: a checkpoint of a sharded
+    Each process holds a slab of the first axis of space. Its results are those that one process would compute from the
+    whole signal, up to rounding. Weights, their names and the state dict stay as they are: a checkpoint of a sharded
     network loads into one that is not, and the other way round. Layers whose result at a position depends on other
-    positions get a class that exchanges what they need: convolutions, norms over space, readouts and dropout.
+    positions (convolutions, norms over space, readouts, dropout) get a class that exchanges values between processes.
 
     Gradients are those of the mean of the losses of all processes, as in data parallel training.
 
     Args:
         network: one of the library's continuous networks, or any module made of its continuous layers.
-        mesh: with an axis "context", whose processes share samples, and perhaps an axis "data", whose processes have
-            samples of their own; see :func:`make_mesh`.
+        mesh: mesh with an axis "context", whose processes share samples, and perhaps an axis "data", whose processes
+            have samples of their own; see :func:`make_mesh`.
         full: ``forward`` takes whole signals, of which each process uses its slab, and returns whole ones. By default
             it takes and returns slabs; see :func:`scatter` and :func:`gather`. Predictions of readouts that pool over
             space are the same on all processes either way.
@@ -125,7 +125,8 @@ def _layers(
     if isinstance(network, (Field, Mask)):
         return
     if hasattr(network, "slabs"):
-        raise ValueError(f"network must not be sharded yet, got one in which {name or 'it'} is")
+        found = f"one whose layer {name} is sharded" if name else "a sharded one"
+        raise ValueError(f"network must not be sharded already, got {found}")
     for kind, mixin in _SPLIT.items():
         if isinstance(network, kind):
             yield network, mixin
@@ -167,7 +168,7 @@ def _split_class(kind: type[nn.Module], mixin: type[nn.Module]) -> type[nn.Modul
 def _before(
     slabs: Slabs, full: bool, average: _Average | None, network: nn.Module, args: Any, kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Cut the inputs of a network into slabs, if they are whole, and let the processes agree on them."""
+    """Cut whole inputs of a network into slabs, and let the processes agree on their inputs."""
     if average is not None:
         average.ready.clear()
     x, *others = args or (kwargs.pop("x"),)

@@ -76,10 +76,10 @@ class Slabs:
     """The slabs of the signals that a network computes with, and the processes that hold them.
 
     Args:
-        mesh: with an axis "context", and perhaps an axis "data".
+        mesh: mesh with an axis "context", and perhaps an axis "data".
 
     Attributes:
-        lengths: number of samples of each process along the first axis of space; set anew by each forward pass.
+        lengths: number of samples of each process along the first axis of space; set by each forward pass.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -113,8 +113,8 @@ class Slabs:
     def check(self, x: Tensor) -> None:
         """Raise if ``x`` (batch, channels, *space) is not the slab of this process."""
         if not self.lengths or x.shape[2] != self.lengths[self.rank]:
-            wanted = f"{self.lengths[self.rank]} samples" if self.lengths else "a forward pass of the network"
+            wanted = f", with {self.lengths[self.rank]} samples along its first axis of space" if self.lengths else ""
             raise ValueError(
-                f"x must be the slab of this process, with {wanted} along its first axis of space, got "
-                f"{tuple(x.shape)}; call the network that was sharded, not a layer of it"
+                f"x must be the slab of this process{wanted}, got {tuple(x.shape)}; call the network that was sharded, "
+                "not a layer of it"
             )

@@ -1,4 +1,4 @@
-r"""What convolutions of split signals communicate, and which way of splitting them sends less.
+r"""The communication of convolutions of split signals, and the way of splitting them that sends less.
 
 A signal of C channels and L samples lies on P processes, a slab of n = L/P samples on each. Per sample of the batch and
 per point of the other axes a process sends, in the forward pass,
@@ -38,7 +38,7 @@ class ConvPlan:
         before: samples before a slab that the kernel reaches.
         after: samples after it.
         sent: values that each process sends in the forward pass, per sample of the batch and point of other axes.
-        received: values that each process receives, of which it sends the gradients in the backward pass.
+        received: values that each process receives; it sends their gradients in the backward pass.
     """
 
     method: str
@@ -52,7 +52,7 @@ class ConvPlan:
 
         Args:
             rank: the process.
-            shape: of the whole signal.
+            shape: shape of the whole signal.
             itemsize: bytes of a value.
             backward: add those of the backward pass.
         """
@@ -73,17 +73,17 @@ def plan_conv(
 ) -> ConvPlan:
     """Return how to split a convolution along its first axis: the way that sends fewer values.
 
-    Halos must not exceed half a slab: longer ones would undo the split of memory. With fewer channels than
-    processes only halos are possible, of any length; such layers, the first ones of networks, are narrow.
+    Halos must not exceed half a slab: longer ones would undo the savings in memory. With fewer channels than processes
+    only halos are possible, of any length; such layers, the first ones of networks, are narrow.
 
     Args:
         lengths: length of each slab.
-        points: of the kernel along the axis.
+        points: number of kernel points along the axis.
         in_channels: channels of the input.
         out_channels: channels of the output.
-        depthwise: whether each channel has a kernel of its own.
+        depthwise: whether each channel has its own kernel.
         causal: whether the kernel's first point is offset zero.
-        periodic: whether the axis is a circle.
+        periodic: whether the axis is periodic.
 
     >>> plan_conv((64, 64), 9, in_channels=8, out_channels=8, depthwise=True)
     ConvPlan(method='halo', before=4, after=4, sent=(32, 32), received=(32, 32))
