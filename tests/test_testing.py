@@ -352,7 +352,7 @@ class TestState:
 
     def test_different_keys_fail(self) -> None:
         modules = iter([nn.Linear(3, 2), nn.Linear(3, 2, bias=False)])
-        with pytest.raises(AssertionError, match="a fresh module does not take the state dict"):
+        with pytest.raises(AssertionError, match="a fresh module does not accept the state dict"):
             assert_state_dict_round_trip(lambda: next(modules), torch.randn(3))
 
 

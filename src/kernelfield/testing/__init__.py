@@ -1,11 +1,10 @@
 """Public assertions about models: equivariance, causality, resolution, compilation, export, state.
 
-Each takes a module or any callable and raises an :class:`AssertionError` that says what differed, where and
-by how much. A tolerance is relative to the largest entry of what is compared, not to each entry: the rounding
-of a Fourier transform is spread evenly over its output, small entries included.
+Each takes a module or any callable and raises an :class:`AssertionError` that says what differs, where and by
+how much. A tolerance is relative to the largest entry of a tensor, not to each entry: the rounding error of a
+Fourier transform is spread evenly over its output, small entries included.
 
-Groups are met through a protocol of two methods, :class:`SignalGroup`: anything that lists its elements and
-acts on a signal will do.
+A group is any object with the two methods of :class:`SignalGroup`: it lists its elements and acts on a signal.
 """
 
 from .programs import assert_compiles, assert_exports, assert_state_dict_round_trip, count_parameters

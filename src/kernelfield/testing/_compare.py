@@ -1,4 +1,4 @@
-"""How outputs are compared: all of their tensors, relative to the largest entry."""
+"""Compare outputs: all of their tensors, relative to the largest entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["assert_alike", "assert_close", "evaluation", "scale_of", "signal_of", "tensors_of"]
+__all__ = ["assert_close", "assert_same_shape_and_dtype", "evaluation", "scale_of", "signal_of", "tensors_of"]
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def scale_of(x: Tensor) -> float:
     return max(float(x.detach().abs().amax()), least) if x.numel() else 1.0
 
 
-def assert_alike(what: str, got: Tensor, wanted: Tensor) -> None:
+def assert_same_shape_and_dtype(what: str, got: Tensor, wanted: Tensor) -> None:
     if got.shape != wanted.shape:
         raise AssertionError(f"{what}: shape {tuple(got.shape)}, expected {tuple(wanted.shape)}")
     if got.dtype != wanted.dtype:
@@ -61,7 +61,7 @@ def assert_alike(what: str, got: Tensor, wanted: Tensor) -> None:
 
 
 def assert_close(what: str, got: Tensor, wanted: Tensor, rtol: float, atol: float) -> None:
-    assert_alike(what, got, wanted)
+    assert_same_shape_and_dtype(what, got, wanted)
     if not wanted.numel():
         return
     got, wanted = got.detach(), wanted.detach()

@@ -1,4 +1,4 @@
-"""What becomes of a model that is compiled, exported, or saved and loaded."""
+"""Assertions about models that are compiled, exported, or saved and loaded."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def assert_compiles(
 ) -> None:
     """Assert that ``torch.compile(model, fullgraph=True)`` gives the outputs and the gradients of ``model``.
 
-    Gradients are compared for all parameters of a module and for all arguments that require one. The module's
-    mode is left as it is; random numbers are seeded alike for both, and buffers put back.
+    Gradients are compared for all parameters of a module and for all arguments that require one. The module
+    keeps its mode; both calls use the same seed, and buffers are restored.
 
     Args:
         model: a module or a function of tensors.
         *args: its arguments.
-        backend: of torch.compile; the default traces forward and backward but generates no code.
-        dynamic: of torch.compile.
+        backend: backend of torch.compile; the default traces forward and backward but generates no code.
+        dynamic: option of torch.compile.
         rtol: difference allowed, relative to the largest entry.
         atol: difference allowed on top of that.
         **kwargs: more of its arguments.
@@ -81,12 +81,12 @@ def assert_exports(
     rtol: float = 1e-5,
     atol: float = 1e-6,
 ) -> None:
-    """Assert that ``model`` exports with dynamic sizes and that the program is right at other sizes.
+    """Assert that ``model`` exports with dynamic sizes and that the program is correct at other sizes.
 
     Args:
         model: a module or a function of tensors.
         args: its arguments, as an example.
-        dynamic_shapes: which of their axes are dynamic, one entry per argument, as ``torch.export`` takes it.
+        dynamic_shapes: which of their axes are dynamic, one entry per argument, as in ``torch.export``.
         check_args: other arguments, of other sizes, at which program and model are compared.
         rtol: difference allowed, relative to the largest entry.
         atol: difference allowed on top of that.
@@ -115,9 +115,9 @@ def assert_exports(
 
 @checked()
 def assert_state_dict_round_trip(build: Callable[[], nn.Module], *args: Any, **kwargs: Any) -> None:
-    """Assert that a state dict, saved and loaded into a fresh module, gives the same outputs to the bit.
+    """Assert that a state dict, saved and loaded into a fresh module, gives bitwise equal outputs.
 
-    The first module's parameters are moved off their initial values, so that one that is not restored shows.
+    The first module's parameters are changed first, so that a parameter that is not restored shows.
 
     Args:
         build: makes the module; called twice.
@@ -137,7 +137,7 @@ def assert_state_dict_round_trip(build: Callable[[], nn.Module], *args: Any, **k
     try:
         second.load_state_dict(torch.load(file, weights_only=True))
     except RuntimeError as error:
-        raise AssertionError(f"a fresh module does not take the state dict: {error}") from error
+        raise AssertionError(f"a fresh module does not accept the state dict: {error}") from error
     with evaluation(first), evaluation(second):
         got = dict(tensors_of(second(*args, **kwargs)))
         for name, wanted in tensors_of(first(*args, **kwargs)):
@@ -150,7 +150,7 @@ def count_parameters(model: nn.Module, trainable_only: bool = False) -> int:
 
     Args:
         model: any module.
-        trainable_only: leave out those that require no gradient.
+        trainable_only: leave out parameters that require no gradient.
 
     >>> count_parameters(torch.nn.Linear(3, 2))
     8
@@ -159,7 +159,7 @@ def count_parameters(model: nn.Module, trainable_only: bool = False) -> int:
 
 
 class _Wrapped(nn.Module):
-    """A function as a module, which is what torch.export takes."""
+    """A function as a module, since torch.export takes modules only."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import NOT_NEGATIVE, POSITIVE, Int, ListOf
 from .._object_kinds import CALLABLE, IterableOf, TensorOf
-from ._compare import assert_alike, assert_close, evaluation, scale_of, signal_of
+from ._compare import assert_close, assert_same_shape_and_dtype, evaluation, scale_of, signal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ __all__ = [
 
 @runtime_checkable
 class SignalGroup(Protocol):
-    """What these assertions ask of a group.
+    """The methods that these assertions need of a group.
 
     >>> class Mirror:
     ...     def elements(self):
@@ -79,7 +79,7 @@ def equivariance_error(
     """
     errors = []
     for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action):
-        assert_alike(f"at element {element!r}", got, wanted)
+        assert_same_shape_and_dtype(f"at element {element!r}", got, wanted)
         errors.append(float((got - wanted).abs().amax()) / scale_of(wanted))
     return float(torch.tensor(errors, dtype=torch.float64).amax())  # unlike max, never loses a NaN
 
@@ -101,7 +101,7 @@ def assert_equivariant(
         model: maps a signal to a signal; if it returns a tuple, the first entry is the signal. A module is
             run in evaluation mode.
         group: the elements to try and how they act.
-        x: (batch, channels, [group,] \*space) signal; one without symmetries of its own.
+        x: (batch, channels, [group,] \*space) signal, which should have no symmetries of its own.
         rtol: difference allowed, relative to the largest entry of the output.
         atol: difference allowed on top of that.
         invariant: the output should not change at all.
@@ -132,14 +132,14 @@ def assert_causal(
     times: Iterable[int] | None = None,
     atol: float | None = None,
 ) -> None:
-    r"""Assert that no output up to time t depends on the input after t, by changing that future.
+    r"""Assert that no output up to time t depends on the input after t, by changing the input after t.
 
     Args:
         model: maps a signal to a signal of the same length; a module is run in evaluation mode.
-        x: (batch, channels, time) signal, or (batch, time) token ids of at least two kinds.
+        x: (batch, channels, time) signal, or (batch, time) token ids, at least two different ones.
         times: the times t to try; all by default, one forward pass each.
         atol: change allowed in the past. By default 64 units of rounding of the largest output, which a
-            convolution by Fourier transforms needs; 0 asks for equality to the bit.
+            convolution by Fourier transforms needs; 0 requires bitwise equality.
 
     >>> x = torch.tensor([[[1.0, 2.0, 4.0, 8.0]]])
     >>> assert_causal(lambda x: x.cumsum(-1), x, atol=0)
@@ -176,9 +176,9 @@ def _other_signal(x: Tensor) -> Tensor:
     """Return a signal, or token ids of the same range, that differ from ``x`` nearly everywhere."""
     if not x.is_floating_point():
         return x.amin() + x.amax() - x
-    # A generator of its own: asking a question of a model leaves the global stream of random numbers alone.
+    # A separate generator: an assertion must not advance the global random state.
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-    return noise - x  # of the other sign mostly, so that a rectifier cannot hide the dependence
+    return noise - x  # mostly of the other sign, so that a rectifier cannot hide the dependence
 
 
 @checked(
@@ -200,8 +200,8 @@ def assert_translation_equivariant(
 ) -> None:
     r"""Assert that a shifted input gives the same output, shifted.
 
-    Unless ``periodic``, ``x`` is put amid zeros, and outputs are compared where it lies: at least ``margin``
-    samples from an edge, both before and after the shift.
+    Unless ``periodic``, ``x`` is padded with zeros, and outputs are compared at its own positions: at least
+    ``margin`` samples from an edge, both before and after the shift.
 
     Args:
         model: maps a signal to a signal of the same shape; a module is run in evaluation mode.
@@ -266,7 +266,7 @@ def assert_resolution_consistent(
         model: called as ``model(x, step=step)``; returns a signal on the grid of its input. A module is run
             in evaluation mode.
         signal: a continuous signal, from positions (\*space, dim) in training steps to values
-            (batch, channels, \*space); or such values at step 1, of which integer steps take every n-th.
+            (batch, channels, \*space); or such values at step 1, for integer steps n, which take every n-th value.
         steps: the sampling steps to try, in training steps, each one for all axes or one per axis.
         shape: number of samples per axis at step 1; needed if ``signal`` is a function.
         border: number of training steps at the edges that are not compared.
