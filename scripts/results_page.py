@@ -5,8 +5,8 @@ python scripts/results_page.py [RESULTS_FOLDER]
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,17 @@ every setting, the machine and the time.
 
 - Most runs are far shorter than the published ones. The column `epochs` is ours.
 - Accuracy, AUC and intersection over union are percentages.
-- `seeds` is the number of trainings; several give a mean and a standard deviation. One seed with a deviation is a
-  cross-validation.
-- The epoch is chosen by validation data. Where all data is trained on, it is the last epoch.
-- Several runs shared a GPU, so times are upper bounds; of several seeds it is their sum.
+- `seeds` is the number of trainings; rows of several seeds show their mean and standard deviation. One seed with a
+  deviation is a cross-validation.
+- Validation data choose the epoch. Without validation data it is the last epoch.
+- Several runs shared a GPU, so times are upper bounds. The time of several seeds is their sum.
 
 `kernelfield reproduce RECIPE` repeats a row, `python scripts/results.py SET` a group of them with the shortened
 schedules used here. Rows of PointNet++ come from `benchmarks/points_accuracy.py`. This page is written by
 `python scripts/results_page.py`.
 
 """
-#: why rows with three seeds miss their published number, as far as it is known
+#: why rows with three seeds miss their published number
 FINDINGS = """What is known about the rows below the published number:
 
 - Rotated MNIST: 2,000 more training digits are worth 0.2 points, so these rows train on all 12,000 as the authors did.
@@ -44,8 +44,8 @@ FINDINGS = """What is known about the rows below the published number:
   points by their logs; ours is the last epoch.
 - sCIFAR-10: frequencies up to half of the Nyquist frequency, the default of the networks, reach 89.98 ± 0.68; the
   published frequency scale, far beyond what the grid can hold, reaches 89.15 ± 1.26. Both overfit: a training loss of
-  0.05, a validation loss of 0.41. Dropping a tenth of the channels gives 0.16 and 0.31, the same accuracy, and training
-  is not at its end after 40 of 210 epochs.
+  0.05, a validation loss of 0.41. Dropping a tenth of the channels gives losses of 0.16 and 0.31 and the same accuracy;
+  training has not converged after 40 of 210 epochs.
 - pMNIST: with the default frequencies and a tenth of the channels dropped the validation loss is 0.075 (98.21 % in the
   test), with the published settings 0.084 (98.03 %). 40 of 210 epochs.
 - Spoken digits (CCNN): after 20 epochs the default frequencies and the published ones are level at the training rate
@@ -55,15 +55,15 @@ FINDINGS = """What is known about the rows below the published number:
 - Copy memory of length 1,000: with a rate of 0.003 nothing is learned until the schedule is below 0.0007, in epoch 42
   of 60; with 0.0008 and 30 epochs only one of three seeds repeats all digits (99.82, 99.82, 100.00).
 - FlexTCN-2: with the published rate of 0.01 training stalls after 13 of 40 epochs, at a loss of 0.04 to 0.09. Captured
-  steps, TF32 and Triton kernels are not the reason: without each of them three epochs end at the same loss (0.056 to
-  0.060). With 0.002 it overfits: a training loss of 0.012, a validation loss of 0.029.
+  steps, TF32 and Triton kernels are not the reason: with any of them turned off, three epochs end at the same loss
+  (0.056 to 0.060). With 0.002 it overfits: a training loss of 0.012, a validation loss of 0.029.
 - E(2): 20 of 300 epochs; the training loss is 0.029, the validation loss 0.085.
 - DREN is trained without dropout or weight decay, as published, and ends at a training loss of 0.003 to 0.006. Its
-  co-attention gains nothing here (97.78 and 97.79), where the publication has 0.3 points.
-- T(2): the network overfits: a training loss of 0.0005 after 40 epochs, a validation loss of 0.126. Dropout does not
-  help: with 0.2 and 0.4 the validation loss is 0.150 and 0.159.
+  co-attention gains nothing here (97.78 and 97.79); the published gain is 0.3 points.
+- T(2): the network overfits, with a training loss of 0.0005 and a validation loss of 0.126 after 40 epochs. Dropout of
+  0.2 and 0.4 gives validation losses of 0.150 and 0.159.
 
-The trials behind these lines are in `results/trials/`.
+`results/trials/` has the runs behind these lines.
 """
 
 #: folders of results/equal-length and what they compare
@@ -124,7 +124,7 @@ def epochs_of(result: dict[str, Any]) -> str:
 
 
 def level_rows(folder: Path) -> str:
-    """Return tables of what three or more seeds reached: accuracies beside published ones, and errors beside bounds."""
+    """Return tables of the results with three or more seeds: accuracies beside published ones, errors beside bounds."""
     lines, differences = [], []
     for result in three_seeds(folder):
         metric, scale = ("psnr", 1) if "photographs" in result else ("accuracy", 100)
@@ -229,7 +229,11 @@ def page(folder: Path) -> str:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="?", type=Path, default=ROOT / "results", help="folder of JSON files")
+    folder = parser.parse_args().results
+    if not any(folder.glob("*.json")):
+        parser.error(f"results must be a folder of JSON files, got {folder}")
     (ROOT / "docs" / "results.md").write_text(page(folder), encoding="utf-8")
 
 

@@ -30,10 +30,10 @@ TITLES = {
 }
 HEAD = """# Tables and figures of the thesis
 
-What makes each table and figure here. "Not built" marks what is missing. A recipe runs with `kernelfield reproduce
-NAME`; its data set must be at hand. Drawings explain a method and hold no data; the chapter's page does so in words.
-[Results](../results.md) has the numbers of the recipes that were run. This page is written by
-`python scripts/thesis_page.py` from `docs/thesis.yaml`, whose entries are tested.
+This page lists the recipe, script or function that makes each table and figure. "Not built" marks the missing ones.
+`kernelfield reproduce NAME` runs a recipe and needs its data set. Drawings explain a method and hold no data; the
+chapter's page explains it in words. [Results](../results.md) has the numbers of the recipes that were run. `python
+scripts/thesis_page.py` writes this page from `docs/thesis.yaml`, and tests check its entries.
 
 """
 
@@ -44,7 +44,7 @@ def read_entries() -> dict[int, list[dict[str, Any]]]:
 
 
 def show(maker: str) -> str:
-    """Return what makes an entry, as Markdown."""
+    """Return the recipe, script or function that makes an entry, as Markdown."""
     kind, name = maker.split(" ", 1)
     if kind == "page":
         return f"[page](../{name}.md)"
