@@ -153,7 +153,7 @@ def test_a_chain_is_a_fourier_transform_and_its_inverse(plan: Plan, parts: int, 
     x = torch.randn(2, parts, filled, plan.valid[1], 3, dtype=torch.float64)
     x[:, :, plan.valid[0] :] = 0
     out = torch.empty(2, plan.outer, 2, 3, dtype=torch.float64)
-    outer_chain.chain_ahead(ahead, x.flatten(1), out)
+    outer_chain.chain_forward(ahead, x.flatten(1), out)
     signal = torch.complex(x[:, 0], x[:, 1] if parts == 2 else torch.zeros_like(x[:, 0]))
     turns = torch.arange(filled).double() * (plan.shift / plan.first)
     turned = signal * torch.polar(torch.ones_like(turns), -2 * math.pi * turns)[:, None, None]
@@ -164,7 +164,7 @@ def test_a_chain_is_a_fourier_transform_and_its_inverse(plan: Plan, parts: int, 
     share = plan.outer / plan.digits[0] if scaled else 1
     torch.testing.assert_close(out * share, expected)
     restored = torch.empty(2, parts * filled * plan.valid[1] * 3, dtype=torch.float64)
-    outer_chain.chain_back(back, out, restored)
+    outer_chain.chain_inverse(back, out, restored)
     torch.testing.assert_close(restored / (plan.digits[0] if scaled else 1), x.flatten(1))
 
 

@@ -31,7 +31,7 @@ __all__ = ["obstacle", "plan_of", "precision", "scaled", "triton_conv"]
 
 #: Toeplitz products are used for lines of up to SHORT samples in batches of at least FEWEST signals
 SHORT, FEWEST = 512, 48
-#: samples of a signal from which a missing layout is announced
+#: number of samples from which a signal without a layout gives a warning
 LONG = 1 << 14
 #: whether products of tf32 precision are computed from scaled float16 values, and the longest line for which they never
 #: are: there, finding the largest values costs more than it saves
@@ -46,7 +46,7 @@ def triton_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str,
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Return the precision of products, as torch's float32 matmul setting asks; float16 counts as tf32."""
+    """Return the precision of products by torch's float32 matmul setting; float16 counts as tf32."""
     return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
@@ -96,7 +96,7 @@ def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str], *
         kernel: kernel.
         causal: as in :func:`kernelfield.ops.conv`.
         boundary: of each axis.
-        announce: whether to say once that a long signal has no layout, since another method takes longer.
+        announce: whether to warn once if a long signal has no layout, since another method takes longer.
     """
     reason = unavailable(x.device)
     if reason is not None:
@@ -120,7 +120,7 @@ def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str], *
 
 
 def _announce(dtype: torch.dtype, dim: int, reason: str, half: bool) -> None:
-    """Say, once per dtype and number of axes, that signals without a layout take longer, and what would help."""
+    """Warn, once per dtype and number of axes, that signals without a layout take longer, and say what would help."""
     if (dtype, dim) in _announced:
         return
     _announced.add((dtype, dim))
@@ -130,7 +130,7 @@ def _announce(dtype: torch.dtype, dim: int, reason: str, half: bool) -> None:
 
 
 def _smaller_gpu(reason: str, limits: Architecture) -> str:
-    """Return why a layout that an H200 has is missing on another GPU, and say once per kind of GPU what is slower."""
+    """Return why a GPU lacks a layout that an H200 has, and warn once per kind of GPU which convolutions are slower."""
     if not limits.multiplies_bfloat16:
         reason = f"needs tensor cores that multiply bfloat16 or tf32 (sm_80 and later), got {limits}"
         slower = "long convolutions"
@@ -143,12 +143,12 @@ def _smaller_gpu(reason: str, limits: Architecture) -> str:
     return reason
 
 
-#: architectures, and dtypes with numbers of axes, whose missing layouts were announced
+#: architectures, and pairs of dtype and number of axes, that have had their warning
 _announced: set[Architecture | tuple[torch.dtype, int]] = set()
 
 
-def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], products: str) -> bool:
-    """Return whether to use the FFT, for reasons unknown when the method was chosen."""
+def _needs_fft(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], products: str) -> bool:
+    """Return whether to use the FFT, for reasons that were unknown when the method was chosen."""
     if is_refused(x, kernel) or not fast_paths():
         return True
     key = x.shape[2:], kernel.shape[2:], causal, *periodic, x.dtype, x.device, products, SCALED, UNSCALED
@@ -162,24 +162,24 @@ def _otherwise(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], pr
     return not found
 
 
-#: whether there is a layout, by what it depends on: to look for one takes longer than to launch a kernel
+#: whether there is a layout, cached because looking for one takes longer than launching a kernel
 _planned: dict[tuple[Any, ...], bool] = {}
 
 
-def _how(dtype: torch.dtype) -> str:
+def _product_precision(dtype: torch.dtype) -> str:
     """Return the precision of products, a key of ``selfcheck.TOLERANCE``."""
     return "bfloat16" if dtype == torch.bfloat16 else precision(dtype)
 
 
 @functools.cache
 def _launches() -> Any:
-    """Return the module of the launches, imported at the first call."""
+    """Return the module that launches transforms, imported at the first call."""
     return importlib.import_module(".launch", __name__)
 
 
 @functools.cache
 def _toeplitz_launches() -> Any:
-    """Return the module of the launches of Toeplitz products, imported at the first call."""
+    """Return the module that launches Toeplitz products, imported at the first call."""
     return importlib.import_module(".toeplitz_launch", __name__)
 
 
@@ -190,34 +190,34 @@ def _is_short(x: Tensor, periodic: list[bool]) -> bool:
 
 
 def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
-    how, products = (causal, periodic, groups), _how(x.dtype)
-    if _otherwise(x, kernel, causal, periodic, products):
-        return transform_conv(x, kernel, *how)
+    options, products = (causal, periodic, groups), _product_precision(x.dtype)
+    if _needs_fft(x, kernel, causal, periodic, products):
+        return transform_conv(x, kernel, *options)
     try:
         if _is_short(x, periodic):
             y = _toeplitz_launches().toeplitz_conv(x, kernel, causal)
         else:
-            y = _launches().spectral_conv(x, kernel, *how)
+            y = _launches().spectral_conv(x, kernel, *options)
     except _launches().TooLarge as error:
         refuse(x, kernel, f"does not fit this GPU ({error})")
-        return transform_conv(x, kernel, *how)
+        return transform_conv(x, kernel, *options)
     return verified_conv(y, x, kernel, products, causal, periodic)
 
 
 def _grads(
     grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, periodic: list[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
-    how, products = (needs, causal, periodic, groups), _how(x.dtype)
-    if _otherwise(x, kernel, causal, periodic, products):
-        return transform_grads(grad, x, kernel, *how)
+    options, products = (needs, causal, periodic, groups), _product_precision(x.dtype)
+    if _needs_fft(x, kernel, causal, periodic, products):
+        return transform_grads(grad, x, kernel, *options)
     try:
         if _is_short(x, periodic):
             found = _toeplitz_launches().toeplitz_grads(grad, x, kernel, needs, causal)
         else:
-            found = _launches().spectral_grads(grad, x, kernel, *how)
+            found = _launches().spectral_grads(grad, x, kernel, *options)
     except _launches().TooLarge as error:
         refuse(x, kernel, f"does not fit this GPU ({error})")
-        return transform_grads(grad, x, kernel, *how)
+        return transform_grads(grad, x, kernel, *options)
     return verified_grads(found, grad, x, kernel, products, needs, causal, periodic)
 
 

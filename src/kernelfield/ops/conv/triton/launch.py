@@ -90,9 +90,9 @@ class Call(Blocks):
         self, points: tuple[int, ...], middles: tuple[int, ...], lengths: tuple[int, ...], periodic: tuple[bool, ...]
     ) -> None:
         """Find the offsets of the kernel's points. Along a periodic axis shorter than the kernel, the kernel wraps."""
-        self.wound = [d for d, wraps in enumerate(periodic) if wraps and points[d] > lengths[d]]
+        self.wrapped_axes = [d for d, wraps in enumerate(periodic) if wraps and points[d] > lengths[d]]
         self.points, self.centres = list(points), list(middles)
-        for d in self.wound:
+        for d in self.wrapped_axes:
             self.points[d], self.centres[d] = lengths[d], 0
         self.original = points, middles
         # Points at offsets beyond the signal's length have no effect, and their gradient is not written.
@@ -105,15 +105,15 @@ class Call(Blocks):
         self.in_place = len(points) == 1 and self.points[0] == size and self.centres[0] == 0
         self.sizes = self.plan.m1, self.plan.m2, *self.offsets[:2], *self.offsets[3:5]
 
-    def wind(self, kernel: Tensor) -> Tensor:
+    def wrap(self, kernel: Tensor) -> Tensor:
         """Return (channels, 1, *points) kernels, contiguous, wrapped along periodic axes shorter than they are."""
-        for d in self.wound:
+        for d in self.wrapped_axes:
             kernel = place(kernel, 2 + d, (self.points[d],), (self.original[1][d],))
         return kernel.contiguous()
 
-    def unwind(self, kernel: Tensor) -> Tensor:
-        """Undo :meth:`wind` for a gradient."""
-        for d in self.wound:
+    def unwrap(self, kernel: Tensor) -> Tensor:
+        """Undo :meth:`wrap` for a gradient."""
+        for d in self.wrapped_axes:
             points, middles = self.original
             kernel = take(kernel, 2 + d, (points[d],), (self.points[d],), (middles[d],))
         return kernel
@@ -144,7 +144,7 @@ class Call(Blocks):
 
     def kernel_spectra(self, kernel: Tensor) -> Iterator[tuple[slice, Spectrum]]:
         """Yield chunks of channels, and the spectra of their kernels for a convolution without a gradient."""
-        kernel = self.wind(kernel)
+        kernel = self.wrap(kernel)
         tops = self.tops(kernel)
         for part in self.chunks():
             yield part, self.spectrum(kernel[part], tops[part])
@@ -220,14 +220,14 @@ class Call(Blocks):
         return Spectrum(sums, scales, scales)
 
 
-#: calls are cached: to build one takes longer than a small convolution
+#: calls are cached, because building one takes longer than a small convolution
 make_call = graph_cache(256)(lambda *key: Call(*key[:-2]))
 
 
 def _call(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> Call:
     products = precision(x.dtype)
-    how = causal, tuple(periodic), products, scaled(x.dtype, x.shape[2:], products)
-    return make_call(tuple(x.shape), tuple(kernel.shape[2:]), x.dtype, x.device, *how)
+    options = causal, tuple(periodic), products, scaled(x.dtype, x.shape[2:], products)
+    return make_call(tuple(x.shape), tuple(kernel.shape[2:]), x.dtype, x.device, *options)
 
 
 def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:  # noqa: ARG001
@@ -250,7 +250,7 @@ def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool],
 
 
 def _kernel_spectra(call: Call, kernel: Tensor) -> Iterable[tuple[slice, Spectrum]]:
-    """Return the spectra of kernels, chunk by chunk; those of a frozen kernel are computed once."""
+    """Return the spectra of kernels, chunk by chunk; for a frozen kernel they are computed once."""
     kept = spectra_of(kernel)
     if kept is None or not (call.tuning.precompute or call.plan.complex):
         return call.kernel_spectra(kernel)
@@ -281,8 +281,8 @@ def spectral_grads(
     if not x.numel():
         return grad_x, kernel.new_zeros(kernel.shape if need_kernel else 0)
     call = _call(x, kernel, causal, periodic)
-    kernel = call.wind(kernel)
-    together = need_x and need_kernel and not call.tuning.split_grads
+    kernel = call.wrap(kernel)
+    fused = need_x and need_kernel and not call.tuning.split_grads
     grad_tops, tops = call.tops(grad), call.tops(x)
     kernel_tops = call.tops(kernel) if need_x else call.tables[:0]
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
@@ -297,8 +297,8 @@ def spectral_grads(
             signals = call.split(x[:, part], other) if need_kernel else inner
             weights = call.weights(top, other)
         if need_kernel:
-            sums = call.grads(inner, signals, spectrum, weights, target if together else None)
-        if need_x and not together:
+            sums = call.grads(inner, signals, spectrum, weights, target if fused else None)
+        if need_x and not fused:
             call.conv(inner, spectrum, target, conjugate=True)
         if need_x and call.plan.complex:
             call.merge(inner, top, spectrum.scales, grad_x[:, part])
@@ -306,4 +306,4 @@ def spectral_grads(
         if need_kernel:
             call.gradient(sums, grad_kernel[part])
             del sums
-    return grad_x, call.unwind(grad_kernel) if need_kernel else grad_kernel
+    return grad_x, call.unwrap(grad_kernel) if need_kernel else grad_kernel

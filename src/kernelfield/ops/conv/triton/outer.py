@@ -5,7 +5,7 @@ inverse. Both loop over (batch, channel) with their tables in registers. ``split
 same for kernels whose points are already scattered (:mod:`.scatter`).
 
 SCALED: a signal is divided by the outer length and its largest value, ``tops``, so that its parts are at most one. In
-the inverse, each frequency has its own factor, the one of the kernel's spectrum, ``scales``.
+the inverse, each frequency has its own factor, ``scales``, from the kernel's spectrum.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -70,8 +70,8 @@ def split_kernel(
 ):  # fmt: skip
     """(signals, length) -> (signals, outer, 2, step): out[r, n] = Σ_q table[r, q] x[q step + n].
 
-    Signal i is channel ``i % channels`` of batch entry ``i // channels``, ``stride`` samples after the one before.
-    The table is (2, ·, Q), filled up with zeros.
+    Signal i is channel ``i % channels`` of batch entry ``i // channels``. Entries of the batch are ``stride`` apart.
+    The table is (2, ·, Q), padded with zeros.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     first = tl.program_id(1) * R
@@ -117,14 +117,14 @@ def _columns(table, q, r, part, R: tl.constexpr):
 
 
 @triton.jit
-def _shared(v, scales, r, most, outer):
-    """Multiply columns r of a table by the factors of their frequencies. The table is smaller than the signal."""
+def _rescaled(v, scales, r, most, outer):
+    """Multiply columns r of a table by the factors of their frequencies: cheaper than to multiply the signal."""
     share = tl.load(scales + r, mask=r < outer, other=0.0) / most
     return (v * share[None, :]).to(v.dtype)
 
 
 @triton.jit
-def _most(scales, outer, R: tl.constexpr):
+def _largest_factor(scales, outer, R: tl.constexpr):
     """Return the largest factor over the frequencies of a channel."""
     r = tl.arange(0, R)
     return tl.maximum(tl.max(tl.load(scales + r, mask=r < outer, other=0.0)), 1e-30)
@@ -139,7 +139,7 @@ def merge_kernel(
 ):  # fmt: skip
     """(signals, outer, 2, step) -> (signals, length): y[q step + n] = Re Σ_r conj(table[q, r]) z[r, n].
 
-    The table is (2, ·, R), filled up with zeros.
+    The table is (2, ·, R), padded with zeros.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     q = tl.program_id(1) * Q + tl.arange(0, Q)[:, None]
@@ -154,7 +154,7 @@ def merge_kernel(
         known = i < signals
         y = tl.full((Q, BLOCK_N), 0.0, tl.float32)
         if SCALED:
-            most = _most(scales + (i % channels) * outer, outer, R)
+            most = _largest_factor(scales + (i % channels) * outer, outer, R)
         for r0 in tl.range(0, R, BLOCK_R, num_stages=STAGES):
             r = r0 + tl.arange(0, BLOCK_R)
             if R > BLOCK_R:
@@ -168,7 +168,7 @@ def merge_kernel(
             ur, ui = vr, vi
             if SCALED:
                 own = scales + (i % channels) * outer
-                ur, ui = _shared(vr, own, r, most, outer), _shared(vi, own, r, most, outer)
+                ur, ui = _rescaled(vr, own, r, most, outer), _rescaled(vi, own, r, most, outer)
             y = tl.dot(ur, zr.to(vr.dtype), y, input_precision=PRECISION)
             y = tl.dot(ui, zi.to(vr.dtype), y, input_precision=PRECISION)
         if SCALED:
@@ -229,7 +229,7 @@ def merge_points_kernel(
     dr = tl.full((Q, BLOCK_N), 0.0, tl.float32)
     di = tl.full((Q, BLOCK_N), 0.0, tl.float32)
     if SCALED:
-        most = _most(scales + channel * outer, outer, R)
+        most = _largest_factor(scales + channel * outer, outer, R)
     for r0 in tl.range(0, R, BLOCK_R, num_stages=STAGES):
         r = r0 + tl.arange(0, BLOCK_R)
         vr, vi = _columns(table, q, r, part, R)
@@ -239,7 +239,7 @@ def merge_points_kernel(
         zi = tl.load(source + inner, mask=there, other=0.0)
         if SCALED:
             own = scales + channel * outer
-            vr, vi = _shared(vr, own, r, most, outer), _shared(vi, own, r, most, outer)
+            vr, vi = _rescaled(vr, own, r, most, outer), _rescaled(vi, own, r, most, outer)
         dr = tl.dot(vr, zr.to(vr.dtype), dr, input_precision=PRECISION)
         dr = tl.dot(vi, zi.to(vr.dtype), dr, input_precision=PRECISION)
         if not REAL:

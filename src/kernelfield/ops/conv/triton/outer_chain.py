@@ -8,8 +8,8 @@ where s is the shift,
 So the second product is a transform of length b with the shift (r₁ + s) / a, a table for every r₁, and needs no twiddle
 factors. Frequencies stay in the order (r₁, r₂). A second axis follows with a product of its own.
 
-Each product works on (signals, frequencies, parts · samples of this digit, what is left), which is contiguous before
-and after. Samples that are zero, since an axis is padded, are left out of the first product along this axis.
+Each product works on (signals, frequencies, parts · samples of this digit, all other samples), which is contiguous
+before and after. The first product along a padded axis leaves out the zeros.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ...graph_cache import graph_cache
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["chain_ahead", "chain_back", "chain_tables", "digit_shifts", "digit_table", "repeated_product"]
+__all__ = ["chain_forward", "chain_inverse", "chain_tables", "digit_shifts", "digit_table", "repeated_product"]
 
-#: batches of one product; larger ones are cut, since the last axis of a CUDA grid ends at 65,535
+#: matrices per batched product; larger batches are split, since the last axis of a CUDA grid ends at 65,535
 MOST_PRODUCTS = 1 << 15
-#: values of a signal from which signals are multiplied one by one rather than with a copy of all tables for each
+#: values per signal from which signals are multiplied one by one; smaller ones each get a copy of all tables
 LARGE = 1 << 22
 
 
 def digit_shifts(digits: tuple[int, ...], shift: float) -> Tensor:
-    """Return the shift that is left after the digits of a transform, for each frequency in the order of memory.
+    """Return the shift that remains after the digits of a transform, for each frequency in memory order.
 
     >>> digit_shifts((2, 2), 0.0)
     tensor([0.0000, 0.5000, 0.2500, 0.7500], dtype=torch.float64)
@@ -65,7 +65,7 @@ def chain_tables(
 
     Args:
         plan: the layout.
-        kernel: whether the whole transform is filled, as by a kernel, or only where signals have samples.
+        kernel: whether the input is a kernel, which fills the transform, or a signal, which may be shorter.
         parts: 1 if the input is real, 2 if it is complex.
         dtype: of the tables.
         device: device of the tables.
@@ -73,7 +73,7 @@ def chain_tables(
             not; otherwise the inverse divides.
     """
     first, second = (plan.first, plan.second) if kernel else plan.valid
-    ahead, back, rest = [], [], plan.first
+    forward, inverse, rest = [], [], plan.first
     shifts = torch.tensor([plan.shift], dtype=torch.float64)
     sizes = [(size, False) for size in plan.digits] + ([(plan.second, True)] if plan.second > 1 else [])
     for i, (size, last) in enumerate(sizes):
@@ -84,13 +84,13 @@ def chain_tables(
         )
         if not last:
             shifts = ((shifts[:, None] + torch.arange(size)) / size).flatten()
-        ahead.append((table / (size if scaled and i else 1)).to(device, dtype))
-        back.append((table.mT / (1 if scaled else size)).contiguous().to(device, dtype))
-    return tuple(ahead), tuple(reversed(back))
+        forward.append((table / (size if scaled and i else 1)).to(device, dtype))
+        inverse.append((table.mT / (1 if scaled else size)).contiguous().to(device, dtype))
+    return tuple(forward), tuple(reversed(inverse))
 
 
 def repeated_product(tables: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
-    """Multiply (signals · tables, columns, n) by tables (tables, rows, columns), each by the next one in turn.
+    """Multiply (signals · tables, columns, n) by tables (tables, rows, columns), repeating the tables.
 
     >>> repeated_product(torch.tensor([[[1.0]], [[10.0]]]), torch.ones(4, 1, 1)).flatten()
     tensor([ 1., 10.,  1., 10.])
@@ -111,7 +111,7 @@ def repeated_product(tables: Tensor, x: Tensor, out: Tensor | None = None) -> Te
     return out
 
 
-def chain_ahead(tables: tuple[Tensor, ...], x: Tensor, out: Tensor) -> None:
+def chain_forward(tables: tuple[Tensor, ...], x: Tensor, out: Tensor) -> None:
     """(signals, parts · samples) -> (signals, frequencies, 2, step); ``x`` has the dtype of the tables."""
     width = out.shape[3] * math.prod(table.shape[2] // 2 for table in tables[1:])
     with torch.autocast(x.device.type, enabled=False):
@@ -122,8 +122,8 @@ def chain_ahead(tables: tuple[Tensor, ...], x: Tensor, out: Tensor) -> None:
             x = repeated_product(table, x.reshape(-1, columns, width), target)
 
 
-def chain_back(tables: tuple[Tensor, ...], z: Tensor, out: Tensor) -> None:
-    """(signals, frequencies, 2, step) -> (signals, parts · samples), the inverse of :func:`chain_ahead`."""
+def chain_inverse(tables: tuple[Tensor, ...], z: Tensor, out: Tensor) -> None:
+    """(signals, frequencies, 2, step) -> (signals, parts · samples), the inverse of :func:`chain_forward`."""
     width = z.shape[3]
     with torch.autocast(z.device.type, enabled=False):
         for i, table in enumerate(tables):

@@ -75,10 +75,10 @@ class Blocks:
         # Library matrix products need aligned sizes. They cannot apply a factor per entry, which the inverse of scaled
         # signals needs; in the forward direction the signals are scaled beforehand.
         sides = plan.outer, plan.outer_step, plan.m1 * plan.m2
-        whole = self.length == plan.outer * plan.outer_step and not any(n % 8 for n in sides)
-        by_library = plan.complex and self.tuning.by_library and (self.half or self.scaled) and whole
+        aligned = self.length == plan.outer * plan.outer_step and not any(n % 8 for n in sides)
+        by_library = plan.complex and self.tuning.by_library and (self.half or self.scaled) and aligned
         self.by_library = by_library and not plan.digits
-        self.back_by_library = self.by_library and not self.scaled
+        self.inverse_by_library = self.by_library and not self.scaled
         # For long blocks, folding the factors into a table per signal is cheaper than reading the signal twice.
         self.by_rows = self.by_library and self.scaled and plan.phase and plan.outer_step == power(plan.outer_step)
 
@@ -119,8 +119,8 @@ class Blocks:
 
         Programs run in waves, which a chunk should fill.
         """
-        whole, rest = divmod(self.channels, step)
-        chunks = ((whole, step), (1, rest)) if rest else ((whole, step),)
+        full, rest = divmod(self.channels, step)
+        chunks = ((full, step), (1, rest)) if rest else ((full, step),)
         return sum(count * (CHUNK + self.time_of_inner(n * self.plan.outer, training)) for count, n in chunks)
 
     def stacks(self, channels: int) -> int:
@@ -161,8 +161,8 @@ class Blocks:
             return self.tables[:0]
         return x.new_empty(x.shape[:2], dtype=torch.float32) if self.by_rows else largest_values(x)
 
-    def ahead(self, x: Tensor, tops: Tensor, out: Tensor, inputs: int = 1) -> None:
-        """Write the outer transform of (batch, channels, ·) with ``inputs`` parts each, by matrix products."""
+    def transform_by_library(self, x: Tensor, tops: Tensor, out: Tensor, inputs: int = 1) -> None:
+        """Write the outer transform of (batch, channels, ·) with ``inputs`` parts each, by torch's matrix products."""
         table = outer_products(self.plan, inputs, self.dtype, self.device)[0]
         if self.by_rows:
             x, table = shrunk_by_rows(x, tops, self.plan.outer, table)
@@ -189,7 +189,7 @@ class Blocks:
             self.chain.split(x, tops, out)
             return out
         if self.by_library:
-            self.ahead(x, tops, out.view(*x.shape[:2], 2 * plan.outer, -1))
+            self.transform_by_library(x, tops, out.view(*x.shape[:2], 2 * plan.outer, -1))
             return out
         numbers, each, tiles = self.outer_numbers(x, tops)
         tile = min(self.r, self.tuning.rows)
@@ -205,7 +205,7 @@ class Blocks:
         if self.plan.digits:
             self.chain.merge(z, tops, scales, out)
             return
-        if self.back_by_library:
+        if self.inverse_by_library:
             table = outer_products(self.plan, 1, self.dtype, self.device)[1]
             multiply(table, z.view(*out.shape[:2], table.shape[1], -1), out)
             return
@@ -229,14 +229,14 @@ class Blocks:
         plan, inner = self.plan, self.plan.m1 * self.plan.m2
         parts = kernel.new_empty((kernel.shape[0] * plan.outer, 2, inner), dtype=self.dtype)
         if plan.digits:
-            self.chain.split_points(self.put(kernel), tops, parts)
+            self.chain.split_points(self.scatter(kernel), tops, parts)
         elif self.by_library:
             target = parts.view(1, len(kernel), 2 * plan.outer, inner)
-            self.ahead(self.put(kernel)[None], tops.view(1, -1), target, 1 if self.real else 2)
+            self.transform_by_library(self.scatter(kernel)[None], tops.view(1, -1), target, 1 if self.real else 2)
         else:
             tile = min(self.r, self.tuning.rows)
             split_points_kernel[(-(-inner // self.tuning.columns), self.r // tile, kernel.shape[0])](
-                *(self.put(kernel), parts, self.outer_tables[0], tops, plan.outer, inner),
+                *(self.scatter(kernel), parts, self.outer_tables[0], tops, plan.outer, inner),
                 **{"R": tile, "Q": self.q, "BLOCK_Q": min(self.q, self.tuning.depth)},
                 REAL=self.real,
                 **self.outer_kind,
@@ -251,7 +251,7 @@ class Blocks:
         placed = out if self.in_place else out.new_empty(out.shape[0], 1 if self.real else 2, *self.grid[:2])
         if plan.digits:
             self.chain.merge_points(parts, scales, placed)
-        elif self.back_by_library:
+        elif self.inverse_by_library:
             table = outer_products(plan, 1 if self.real else 2, self.dtype, self.device)[1]
             multiply(table, parts.view(1, len(out), table.shape[1], inner), placed[None])
         else:
@@ -264,20 +264,20 @@ class Blocks:
             )
         if not self.in_place:
             rows, columns = (1, self.points[0]) if out.dim() == 3 else (self.points[0], out[0, 0, 0].numel())
-            self.move(gather_kernel, placed, out, rows, columns)
+            self.launch_scatter(gather_kernel, placed, out, rows, columns)
 
-    def put(self, kernel: Tensor) -> Tensor:
+    def scatter(self, kernel: Tensor) -> Tensor:
         """(channels, 1, *points) -> (channels, parts, outer, inner): scatter every point to its offset."""
         if self.in_place:
             return kernel
         placed = kernel.new_empty(kernel.shape[0], 1 if self.real else 2, *self.grid[:2])
-        self.move(scatter_kernel, kernel, placed, *self.grid[:2])
+        self.launch_scatter(scatter_kernel, kernel, placed, *self.grid[:2])
         return placed
 
-    def move(self, function: Any, source: Tensor, target: Tensor, rows: int, columns: int) -> None:
+    def launch_scatter(self, function: Any, source: Tensor, target: Tensor, rows: int, columns: int) -> None:
         """Launch a kernel of :mod:`.scatter` for a target of this many rows and columns."""
-        tall = 1 if rows == 1 else 4
-        function[(-(-columns // 256), -(-rows // tall), target.shape[0])](
+        block_rows = 1 if rows == 1 else 4
+        function[(-(-columns // 256), -(-rows // block_rows), target.shape[0])](
             *(source, target, *self.grid, *self.offsets),
-            **{"DIM": len(self.points), "REAL": self.real, "ROWS": tall, "COLS": 256},
+            **{"DIM": len(self.points), "REAL": self.real, "ROWS": block_rows, "COLS": 256},
         )

@@ -36,11 +36,11 @@ MEMORY = 227 << 10
 LONGEST_OUTER = 256
 #: longest line in one tile
 LONGEST_LINE = 4096
-#: longest product of a chain of two, longest single one, and what lengths are rounded up to a multiple of
+#: longest product of a chain of two, longest single product, and the number that divides all lengths
 LONGEST_DIGIT, LONGEST_SINGLE, ALIGNMENT = 128, 256, 8
 #: values of one channel in the largest grid that a kernel indexes; within a channel, kernels count in 32 bits
 MOST_VALUES = 1 << 31
-#: samples of a block of a line in a chain: tiles of 32 × 32 take half as long for a sample as larger ones
+#: samples of a block of a line in a chain: tiles of 32 × 32 take half as long per sample as larger ones
 BLOCK = 1024
 
 
@@ -60,9 +60,9 @@ class Plan:
         length: samples in the matrix; the last row of a line may be short.
         twiddle: whether its rows are consecutive parts of a line.
         element: bytes of shared memory per number: 2 for half precision, 4 for tf32, 8 for three tf32 products.
-        digits: lengths of the products of an outer transform along the first axis that is a chain of them.
+        digits: lengths of the products along the first axis, if the outer transform is a chain of products.
         second: length of the outer transform along the second axis, over rows of a volume or blocks of a plane's rows.
-        valid: samples of the signal along both.
+        valid: samples of the signal along both axes.
     """
 
     outer: int
@@ -114,7 +114,7 @@ class Plan:
 
     @property
     def upright(self) -> bool:
-        """Whether the first table is the left factor: where it fills matrix instructions and can be read transposed.
+        """Whether the first table is the left factor, because it fills matrix instructions and can be read transposed.
 
         With fewer columns and complex signals, Triton's code for the second product on an H200 reads shared memory out
         of bounds.
@@ -208,7 +208,7 @@ def _line(lengths: tuple[int, ...], _: tuple[int, ...], periodic: tuple[bool, ..
 
 
 def _chains(plan: Plan, valid: tuple[int, int], exact: bool, second: int = 1) -> Iterator[Plan]:
-    """Yield the plan with a chain of products along an axis of ``valid[0]`` samples and a second one, if there is."""
+    """Yield the plan with a chain of products along an axis of ``valid[0]`` samples and any second axis."""
     digits = find_digits(valid[0], exact)
     if digits:
         yield replace(plan, outer=math.prod(digits) * second, digits=digits, second=second, valid=valid)
@@ -216,7 +216,7 @@ def _chains(plan: Plan, valid: tuple[int, int], exact: bool, second: int = 1) ->
 
 @functools.lru_cache(1024)
 def find_digits(length: int, exact: bool) -> tuple[int, ...]:
-    """Return the lengths of products for a transform of at least, or exactly, this length; empty if there are none.
+    """Return the lengths of products for a transform of at least (or exactly) this length; empty if there are none.
 
     >>> find_digits(4096, False), find_digits(1000, False), find_digits(270, True), find_digits(257, True)
     ((64, 64), (32, 32), (15, 18), ())

@@ -11,7 +11,7 @@ __all__ = ["largest_kernel", "shrink_kernel", "shrink_rows_kernel", "tables_kern
 
 @triton.jit
 def largest_kernel(x_ptr, tops, length, STEPS: tl.constexpr, BLOCK: tl.constexpr):
-    """(signals, length) -> (signals,): the largest absolute value of each. ``tops`` must hold zeros before."""
+    """(signals, length) -> (signals,): the largest absolute value of each. ``tops`` must be zero beforehand."""
     signal = tl.program_id(0)
     start = tl.program_id(1) * (STEPS * BLOCK)
     x_ptr += signal.to(tl.int64) * length

@@ -1,7 +1,7 @@
 """Compare the tensor-core convolution with an FFT the first time a shape is used, on two of its channels.
 
 The Triton compiler has not been tested on every GPU and every layout. If the results differ by more than rounding
-explains, a warning is issued, and this shape is convolved by the FFT now and from then on.
+explains, the check warns, and the FFT convolves this shape now and from then on.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def refuse(x: Tensor, kernel: Tensor, why: str) -> None:
     warnings.warn(f"{what}; the FFT is used from now on", stacklevel=2)
 
 
-def verified_conv(y: Tensor, x: Tensor, kernel: Tensor, how: str, causal: bool, periodic: list[bool]) -> Tensor:
+def verified_conv(y: Tensor, x: Tensor, kernel: Tensor, products: str, causal: bool, periodic: list[bool]) -> Tensor:
     """Return ``y`` if it is the convolution of ``x`` and ``kernel``, else their convolution by FFT.
 
     Args:
         y: the result to verify.
         x: (batch, channels, *lengths) signal.
         kernel: (channels, 1, *points).
-        how: the precision of the products, a key of ``TOLERANCE``.
+        products: the precision of the products, a key of ``TOLERANCE``.
         causal: as in :func:`kernelfield.ops.conv`.
         periodic: for each axis, whether it is periodic.
 
@@ -58,13 +58,13 @@ def verified_conv(y: Tensor, x: Tensor, kernel: Tensor, how: str, causal: bool, 
     >>> verified_conv(y, x, k, "tf32", True, [False]) is y
     True
     """
-    key = _key(x, kernel), "output", causal, *periodic, how
+    key = _key(x, kernel), "output", causal, *periodic, products
     if not _is_due(key, x):
         return y
     (a, b), groups = _ends(x, kernel)
     expected = transform_conv(a, b, causal, periodic, groups)
     scale = (_norms(a) * b.flatten(1).norm(dim=1)).norm()
-    if _agrees(key, how, (y[:, :: _stride(y)], expected, scale)):
+    if _agrees(key, products, (y[:, :: _stride(y)], expected, scale)):
         return y
     refuse(x, kernel, "is wrong on this GPU")
     return transform_conv(x, kernel, causal, periodic, x.shape[1])
@@ -75,13 +75,13 @@ def verified_grads(
     grad: Tensor,
     x: Tensor,
     kernel: Tensor,
-    how: str,
+    products: str,
     need: tuple[bool, bool],
     causal: bool,
     periodic: list[bool],
 ) -> tuple[Tensor, Tensor]:
     """Return ``grads`` if they are right, else the gradients by FFT; only those that ``need`` marks are compared."""
-    key = _key(x, kernel), "gradients", *need, causal, *periodic, how
+    key = _key(x, kernel), "gradients", *need, causal, *periodic, products
     if not _is_due(key, x):
         return grads
     (a, b), groups = _ends(x, kernel)
@@ -92,7 +92,7 @@ def verified_grads(
         triples.append((grads[0][:, :: _stride(x)], expected[0], (_norms(g) * b.flatten(1).norm(dim=1)).norm()))
     if need[1]:
         triples.append((grads[1][:: _stride(x)], expected[1], (_norms(g) * _norms(a)).norm()))
-    if _agrees(key, how, *triples):
+    if _agrees(key, products, *triples):
         return grads
     refuse(x, kernel, "has wrong gradients on this GPU")
     return transform_grads(grad, x, kernel, need, causal, periodic, x.shape[1])
@@ -125,7 +125,7 @@ def _norms(x: Tensor) -> Tensor:
     return x.flatten(2).norm(dim=2)
 
 
-def _agrees(key: Any, how: str, *triples: tuple[Tensor, Tensor, Tensor]) -> bool:
+def _agrees(key: Any, products: str, *triples: tuple[Tensor, Tensor, Tensor]) -> bool:
     """Return whether each found tensor is close to the expected one; mark ``key`` as verified if this was conclusive.
 
     Spectra are rounded. Where terms cancel, the error is therefore relative to ``scale``, the norms of the factors.
@@ -137,7 +137,7 @@ def _agrees(key: Any, how: str, *triples: tuple[Tensor, Tensor, Tensor]) -> bool
         error, size = torch.stack([(found.float() - expected).norm(), size]).tolist()
         if not math.isfinite(size) or size == 0:
             conclusive = False
-        elif not error <= TOLERANCE[how] * size:
+        elif not error <= TOLERANCE[products] * size:
             return False
     if conclusive:
         _verified.add(key)

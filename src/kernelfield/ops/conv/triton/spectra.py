@@ -61,7 +61,7 @@ def _signs(N: tl.constexpr):
 
 
 @triton.jit
-def made_spectrum(
+def spectrum_from_points(
     pointer, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     REAL: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SCALED: tl.constexpr,
@@ -159,7 +159,7 @@ def spectrum_kernel(
 
 
 @triton.jit
-def given_spectrum(
+def spectrum_from_parts(
     kernel_ptr, first, hop, channels, m1, m2, a1, a2, tr, ti,
     S: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr,
     TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
@@ -197,12 +197,12 @@ def spectrum_of_kernels(
 ):  # fmt: skip
     """Return the spectra of kernels, COMPLEX: from their outer transform, and the factors of :func:`unit_spectrum`."""
     if COMPLEX:
-        kr, ki = given_spectrum(
+        kr, ki = spectrum_from_parts(
             kernel_ptr, first, hop, channels, m1, m2, a1, a2, tr, ti,
             S, N1, N2, K1, K2, TWIDDLE, UPRIGHT, PACKED, PRECISION,
         )  # fmt: skip
     else:
-        kr, ki = made_spectrum(
+        kr, ki = spectrum_from_points(
             kernel_ptr, first, channels, m1, m2, p1, p2, c1, c2, a1, a2, tr, ti,
             S, N1, N2, K1, K2, REAL, TWIDDLE, UPRIGHT, SCALED, PACKED, PRECISION,
         )  # fmt: skip
@@ -260,7 +260,7 @@ def _over_largest(sr, si, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.
 
 
 @triton.jit
-def _first_back(
+def _inverse_first_step(
     sr, si, b2, half,
     K1: tl.constexpr, K2: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -286,7 +286,7 @@ def write_parts(
     s *= hop
     base = out_ptr + first.to(tl.int64) * (2 * m1 * m2)
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-        wr, wi = _first_back(sr, si, b2, half, K1, K2, UPRIGHT, SHARED, PRECISION)
+        wr, wi = _inverse_first_step(sr, si, b2, half, K1, K2, UPRIGHT, SHARED, PRECISION)
         for down in tl.static_range(K1 // N1 if K1 > N1 else 1):
             if down == 1:
                 row = _signs(S * K1)[:, None]  # K1 is even
@@ -309,7 +309,7 @@ def write_points(
     s, n1, n2, _ = indices(N1, N2, S, False, UPRIGHT)
     mine = first + s < channels
     for half in tl.static_range(K2 // N2 if K2 > N2 else 1):
-        wr, wi = _first_back(sr, si, b2, half, K1, K2, UPRIGHT, SHARED, PRECISION)
+        wr, wi = _inverse_first_step(sr, si, b2, half, K1, K2, UPRIGHT, SHARED, PRECISION)
         re = last_step(wr, wi, b1, cr, ci, 0, S, N2, K1, False, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION)
         im = re
         if not REAL:

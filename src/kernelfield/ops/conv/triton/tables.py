@@ -67,13 +67,13 @@ def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor
     tables = [_cast(table.flatten(), plan, dtype, device) for table in ([a2] if shared else [a2, a2.T])]
     # Some outer frequencies at a time: all of them in float64 can be gigabytes.
     for phases in (_phases(plan) if plan.phase else torch.ones(1, plan.m1 * plan.m2)).split(256):
-        a1, turned = first, twiddle
+        a1, factors = first, twiddle
         if plan.phase:
-            a1, turned = first * phases[:, :: plan.m2, None], twiddle * phases[:, None, : plan.m2]
+            a1, factors = first * phases[:, :: plan.m2, None], twiddle * phases[:, None, : plan.m2]
         a1 = _both_parts(a1, n1, k1, 2 if plan.complex else 1)
         own = [a1.mT] if plan.upright else [a1] if shared else [a1, a1.mT]
         if plan.twiddle:
-            both = [_fill(turned, k1, n2)] if plan.upright else [_fill(turned.mT, n2, k1), _fill(turned, k1, n2)]
+            both = [_fill(factors, k1, n2)] if plan.upright else [_fill(factors.mT, n2, k1), _fill(factors, k1, n2)]
             own += [table.movedim(0, 2) for table in both]
         rows = torch.cat([table.flatten(1) for table in own], 1)
         tables.append(_cast(rows.flatten(), plan, dtype, device))
@@ -96,8 +96,8 @@ def outer_tables(
     """Return the tables of ``split`` (r, q) and of ``merge`` (q, r), padded to these sides."""
     table = waves(plan.outer, blocks, plan.outer, plan.shift)
     # Re(conj(w) z) = Re(w) Re(z) + Im(w) Im(z): merge needs no conjugate.
-    ahead, back = _fill(table, r, q), _fill(table.T / (1 if scaled else plan.outer), q, r)
-    return _cast(ahead, plan, dtype, device), _cast(back, plan, dtype, device)
+    forward, inverse = _fill(table, r, q), _fill(table.T / (1 if scaled else plan.outer), q, r)
+    return _cast(forward, plan, dtype, device), _cast(inverse, plan, dtype, device)
 
 
 @graph_cache(16)

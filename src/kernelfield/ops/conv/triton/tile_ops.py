@@ -150,7 +150,7 @@ def spectral_indices(hop, start, S: tl.constexpr, K1: tl.constexpr, K2: tl.const
 
 @triton.jit
 def operand(a, like, PRECISION: tl.constexpr):
-    """Cast to the dtype of the tables. Round to tf32, which the hardware would truncate."""
+    """Cast to the dtype of the tables. Round to tf32, since the hardware would truncate."""
     a = a.to(like.dtype)
     if PRECISION == "tf32" and like.dtype == tl.float32:
         a = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
@@ -295,16 +295,16 @@ def third_step(vr, vi, b2, K1: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.c
 @triton.jit
 def last_step(
     wr, wi, b1, cr, ci, zero,
-    S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, ASIDE: tl.constexpr,
+    S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, IMAGINARY: tl.constexpr,
     TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Result of the third step -> signal; ASIDE: the imaginary part, in a plan for real signals."""
+    """Result of the third step -> signal; IMAGINARY: its imaginary part, in a plan for real signals."""
     if UPRIGHT and S > 1:
         wr, wi = _abreast(wr, S, N2, K1), _abreast(wi, S, N2, K1)
     if TWIDDLE:
         cr, ci = unpacked(cr, ci, zero, b1, PACKED)
         wr, wi = times(wr, wi, cr, ci, True)
-    if ASIDE:
+    if IMAGINARY:
         wr, wi = wi, -wr
     wr, wi = operand(wr, b1, PRECISION), operand(wi, b1, PRECISION)
     if UPRIGHT and K1 < 64:

@@ -31,7 +31,7 @@ SIZES = ["batch", "channels", "points", "centre", "zeros", "blocks", "outputs"]
 
 @triton.jit
 def _operand(a, PRECISION: tl.constexpr):
-    """Return ``a`` as an operand: rounded to tf32, which the hardware would truncate; unchanged for "ieee"."""
+    """Return ``a`` as an operand: rounded to tf32, since the hardware would truncate; float32 for "ieee"."""
     if PRECISION == "ieee":
         a = a.to(tl.float32)
     elif PRECISION == "tf32" and a.dtype == tl.float32:

@@ -62,7 +62,6 @@ def _arguments(
         copies = kernel.new_empty((kernel.shape[0], 8, row))
         copies_kernel[(-(-row // 256), kernel.shape[0])](kernel, copies, points, row, zeros, BLOCK=256)
         kernel = copies
-    how = precision(x.dtype) if x.is_cuda else "ieee"
     return (
         kernel,
         (x.shape[0], x.shape[1], x.shape[2], points, centre, row, zeros),
@@ -71,7 +70,7 @@ def _arguments(
             "BN": tile.outputs,
             "BK": tile.inputs,
             "COPIES": tile.copies,
-            "PRECISION": how,
+            "PRECISION": precision(x.dtype) if x.is_cuda else "ieee",
             "STAGES": tile.stages,
             "STEPS": 0 if x.is_cuda else -(-x.shape[2] // tile.inputs),
             "num_warps": tile.warps,
@@ -83,9 +82,9 @@ def toeplitz_conv(x: Tensor, kernel: Tensor, causal: bool, tile: ToeplitzTile | 
     """Convolve (batch, channels, length) with (channels, 1, points)."""
     x, tile = x.contiguous(), tile or choose(x.shape[2])
     out = torch.empty_like(x)
-    taps, numbers, how = _arguments(x, kernel, causal, tile)
-    grid = x.shape[1], -(-x.shape[0] // how["BM"]), -(-x.shape[2] // tile.outputs)
-    toeplitz_kernel[grid](x, taps, out, *numbers, **how)
+    taps, numbers, constants = _arguments(x, kernel, causal, tile)
+    grid = x.shape[1], -(-x.shape[0] // constants["BM"]), -(-x.shape[2] // tile.outputs)
+    toeplitz_kernel[grid](x, taps, out, *numbers, **constants)
     return out
 
 
@@ -97,16 +96,20 @@ def toeplitz_grads(
     need_x, need_kernel = needs
     grad_x = x.new_empty(x.shape if need_x else 0)
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
-    taps, numbers, how = _arguments(x, kernel, causal, tile if need_x else replace(tile, copies=False))
+    taps, numbers, constants = _arguments(x, kernel, causal, tile if need_x else replace(tile, copies=False))
     points, centre = numbers[3:5]
     # Start at a multiple of 16, so that vector loads are aligned.
     first = -(-(-centre // LEAST) * LEAST)
     width = tile.window - SIDE
     blocks = -(-(points - centre - first) // width) if need_kernel else 0
     outputs = -(-x.shape[2] // tile.outputs)
-    parts = -(-x.shape[0] // how["BM"]) if need_x else 0
-    rounds = -(-x.shape[2] // SIDE) * -(-x.shape[0] // how["BM"]) if how["STEPS"] else 0
+    parts = -(-x.shape[0] // constants["BM"]) if need_x else 0
+    rounds = -(-x.shape[2] // SIDE) * -(-x.shape[0] // constants["BM"]) if constants["STEPS"] else 0
     toeplitz_grads_kernel[(x.shape[1], blocks + outputs * parts)](
-        *(grad, x, taps, grad_x, grad_kernel, *numbers, first, blocks, outputs), TJ=SIDE, W=width, ROUNDS=rounds, **how
+        *(grad, x, taps, grad_x, grad_kernel, *numbers, first, blocks, outputs),
+        TJ=SIDE,
+        W=width,
+        ROUNDS=rounds,
+        **constants,
     )
     return grad_x, grad_kernel

@@ -109,7 +109,7 @@ def _kernel(
 
 
 @triton.jit
-def _back(
+def _multiply_and_invert(
     vr, vi, kr, ki, b2, b1, cr, ci, zero,
     S: tl.constexpr, N2: tl.constexpr, K1: tl.constexpr, CONJUGATE: tl.constexpr,
     TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
@@ -186,7 +186,7 @@ def conv_kernel(
             if READY and not HOLD:
                 kr, ki = parts(tl.load(k_base + k_at, mask=k_inside, other=0.0))
             fr, fi = unpacked(kr, ki, zero, a1, PACKED and HOLD)
-            y = _back(
+            y = _multiply_and_invert(
                 vr, vi, fr, fi, b2, b1, cr, ci, zero,
                 S, N2, K1, CONJUGATE, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION,
             )  # fmt: skip
@@ -269,7 +269,7 @@ def grads_kernel(
                 if READY and not HOLD:
                     kr, ki = parts(tl.load(k_base + k_at, mask=k_inside, other=0.0))
                 fr, fi = unpacked(kr, ki, zero, a1, PACKED and HOLD)
-                y = _back(
+                y = _multiply_and_invert(
                     gr, gi, fr, fi, b2, b1, cr, ci, zero,
                     S, N2, K1, True, TWIDDLE, UPRIGHT, SHARED, PACKED, PRECISION,
                 )  # fmt: skip
