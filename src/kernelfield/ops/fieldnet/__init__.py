@@ -34,7 +34,7 @@ __all__ = ["grid_points", "sample_fields"]
 MAX_HIDDEN = 64
 #: kernels index the values of all layers of a network on a grid with 32 bits
 MAX_VALUES = 1 << 31
-#: grids of up to this many points are kept, since a training samples its kernels on the same ones again and again
+#: grids of up to this many points are cached, since training samples its kernels on the same grids at every step
 MOST_POINTS = 1 << 16
 
 
@@ -44,7 +44,7 @@ def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | Non
     Args:
         fields: n fields that are :meth:`~kernelfield.fields.Field.alike`, or one field of any kind.
         grid: the points.
-        channels: number of values, the first ones; all by default.
+        channels: return only the first ``channels`` values; all by default.
 
     Returns:
         (n, channels, points) values.
@@ -70,25 +70,25 @@ def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | Non
 
 
 def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the coordinates of a grid, (points, dim), which nobody may change.
+    """Return the (points, dim) coordinates of a grid. They are shared: do not change them in place.
 
     >>> from kernelfield.grids import KernelGrid
     >>> grid_points(KernelGrid.of((2,), (1.0,)), torch.float32, torch.device("cpu")).tolist()
     [[-0.5], [0.0], [0.5]]
     """
-    return (_kept_points if grid.points <= MOST_POINTS else _make_points)(grid, dtype, device)
+    return (_cached_points if grid.points <= MOST_POINTS else _make_points)(grid, dtype, device)
 
 
 def _make_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # a training may use what a prediction has made
+    with torch.inference_mode(False):  # training may reuse points that were made for a prediction
         return grid.coords(dtype=dtype, device=device).flatten(0, -2)
 
 
-_kept_points = graph_cache(64)(_make_points)
+_cached_points = graph_cache(64)(_make_points)
 
 
 def _architectures(fields: Sequence[Field], grid: KernelGrid, like: Tensor) -> list[Architecture] | None:
-    """Return the layers of fields whose features Triton kernels compute on this grid; None if they do not."""
+    """Return the architectures of the fields if Triton kernels can compute their features on this grid, else None."""
     if len(grid.count) > 3 or not use_triton(like, (torch.float32,)):
         return None
     found = []

@@ -1,9 +1,9 @@
 r"""Operations between convolutions: norms, linear maps of the channels, GELU, dropout, residual sums.
 
 None of these does much arithmetic, and each reads and writes a whole signal, so their cost is their number of passes
-over memory. On a GPU the operators here take as few passes as their dependences allow: bias, GELU, dropout and residual
-sum in one; batch statistics in one and the norm in another; likewise in the backward pass. Nothing but inputs is kept
-for the backward pass; the dropout mask is computed again.
+over memory. On a GPU the operators here take as few passes as their dependencies allow: bias, GELU, dropout and
+residual sum in one; batch statistics in one and the norm in another; likewise in the backward pass. Only inputs are
+kept for the backward pass, which recomputes the dropout mask.
 
 Layers call these functions and never ask which path runs: :mod:`kernelfield.ops.backend` decides it. The plain
 formulas of :mod:`.reference` run on the CPU, in torch.compile (which fuses by itself), in torch.export and torch.func,
@@ -41,8 +41,8 @@ def activate(
     Args:
         x: (batch, channels, \*space) signal.
         bias: (channels,) bias b.
-        activation: "gelu", "relu", or None for none.
-        dropout: probability p of a zero; what is kept is multiplied by 1/(1 - p). Pass 0 in evaluation.
+        activation: "gelu", "relu" or None.
+        dropout: probability p of a zero; other values are multiplied by 1/(1 - p). Pass 0 in evaluation.
         dropout_channels: drop whole channels, with one draw per sample and channel, instead of single values.
         residual: signal r to add at the end.
 
@@ -74,7 +74,7 @@ def linear(
         weight: (out, in) matrix W.
         bias: (out,) bias b.
         offset: (in,) numbers o, added to the bias as W o and not to the signal.
-        activation: "gelu", "relu", or None for none.
+        activation: "gelu", "relu" or None.
         dropout: probability of a zero; pass 0 in evaluation.
         dropout_channels: drop whole channels instead of single values.
         residual: (batch, out, \*space) signal r to add at the end.
@@ -149,7 +149,7 @@ def norm_with_identity(
     Use the second result in place of ``x`` from here on: the gradient of the identity branch is then added in the pass
     that writes the gradient of the norm.
 
-    Mean and variance are those of the batch in training and where there are no running ones.
+    Mean and variance are those of the batch in training, or if there are no running ones.
 
     Args:
         x: (batch, channels, \*space) signal.
@@ -159,7 +159,7 @@ def norm_with_identity(
         training: whether to use the statistics of the batch.
         momentum: weight of the batch in the running averages.
         eps: added to the variance.
-        activation: "gelu", "relu", or None for none.
+        activation: "gelu", "relu" or None.
 
     >>> x = torch.randn(4, 3, 100)
     >>> y, same = norm_with_identity(x)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 __all__ = ["map_channels", "map_with_bias", "sum_of_products"]
 
-#: with at most this many inputs, a constant input is a cheaper bias than another pass over the outputs
+#: up to this many inputs, a constant extra input adds the bias at a lower cost than another pass over the outputs
 _FEW = 16
 #: whether this torch can write products of half-precision matrices in float32
 _WIDENS = "dtype" in torch.ops.aten.bmm.overloads()
@@ -73,7 +73,7 @@ class _Map(torch.autograd.Function):
 
 
 def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
-    r"""Return :math:`\sum_n a_n b_n^T` of (n, i, k) and (n, j, k), in single precision at least.
+    r"""Return :math:`\sum_n a_n b_n^T` of (n, i, k) and (n, j, k), in at least single precision.
 
     Half-precision products are written in float32. Nothing is rounded before the sum, and rows are more often multiples
     of 16 bytes; products of other rows take several times as long.

@@ -26,7 +26,7 @@ def drop(x: Tensor, p: float, *, channels: bool = False, few_bits: bool = False)
         x: any signal; (batch, channels, \*space) to drop channels.
         p: probability of a zero.
         channels: one draw for each sample and channel, shared by all positions.
-        few_bits: draw 16 bits per value on a CPU; compiled code draws as torch does, so its draws are then others.
+        few_bits: draw 16 bits per value on a CPU; compiled code draws as torch does, so its draws differ.
 
     >>> y = drop(torch.ones(2, 3, 5), 0.5, channels=True)
     >>> bool(((y == 0).all(dim=2) | (y == 2).all(dim=2)).all())
@@ -38,12 +38,12 @@ def drop(x: Tensor, p: float, *, channels: bool = False, few_bits: bool = False)
     plain = x.device.type == "cpu" and not torch.compiler.is_compiling()
     if not (few_bits and plain and 0 < dropped < 2**_BITS) or torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return F.dropout(x, p)
-    like = torch.empty_like(x, device="meta")  # dense, in the order of x's axes
+    like = torch.empty_like(x, device="meta")  # dense, with the axes in x's memory order
     return (x * _kept(x.numel(), dropped).as_strided(x.shape, like.stride())).mul_(2**_BITS / (2**_BITS - dropped))
 
 
 def drop_factors(shape: Sequence[int], p: float, like: Tensor, *, few_bits: bool = False) -> tuple[Tensor, float]:
-    """Return which values of a contiguous tensor are kept, and the factor of those that are.
+    """Return the mask of the values of a contiguous tensor that are kept, and their factor.
 
     These are the draws of :func:`drop` for a tensor of this ``shape`` with the device and the dtype of ``like``.
 
@@ -61,6 +61,6 @@ def drop_factors(shape: Sequence[int], p: float, like: Tensor, *, few_bits: bool
 
 
 def _kept(count: int, dropped: int) -> Tensor:
-    """Return which of ``count`` values are kept."""
+    """Return a random mask of ``count`` values, True for those that are kept."""
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
     return words.view(torch.int16)[:count] >= dropped - 2 ** (_BITS - 1)

@@ -5,7 +5,7 @@ share their statistics. From :math:`\mu_{cg}` and :math:`v_{cg}` of every folded
 
 .. math:: \mu_c = \overline{\mu_{cg}}, \qquad v_c = \overline{v_{cg}} + \overline{(\mu_{cg} - \mu_c)^2}
 
-with means over g. The backward pass joins its sums over the group in the same way.
+with means over g. The backward pass combines its sums over the group in the same way.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def folded_batch_norm(
     """
     group = x.shape[2]
     if not training and mean is not None and variance is not None:
-        # Tensors with a gradient are stacked apart from those without.
+        # Tensors with a gradient are stacked separately from those without.
         (mean, variance), (weight, bias) = _spread(group, mean, variance), _spread(group, weight, bias)
         return F.batch_norm(x.flatten(1, 2), mean, variance, weight, bias, False, 0.0, eps).unflatten(1, x.shape[1:3])
     y, seen_mean, seen_variance = _FoldedNorm.apply(x, weight, bias, eps)
@@ -72,7 +72,9 @@ class _FoldedNorm(torch.autograd.Function):
         shape, flat = x.shape[1:3], x.flatten(1, 2)
         averages = None
         if not x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
-            averages = flat.new_zeros(flat.shape[1], dtype=torch.float32)  # or statistics would be in half precision
+            averages = flat.new_zeros(
+                flat.shape[1], dtype=torch.float32
+            )  # statistics would be in half precision otherwise
         each = torch.stack(torch.batch_norm_update_stats(flat, averages, averages, 0.0)).view(2, *shape)
         mean, variance = each.mean(dim=2)
         variance = variance + each[0].var(dim=1, unbiased=False)
@@ -86,7 +88,7 @@ class _FoldedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean, inverse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient of the gradient is wanted
+        if torch.is_grad_enabled():  # for a second derivative
             y = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
             return *torch.autograd.grad(y, (x, weight, bias), grad, create_graph=True), None
         channels, group = x.shape[1:3]
@@ -114,5 +116,5 @@ class _FoldedNorm(torch.autograd.Function):
 
 def _spread(group: int, *numbers: Tensor) -> tuple[Tensor, ...]:
     """Repeat several (channels,) tensors for every group element: (channels · group,) each."""
-    # Of a single channel, flatten returns a view of stride 0, which torch's batch norm reads as if it were contiguous.
+    # For a single channel, flatten returns a view of stride 0, which torch's batch norm reads as if it were contiguous.
     return torch.stack(numbers).unsqueeze(2).expand(-1, -1, group).flatten(1).contiguous().unbind(0)

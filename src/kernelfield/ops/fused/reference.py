@@ -61,7 +61,7 @@ def batch_norm(
 
 
 def kept_gelu(x: Tensor, bias: Tensor | None, kept: Tensor | None) -> Tensor:
-    """Return the GELU of x + bias times ``kept``, the dropout mask with its factor: a form for second derivatives."""
+    """Return the GELU of x + bias times ``kept``, the dropout mask with its factor; for second derivatives."""
     y = F.gelu(x if bias is None else _biased(x, bias))
     return y if kept is None else y * kept
 

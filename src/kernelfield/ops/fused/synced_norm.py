@@ -62,7 +62,7 @@ def synced_batch_norm(
         x: (batch, channels, \*space) signal, the share of this process.
         weight: (channels,) scales; None for ones.
         bias: (channels,) shifts; None for zeros.
-        running: running mean and variance, which are updated; None for none.
+        running: running mean and variance, updated in place, or None.
         momentum: weight of this batch in the running statistics.
         eps: added to the variance.
         groups: process groups to sum over; see :func:`sum_over_processes`.

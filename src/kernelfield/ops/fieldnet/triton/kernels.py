@@ -1,9 +1,8 @@
 """Features of kernel networks on regular grids, as Triton kernels: the numbers of a grid in, the last hidden layer out.
 
 A program has a tile of T grid points of one network, computes their coordinates from their index, and goes through the
-network with everything in registers. Backward it does so again: between forward and backward nothing is kept.
-Gradients of the weights are written for each program by itself and added up by whoever reads them, the same in every
-run.
+network with everything in registers. The backward pass does so again, so nothing is kept for it. Each program writes
+its own gradients of the weights. They are added up later in a fixed order, so results are the same in every run.
 
 The parameters of a network lie in one row, in this order, for F filters of H units on D axes with A inverse widths:
 
@@ -19,8 +18,8 @@ import triton.language as tl
 
 __all__ = ["filter_grads_kernel", "filter_kernel", "sine_grads_kernel", "sine_kernel"]
 
-# What tl.sum reduces by: tl.sum itself is compiled for a GPU where Triton was imported before the interpreter was asked
-# for.
+# The function that tl.sum reduces with. tl.sum itself is compiled for a GPU if Triton was imported before the
+# interpreter was selected.
 _add = tl.standard._sum_combine  # noqa: SLF001
 
 
@@ -56,7 +55,7 @@ def _row(p, start, unit, stride, d, there):
 
 @triton.jit
 def _plane(p, start, unit, x0, x1, x2, there, D: tl.constexpr):
-    """Return Σ_d w_d x_d of each unit, its weights D numbers in a row."""
+    """Return Σ_d w_d x_d for each unit, whose D weights are adjacent in memory."""
     z = _row(p, start, unit, D, 0, there) * x0
     if D > 1:
         z += _row(p, start, unit, D, 1, there) * x1
@@ -74,7 +73,7 @@ def _matrix(p, start, unit, there, H: tl.constexpr):
 
 
 @triton.jit
-def _keep(q, at, value, mask, ADD: tl.constexpr):
+def _accumulate(q, at, value, mask, ADD: tl.constexpr):
     """Write a part of a gradient, or add it to the sum of the earlier tiles."""
     if ADD:
         value += tl.load(q + at, mask=mask, other=0.0)
@@ -82,11 +81,11 @@ def _keep(q, at, value, mask, ADD: tl.constexpr):
 
 
 @triton.jit
-def _turned(z):
-    """Return z less the nearest multiple of π, in three steps of few bits each, and the sign of sine and cosine there.
+def _reduce_angle(z):
+    """Return z minus the nearest multiple of π, in three steps of few bits, and the sign of sine and cosine there.
 
-    By hand: a sine for numbers of any size holds code for huge ones, for every element of a tile. What enters here are
-    frequencies times coordinates; above 10⁵ float32 does not know the phase anyhow.
+    The sine of a library has code for huge arguments, which would run for every element of a tile. The arguments here
+    are frequencies times coordinates; above 10⁵, float32 does not resolve the phase anyway.
     """
     turns = tl.floor(z * 0.3183098861837907 + 0.5)
     r = z - turns * 3.140625
@@ -97,8 +96,8 @@ def _turned(z):
 
 @triton.jit
 def _sine(z):
-    """Return sin z, by a series on [-π/2, π/2] that is off by less than rounding."""
-    r, sign = _turned(z)
+    """Return sin z, by a series on [-π/2, π/2] whose error is below rounding."""
+    r, sign = _reduce_angle(z)
     s = r * r
     odd = -1.984126984e-4 + s * (2.755731922e-6 + s * (-2.505210839e-8 + s * 1.605904384e-10))
     return sign * (r + r * s * (-0.1666666667 + s * (8.333333333e-3 + s * odd)))
@@ -106,7 +105,7 @@ def _sine(z):
 
 @triton.jit
 def _cosine(z):
-    r, sign = _turned(z)
+    r, sign = _reduce_angle(z)
     s = r * r
     even = 2.480158730e-5 + s * (-2.755731922e-7 + s * (2.087675699e-9 - s * 1.147074560e-11))
     return sign * (1.0 + s * (-0.5 + s * (4.166666667e-2 + s * (-1.388888889e-3 + s * even))))
@@ -181,21 +180,21 @@ def _filter_grads(
         g *= envelope
         # The gradient of the exponent, -½ Σ (γ(x - μ))², is that of the values times the values.
         _envelope_grads(p, q, own, slope * g, x0, x1, x2, there, F, H, D, A, ADD)
-    _keep(q, own * D, tl.reduce(by_phase * x0, 0, _add), there, ADD)
+    _accumulate(q, own * D, tl.reduce(by_phase * x0, 0, _add), there, ADD)
     if D > 1:
-        _keep(q, own * D + 1, tl.reduce(by_phase * x1, 0, _add), there, ADD)
+        _accumulate(q, own * D + 1, tl.reduce(by_phase * x1, 0, _add), there, ADD)
     if D > 2:
-        _keep(q, own * D + 2, tl.reduce(by_phase * x2, 0, _add), there, ADD)
-    _keep(q, F * H * D + own, tl.reduce(by_phase, 0, _add), there, ADD)
+        _accumulate(q, own * D + 2, tl.reduce(by_phase * x2, 0, _add), there, ADD)
+    _accumulate(q, F * H * D + own, tl.reduce(by_phase, 0, _add), there, ADD)
     return g
 
 
 @triton.jit
 def _axis_grads(p, q, own, slope, x, d, G, M, there, D: tl.constexpr, A: tl.constexpr, ADD: tl.constexpr):
     """Write the gradient of an axis's mean; return that of its inverse width."""
-    gamma, apart = _row(p, G, own, A, d if A > 1 else 0, there), x - _row(p, M, own, D, d, there)
-    _keep(q, M + own * D + d, tl.reduce(slope * gamma * gamma * apart, 0, _add), there, ADD)
-    return -tl.reduce(slope * gamma * apart * apart, 0, _add)
+    gamma, offset = _row(p, G, own, A, d if A > 1 else 0, there), x - _row(p, M, own, D, d, there)
+    _accumulate(q, M + own * D + d, tl.reduce(slope * gamma * gamma * offset, 0, _add), there, ADD)
+    return -tl.reduce(slope * gamma * offset * offset, 0, _add)
 
 
 @triton.jit
@@ -209,16 +208,16 @@ def _envelope_grads(
     if D > 1:
         second = _axis_grads(p, q, own, slope, x1, 1, G, M, there, D, A, ADD)
         if A > 1:
-            _keep(q, G + own * A + 1, second, there, ADD)
+            _accumulate(q, G + own * A + 1, second, there, ADD)
         else:
             width += second
     if D > 2:
         third = _axis_grads(p, q, own, slope, x2, 2, G, M, there, D, A, ADD)
         if A > 1:
-            _keep(q, G + own * A + 2, third, there, ADD)
+            _accumulate(q, G + own * A + 2, third, there, ADD)
         else:
             width += third
-    _keep(q, G + own * A, width, there, ADD)
+    _accumulate(q, G + own * A, width, there, ADD)
 
 
 @triton.jit
@@ -226,8 +225,8 @@ def _matrix_grads(q, start, slope, h, unit, there, H: tl.constexpr, PRECISION: t
     """Write the gradients of a hidden map, given its input and the gradient of its output."""
     both = there[:, None] & there[None, :]
     product = tl.dot(tl.trans(slope), h, input_precision=PRECISION)
-    _keep(q, start + unit[:, None] * H + unit[None, :], product, both, ADD)
-    _keep(q, start + H * H + unit, tl.reduce(slope, 0, _add), there, ADD)
+    _accumulate(q, start + unit[:, None] * H + unit[None, :], product, both, ADD)
+    _accumulate(q, start + H * H + unit, tl.reduce(slope, 0, _add), there, ADD)
 
 
 @triton.jit
@@ -238,7 +237,7 @@ def filter_grads_kernel(
 ):  # fmt: skip
     """Write the gradients of all parameters, (networks, programs, width), EACH tiles in one row.
 
-    What enters each hidden map is computed again and put down in ``scratch``, (networks, F - 1, H, points).
+    The inputs of all hidden maps are recomputed and stored in ``scratch``, (networks, F - 1, H, points).
     """
     S: tl.constexpr = F * H * (D + 1 + (A + D if A > 0 else 0))
     ADD: tl.constexpr = EACH > 1
@@ -310,7 +309,7 @@ def sine_grads_kernel(
 ):  # fmt: skip
     """Write the gradients of all parameters, (networks, programs, width), EACH tiles in one row.
 
-    What enters the sines of each layer but the last is computed again and put down in ``scratch``.
+    The arguments of the sines of all layers but the last are recomputed and stored in ``scratch``.
     """
     S: tl.constexpr = H * (D + 1)
     ADD: tl.constexpr = EACH > 1
@@ -339,11 +338,11 @@ def sine_grads_kernel(
             weight, bias = _matrix(p, start, unit, there, H)
             _matrix_grads(q, start, slope, _sine(z), unit, there, H, PRECISION, ADD)
             slope = tl.dot(slope, tl.trans(weight), input_precision=PRECISION) * (omega * _cosine(z))
-        _keep(q, unit * D, tl.reduce(slope * x0, 0, _add), there, ADD)
+        _accumulate(q, unit * D, tl.reduce(slope * x0, 0, _add), there, ADD)
         if D > 1:
-            _keep(q, unit * D + 1, tl.reduce(slope * x1, 0, _add), there, ADD)
+            _accumulate(q, unit * D + 1, tl.reduce(slope * x1, 0, _add), there, ADD)
         if D > 2:
-            _keep(q, unit * D + 2, tl.reduce(slope * x2, 0, _add), there, ADD)
-        _keep(q, H * D + unit, tl.reduce(slope, 0, _add), there, ADD)
+            _accumulate(q, unit * D + 2, tl.reduce(slope * x2, 0, _add), there, ADD)
+        _accumulate(q, H * D + unit, tl.reduce(slope, 0, _add), there, ADD)
         if ADD:
             tl.debug_barrier()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fused_features"]
 
-#: grid points of a tile, and rows of partial gradients of a network at most
+#: grid points per tile, and the most rows of partial gradients per network
 _TILE, _ROWS = 16, 512
 
 
@@ -40,10 +40,10 @@ class _Features(EagerFunction):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         packed, *parameters = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for second derivatives: by operations that have some
+        if torch.is_grad_enabled():  # second derivatives need operations that have them
             return (*(None,) * 4, *grads_by_formula(ctx.formula, parameters, grad))
-        whole = ctx.call.backward(grad.contiguous(), packed)
-        pieces = whole.split([p.numel() for p in parameters])
+        gradients = ctx.call.backward(grad.contiguous(), packed)
+        pieces = gradients.split([p.numel() for p in parameters])
         return None, None, None, None, *[piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
 
 
@@ -52,10 +52,10 @@ class _Call:
 
     Args:
         kind: as in :class:`~kernelfield.fields.base.Architecture`, like the next four.
-        hidden: units of a layer.
+        hidden: units per layer.
         layers: number of layers.
         widths: inverse widths of an envelope.
-        omega: factor on what enters a sine.
+        omega: factor inside the sines.
         networks: number of networks.
         grid: the points.
         width: parameters of a network.
@@ -91,7 +91,7 @@ class _Call:
             "F": layers, "H": hidden, "D": len(grid.count), "HB": block,
         }  # fmt: skip
         self.kind["T"] = tile
-        self.kind["num_warps"] = 2 if block <= 32 else 4  # two hold no more units without spilling
+        self.kind["num_warps"] = 2 if block <= 32 else 4  # two warps hold no more units without spilling
         self.kind["PRECISION"] = "tf32x3" if on_gpu else "ieee"
         self.sine = kind == "sines"
         if not self.sine:
@@ -117,7 +117,7 @@ class _Call:
         return (self.omega, *sizes) if self.sine else sizes
 
 
-#: a call is the same for every step of a training
+#: cached, because a call is the same for every training step
 _call = functools.lru_cache(1024)(_Call)
 
 
@@ -127,7 +127,7 @@ def fused_features(architectures: Sequence[Architecture], grid: KernelGrid, form
     Args:
         architectures: one for each network; they differ in their parameters alone.
         grid: the points.
-        formula: the same function of all parameters in a row, for second derivatives.
+        formula: the same function of the parameters of all networks, for second derivatives.
     """
     parameters = [p for architecture in architectures for p in architecture.parameters]
     return _Features.apply(architectures[0], len(architectures), grid, formula, *parameters)

@@ -34,7 +34,7 @@ _add = tl.standard._sum_combine  # noqa: SLF001
 
 @triton.jit
 def _tile(tile, c, B, C, L, columns, BB: tl.constexpr, LB: tl.constexpr):
-    """Return the samples and positions of a tile, which of them exist, and their addresses."""
+    """Return the samples and positions of a tile, a mask of those that exist, and their addresses."""
     batch = ((tile // columns) * BB + tl.arange(0, BB)).to(tl.int64)
     column = (tile % columns) * LB + tl.arange(0, LB)
     return batch, column, (batch < B)[:, None] & (column < L)[None, :], _at(batch, column, c, C, L)

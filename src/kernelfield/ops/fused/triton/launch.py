@@ -28,7 +28,7 @@ _TILE, _PROGRAMS = 1024, 4096
 
 
 class _Tiles:
-    """How a (batch, channels, length) signal is divided among programs."""
+    """The division of a (batch, channels, length) signal among programs."""
 
     def __init__(self, b: int, c: int, n: int, parallel: bool) -> None:
         lb = min(_TILE, max(16, power_of_2(n)))
@@ -45,7 +45,7 @@ class _Tiles:
         self.added = power_of_2(self.parts)
 
 
-#: one for each shape: to divide a signal takes longer than to launch a kernel
+#: cached, because dividing a signal takes longer than launching a kernel
 _tiles = functools.lru_cache(4096)(_Tiles)
 
 
@@ -124,7 +124,7 @@ class FusedLinear(EagerFunction):
     """residual + drop(gelu(W x + bias)): a linear map of the channels and the activation after it.
 
     Matrix products are fastest when the rows of all matrices are multiples of 16 bytes, which 380 channels in bfloat16
-    are not. There the map computes a few outputs more, with zero weights. They are never read, and their gradients are
+    are not. The map then computes a few extra outputs with zero weights. They are never read, and their gradients are
     zero.
     """
 
@@ -179,7 +179,7 @@ class FusedLinear(EagerFunction):
 
 
 def _columns(weight: Tensor, x: Tensor) -> Tensor:
-    """Return an (out, in) weight as (in, columns) in the dtype of ``x``, with zero columns up to rows of 16 bytes."""
+    """Return an (out, in) weight as (in, columns) in the dtype of ``x``, with rows padded to 16 bytes by zeros."""
     channels, inputs = weight.shape
     grain = 16 // x.element_size()
     if channels % grain == 0 and inputs % grain == 0:
@@ -190,7 +190,7 @@ def _columns(weight: Tensor, x: Tensor) -> Tensor:
 
 
 class FusedNorm(EagerFunction):
-    """Batch normalisation, and GELU if asked; returns its input too, so that one kernel adds both gradients of it."""
+    """Batch normalisation with an optional GELU. It returns its input too, so that one kernel adds both gradients."""
 
     @staticmethod
     def forward(
@@ -238,11 +238,11 @@ class FusedNorm(EagerFunction):
         sums, parameters = torch.empty((2, tiles.parts, x.shape[1]), device=x.device), torch.empty_like(statistics)
         out = torch.empty_like(flat)
         affine = flat if weight is None else weight, flat if bias is None else bias
-        how = {"AFFINE": weight is not None, "GELU": ctx.gelu, **tiles.kind}
-        norm_sums_kernel[tiles.grid](slope, flat, statistics, *affine, sums, *tiles.sizes, tiles.parts, **how)
+        constants = {"AFFINE": weight is not None, "GELU": ctx.gelu, **tiles.kind}
+        norm_sums_kernel[tiles.grid](slope, flat, statistics, *affine, sums, *tiles.sizes, tiles.parts, **constants)
         norm_grads_kernel[tiles.grid](
             slope, flat, flat if identity is None else _flat(identity), statistics, *affine, sums, out, parameters,
-            *tiles.sizes, tiles.parts, tiles.count, IDENTITY=identity is not None, PARTS=tiles.added, **how,
+            *tiles.sizes, tiles.parts, tiles.count, IDENTITY=identity is not None, PARTS=tiles.added, **constants,
         )  # fmt: skip
         to_weight, to_bias = (None, None) if weight is None else parameters.to(weight.dtype).unbind()
         return out.view(x.shape), to_weight, to_bias, *rest
