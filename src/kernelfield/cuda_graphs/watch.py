@@ -173,7 +173,7 @@ class Snapshot:
             parameter.grad = gradient
 
     def changed(self) -> list[Tensor]:
-        """Return changed parameters and buffers, and all parameters of optimisers, not all of which raise versions."""
+        """Return changed parameters and buffers, and all parameters of optimisers, whose versions may not change."""
         stepped = [p for known in self._watch.optimizers.values() for p in known.parameters]
         ids = set(map(id, stepped))
         return stepped + [t for t, version in self._versions if t._version != version and id(t) not in ids]  # noqa: SLF001

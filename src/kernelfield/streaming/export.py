@@ -242,7 +242,7 @@ class ExportedStream:
         self.reset()
 
     def reset(self) -> None:
-        """Start anew."""
+        """Restart the stream."""
         self._states = [state.clone() for state in self._initial]
 
     @torch.no_grad()

@@ -150,8 +150,8 @@ class GroupKernel(nn.Module):
         points = math.prod(grid.shape[:-1])
         square = inside.new_zeros(*inside.shape[:-1], points)
         # The points can be written in either order; in reverse, the kernel is flipped.
-        places = points - 1 - self.disc if flip else self.disc
-        return square.index_copy(-1, places, inside).unflatten(-1, grid.shape[:-1]), flip
+        targets = points - 1 - self.disc if flip else self.disc
+        return square.index_copy(-1, targets, inside).unflatten(-1, grid.shape[:-1]), flip
 
     def render(self, out_element: Tensor, in_elements: Tensor, stretch: float) -> Tensor:
         r"""Return the kernel for one output element, on as many points as its stretch needs.

@@ -118,12 +118,12 @@ class _SelfAttention(nn.Module):
             found.append(attention_map(q, k, *codes, neighborhood=self._shape(), dilation=dilation))
         return torch.cat(found, dim=1).unflatten(0, (-1, self.heads))
 
-    def _parts(self, x: Tensor, places: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _parts(self, x: Tensor, coords: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values: (batch · heads, n, *space, head_channels) each."""
         projected = self.project(x)
         parts = projected.unflatten(1, (3, self.heads, self.head_channels))
         if self.places is not None:
-            moved = self.project(x + self._absolute(x, places).to(x.dtype))
+            moved = self.project(x + self._absolute(x, coords).to(x.dtype))
             parts = torch.cat([moved.unflatten(1, (3, self.heads, self.head_channels))[:, :2], parts[:, 2:]], dim=1)
         # One copy for all three, after which samples and heads are one axis.
         q, k, v = parts.transpose(0, 1).flatten(1, 2).movedim(2, -1).unbind(0)
@@ -134,7 +134,7 @@ class _SelfAttention(nn.Module):
     def _grid(self, q: Tensor, k: Tensor, v: Tensor, some: Tensor, here: Tensor, dilation: int, crop: int) -> Tensor:
         """Return attention at elements whose neighbourhoods have the same dilation."""
         positions, relative = self._codes(some, here, q.shape[2:-1], q.dtype, dilation, crop)
-        places = math.prod([n - 2 * crop for n in q.shape[2:-1]])
+        queries = math.prod([n - 2 * crop for n in q.shape[2:-1]])
         keys = positions.shape[2] if self.neighborhood is None else self.neighborhood**self.group.dim
         y = group_attention(
             q,
@@ -145,7 +145,7 @@ class _SelfAttention(nn.Module):
             neighborhood=self._shape(),
             dilation=dilation,
             crop=crop,
-            keep=self._keep(q, places, keys),
+            keep=self._keep(q, queries, keys),
             chunk=self.chunk,
             method=self.method,
         )
@@ -243,12 +243,12 @@ class _SelfAttention(nn.Module):
         codes = [field(coords[..., i : i + 1] / self.reach) for i, field in enumerate(self.places)]
         return torch.stack(codes).sum(dim=0).movedim(-1, 1).unsqueeze(2)
 
-    def _keep(self, q: Tensor, places: int, keys: int) -> Tensor | None:
+    def _keep(self, q: Tensor, queries: int, keys: int) -> Tensor | None:
         """Return which attention weights dropout keeps; a dropped key is hidden from all queries of a position."""
         if not (self.dropout and self.training):
             return None
         # Positions are contiguous in memory, like those of the queries.
-        shape = (q.shape[0], q.shape[1], keys, places)
+        shape = (q.shape[0], q.shape[1], keys, queries)
         return torch.empty(shape, dtype=torch.bool, device=q.device).bernoulli_(1 - self.dropout).permute(0, 3, 1, 2)
 
     def _measure(self, q: Tensor) -> float:

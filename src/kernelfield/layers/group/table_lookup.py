@@ -180,10 +180,10 @@ class _Permuted(EagerFunction):
 
 def _invert(index: Tensor, times: int) -> Tensor:
     """Return where in the kernel each entry of the table appears: (times, entries)."""
-    places = torch.arange(index.numel(), dtype=torch.int32, device=index.device).view(index.shape)
+    positions = torch.arange(index.numel(), dtype=torch.int32, device=index.device).view(index.shape)
     # Each output element (second axis) looks up every entry once.
-    index, places = (t.movedim(1, 0).reshape(times, -1) for t in (index, places))
-    return torch.empty_like(places).scatter_(1, index.long(), places)
+    index, positions = (t.movedim(1, 0).reshape(times, -1) for t in (index, positions))
+    return torch.empty_like(positions).scatter_(1, index.long(), positions)
 
 
 def nodes_at(coords: Tensor, sizes: tuple[int, ...]) -> Tensor:
