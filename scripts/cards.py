@@ -1,12 +1,14 @@
 """Measure the efficiency cards of all pretrained weights, and write the page that shows them.
 
-    python scripts/cards.py measure [--accelerator cuda] [--seconds 0.3]   # benchmarks/results/cards.json
-    python scripts/cards.py shares [--accelerator cuda] [--weights A,B] [--limit 120]  # results/card-shares.json
-    python scripts/cards.py page                                           # docs/guides/cards.md and its picture
+    python scripts/cards.py measure [--accelerator cuda] [--seconds 0.3]          # writes cards.json
+    python scripts/cards.py shares [--accelerator cuda] [--weights A,B] [--limit 120]  # writes card-shares.json
+    python scripts/cards.py page                             # writes docs/guides/cards.md and its pictures
+
+The JSON files are in benchmarks/results.
 
 ``shares`` trains the recipe of each weight on 5, 10, 25, 50 and 100 % of its training data, with a short budget of
-steps (``STEPS``), the same for every share. What was measured is kept unless ``--again`` is given, so an interrupted
-measurement continues; with ``--limit`` it stops after so many seconds and writes checkpoints.
+steps (``STEPS``), the same for every share. Measured weights are skipped unless ``--again`` is given, so an interrupted
+measurement continues. With ``--limit`` it stops after that many seconds and writes checkpoints.
 """
 
 from __future__ import annotations
@@ -54,32 +56,32 @@ STEPS = {
     "ccnn_4_140.pmnist": 600,
     "ccnn_4_140.scifar10": 600,
 }
-#: samples of the validation and test splits that shares are scored on, at most
+#: largest number of validation and of test samples for the scores on shares
 SCORED = 2000
 HEAD = """# Efficiency cards
 
-What each pretrained weight costs, on the four axes of chapter 1: parameters; compute, as operations, time and energy;
-data; and design, as what was set by hand and what was learned. Operations are counted. Time and energy are measured in
-float32 on {machines}.
-Compare times between rows of the same machine alone; those on a CPU are seconds of the processor with one thread.
-`kernelfield card WEIGHT` measures the same on your machine, and `kernelfield card RUN --shares 0.05,0.1,0.25,0.5` adds
-the accuracy on shares of the training data for a run of your own. This page is written by
-`python scripts/cards.py page` from `benchmarks/results/cards.json` and `card-shares.json`.
+A card states the cost of a pretrained weight on the four axes of chapter 1: parameters; compute (operations, time and
+energy); data; and design (settings chosen by hand and sizes learned). Operations are counted. Time and energy are
+measured in float32 on {machines}.
+Compare times only between rows of the same machine. Times on a CPU are CPU seconds of one thread. `kernelfield card
+WEIGHT` measures the same on your machine. `kernelfield card RUN --shares 0.05,0.1,0.25,0.5` does so for your own run
+and adds the accuracy on shares of the training data. `python scripts/cards.py page` writes this page from
+`benchmarks/results/cards.json` and `card-shares.json`.
 
 ![Parameters, operations and time of all weights](../images/cards.png)
 
-Data: the recipe of a weight, trained on 5 to 100 % of its training samples. Shares are nested and hold the same part of
-each class. Every share gets the same number of steps, fewer than the weight had ({shares}),
+For the axis of data, the recipe of a weight is trained on 5 to 100 % of its training samples. Shares are nested, and
+each has the same proportion of every class. Every share gets the same number of steps, fewer than the weight had ({shares}),
 so these scores are below those of the table. {missing}
 
     python scripts/cards.py shares --accelerator cuda --data FOLDER
 
-measures what is missing.
+This command measures the missing ones.
 
 ![Scores against the share of the training data](../images/card_shares.png)
 
 Energy is that of a sample in a batch. Training is the recorded time, on the machine that each card names. Some cards
-also have what the training takes on their own machine: the time and energy of one step, times the steps.
+also estimate the training on the machine of the measurement: time and energy of one step, times the number of steps.
 
 | weight | metric | score | parameters | operations | measured on | one sample | in a batch | energy | training |
 |---|---|---:|---:|---:|---|---:|---:|---:|---:|
@@ -87,7 +89,7 @@ also have what the training takes on their own machine: the time and energy of o
 
 
 def measure(accelerator: str, seconds: float, again: bool) -> None:
-    """Measure the cards that are missing, each written as it ends."""
+    """Measure the missing cards and write each one when it is done."""
     cards: dict[str, Any] = {} if again or not FILE.exists() else json.loads(FILE.read_text(encoding="utf-8"))
     for name in list_weights():
         if name not in cards:
@@ -99,7 +101,7 @@ def measure(accelerator: str, seconds: float, again: bool) -> None:
 def shares(
     names: list[str], accelerator: str, runs: Path, data: Path | None, limit: float, steps: int | None, path: Path
 ) -> None:
-    """Train the recipes of weights on shares of their data; each point is written to ``path`` as it ends."""
+    """Train the recipes of weights on shares of their data; write each score to ``path`` when it is done."""
     from kernelfield.experiments.fitting import make_fabric  # noqa: PLC0415
     from kernelfield.experiments.run import machine  # noqa: PLC0415
 
@@ -141,7 +143,7 @@ def shares(
 
 
 def read_shares_file(path: Path = SHARES_FILE) -> dict[str, Any]:
-    """Return what was measured of shares of the data, by weight."""
+    """Return the measured scores on shares of the data, by weight."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
@@ -152,7 +154,7 @@ def page(cards: dict[str, Any]) -> str:
     text = HEAD.format(
         machines="; ".join(machines(cards)),
         shares=f"at most {max(steps):,}, stated on each card" if steps else "none yet",
-        missing=f"They are not measured for {left} of {len(cards)} weights, whose cards say so." if left else "",
+        missing=f"They are missing for {left} of {len(cards)} weights, whose cards say so." if left else "",
     )
     for name, card in sorted(cards.items()):
         compute, joules = card["compute"], card["compute"]["batch"]["joules"]
@@ -253,7 +255,7 @@ def main() -> None:
     parser.add_argument("action", choices=("measure", "shares", "page"))
     parser.add_argument("--accelerator", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=0.5, help="how long to measure a prediction")
-    parser.add_argument("--again", action="store_true", help="measure weights again that have a card")
+    parser.add_argument("--again", action="store_true", help="measure all weights again, also those that have a card")
     parser.add_argument("--weights", default=",".join(STEPS), help="shares: which weights")
     parser.add_argument("--steps", type=int, help="shares: steps of each training; STEPS by default")
     parser.add_argument("--limit", type=float, default=float("inf"), help="shares: seconds after which to stop")
