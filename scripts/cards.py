@@ -71,8 +71,8 @@ and adds the accuracy on shares of the training data. `python scripts/cards.py p
 ![Parameters, operations and time of all weights](../images/cards.png)
 
 For the axis of data, the recipe of a weight is trained on 5 to 100 % of its training samples. Shares are nested, and
-each has the same proportion of every class. Every share gets the same number of steps, fewer than the weight had ({shares}),
-so these scores are below those of the table. {missing}
+each has the same proportion of every class. Every share gets the same number of steps, fewer than the
+weight had ({shares}), so these scores are below those of the table. {missing}
 
     python scripts/cards.py shares --accelerator cuda --data FOLDER
 
