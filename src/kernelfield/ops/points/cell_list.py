@@ -4,8 +4,8 @@ Cubes are numbered consecutively along the last axis, and points are sorted by t
 row of cubes are then one range of that order. A table of partial sums gives the number of points in any box of cubes. A
 query takes two steps:
 
-1. Find, by bisection, the smallest box of cubes around it that holds enough points. The distance of the farthest of the
-   ``count`` nearest of them is an upper bound.
+1. Find, by bisection, the smallest box of cubes around it that holds enough points. The distance to the ``count``-th
+   nearest of these is an upper bound.
 2. Search all cubes within that bound, unless the first step did.
 
 There are about as many cubes as points, so memory is linear. So is time for points that fill a space: the number of
@@ -43,7 +43,7 @@ class _Cells(NamedTuple):
         per_axis: cubes along each axis.
         low: (batch, dim) corner of the first cube.
         width: (batch, 1) side of the cubes.
-        order: (batch, points) indices of points, by the number of their cube.
+        order: (batch, points) indices of points, sorted by the number of their cube.
         start: (batch, cubes + 1) where in ``order`` each cube begins.
         sums: (batch, (per_axis + 1)^dim) points in all cubes up to a corner.
     """
@@ -60,13 +60,13 @@ class _Cells(NamedTuple):
 def search_cells(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the indices and squared distances of the ``count`` nearest points, both (batch, queries, count).
 
-    It is a custom operator, since its number of steps depends on the data, which a compiler cannot trace.
+    It is a custom operator, because a compiler cannot trace a number of steps that depends on the data.
 
     Args:
         queries: (batch, queries, dim) coordinates.
         points: (batch, points, dim) coordinates.
         seen: (batch, points) true for points, false for padding.
-        count: at most as many as there are points.
+        count: number of neighbours, at most the number of points.
 
     >>> line = torch.arange(5.0).view(1, 5, 1)
     >>> search_cells(line[:, 3:4] + 0.1, line, torch.ones(1, 5, dtype=torch.bool), 2)[0]
@@ -130,7 +130,7 @@ def _ravel(cell: Tensor, per_axis: int) -> Tensor:
 
 
 def _held(cells: _Cells, first: Tensor, last: Tensor, sample: Tensor) -> Tensor:
-    """Return how many points the boxes of cubes ``first`` … ``last`` hold."""
+    """Return the number of points in each box of cubes ``first`` … ``last``."""
     held = torch.zeros_like(sample)
     for corner in itertools.product((False, True), repeat=first.shape[-1]):
         at = torch.stack([last[:, a] + 1 if upper else first[:, a] for a, upper in enumerate(corner)], dim=-1)

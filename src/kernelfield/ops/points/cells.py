@@ -23,9 +23,9 @@ __all__ = ["cell_pairs", "plan_cells"]
 def cell_pairs(c: PointConv, plan: CellPlan | None = None) -> Tensor:
     """Return the sum over pairs within reach, (batch, out, queries): the same as over all pairs, in O(N k) time.
 
-    Nothing has the size of all pairs. Without a plan the host waits once for the device, to learn how many pairs there
-    are. With one, every query has the same number of pairs, some of which are padding; outputs of queries that have
-    more are NaN.
+    No tensor has the size of all pairs. Without a plan, the host waits once for the device to learn the number of
+    pairs. With a plan, every query has the same number of pairs, some of them padding; outputs of queries with more
+    pairs are NaN.
     """
     batch, queries = c.x.shape[0], c.at.shape[1]
     shared = c.coords.shape[0] == c.at.shape[0] == 1 and c.mask is None

@@ -1,4 +1,4 @@
-"""Which way to convolve between points: expected times, by the measured constants of the convolution on grids too."""
+"""The choice of a method for convolutions between points, by expected times from measured constants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Costs", "choose_method", "expected_times", "point_costs"]
 
-#: pairs below which the choice costs more than it can save; a GPU computes many at once, and has to be waited for
+#: pairs below which the choice costs more than it can save; a GPU computes many at once, and the host waits for it
 FEW_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 18}
 
 
@@ -29,9 +29,9 @@ class Costs(NamedTuple):
 
     Attributes:
         value: one value of a kernel, or of a channel that it is multiplied with, at one offset.
-        found: the same for pairs that cells have found: indices are read, and sums are scattered.
+        found: the same for pairs that cells have found, with indexed reads and scattered sums.
         moved: one value that a window spreads or gathers, at one grid point.
-        grid: the launches and the measurement of a fine grid.
+        grid: fixed time of a fine grid, for its launches and measurement.
     """
 
     value: float

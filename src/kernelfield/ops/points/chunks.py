@@ -1,4 +1,4 @@
-"""How many points are computed at once, and a bound on the memory for it."""
+"""Chunk sizes of operators on points, and a bound on their memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["CHUNK_VALUES", "chunk_values", "limit_point_memory", "points_per_chunk"]
 
 #: number of values of the largest tensor held at once: offsets, kernel values or a field's hidden values. A GPU is idle
-#: between small chunks and has memory for large ones. A CPU requests every block above 32 MiB anew, page by page.
+#: between small chunks and has memory for large ones. A CPU allocates blocks above 32 MiB anew each time, page by page.
 CHUNK_VALUES = {"cpu": 1 << 21, "cuda": 1 << 26}
-#: bytes held at once for each value of the largest tensor: the backward pass of a field keeps many of its size
+#: bytes held at once for each value of the largest tensor: the backward pass of a field keeps many tensors of its size
 BYTES_PER_VALUE = 96
 
 _limit: ContextVar[int | None] = ContextVar("kernelfield_point_memory", default=None)

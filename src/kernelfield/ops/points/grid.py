@@ -34,14 +34,14 @@ __all__ = ["extent", "fits", "grid_sum", "near_part", "plan_grid"]
 
 #: spacings to try, in training steps
 SPACINGS = (0.5, 0.25, 0.125)
-#: training steps over which the near part of a causal kernel goes over into the far one
+#: training steps over which the near part of a causal kernel changes into the far part
 TRANSITION = 24.0
 #: offsets at which the interpolated kernel is compared with the kernel itself, by the number of axes
 PROBES = {2: 128, 3: 16}
 
 
 class _Split(NamedTuple):
-    """Where the near part of a causal kernel ends: it is whole up to ``begin`` and zero from ``end`` on."""
+    """The transition between the parts of a causal kernel: all is near up to ``begin``, and far from ``end`` on."""
 
     begin: float
     end: float
@@ -54,7 +54,7 @@ class _Split(NamedTuple):
 
 
 def plan_grid(c: PointConv, tolerance: float, span: list[float]) -> GridPlan:
-    """Return the coarsest grid for this kernel; raise a ValueError if none has the tolerance."""
+    """Return the coarsest grid for this kernel; raise a ValueError if none meets the tolerance."""
     tolerance /= c.coords.shape[-1]  # errors of the axes add up
     spacing, error = find_spacing(c, tolerance, span)
     if spacing is None:
@@ -66,7 +66,7 @@ def plan_grid(c: PointConv, tolerance: float, span: list[float]) -> GridPlan:
 
 
 def grid_sum(c: PointConv, plan: GridPlan, cells: CellPlan | None = None) -> Tensor:
-    """Return the convolution by way of a fine grid, (batch, out, queries).
+    """Return the convolution through a fine grid, (batch, out, queries).
 
     Args:
         c: the convolution.
@@ -91,7 +91,7 @@ def near_part(c: PointConv, plan: GridPlan) -> PointConv:
 
 @torch.no_grad()
 def fits(c: PointConv, span: tuple[float, ...] | None) -> Tensor:
-    """Return which samples, (batch or 1,), have finite coordinates that differ by no more than ``span``."""
+    """Return a (batch or 1,) mask of the samples with finite coordinates that differ by at most ``span``."""
     low, high = _bounds(c)
     extent = (high - low).where(low <= high, 0.0) if c.mask is not None else high - low
     inside = extent.isfinite().all(dim=-1)
@@ -130,8 +130,8 @@ def _split(spacing: float, tolerance: float) -> _Split:
 def find_spacing(c: PointConv, tolerance: float, span: list[float]) -> tuple[float | None, float]:
     """Return the largest spacing at which the window interpolates the kernel, or None, and the last error.
 
-    The error is measured: the kernel is interpolated and compared with itself, on a line in the middle between all grid
-    points, so that no jump is missed, otherwise at a few offsets.
+    The interpolated kernel is compared with the kernel itself: on a line at all midpoints between grid points, so that
+    no jump is missed, otherwise at a few offsets.
     """
     error = math.inf
     for spacing in SPACINGS:
@@ -140,7 +140,7 @@ def find_spacing(c: PointConv, tolerance: float, span: list[float]) -> tuple[flo
         sums = torch.zeros(3, dtype=torch.float64)  # squares of errors, of rounding and of the kernel
         for at in _probes(c, span, spacing, tolerance, cut=cut):
             exact = _sampled(c, at, split)
-            # A kernel of high frequencies is rounded itself: by how much, an offset one digit away shows.
+            # Values of a kernel with high frequencies have rounding errors. An offset one digit away shows their size.
             moved = _sampled(c, at * (1 + torch.finfo(exact.dtype).eps), split)
             found = _interpolated(c, at, spacing, tolerance, split, cut=cut)
             sums += torch.stack([d.double().square().mean().cpu() for d in (found - exact, moved - exact, exact)])
@@ -174,7 +174,7 @@ def _interpolated(
 ) -> Tensor:
     dim = at.shape[-1]
     first, weights = stencil(at / spacing, tolerance)
-    if dim == 1:  # in the middle between consecutive grid points, which have all but one of their neighbours in common
+    if dim == 1:  # midpoints of consecutive grid points, whose stencils share all but one point
         count, n = len(at), weights.shape[-1]
         line = (first[0] + torch.arange(count + n - 1, device=at.device)).unsqueeze(-1).to(at.dtype) * spacing
         values = _sampled(c, line, split, cut=cut)
@@ -219,13 +219,13 @@ def _far(c: PointConv, plan: GridPlan, split: _Split | None) -> Tensor:
         signal = grid.view(*points, batch, channels).movedim((-2, -1), (0, 1))
     else:
         signal = grid.view(batch, *points, channels).movedim(-1, 1)
-    y = conv(signal.contiguous(), kernel, causal=c.causal, groups=c.groups).to(x.dtype)  # less under autocast
+    y = conv(signal.contiguous(), kernel, causal=c.causal, groups=c.groups).to(x.dtype)  # autocast may lower it
     if shared:
         lines = y.movedim((0, 1), (-2, -1)).reshape(math.prod(points), batch * c.out_channels)
     else:
         lines = y.movedim(1, -1).reshape(-1, c.out_channels)
-    asked = (c.at.expand(grids, -1, -1) - low) / spacing
-    first, weights = stencil(_inside(asked, points, n).flatten(0, 1), tolerance)
+    targets = (c.at.expand(grids, -1, -1) - low) / spacing
+    first, weights = stencil(_inside(targets, points, n).flatten(0, 1), tolerance)
     found = gather(lines, first, weights.to(x.dtype), count, block.repeat_interleave(c.at.shape[1]))
     queries = c.at.shape[1]
     found = found.view(queries, batch, -1).permute(1, 2, 0) if shared else found.view(batch, queries, -1).mT
@@ -233,7 +233,7 @@ def _far(c: PointConv, plan: GridPlan, split: _Split | None) -> Tensor:
 
 
 def _inside(at: Tensor, points: list[int], n: int) -> Tensor:
-    """Move coordinates outside of the grid, which a plan may not hold, to its edge: no index leaves the grid."""
+    """Move coordinates that lie outside a planned grid to its edge, so that no index leaves the grid."""
     low = float(n // 2 - 1)
     lines = zip(at.unbind(-1), points, strict=True)
     return torch.stack([line.nan_to_num(low, low, low).clamp(low, m - n // 2 - 0.01) for line, m in lines], dim=-1)
@@ -251,7 +251,7 @@ def _kernel(c: PointConv, points: list[int], plan: GridPlan, split: _Split | Non
     # Offsets beyond the reach meet no pair unless the points extend further.
     cut = any(a >= b for a, b in zip(span, size, strict=True))
     most = [min(n - 1, math.ceil(reach / spacing) - 1) if cut else n - 1 for n, reach in zip(points, size, strict=True)]
-    where: dict[str, Any] = {"dtype": c.size.dtype, "device": c.size.device}  # made there: nothing is copied
+    where: dict[str, Any] = {"dtype": c.size.dtype, "device": c.size.device}  # made on the device: nothing is copied
     lines = [torch.arange(0 if c.causal else -m, m + 1, **where) * spacing for m in most]
     offsets = torch.cartesian_prod(*lines).view(-1, len(lines))
     step = max(1, chunk_values(c.x.device.type) // c.values)

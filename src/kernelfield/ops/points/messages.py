@@ -78,7 +78,7 @@ def pass_messages(
 
     .. math:: y_i = \bigoplus_{j \to i} \mathrm{message}(x_j,\, c_i - c_j)
 
-    Messages are computed in chunks of edges. More than one chunk is recomputed in the backward pass, so memory is
+    Messages are computed in chunks of edges. If there are several, the backward pass recomputes them, so memory is
     linear in points and nodes, however large the messages are.
 
     Args:
@@ -132,7 +132,7 @@ def pass_messages(
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
-    """Return (batch, n, channels) the rows of ``values`` (batch or 1, m, channels) at ``index`` (batch, n)."""
+    """Return the rows of ``values`` (batch or 1, m, channels) at ``index`` (batch, n): (batch, n, channels)."""
     if values.shape[0] == 1:
         return values[0].index_select(0, index.flatten()).unflatten(0, index.shape)
     return values.flatten(0, 1).index_select(0, _flat(index, values.shape[1])).unflatten(0, index.shape)
@@ -144,7 +144,7 @@ def _flat(index: Tensor, size: int) -> Tensor:
 
 
 def _reduced(messages: Tensor, edges: Edges, size: int, reduce: str) -> Tensor:
-    """Return the (batch, size, channels) sums, or the maxima, minus infinity where there is none."""
+    """Return the (batch, size, channels) sums; or maxima, which are minus infinity without a message."""
     batch, channels = messages.shape[0], messages.shape[-1]
     if messages.dtype in (torch.bfloat16, torch.float16):
         messages = messages.float()  # long sums lose too much precision in bfloat16

@@ -53,7 +53,7 @@ class Edges(NamedTuple):
     valid: Tensor
 
     def reversed(self) -> Edges:
-        """Return the edges with source and target exchanged."""
+        """Return the edges with source and target swapped."""
         return Edges(self.target, self.source, self.valid)
 
 
@@ -126,8 +126,8 @@ def nearest_nodes(
 
     Along each axis the nodes nearest to a point follow from its coordinate. If :math:`i_d` is the rank of a
     node along axis d, the nearest being 1, then all :math:`\prod_d i_d` nodes whose ranks are no larger are no farther
-    than it: among the ``count`` nearest are only nodes with :math:`\prod_d i_d \le \mathrm{count}`, 44 of them for 9
-    neighbours in space.
+    away. So the ``count`` nearest nodes all have :math:`\prod_d i_d \le \mathrm{count}`; for 9 neighbours in space, 44
+    nodes do.
 
     Args:
         points: (batch, points, dim) coordinates, inside the grid or not.

@@ -1,4 +1,4 @@
-"""Convolution between points, pair by pair: the readable reference, and the way for few points."""
+"""Convolution between points, pair by pair: the readable reference, and the method for few points."""
 
 from __future__ import annotations
 

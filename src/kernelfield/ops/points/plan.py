@@ -25,7 +25,7 @@ class GridPlan(NamedTuple):
     Attributes:
         span: largest difference of coordinates along each axis, in training steps.
         size: reach of the kernel along each axis, in training steps.
-        spacing: distance of grid points in training steps.
+        spacing: distance between grid points in training steps.
         tolerance: error of the window along one axis.
     """
 

@@ -1,4 +1,4 @@
-"""Edges between a grid and places where a cloud has no points."""
+"""Edges between a grid and positions where a cloud has no points."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ def query_edges(
 ) -> Edges:
     r"""Connect queries with a grid as :func:`bilateral_edges` would connect them if they were points of the cloud.
 
-    A query is connected with its k nearest nodes, and with every node among whose k nearest points it would be: to
-    which it is nearer than the middle between the k-th and the next point. So the edges of a query depend on the points
-    and on no other query, and a query at a point has the edges of that point. One exception: if the k-th and the next
-    point of a node are equally far from it, :func:`bilateral_edges` takes either, and this function none.
+    A query is connected with its k nearest nodes, and with every node that would have it among its k nearest points:
+    the query must be nearer to the node than the middle between the node's k-th and next points. So the edges of a
+    query depend on the points and on no other query, and a query at a point has the edges of that point. One exception:
+    if the k-th and the next point of a node are equally far from it, :func:`bilateral_edges` takes one of them, and
+    this function neither.
 
     Args:
         queries: (batch, queries, dim) coordinates.
@@ -59,8 +60,8 @@ def query_edges(
         mask: (batch, points) true for points, false for padding.
 
     Returns:
-        Edges from queries to nodes, in the order of queries, then of nodes. A compiled graph and a CUDA graph, whose
-        shapes cannot depend on the data, hold all pairs, most of which are not valid.
+        Edges from queries to nodes, in the order of queries, then of nodes. Compiled graphs and CUDA graphs, whose
+        shapes cannot depend on the data, return all pairs, most of them not valid.
 
     >>> from kernelfield.ops import bilateral_edges
     >>> points = torch.tensor([[[-1.0], [-0.9], [1.0]]])
@@ -78,7 +79,7 @@ def query_edges(
         reach = _reach(grid, points, neighbors, mask)
 
         def connected(some: Tensor) -> Tensor:
-            """Return which nodes (batch, queries, nodes) a part of the queries is connected with."""
+            """Return a (batch, queries, nodes) mask of the nodes that some of the queries are connected with."""
             squared = points.new_zeros(())
             for q, n in zip(some.unbind(-1), grid.unbind(-1), strict=True):
                 squared = squared + (n - q.unsqueeze(-1)).square()
@@ -94,14 +95,14 @@ def query_edges(
 
 
 def _reach(grid: Tensor, points: Tensor, neighbors: int, mask: Tensor | None) -> Tensor:
-    """Return the square of the distance (batch, nodes) within which each node has k points, infinite if it has fewer.
+    """Return the squared distance within which each node has k points, (batch, nodes); infinite if it has fewer.
 
     It lies in the middle between the k-th and the next point, so that rounding cannot move a point across it.
     """
     batch, count = points.shape[:2]
     seen = torch.ones(batch, count, dtype=torch.bool, device=points.device) if mask is None else mask
     points = torch.where(seen.unsqueeze(-1), points, 0.0)  # padding may be anything, NaN included
-    # One more that is padding: there is a next point in every cloud.
+    # Add a point of padding, so that every cloud has a next point.
     points = torch.cat([points, points.new_zeros(batch, 1, points.shape[-1])], dim=1)
     seen = torch.cat([seen, seen.new_zeros(batch, 1)], dim=1)
     squared = nearest(grid.unsqueeze(0), points, neighbors + 1, mask=seen)[1]
@@ -126,7 +127,7 @@ def _only_edges(parts: Iterable[Tensor]) -> Edges:
     sample, query, node = sample[order], query[order], node[order]
     count = torch.zeros(batch, dtype=torch.long, device=sample.device).index_add(0, sample, torch.ones_like(sample))
     slot = torch.arange(sample.shape[0], device=sample.device) - (count.cumsum(0) - count)[sample]
-    most: Any = pad(count, (0, 1)).max().item()  # of no samples too, and symbolic in an exported program
+    most: Any = pad(count, (0, 1)).max().item()  # 0 without samples; symbolic in an exported program
     source, target = (torch.zeros(batch, most, dtype=torch.long, device=sample.device) for _ in range(2))
     source[sample, slot], target[sample, slot] = query, node
     return Edges(source, target, torch.arange(most, device=sample.device) < count.unsqueeze(1))

@@ -25,9 +25,9 @@ class Candidates(NamedTuple):
     """Points that each query may interact with: ranges in an order of all points.
 
     Attributes:
-        order: (rows,) rows of points, sample times points plus point, sorted by cell.
+        order: (rows,) indices sample · points + point, sorted by cell.
         start: (queries, ranges) where in ``order`` each range begins.
-        length: (queries, ranges) how many points it has.
+        length: (queries, ranges) number of points in each range.
     """
 
     order: Tensor
@@ -87,7 +87,7 @@ def find_candidates(
         per_axis: cells along each axis, in 2 and more dimensions; by default :func:`cells_per_axis`.
     """
     batch, count = points.shape[:2]
-    dim = len(points.unbind(-1))  # a constant, in traced graphs of networks in several dimensions too
+    dim = len(points.unbind(-1))  # a constant, even in graphs traced for several dimensions
     reach = reach.to(points.dtype) * (1 + SLACK)
     if seen is None:
         seen = torch.ones(batch, count, dtype=torch.bool, device=points.device)

@@ -13,7 +13,7 @@ __all__ = ["PointConv"]
 
 
 class PointConv(NamedTuple):
-    """What every way to compute :func:`kernelfield.ops.point_conv` is given.
+    """The arguments of :func:`kernelfield.ops.point_conv`, as all methods take them.
 
     Attributes:
         x: (batch, in, points) values.
@@ -46,7 +46,7 @@ class PointConv(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Values that one offset needs."""
+        """Number of values held for one offset."""
         return max(self.out_channels * self.fan_in, self.hidden)
 
     def sample(self, offsets: Tensor, meets: Tensor | None = None) -> Tensor:
@@ -54,7 +54,7 @@ class PointConv(NamedTuple):
 
         Args:
             offsets: (…, dim) offsets relative to the reach.
-            meets: (…) which of them count. The others are zero, and the result is of the dtype of ``x``.
+            meets: (…) mask of those that count. Values of the others are zero, and the result has the dtype of ``x``.
         """
         values = self.kernel(offsets)
         if values.shape[-1] != self.out_channels * self.fan_in:
@@ -66,6 +66,6 @@ class PointConv(NamedTuple):
         return values.unflatten(-1, (self.groups, self.out_channels // self.groups, self.fan_in))
 
     def meets(self, offsets: Tensor) -> Tensor:
-        """Return which (…, dim) offsets lie within the kernel's reach, and not in the future of a causal one."""
+        """Return a mask of the (…, dim) offsets within the kernel's reach, and not in the future if it is causal."""
         inside = (offsets.abs() < 1).all(dim=-1)
         return inside & (offsets[..., 0] >= 0) if self.causal else inside

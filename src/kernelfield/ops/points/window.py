@@ -64,11 +64,11 @@ def spread(x: Tensor, first: Tensor, weights: Tensor, count: tuple[int, ...], bl
         x: (rows, channels) values.
         first: (rows, dim) first grid point of each stencil.
         weights: (rows, dim, n) weights.
-        count: grid points along each axis.
-        block: (rows,) index of the grid that each row belongs to, of equal grids one after the other.
+        count: number of grids, then grid points along each axis.
+        block: (rows,) index of the grid that each row belongs to.
 
     Returns:
-        (grids · grid points, channels) values; there are ``block.max() + 1`` grids, or as many as ``count`` says.
+        (grids · grid points, channels) values.
 
     >>> first, weights = stencil(torch.tensor([[5.5]]), 1e-2)
     >>> spread(torch.ones(1, 1), first, weights, (1, 12), torch.zeros(1, dtype=torch.long)).sum()
@@ -105,7 +105,7 @@ def _base(first: Tensor, axes: list[int], block: Tensor) -> Tensor:
 
 
 def _taps(weights: Tensor, axes: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield the place of each point of a stencil along the axes, and its distance from the first in memory."""
+    """Yield the index of each stencil point along the axes, and its distance from the first point in memory."""
     strides = [math.prod(axes[axis + 1 :]) for axis in range(len(axes))]
     for place in itertools.product(range(weights.shape[-1]), repeat=len(axes)):
         yield place, sum(stride * at for stride, at in zip(strides, place, strict=True))
@@ -126,7 +126,7 @@ def _weight_gradient(rows: Tensor, grid: Tensor, weights: Tensor, base: Tensor, 
 
 
 def _lines(weights: Tensor, base: Tensor, axes: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (rows, n) indices and weights of the stencil along the last axis, for each place along the others."""
+    """Yield (rows, n) indices and weights of the stencil along the last axis, for each position along the others."""
     shift = torch.arange(weights.shape[-1], device=base.device)
     if len(axes) == 1:
         yield base.unsqueeze(1) + shift, weights[:, -1]

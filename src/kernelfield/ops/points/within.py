@@ -1,4 +1,4 @@
-"""The nearest of the points that a query interacts with."""
+"""The nearest points within the reach of a query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLACK = 1e-4
 def neighbors_within(c: PointConv, count: int) -> Tensor:
     """Return the ``count`` nearest points within reach of each query, (batch or 1, queries, count) indices.
 
-    A query with fewer points within reach gets others too, and -1: test them with ``c.meets`` and the mask. Memory is
+    A query with fewer points within reach also gets others, or -1: test them with ``c.meets`` and the mask. Memory is
     linear in the number of points. Time is linear for many points: cell lists find the nearest points, and a query is
     searched again, among all points within reach, only if its neighbours extend beyond the reach. While a CUDA graph is
     captured or a graph is traced, all distances are computed.
@@ -47,7 +47,7 @@ def neighbors_within(c: PointConv, count: int) -> Tensor:
     index = index.masked_fill(squared.isinf(), -1)
     if at.shape[-1] == 1:  # on a line the nearest points are those within reach
         return index
-    # A nearer point beyond a face of the box may have displaced one in a corner of it.
+    # A nearer point outside a face of the box may have displaced one inside a corner of it.
     again = (squared[..., -1] >= (c.size.min() * (1 - SLACK)).square()).flatten().nonzero().squeeze(-1)
     index.flatten(0, 1)[again] = _in_cells(c, coords, at.flatten(0, 1)[again], again // queries, count)
     return index

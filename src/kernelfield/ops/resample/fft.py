@@ -27,7 +27,7 @@ def _through_spectrum(x: Tensor, axis: int, new: int, window: Tensor | None) -> 
     bins = min(old, new) // 2 + 1
     spectrum = torch.fft.rfft(x.to(working_dtype(x)), dim=axis).narrow(axis, 0, bins)
     weight = _weight(x, bins, old, new, window) / multiplicity(bins, new, new, x.device) * (new / old)
-    product = spectrum * _laid_along(weight, axis, spectrum)
+    product = spectrum * _along_axis(weight, axis, spectrum)
     return torch.fft.irfft(product, n=new, dim=axis).to(x.dtype), spectrum  # padded with zeros
 
 
@@ -37,7 +37,7 @@ def _weight(x: Tensor, bins: int, old: int, new: int, window: Tensor | None) -> 
     return counts.to(x.dtype if window is None else window.dtype) * (1.0 if window is None else window[:bins])
 
 
-def _laid_along(weight: Tensor, axis: int, spectrum: Tensor) -> Tensor:
+def _along_axis(weight: Tensor, axis: int, spectrum: Tensor) -> Tensor:
     # In the spectrum's dtype: a product of complex and real numbers takes twice the time.
     return weight.to(spectrum.dtype).view(-1, *(1,) * (spectrum.dim() - 1 - axis % spectrum.dim()))
 
@@ -78,5 +78,5 @@ class _Resample(torch.autograd.Function):
             grad_window[:bins] = found.to(window.dtype)
         if ctx.needs_input_grad[0]:
             weight = _weight(x, bins, old, new, window) / multiplicity(bins, old, old, x.device)
-            grad_x = torch.fft.irfft(given.mul_(_laid_along(weight, axis, given)), n=old, dim=axis).to(x.dtype)
+            grad_x = torch.fft.irfft(given.mul_(_along_axis(weight, axis, given)), n=old, dim=axis).to(x.dtype)
         return grad_x, None, None, grad_window
